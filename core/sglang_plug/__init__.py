@@ -1,0 +1,156 @@
+"""The public names of sglang-plug: what a plugin may import.
+
+Loaded lazily (PEP 562), so that declaring a plugin or printing ``--help`` imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .attention import Attention, AttentionBackend, AttentionShape, GraphCapable
+    from .batch import ForwardBatch, KVPool
+    from .cache import EvictionPolicy, Match, NodeStats, PrefixCache
+    from .config import AUTO, ConfigError, EngineConfig, PluginOptions
+    from .hookspecs import API_VERSION, hookimpl
+    from .kernels import Kernels
+    from .model import BuildEnv, Model, WeightError
+    from .plugins import Facts, PluginError, Plugins
+    from .policy import (
+        Checkpoint,
+        CheckpointRequest,
+        Observer,
+        RequestEvent,
+        SchedulePolicy,
+        StepStats,
+        Waiting,
+        WeightLoader,
+    )
+    from .request import Finish, LogprobOptions, Output, Request, RequestError, TokenLogprob
+    from .sampling import SamplingParams
+    from .specs import (
+        AttentionSpec,
+        CheckpointSpec,
+        CommandSpec,
+        EvictionSpec,
+        KernelSpec,
+        ModelSpec,
+        ObserverSpec,
+        PrefixCacheSpec,
+        RouteSpec,
+        ScheduleSpec,
+        Spec,
+        TokenizerSpec,
+        WeightsSpec,
+    )
+    from .tokenizer import StreamDecoder, TemplateError, Tokenizer, TokenizerSource
+
+_HOME = {
+    "attention": ("Attention", "AttentionBackend", "AttentionShape", "GraphCapable"),
+    "batch": ("ForwardBatch", "KVPool"),
+    "cache": ("EvictionPolicy", "Match", "NodeStats", "PrefixCache"),
+    "config": ("AUTO", "ConfigError", "EngineConfig", "PluginOptions"),
+    "hookspecs": ("API_VERSION", "hookimpl"),
+    "kernels": ("Kernels",),
+    "model": ("BuildEnv", "Model", "WeightError"),
+    "plugins": ("Facts", "PluginError", "Plugins"),
+    "policy": (
+        "Checkpoint",
+        "CheckpointRequest",
+        "Observer",
+        "RequestEvent",
+        "SchedulePolicy",
+        "StepStats",
+        "Waiting",
+        "WeightLoader",
+    ),
+    "request": ("Finish", "LogprobOptions", "Output", "Request", "RequestError", "TokenLogprob"),
+    "sampling": ("SamplingParams",),
+    "specs": (
+        "AttentionSpec",
+        "CheckpointSpec",
+        "CommandSpec",
+        "EvictionSpec",
+        "KernelSpec",
+        "ModelSpec",
+        "ObserverSpec",
+        "PrefixCacheSpec",
+        "RouteSpec",
+        "ScheduleSpec",
+        "Spec",
+        "TokenizerSpec",
+        "WeightsSpec",
+    ),
+    "tokenizer": ("StreamDecoder", "TemplateError", "Tokenizer", "TokenizerSource"),
+}
+_MODULE = {name: module for module, names in _HOME.items() for name in names}
+
+__version__ = "0.1.0"
+__all__ = [
+    "API_VERSION",
+    "AUTO",
+    "Attention",
+    "AttentionBackend",
+    "AttentionShape",
+    "AttentionSpec",
+    "BuildEnv",
+    "Checkpoint",
+    "CheckpointRequest",
+    "CheckpointSpec",
+    "CommandSpec",
+    "ConfigError",
+    "EngineConfig",
+    "EvictionPolicy",
+    "EvictionSpec",
+    "Facts",
+    "Finish",
+    "ForwardBatch",
+    "GraphCapable",
+    "KVPool",
+    "KernelSpec",
+    "Kernels",
+    "LogprobOptions",
+    "Match",
+    "Model",
+    "ModelSpec",
+    "NodeStats",
+    "Observer",
+    "ObserverSpec",
+    "Output",
+    "PluginError",
+    "PluginOptions",
+    "Plugins",
+    "PrefixCache",
+    "PrefixCacheSpec",
+    "Request",
+    "RequestError",
+    "RequestEvent",
+    "RouteSpec",
+    "SamplingParams",
+    "SchedulePolicy",
+    "ScheduleSpec",
+    "Spec",
+    "StepStats",
+    "StreamDecoder",
+    "TemplateError",
+    "TokenLogprob",
+    "Tokenizer",
+    "TokenizerSource",
+    "TokenizerSpec",
+    "Waiting",
+    "WeightError",
+    "WeightLoader",
+    "WeightsSpec",
+    "hookimpl",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_MODULE[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

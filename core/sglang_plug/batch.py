@@ -1,0 +1,63 @@
+"""The tensors of one step, and the pool that keys and values live in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class KVPool:
+    """Keys and values of every layer, one row per KV slot.
+
+    ``k[layer]`` is ``[slots, kv_heads, dim]`` and ``v[layer]`` is ``[slots, kv_heads, value_dim]``. Slot 0 is a
+    spare that no sequence owns: padding may read and write it.
+    """
+
+    def __init__(
+        self,
+        *,
+        layers: int,
+        slots: int,
+        kv_heads: int,
+        dim: int,
+        value_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.k = [torch.zeros(slots, kv_heads, dim, dtype=dtype, device=device) for _ in range(layers)]
+        self.v = [torch.zeros(slots, kv_heads, value_dim, dtype=dtype, device=device) for _ in range(layers)]
+
+    def store(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
+        """Write ``k`` ``[T, kv_heads, dim]`` and ``v`` ``[T, kv_heads, value_dim]`` to ``slots`` ``[T]``."""
+        self.k[layer].index_copy_(0, slots, k)
+        self.v[layer].index_copy_(0, slots, v)
+
+
+@dataclass(slots=True)
+class ForwardBatch:
+    """One step: ``T`` new tokens of ``B`` sequences, which lie one after the other.
+
+    A sequence's context (``kv_lens``) may exceed its new tokens (``query_lens``): the rest is in the KV pool
+    already. Encoders have no pool: ``kv`` is ``None`` and the two lengths are equal.
+    """
+
+    input_ids: Tensor
+    """``[T]`` int64."""
+    positions: Tensor
+    """``[T]`` int64, the place of each new token in its sequence."""
+    slots: Tensor
+    """``[T]`` int64, where this step's keys and values go."""
+    tables: Tensor
+    """``[B, longest]`` int64, slots of each sequence's whole context, padded with 0."""
+    query_lens: list[int]
+    """``[B]`` on the host."""
+    kv_lens: list[int]
+    """``[B]`` on the host, this step's tokens included."""
+    page_size: int = 1
+    """Aligned runs of ``page_size`` entries of ``tables`` are aligned runs of slots."""
+    kv: KVPool | None = None
+    plan: Any = None
+    """Belongs to the attention backend."""

@@ -1,0 +1,105 @@
+"""Frozen configuration of the engine. No parsing here: the API package turns flags, files and environment into this.
+
+Every option that may be ``"auto"`` is turned into a value once, by ``engine.resolve``; nothing writes to a
+configuration after construction (``dataclasses.replace`` makes a new one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+AUTO = "auto"
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be served; the message says what was wrong and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginOptions:
+    """Which plugins are loaded and how conflicts are settled. Crosses to the engine process unchanged."""
+
+    allow: tuple[str, ...] = ()
+    """If not empty, only these plugins or ``kind:name`` components (besides sglang-plug's own)."""
+    block: tuple[str, ...] = ()
+    """Plugins (never imported) or ``kind:name`` components (hidden)."""
+    files: tuple[str, ...] = ()
+    """One-file plugins, ``--plugin ./file.py``."""
+    dirs: tuple[str, ...] = ()
+    """Folders of plugins, ``--plugins-dir``."""
+    prefer: Mapping[str, str] = field(default_factory=dict)
+    """``kind:name`` -> distribution."""
+    strict: bool = False
+    """Every plugin failure stops the start."""
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Component name -> option -> value, from ``--set name.key=value`` and YAML."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """What is served."""
+
+    path: str = AUTO
+    """A local folder or a hub id; ``auto`` asks the plugins (the embedded demo model)."""
+    revision: str | None = None
+    checkpoint_format: str = AUTO
+    load_format: str = AUTO
+    dtype: str = AUTO
+    device: str = AUTO
+    context_length: int | None = None
+    """Tokens; ``None`` takes the checkpoint's."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Replaces fields of ``config.json`` (``--json-model-override-args``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheOptions:
+    """The KV pool and who may reuse it."""
+
+    page_size: int = 1
+    """KV slots allocated together."""
+    max_total_tokens: int | None = None
+    """KV slots in the pool; ``None`` sizes it from free memory."""
+    mem_fraction_static: float | None = None
+    """Share of the device's memory for weights and KV pool together; ``None`` decides by device."""
+    prefix_cache: str = AUTO
+    eviction_policy: str = "lru"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleOptions:
+    """Who computes when."""
+
+    policy: str = "fcfs"
+    chunked_prefill_size: int = 0
+    """Most new tokens in one step; 0 decides by device, -1 switches chunking off."""
+    max_running_requests: int | None = None
+    max_queued_requests: int = 4096
+    """Sequences waiting for a place; one more is refused with status 503."""
+    watchdog_timeout: float = 300.0
+    """Seconds a step may take before the engine reports itself stuck and exits."""
+    log_interval: int = 40
+    """Decode steps between two progress lines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendOptions:
+    """Which components compute."""
+
+    attention: str = AUTO
+    kernels: str = AUTO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything the engine process needs; plain data, so it crosses the process line as msgpack."""
+
+    model: ModelOptions = field(default_factory=ModelOptions)
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
+    backends: BackendOptions = field(default_factory=BackendOptions)
+    plugins: PluginOptions = field(default_factory=PluginOptions)
+    random_seed: int | None = None
+    log_level: str = "info"

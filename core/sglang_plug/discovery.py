@@ -1,0 +1,114 @@
+"""Where plugins are found: entry points of installed distributions, single files, and folders."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from .config import ConfigError, PluginOptions
+
+GROUP = "sglang_plug"
+DISTRIBUTION = "sglang-plug"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A plugin that could be loaded, and who ships it."""
+
+    name: str
+    distribution: str
+    version: str
+    module: str
+    file: str | None = None
+    """For a one-file plugin: the file to load."""
+    path: str | None = None
+    """For a plugin in a folder: what ``sys.path`` needs."""
+
+    @property
+    def explicit(self) -> bool:
+        """The user named this file or folder, so an allow-list need not repeat it."""
+        return self.file is not None or self.path is not None
+
+    @property
+    def origin(self) -> str:
+        """Distribution and version, as shown to people."""
+        return f"{self.distribution} {self.version}"
+
+    def load(self) -> ModuleType:
+        """Import the declaring module."""
+        if self.path is not None and self.path not in sys.path:
+            sys.path.append(self.path)
+        if self.file is None:
+            return importlib.import_module(self.module)
+        spec = importlib.util.spec_from_file_location(self.module, self.file)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{self.file} is not a Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[self.module] = module
+        spec.loader.exec_module(module)
+        return module
+
+
+def find_plugins(options: PluginOptions) -> list[Found]:
+    """Every plugin there is: ours first, then by distribution and name; files and folders come last."""
+    found = sorted(_installed(), key=lambda one: (one.distribution != DISTRIBUTION, one.distribution, one.name))
+    for folder in options.dirs:
+        found += _in_folder(Path(folder))
+    for file in options.files:
+        found.append(_one_file(Path(file)))
+    return list(dict.fromkeys(found))
+
+
+def _installed() -> Iterator[Found]:
+    seen = set[str]()
+    for distribution in importlib.metadata.distributions():
+        points = [point for point in distribution.entry_points if point.group == GROUP]
+        if not points:
+            continue
+        name = normalise(distribution.metadata["Name"])
+        if name in seen:  # an earlier entry of sys.path shadows this one
+            continue
+        seen.add(name)
+        for point in points:
+            yield Found(point.name, name, distribution.version, point.value)
+
+
+def normalise(name: str) -> str:
+    """A distribution's name in its canonical spelling (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _one_file(file: Path) -> Found:
+    if not file.is_file():
+        raise ConfigError(f"--plugin: there is no file {str(file)!r}")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+    module = "sglang_plug_file_" + re.sub(r"\W", "_", file.stem)
+    return Found(file.stem, str(file), digest, module, file=str(file.resolve()))
+
+
+def _in_folder(folder: Path) -> Iterator[Found]:
+    if not folder.is_dir():
+        raise ConfigError(f"--plugins-dir: there is no folder {str(folder)!r}")
+    for path in sorted(folder.glob("*.py")):
+        yield _one_file(path)
+    for project in sorted(folder.glob("*/pyproject.toml")):
+        table = tomllib.loads(project.read_text(encoding="utf-8")).get("project", {})
+        points = table.get("entry-points", {}).get(GROUP, {})
+        root = project.parent / "src" if (project.parent / "src").is_dir() else project.parent
+        for name, module in sorted(points.items()):
+            yield Found(
+                name,
+                normalise(table.get("name", project.parent.name)),
+                str(table.get("version", "0")),
+                module,
+                path=str(root.resolve()),
+            )

@@ -1,0 +1,112 @@
+"""Every question sglang-plug asks its plugins: the table of contents of what can be extended.
+
+All hooks are called once, while starting, and never while serving. The ``register_*`` hooks take no
+argument and return (or yield) specs; core calls each implementation on its own, so every component is
+attributed to its plugin and distribution, and a failing plugin is isolated.
+
+Two plugins that declare one ``kind:name`` are both listed; using the name is an error that names both
+until ``--prefer kind:name=DISTRIBUTION`` settles it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import pluggy
+
+from .specs import (
+    AttentionSpec,
+    CheckpointSpec,
+    CommandSpec,
+    EvictionSpec,
+    KernelSpec,
+    ModelSpec,
+    ObserverSpec,
+    PrefixCacheSpec,
+    RouteSpec,
+    ScheduleSpec,
+    TokenizerSpec,
+    WeightsSpec,
+)
+
+if TYPE_CHECKING:
+    from .config import EngineConfig
+    from .plugins import Facts
+
+API_VERSION = 1
+"""Rises only when a hook, an argument or an exported name is removed. A plugin module may state
+``api_version = 1``; another version is refused when the plugin is loaded."""
+
+hookspec = pluggy.HookspecMarker("sglang_plug")
+hookimpl = pluggy.HookimplMarker("sglang_plug")
+
+
+@hookspec
+def register_models() -> Iterable[ModelSpec]:  # type: ignore[empty-body]
+    """Model classes, named after the ``architectures`` entry of a checkpoint's ``config.json``.
+
+    Asked once at start-up; the target is imported when a checkpoint of that architecture is served.
+    """
+
+
+@hookspec
+def register_attention_backends() -> Iterable[AttentionSpec]:  # type: ignore[empty-body]
+    """Attention backends selectable with ``--attention-backend``.
+
+    Asked once, before options are parsed, so the names appear in ``--help``: declare, do not import torch.
+    """
+
+
+@hookspec
+def register_kernels() -> Iterable[KernelSpec]:  # type: ignore[empty-body]
+    """Kernel sets selectable with ``--kernels``. A set may replace any part of the torch reference."""
+
+
+@hookspec
+def register_cache_policies() -> Iterable[PrefixCacheSpec | EvictionSpec]:  # type: ignore[empty-body]
+    """Prefix caches (``--prefix-cache``) and eviction policies (``--eviction-policy``)."""
+
+
+@hookspec
+def register_schedule_policies() -> Iterable[ScheduleSpec]:  # type: ignore[empty-body]
+    """Orders of the waiting queue selectable with ``--schedule-policy``."""
+
+
+@hookspec
+def register_weight_loaders() -> Iterable[CheckpointSpec | WeightsSpec]:  # type: ignore[empty-body]
+    """Checkpoint readers (``--checkpoint-format``) and weight loaders (``--load-format``)."""
+
+
+@hookspec
+def register_tokenizers() -> Iterable[TokenizerSpec]:  # type: ignore[empty-body]
+    """Tokenizers selectable with ``--tokenizer-mode``; they live in the API process."""
+
+
+@hookspec
+def register_routes() -> Iterable[RouteSpec]:  # type: ignore[empty-body]
+    """Groups of HTTP routes. Two groups that claim one method and path stop the start and are both named."""
+
+
+@hookspec
+def register_commands() -> Iterable[CommandSpec]:  # type: ignore[empty-body]
+    """Subcommands of ``sglang-plug``."""
+
+
+@hookspec
+def register_observers() -> Iterable[ObserverSpec]:  # type: ignore[empty-body]
+    """Watchers of requests and steps: metrics, logs, tracing."""
+
+
+@hookspec(firstresult=True)
+def choose_component(kind: str, facts: Facts) -> str | None:
+    """The component of ``kind`` to use where the user said ``auto``; ``None`` passes.
+
+    Asked once per kind. The last installed distribution is asked first, sglang-plug's own answers come
+    last (they are marked ``trylast``). ``kind="model-path"`` asks for the model to serve when none was named.
+    """
+
+
+@hookspec
+def configure(config: EngineConfig) -> None:
+    """The final configuration, just before the engine is built. Raise ``ConfigError`` to refuse it."""

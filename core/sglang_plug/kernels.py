@@ -1,0 +1,71 @@
+"""The operations a kernel plugin may replace, and their definitions in torch.
+
+A kernel set is a ``Kernels`` with some fields replaced; what it leaves out stays the torch reference. Layers
+bind the functions once, when they are built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+LinearFunction = Callable[[Tensor], Tensor]
+"""``[T, in]`` to ``[T, out]``."""
+
+
+def pack_linear(weight: Tensor, bias: Tensor | None) -> LinearFunction:
+    """Prepare ``weight`` ``[out, in]`` once, after loading, for many multiplications ``x @ weight.T + bias``.
+
+    A replacement may keep its own copy in another layout; the layer then drops the original.
+    """
+    return lambda x: F.linear(x, weight, bias)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """``weight * x / sqrt(mean(x**2) + eps)`` over the last dimension, computed in float32, in ``x``'s dtype."""
+    wide = x.float()
+    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    return weight * wide.to(x.dtype)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """``(rms_norm(x + residual), x + residual)``; may write to either input."""
+    total = x + residual
+    return rms_norm(total, weight, eps), total
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """``silu(gate) * up`` of ``[T, 2 * width]``, whose first half is the gate, to ``[T, width]``."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate ``x`` ``[T, heads, dim]`` by ``cos``/``sin`` ``[T, dim]``, in half-split order.
+
+    Both tables hold their ``dim / 2`` angles twice. If they are narrower than ``x`` the rest is left as it is.
+    """
+    width = cos.shape[-1]
+    turned, kept = x[..., :width], x[..., width:]
+    left, right = turned.chunk(2, dim=-1)
+    turned = turned * cos[:, None] + torch.cat((-right, left), dim=-1) * sin[:, None]
+    return torch.cat((turned, kept), dim=-1) if kept.shape[-1] else turned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """The functions models compute with; each field's default is the torch reference."""
+
+    name: str = "torch"
+    pack_linear: Callable[[Tensor, Tensor | None], LinearFunction] = pack_linear
+    rms_norm: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
+    add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]] = add_rms_norm
+    silu_mul: Callable[[Tensor], Tensor] = silu_mul
+    apply_rope: Callable[[Tensor, Tensor, Tensor], Tensor] = apply_rope
+
+
+TORCH = Kernels()

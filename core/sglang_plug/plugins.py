@@ -1,0 +1,308 @@
+"""Discover plugins once, attribute everything they declare, resolve names; then never call a hook again."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from types import ModuleType
+from typing import Any
+
+import pluggy
+
+from . import hookspecs
+from .config import AUTO, ConfigError, EngineConfig, PluginOptions
+from .discovery import DISTRIBUTION, Found, find_plugins
+from .settings import parse_settings
+from .specs import Spec
+
+Fingerprint = tuple[tuple[str, str, str], ...]
+"""``(plugin, distribution, version)`` of every loaded plugin, in load order."""
+
+
+class PluginError(ConfigError):
+    """A plugin is broken, ambiguous or absent; the message names the culprit and the remedy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What ``choose_component`` may decide by. Plain values; what is not known yet is ``None``."""
+
+    device: str = "cpu"
+    dtype: str | None = None
+    model: Any = None
+    """The checkpoint's configuration, once it has been read."""
+    shape: Any = None
+    """The ``AttentionShape``, once the model class is known."""
+    platform: Mapping[str, Any] = field(default_factory=dict)
+    """What else is known of the machine, e.g. ``{"capability": (9, 0)}`` on CUDA."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A plugin that could not be loaded, and why."""
+
+    found: Found
+    message: str
+    trace: str
+
+    def __str__(self) -> str:
+        return f"plugin {self.found.name!r} of {self.found.origin} failed: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A declared component, who declared it, and the settings the user gave it."""
+
+    spec: Spec
+    found: Found
+    given: Mapping[str, Any]
+
+    def load(self, base: type | None = None) -> Any:
+        """Import the target. The user selected it, so a failure is fatal and attributed.
+
+        Raises ``PluginError`` if the import fails or the target is not a subclass of ``base``.
+        """
+        if missing := self.unavailable():
+            raise PluginError(f"{self} is unavailable: {missing}")
+        try:
+            target = import_target(self.spec.target)
+        except Exception as error:
+            raise PluginError(
+                f"{self} could not be imported from {self.spec.target!r}: {type(error).__name__}: {error}"
+            ) from error
+        if base is not None and not (isinstance(target, type) and issubclass(target, base)):
+            raise PluginError(f"{self}: {self.spec.target!r} must be a subclass of {base.__qualname__}")
+        return target
+
+    def settings(self) -> Any:
+        """The component's settings object, or ``None`` if it declares none. Raises ``ConfigError``."""
+        if self.spec.settings is None:
+            if self.given:
+                raise ConfigError(f"{self} has no settings, but --set {self.spec.name}.{min(self.given)} was given")
+            return None
+        return parse_settings(import_target(self.spec.settings), self.given, self.spec.name)
+
+    def unavailable(self) -> str:
+        """Why the component cannot be used here, or an empty string."""
+        missing = [name for name in self.spec.needs if not _importable(name)]
+        return f"not installed: {', '.join(missing)}" if missing else ""
+
+    def __str__(self) -> str:
+        return f"{self.spec.kind} {self.spec.name!r} from {self.found.origin} (plugin {self.found.name!r})"
+
+
+@dataclass(slots=True)
+class Plugins:
+    """The loaded plugins and what they declared."""
+
+    options: PluginOptions
+    loaded: list[Found] = field(default_factory=list)
+    blocked: list[Found] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    _manager: pluggy.PluginManager = field(default_factory=lambda: _manager())
+    _components: dict[tuple[str, str], list[Component]] = field(default_factory=dict)
+
+    @classmethod
+    def discover(cls, options: PluginOptions | None = None) -> Plugins:
+        """Import every plugin that is not blocked, the project's own first, and ask each what it offers.
+
+        Raises ``PluginError`` for an unknown name in the options, and for any failure if ``options.strict``.
+        """
+        plugins = cls(options or PluginOptions())
+        found = find_plugins(plugins.options)
+        if not found:
+            raise PluginError("no plugins found; is sglang-plug installed? (pip install .)")
+        for one in found:
+            if plugins._is_blocked(one):
+                plugins.blocked.append(one)
+                continue
+            with plugins._isolated(one):
+                plugins._load(one)
+        plugins._check_names(found)
+        return plugins
+
+    def kinds(self) -> list[str]:
+        """Every kind that something was declared of."""
+        return sorted({kind for kind, _ in self._components})
+
+    def names(self, kind: str) -> list[str]:
+        """Names selectable for ``kind``, sorted."""
+        return sorted(name for of, name in self._components if of == kind)
+
+    def all(self, kind: str | None = None) -> list[Component]:
+        """Every declared component (of ``kind``), clashing ones included, sorted by kind and name."""
+        return [
+            component
+            for (of, _), entries in sorted(self._components.items())
+            if kind in (None, of)
+            for component in entries
+        ]
+
+    def get(self, kind: str, name: str) -> Component:
+        """The one component of that name. Raises ``PluginError`` if there is none, or more than one."""
+        found = self._components.get((kind, name), [])
+        wanted = self.options.prefer.get(f"{kind}:{name}")
+        chosen = [one for one in found if wanted in (None, one.found.distribution)]
+        if len(chosen) == 1:
+            return chosen[0]
+        if chosen:
+            raise PluginError(
+                f"{' and '.join(map(str, chosen))} clash; add --prefer {kind}:{name}=DISTRIBUTION "
+                f"with one of: {', '.join(one.found.distribution for one in chosen)}"
+            )
+        if found:
+            raise PluginError(f"--prefer {kind}:{name}={wanted}: only {found[0].found.distribution} declares it")
+        raise PluginError(f"no {kind} named {name!r}; {self._hint(name, self.names(kind))}{self._failed_lines()}")
+
+    def choose(self, kind: str, facts: Facts) -> str | None:
+        """What the plugins answer for a ``kind`` left at ``auto``."""
+        answer: str | None = self._manager.hook.choose_component(kind=kind, facts=facts)
+        return answer
+
+    def resolve(self, kind: str, name: str, facts: Facts) -> Component:
+        """``get``, after asking the plugins if ``name`` is ``auto``."""
+        chosen = self.choose(kind, facts) if name == AUTO else name
+        if chosen is None:
+            raise PluginError(
+                f"no plugin chose a {kind} for {AUTO!r}; name one of: "
+                f"{', '.join(self.names(kind)) or 'none is declared'}{self._failed_lines()}"
+            )
+        return self.get(kind, chosen)
+
+    def configure(self, config: EngineConfig) -> None:
+        """Let every plugin refuse the final configuration by raising ``ConfigError``."""
+        for call in self._manager.hook.configure.get_hookimpls():
+            try:
+                call.function(*([config] if call.argnames else []))
+            except ConfigError as error:
+                raise ConfigError(f"plugin {call.plugin_name!r} refuses the configuration: {error}") from error
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """What every process of one server must agree on."""
+        return tuple((one.name, one.distribution, one.version) for one in self.loaded)
+
+    def _is_blocked(self, found: Found) -> bool:
+        allow, block = self.options.allow, self.options.block
+        if {found.name, found.distribution} & set(block):
+            return True
+        named = [item for item in allow if ":" not in item]
+        if not named or found.distribution == DISTRIBUTION or found.explicit:
+            return False
+        return not ({found.name, found.distribution} & set(named)) and len(named) == len(allow)
+
+    def _load(self, found: Found) -> None:
+        module = found.load()
+        version = getattr(module, "api_version", hookspecs.API_VERSION)
+        if version != hookspecs.API_VERSION:
+            raise PluginError(f"needs plugin API {version}, this is API {hookspecs.API_VERSION}")
+        _refuse_unknown_hooks(module)
+        components = [Component(spec, found, self.options.settings.get(spec.name, {})) for spec in _declared(module)]
+        self._manager.register(module, f"{found.distribution}:{found.name}")
+        self.loaded.append(found)
+        for component in components:
+            if self._is_visible(component):
+                self._components.setdefault((component.spec.kind, component.spec.name), []).append(component)
+
+    def _is_visible(self, component: Component) -> bool:
+        key, found = f"{component.spec.kind}:{component.spec.name}", component.found
+        if key in self.options.block:
+            return False
+        if found.distribution == DISTRIBUTION or found.explicit or not self.options.allow:
+            return True
+        return bool({key, found.name, found.distribution} & set(self.options.allow))
+
+    def _check_names(self, found: list[Found]) -> None:
+        """Every name the user gave must be known: a typo must not switch anything off silently."""
+        plugins = {one.name for one in found} | {one.distribution for one in found}
+        declared = {f"{kind}:{name}" for kind, name in self._components} | set(self.options.block)
+        for flag, names in (("--plugins", self.options.allow), ("--block-plugin", self.options.block)):
+            for name in names:
+                if name not in plugins and not (":" in name and name in declared):
+                    raise PluginError(f"{flag}: no plugin named {name!r}; {self._hint(name, sorted(plugins))}")
+        for key in self.options.prefer:
+            if key not in declared:
+                raise PluginError(f"--prefer: nothing declares {key!r}; {self._hint(key, sorted(declared))}")
+        known = {name for _, name in self._components}
+        for name in self.options.settings:
+            if name not in known:
+                raise PluginError(f"--set: no component named {name!r}; {self._hint(name, sorted(known))}")
+
+    def _hint(self, name: str, known: list[str]) -> str:
+        near = get_close_matches(name, known, 1)
+        return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
+
+    def _failed_lines(self) -> str:
+        return "".join(f"\n  {failure}" for failure in self.failures)
+
+    @contextmanager
+    def _isolated(self, found: Found) -> Iterator[None]:
+        """One bad plugin takes down neither the command line nor the server, unless ``--strict-plugins``."""
+        try:
+            yield
+        except Exception as error:
+            message = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
+            failure = Failure(found, message, traceback.format_exc())
+            if self.options.strict:
+                raise PluginError(f"{failure} (--strict-plugins)") from error
+            self.failures.append(failure)
+
+
+def import_target(target: str) -> Any:
+    """The object that ``"package.module:attribute"`` names."""
+    module, _, attribute = target.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _manager() -> pluggy.PluginManager:
+    manager = pluggy.PluginManager(hookspecs.hookspec.project_name)
+    manager.add_hookspecs(hookspecs)
+    return manager
+
+
+def hook_names() -> list[str]:
+    """Names of all hooks, in life-cycle order."""
+    marker = f"{hookspecs.hookspec.project_name}_spec"
+    return [name for name, value in vars(hookspecs).items() if hasattr(value, marker)]
+
+
+def _implementations(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
+    marker = f"{hookspecs.hookimpl.project_name}_impl"
+    for name, value in vars(module).items():
+        options = getattr(value, marker, None)
+        if isinstance(options, dict):
+            yield options.get("specname") or name, value
+
+
+def _refuse_unknown_hooks(module: ModuleType) -> None:
+    known = hook_names()
+    for name, function in _implementations(module):
+        optional = getattr(function, f"{hookspecs.hookimpl.project_name}_impl").get("optionalhook")
+        if name not in known and not optional:
+            near = get_close_matches(name, known, 1)
+            raise PluginError(f"implements unknown hook {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
+def _declared(module: ModuleType) -> Iterator[Spec]:
+    for name, function in _implementations(module):
+        if not name.startswith("register_"):
+            continue
+        for spec in function() or ():
+            if not isinstance(spec, Spec):
+                raise PluginError(f"{name}() returned {spec!r}, which is not a spec")
+            yield spec
+
+
+def _importable(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False

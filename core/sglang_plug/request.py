@@ -1,0 +1,93 @@
+"""One noun per stage: ``Request`` (from outside, frozen) and ``Output`` (to outside, frozen).
+
+``Sequence``, the scheduler's mutable view of a request, lives in ``engine.sequence``: no plugin writes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .sampling import SamplingParams
+from .specs import Task
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class RequestError(ValueError):
+    """The engine refuses a request. ``status`` is the HTTP status a server should answer with."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogprobOptions:
+    """Which log-probabilities a request wants. They are those of the model's own distribution, before
+    temperature, penalties and truncation."""
+
+    start: int = -1
+    """First prompt position whose log-probability is wanted; -1: none, only those of output tokens."""
+    top: int = 0
+    """Also the ``top`` most likely tokens at every position."""
+    ids: tuple[int, ...] = ()
+    """Also these tokens at every position."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the engine is asked to do. Crosses the process line."""
+
+    id: str
+    """Unique among the requests in flight."""
+    tokens: tuple[int, ...]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    logprobs: LogprobOptions | None = None
+    task: Task = "generate"
+    priority: int = 0
+    """Higher is served first under the ``priority`` policy and retracted last."""
+    salt: str = ""
+    """Separates tenants: prefixes are shared only between requests of one salt."""
+    arrived: float = 0.0
+    """``time.time()`` at the API."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-probability of one token, and of its alternatives as ``(token, logprob)``, most likely first."""
+
+    token: int
+    logprob: float | None
+    """``None`` for a prompt's first token, which nothing predicts."""
+    top: tuple[tuple[int, float], ...] = ()
+    ids: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Why an output ended."""
+
+    reason: FinishReason
+    matched: int | None = None
+    """The stop token that ended it; it is the last of ``Output.tokens``."""
+    message: str = ""
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What came of a request since the last ``Output`` of the same id."""
+
+    id: str
+    tokens: tuple[int, ...] = ()
+    finish: Finish | None = None
+    cached_tokens: int = 0
+    """Prompt tokens that were taken from the prefix cache."""
+    retractions: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """One for each of ``tokens``, if asked for."""
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    """For the prompt from ``LogprobOptions.start`` on; comes once, with the first output token."""
+    values: tuple[float, ...] = ()
+    """Embedding or scores of a pooling task."""
