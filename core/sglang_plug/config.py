@@ -63,7 +63,8 @@ class CacheOptions:
     max_total_tokens: int | None = None
     """KV slots in the pool; ``None`` sizes it from free memory."""
     mem_fraction_static: float | None = None
-    """Share of the device's memory for weights and KV pool together; ``None`` decides by device."""
+    """On an accelerator, the share of its memory for weights and KV pool together; on the host, the share that the
+    pool takes of what is free once the weights are loaded. ``None``: 0.88 and 0.5."""
     prefix_cache: str = AUTO
     eviction_policy: str = "lru"
 

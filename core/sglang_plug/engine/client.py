@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from ..policy import StepStats
-from ..request import Output, Request
+from sglang_plug.policy import StepStats
+from sglang_plug.request import Output, Request
 
 
 class EngineError(RuntimeError):

@@ -1,0 +1,192 @@
+"""Assembles an engine from resolved choices: model, KV pool, cache, scheduler, loop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from sglang_plug.attention import AttentionBackend
+from sglang_plug.batch import KVPool
+from sglang_plug.cache import PrefixCache
+from sglang_plug.config import ConfigError, EngineConfig
+from sglang_plug.kernels import Kernels
+from sglang_plug.model import BuildEnv, Model
+from sglang_plug.plugins import Plugins
+from sglang_plug.specs import ModelSpec
+
+from .loop import EngineLoop, Inbox
+from .messages import FromEngine
+from .resolve import Resolved, resolve
+from .runner import Runner
+from .scheduler import Scheduler
+from .slots import SlotPool
+from .watchdog import Heartbeat
+
+logger = logging.getLogger(__name__)
+
+GIB = 1 << 30
+CPU_FRACTION, ACCELERATOR_FRACTION = 0.5, 0.88
+
+
+def build_engine(
+    config: EngineConfig, plugins: Plugins, inbox: Inbox, send: Callable[[FromEngine], None], heartbeat: Heartbeat
+) -> EngineLoop:
+    """An engine, ready to run. After this no plugin hook is called and no pluggy object is held.
+
+    Raises ``ConfigError`` if the configuration cannot be served.
+    """
+    plugins.configure(config)
+    resolved = resolve(config, plugins)
+    if config.random_seed is not None:
+        torch.manual_seed(config.random_seed)
+    backend = _attention(resolved)
+    kernels = _kernels(resolved)
+    model = load_model(resolved, backend, kernels)
+    pool = SlotPool(_capacity(resolved), config.cache.page_size)
+    shape = resolved.shape
+    kv = KVPool(
+        layers=shape.layers,
+        slots=pool.rows,
+        kv_heads=shape.kv_heads,
+        dim=shape.dim,
+        value_dim=shape.value_dim or shape.dim,
+        dtype=resolved.dtype,
+        device=resolved.device,
+    )
+    logger.info("KV Cache is allocated. #tokens: %d, size: %.2f GB", pool.capacity, _pool_bytes(resolved, pool) / GIB)
+    cache = resolved.load("prefix-cache", PrefixCache)(
+        config.cache.page_size, resolved.make("eviction"), time.monotonic
+    )
+    scheduler = Scheduler(
+        pool, cache, resolved.make("schedule"), chunk=resolved.chunk, max_running=resolved.max_running
+    )
+    runner = Runner(model, backend, kv, device=resolved.device, page_size=config.cache.page_size)
+    return EngineLoop(
+        scheduler,
+        runner,
+        inbox,
+        send,
+        info=_info(resolved, plugins, pool),
+        max_queued=config.schedule.max_queued_requests,
+        heartbeat=heartbeat,
+    )
+
+
+def load_model(resolved: Resolved, backend: AttentionBackend, kernels: Kernels) -> Model:
+    """Build the model on its device and fill it, one tensor at a time."""
+    started = time.perf_counter()
+    logger.info("Load weight begin. architecture=%s", resolved.checkpoint.architecture)
+    env = BuildEnv(attention=backend, kernels=kernels)
+    with _defaults(resolved.dtype, resolved.device):
+        model = resolved.model_class(resolved.checkpoint.config, env)
+    model.load_weights(resolved.load("weights")(resolved.checkpoint, model))
+    model.requires_grad_(False).eval()
+    model.prepare()
+    logger.info(
+        "Load weight end. type=%s, dtype=%s, %.1f s",
+        type(model).__name__,
+        resolved.dtype,
+        time.perf_counter() - started,
+    )
+    return model
+
+
+@contextmanager
+def _defaults(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with device:
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _attention(resolved: Resolved) -> AttentionBackend:
+    component = resolved.choices["attention"].component
+    backend: AttentionBackend = component.load(AttentionBackend)(resolved.shape, resolved.device, component.settings())
+    return backend
+
+
+def _kernels(resolved: Resolved) -> Kernels:
+    found = resolved.load("kernels")
+    kernels = found if isinstance(found, Kernels) else found()
+    if not isinstance(kernels, Kernels):
+        raise ConfigError(f"{resolved.choices['kernels'].component} is not a Kernels, but {type(kernels).__name__}")
+    return kernels
+
+
+def _bytes_per_slot(resolved: Resolved) -> int:
+    shape = resolved.shape
+    return shape.layers * shape.kv_heads * (shape.dim + (shape.value_dim or shape.dim)) * resolved.dtype.itemsize
+
+
+def _pool_bytes(resolved: Resolved, pool: SlotPool) -> int:
+    return pool.rows * _bytes_per_slot(resolved)
+
+
+def _capacity(resolved: Resolved) -> int:
+    """KV slots: what was asked for, or what fits and could be used at all."""
+    cache, page = resolved.config.cache, resolved.config.cache.page_size
+    if page < 1:
+        raise ConfigError(f"--page-size must be at least 1, got {page}")
+    if cache.max_total_tokens is not None:
+        if cache.max_total_tokens < 2 * page:
+            raise ConfigError(f"--max-total-tokens must be at least {2 * page}, got {cache.max_total_tokens}")
+        return cache.max_total_tokens
+    free, fraction = _free_bytes(resolved)
+    useful = resolved.max_running * (resolved.context_length + page)
+    slots = min(int(free // _bytes_per_slot(resolved)), useful)
+    if slots < 2 * page:
+        raise ConfigError(
+            f"no memory for a KV pool: {free / GIB:.2f} GiB are left of the {fraction:.0%} that "
+            f"--mem-fraction-static allows, and a slot takes {_bytes_per_slot(resolved)} bytes; raise "
+            "--mem-fraction-static, set --max-total-tokens, or serve a smaller model"
+        )
+    return slots
+
+
+def _free_bytes(resolved: Resolved) -> tuple[float, float]:
+    """Bytes the pool may take, and the fraction that follows from."""
+    wanted = resolved.config.cache.mem_fraction_static
+    if resolved.device.type == "cuda":
+        fraction = ACCELERATOR_FRACTION if wanted is None else wanted
+        free, total = torch.cuda.mem_get_info(resolved.device)
+        return total * fraction - (total - free), fraction
+    fraction = CPU_FRACTION if wanted is None else wanted
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * fraction, fraction
+
+
+def _info(resolved: Resolved, plugins: Plugins, pool: SlotPool) -> dict[str, Any]:
+    """What is known of the engine; plain data, it crosses the process line."""
+    config, checkpoint = resolved.config, resolved.checkpoint
+    spec = resolved.choices["model"].component.spec
+    assert isinstance(spec, ModelSpec)
+    eos = checkpoint.generation.get("eos_token_id", getattr(checkpoint.config, "eos_token_id", None))
+    return {
+        "model_path": checkpoint.source,
+        "checkpoint_path": str(checkpoint.path),
+        "architecture": checkpoint.architecture,
+        "model_type": getattr(checkpoint.config, "model_type", "") or "",
+        "tasks": sorted(spec.tasks),
+        "context_length": resolved.context_length,
+        "vocab_size": checkpoint.config.vocab_size,
+        "dtype": str(resolved.dtype).removeprefix("torch."),
+        "device": str(resolved.device),
+        "max_total_tokens": pool.capacity,
+        "max_running_requests": resolved.max_running,
+        "max_queued_requests": config.schedule.max_queued_requests,
+        "chunked_prefill_size": resolved.chunk,
+        "page_size": config.cache.page_size,
+        "components": {kind: choice.describe() for kind, choice in resolved.choices.items()},
+        "eos_token_ids": [] if eos is None else [eos] if isinstance(eos, int) else list(eos),
+        "generation": dict(checkpoint.generation),
+        "fingerprint": [list(one) for one in plugins.fingerprint],
+        "random_seed": config.random_seed,
+    }

@@ -1,0 +1,205 @@
+"""The engine: receive, schedule, run, tell. Read this file first."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from sglang_plug.policy import StepStats
+from sglang_plug.request import Finish, Output, Request, RequestError
+
+from .messages import Abort, Close, Control, FromEngine, News, Reply, Submit, ToEngine
+from .runner import Runner
+from .scheduler import Sampled, Scheduler, Share
+from .sequence import Sequence
+from .watchdog import Heartbeat
+
+logger = logging.getLogger(__name__)
+
+FAILURES_IN_A_ROW = 3
+"""Steps that may fail one after the other before the engine gives up."""
+
+
+class Inbox(Protocol):
+    """Where messages to the engine arrive."""
+
+    def take(self, wait: bool) -> Iterable[ToEngine]:
+        """Everything that has arrived; if ``wait``, at least one message."""
+
+
+class EngineLoop:
+    """One model, served.
+
+    Args:
+        scheduler: the queue and the slots.
+        runner: the device.
+        inbox: where messages arrive.
+        send: where answers go.
+        info: what is known of the model and the choices made at start.
+        vocab_size: token ids are below this.
+        max_queued: sequences that may wait.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        inbox: Inbox,
+        send: Callable[[FromEngine], None],
+        *,
+        info: dict[str, Any],
+        max_queued: int,
+        heartbeat: Heartbeat,
+    ) -> None:
+        self.scheduler, self.runner, self.inbox, self.send = scheduler, runner, inbox, send
+        self.info, self.max_queued, self.heartbeat = info, max_queued, heartbeat
+        self.vocab_size: int = info["vocab_size"]
+        self.longest = min(info["context_length"], scheduler.pool.capacity)
+        self._ids = set[str]()
+        self._failures = 0
+        self._closed = False
+        self._controls: dict[str, Callable[..., Any]] = {
+            "info": self._info,
+            "flush_cache": self._flush_cache,
+            "check": self._check,
+        }
+
+    def run(self) -> None:
+        """Serve until ``Close`` arrives. Raises what a step raised if that happens again and again."""
+        while not self._closed:
+            self.step()
+
+    def step(self) -> None:
+        """One turn: messages in, one step of the model, news out."""
+        for message in self.inbox.take(wait=not self.scheduler.busy):
+            self.handle(message)
+        if not self.scheduler.busy:
+            return
+        with self.heartbeat.beat():
+            started = time.perf_counter()
+            shares = self.scheduler.plan()
+            outputs = self.scheduler.commit(shares, self._run(shares)) if shares else []
+            for output in outputs:
+                if output.finish is not None:
+                    self._ids.discard(output.id)
+            self.send(News(outputs, self._stats(time.perf_counter() - started)))
+        if not self.scheduler.busy:
+            self.scheduler.check()
+
+    def handle(self, message: ToEngine) -> None:
+        """Take one message."""
+        match message:
+            case Submit(request):
+                self._submit(request)
+            case Abort(ids):
+                for id in ids:
+                    self._abort(id)
+            case Control():
+                self.send(self._control(message))
+            case Close():
+                self._closed = True
+
+    def _run(self, shares: list[Share]) -> list[Sampled]:
+        """Run the model; an error ends the requests of the step, not the engine, unless it comes back."""
+        try:
+            results = self.runner.run(shares)
+        except Exception as error:
+            self._failures += 1
+            if self._failures >= FAILURES_IN_A_ROW:
+                raise
+            logger.exception("a step of %d sequences failed", len(shares))
+            return [Sampled(error=f"the step failed: {type(error).__name__}: {error}")] * len(shares)
+        self._failures = 0
+        return results
+
+    def _submit(self, request: Request) -> None:
+        try:
+            self._validate(request)
+        except RequestError as error:
+            finish = Finish("error", message=str(error), status=error.status)
+            self.send(News([Output(id=request.id, finish=finish)]))
+            return
+        self._ids.add(request.id)
+        self.scheduler.add(Sequence.of(request, self.longest))
+
+    def _validate(self, request: Request) -> None:
+        scheduler, tokens = self.scheduler, request.tokens
+        if request.id in self._ids:
+            raise RequestError(f"Duplicate request ID: {request.id!r} is still being served")
+        if request.task not in self.info["tasks"]:
+            raise RequestError(f"the model cannot {request.task}; it can: {', '.join(self.info['tasks'])}")
+        if not tokens:
+            raise RequestError("the prompt has no tokens")
+        if len(tokens) >= self.info["context_length"]:
+            raise RequestError(
+                f"The input ({len(tokens)} tokens) is longer than the model's context length "
+                f"({self.info['context_length']} tokens)."
+            )
+        if len(tokens) >= self.longest:
+            raise RequestError(
+                f"The input ({len(tokens)} tokens) does not fit the KV pool ({self.longest} tokens); "
+                "the server's --max-total-tokens or --mem-fraction-static is too small for it."
+            )
+        named = [*request.params.stop_token_ids, *request.params.logit_bias]
+        named += request.logprobs.ids if request.logprobs else ()
+        for what, ids in (("prompt", tokens), ("stop_token_ids, logit_bias or logprob ids", named)):
+            if ids and not (0 <= min(ids) and max(ids) < self.vocab_size):
+                raise RequestError(f"a token id in {what} is not in the vocabulary of {self.vocab_size} tokens")
+        if len(scheduler.waiting) + len(scheduler.running) >= scheduler.max_running + self.max_queued:
+            raise RequestError(f"The request queue is full ({self.max_queued} waiting); try again later.", 503)
+
+    def _abort(self, id: str) -> None:
+        if id not in self._ids:
+            return
+        self.scheduler.abort(id)
+        self._ids.discard(id)
+        self.send(News([Output(id=id, finish=Finish("abort"))]))
+        if not self.scheduler.busy:
+            self.scheduler.check()
+
+    def _control(self, message: Control) -> Reply:
+        call = self._controls.get(message.name)
+        if call is None:
+            return Reply(message.number, error=f"no control call named {message.name!r}", status=404)
+        try:
+            return Reply(message.number, call(**message.arguments))
+        except Exception as error:
+            status = error.status if isinstance(error, RequestError) else 500
+            if status == 500:
+                logger.exception("control call %s failed", message.name)
+            return Reply(message.number, error=str(error), status=status)
+
+    def _info(self) -> dict[str, Any]:
+        scheduler = self.scheduler
+        load = {"running": len(scheduler.running), "waiting": len(scheduler.waiting)}
+        return {**self.info, "slots": scheduler.accounts(), **load}
+
+    def _flush_cache(self) -> dict[str, Any]:
+        done = self.scheduler.flush()
+        logger.info("Cache flushed successfully!" if done else "Cache not flushed: requests are running or waiting")
+        return {"success": done, "message": "Cache flushed." if done else "Requests are running or waiting."}
+
+    def _check(self) -> dict[str, int]:
+        self.scheduler.check()
+        self.scheduler.cache.check()
+        return self.scheduler.accounts()
+
+    def _stats(self, seconds: float) -> StepStats:
+        scheduler, tally, accounts = self.scheduler, self.scheduler.tally, self.scheduler.accounts()
+        return StepStats(
+            time=time.time(),
+            seconds=seconds,
+            prefill_sequences=tally.prefill_sequences,
+            prefill_tokens=tally.prefill_tokens,
+            cached_tokens=tally.cached_tokens,
+            decode_sequences=tally.decode_sequences,
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            used_slots=accounts["running"],
+            cached_slots=accounts["cached"],
+            free_slots=accounts["free"],
+            capacity=accounts["capacity"],
+            retracted=tally.retracted,
+        )

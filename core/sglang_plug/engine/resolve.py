@@ -1,0 +1,195 @@
+"""Turns every ``auto`` into a value, once, and keeps the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from sglang_plug.attention import AttentionShape
+from sglang_plug.config import AUTO, ConfigError, EngineConfig
+from sglang_plug.model import Model
+from sglang_plug.plugins import Component, Facts, Plugins
+from sglang_plug.policy import Checkpoint, CheckpointRequest
+from sglang_plug.specs import AttentionSpec, KernelSpec, ModelSpec
+
+DTYPES = {
+    "float32": torch.float32,
+    "float": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "half": torch.float16,
+}
+DEFAULT_CONTEXT = 4096
+DEFAULT_CHUNK = {"cpu": 2048}
+DEFAULT_RUNNING = {"cpu": 128}
+ACCELERATOR_CHUNK, ACCELERATOR_RUNNING = 8192, 256
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A component that was chosen, and why."""
+
+    component: Component
+    reason: str
+
+    def describe(self) -> dict[str, str]:
+        """For ``/server_info`` and the log."""
+        found = self.component.found
+        return {
+            "name": self.component.spec.name,
+            "plugin": found.name,
+            "distribution": found.distribution,
+            "version": found.version,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """A configuration without any ``auto``, and the components it names."""
+
+    config: EngineConfig
+    checkpoint: Checkpoint
+    device: torch.device
+    dtype: torch.dtype
+    model_class: type[Model]
+    shape: AttentionShape
+    context_length: int
+    chunk: int
+    max_running: int
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+
+    def load(self, kind: str, base: type | None = None) -> Any:
+        """Import the chosen component of ``kind``."""
+        return self.choices[kind].component.load(base)
+
+    def make(self, kind: str) -> Any:
+        """Construct the chosen component of ``kind`` that takes nothing but its settings."""
+        component = self.choices[kind].component
+        target, settings = component.load(), component.settings()
+        return target() if settings is None else target(settings)
+
+
+def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
+    """Every choice the engine needs, made once.
+
+    Raises ``ConfigError`` (or ``PluginError``) if something named is unknown or does not fit.
+    """
+    choices: dict[str, Choice] = {}
+    device = _device(config.model.device)
+    facts = Facts(device=device.type, platform=_platform(device))
+
+    def choose(kind: str, name: str, facts: Facts) -> Component:
+        component = plugins.resolve(kind, name, facts)
+        reason = f"chosen for {facts.device}" if name == AUTO else "named by the configuration"
+        choices[kind] = Choice(component, reason)
+        return component
+
+    choose("weights", config.model.load_format, facts)
+    checkpoint = _open(config, plugins, choose("checkpoint", config.model.checkpoint_format, facts), facts)
+    model = choose("model", checkpoint.architecture, facts)
+    assert isinstance(model.spec, ModelSpec)
+    dtype = _dtype(config.model.dtype, checkpoint.config, device)
+    model_class: type[Model] = model.load(Model)
+    shape = model_class.attention_shape(checkpoint.config)
+    facts = Facts(
+        device=device.type,
+        dtype=str(dtype).removeprefix("torch."),
+        model=checkpoint.config,
+        shape=shape,
+        platform=facts.platform,
+    )
+    for kind, name in (("attention", config.backends.attention), ("kernels", config.backends.kernels)):
+        _check_device(choose(kind, name, facts), device)
+    choose("prefix-cache", config.cache.prefix_cache if model.spec.causal else "none", facts)
+    choose("eviction", config.cache.eviction_policy, facts)
+    choose("schedule", config.schedule.policy, facts)
+    context_length = _context_length(config.model.context_length, checkpoint)
+    chunk = config.schedule.chunked_prefill_size or DEFAULT_CHUNK.get(device.type, ACCELERATOR_CHUNK)
+    return Resolved(
+        config=config,
+        checkpoint=checkpoint,
+        device=device,
+        dtype=dtype,
+        model_class=model_class,
+        shape=shape,
+        context_length=context_length,
+        chunk=chunk if chunk > 0 else context_length,
+        max_running=config.schedule.max_running_requests or DEFAULT_RUNNING.get(device.type, ACCELERATOR_RUNNING),
+        choices=choices,
+    )
+
+
+def model_source(config: EngineConfig, plugins: Plugins, facts: Facts | None = None) -> str:
+    """The model to serve: the one named, or the plugins' answer if none was."""
+    if config.model.path != AUTO:
+        return config.model.path
+    source = plugins.choose("model-path", facts or Facts())
+    if source is None:
+        raise ConfigError("no model was named and no plugin offers one; add --model-path")
+    return source
+
+
+def _open(config: EngineConfig, plugins: Plugins, reader: Component, facts: Facts) -> Checkpoint:
+    request = CheckpointRequest(
+        source=model_source(config, plugins, facts),
+        revision=config.model.revision,
+        overrides=config.model.overrides,
+        weights=config.model.load_format != "dummy",
+    )
+    checkpoint: Checkpoint = reader.load()(request)
+    if not checkpoint.architecture:
+        raise ConfigError(f"{checkpoint.path}/config.json names no architecture ('architectures')")
+    return checkpoint
+
+
+def _device(name: str) -> torch.device:
+    if name == AUTO:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"--device {name!r} is not a device that torch knows") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: torch sees no CUDA device here; use --device cpu")
+    return device
+
+
+def _platform(device: torch.device) -> dict[str, Any]:
+    if device.type != "cuda":
+        return {"cpu_capability": torch.backends.cpu.get_cpu_capability()}
+    return {"capability": torch.cuda.get_device_capability(device), "name": torch.cuda.get_device_name(device)}
+
+
+def _dtype(name: str, config: Any, device: torch.device) -> torch.dtype:
+    if name != AUTO:
+        if name not in DTYPES:
+            raise ConfigError(f"--dtype {name!r} is unknown; known: auto, {', '.join(DTYPES)}")
+        return DTYPES[name]
+    stored = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None) or torch.float32
+    dtype = DTYPES.get(stored.removeprefix("torch."), torch.float32) if isinstance(stored, str) else stored
+    if dtype == torch.float16 and device.type == "cpu":
+        return torch.float32  # float16 arithmetic is emulated on most CPUs
+    return dtype if isinstance(dtype, torch.dtype) else torch.float32
+
+
+def _context_length(wanted: int | None, checkpoint: Checkpoint) -> int:
+    config = checkpoint.config
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+    own = next((value for name in names if (value := getattr(config, name, None))), DEFAULT_CONTEXT)
+    if wanted is not None and wanted > own:
+        raise ConfigError(
+            f"--context-length {wanted} is longer than the model's {own} tokens; if the model can do it, "
+            f"say so with --json-model-override-args '{{\"max_position_embeddings\": {wanted}}}'"
+        )
+    return int(own if wanted is None else wanted)
+
+
+def _check_device(component: Component, device: torch.device) -> None:
+    spec = component.spec
+    assert isinstance(spec, AttentionSpec | KernelSpec)
+    if not {"any", device.type} & spec.devices:
+        raise ConfigError(f"{component} does not run on {device.type}, only on {', '.join(sorted(spec.devices))}")

@@ -1,0 +1,105 @@
+"""One device: builds the step's tensors, runs the model and the sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ordered
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from sglang_plug.attention import AttentionBackend
+from sglang_plug.batch import ForwardBatch, KVPool
+from sglang_plug.model import Model
+from sglang_plug.request import TokenLogprob
+
+from .sampler import describe, sample
+from .scheduler import Sampled, Share
+
+HEAD_ROWS = 256
+"""Prompt rows whose logits are in memory at once."""
+NOT_FINITE = "the model produced logits that are not finite (NaN or infinity)"
+
+
+class Runner:
+    """Runs steps. Holds the model, its backend and the KV pool, and nothing of any request."""
+
+    def __init__(
+        self, model: Model, backend: AttentionBackend, kv: KVPool, *, device: torch.device, page_size: int
+    ) -> None:
+        self.model, self.backend, self.kv = model, backend, kv
+        self.device, self.page_size = device, page_size
+
+    @torch.inference_mode()
+    def run(self, shares: Ordered[Share]) -> list[Sampled]:
+        """Compute the shares' tokens; sample one where a share is complete. One result for each share."""
+        batch = self.build(shares)
+        self.backend.plan(batch)
+        hidden = self.model(batch)  # [T, hidden]
+        ends = torch.tensor(batch.query_lens).cumsum(0).tolist()
+        prompt = [self._prompt_logprobs(hidden, share, end) for share, end in zip(shares, ends, strict=True)]
+        complete = [index for index, share in enumerate(shares) if share.complete]
+        results = [Sampled(prompt_logprobs=one) for one in prompt]
+        if not complete:
+            return results
+        rows = [ends[index] - 1 for index in complete]
+        last = hidden if len(rows) == len(hidden) else hidden[torch.tensor(rows, device=self.device)]
+        tokens, logprobs = sample(self.model.head(last), [shares[index].sequence for index in complete])
+        for index, token, logprob in zip(complete, tokens, logprobs, strict=True):
+            error = NOT_FINITE if token < 0 else None
+            results[index] = Sampled(token, logprob, prompt[index], error)
+        return results
+
+    def build(self, shares: Ordered[Share]) -> ForwardBatch:
+        """The tensors of a step."""
+        starts = [share.sequence.computed for share in shares]
+        counts = [share.count for share in shares]
+        kv_lens = [start + count for start, count in zip(starts, counts, strict=True)]
+        tokens = chain.from_iterable(
+            share.sequence.tokens[start:end] for share, start, end in zip(shares, starts, kv_lens, strict=True)
+        )
+        positions = chain.from_iterable(map(range, starts, kv_lens))
+        tables = torch.zeros(len(shares), max(kv_lens), dtype=torch.int64)
+        slots = []
+        for row, (share, start, end) in enumerate(zip(shares, starts, kv_lens, strict=True)):
+            of = torch.frombuffer(share.sequence.slots, dtype=torch.int64, count=end)
+            tables[row, :end] = of
+            slots.append(of[start:])
+        return ForwardBatch(
+            input_ids=torch.tensor(list(tokens), dtype=torch.int64).to(self.device),
+            positions=torch.tensor(list(positions), dtype=torch.int64).to(self.device),
+            slots=torch.cat(slots).to(self.device),
+            tables=tables.to(self.device),
+            query_lens=counts,
+            kv_lens=kv_lens,
+            page_size=self.page_size,
+            kv=self.kv,
+        )
+
+    def _prompt_logprobs(self, hidden: Tensor, share: Share, end: int) -> tuple[TokenLogprob, ...]:
+        """Of the prompt tokens that this share's hidden states predict, as far as they are wanted.
+
+        The state at position ``p`` predicts the token at ``p + 1``. ``end`` is the row after the share's last.
+        """
+        sequence = share.sequence
+        options = sequence.request.logprobs
+        if options is None or options.start < 0:
+            return ()
+        found: list[TokenLogprob] = []
+        wanted = options.start + len(sequence.prompt_logprobs)
+        if wanted == 0:
+            found.append(TokenLogprob(sequence.tokens[0], None))
+            wanted = 1
+        last = min(sequence.computed + share.count, sequence.prompt_len - 1)  # the last position predicted
+        row = end - share.count - sequence.computed - 1  # hidden row of the state that predicts position p: row + p
+        for start in range(wanted, last + 1, HEAD_ROWS):
+            stop = min(start + HEAD_ROWS, last + 1)
+            logprobs = self.model.head(hidden[row + start : row + stop]).float().log_softmax(-1)
+            found += describe(logprobs, sequence.tokens[start:stop], [options] * (stop - start))
+        return tuple(found)
+
+
+def bytes_per_slot(model_shape: tuple[int, int, int, int], dtype: torch.dtype) -> int:
+    """Bytes of one KV slot over all layers, for ``(layers, kv_heads, dim, value_dim)``."""
+    layers, kv_heads, dim, value_dim = model_shape
+    return layers * kv_heads * (dim + value_dim) * dtype.itemsize

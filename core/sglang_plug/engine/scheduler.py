@@ -1,0 +1,335 @@
+"""Decides who computes what in a step, and what became of it.
+
+There are no phases. A step hands out tokens so that every sequence's ``computed`` catches up with
+``len(tokens)`` under a budget: chunked prefill, prefix hits, decoding and resuming after retraction are one rule
+(after vLLM's v1 scheduler). Ownership of KV slots: see ``cache.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from sglang_plug.cache import Match, PrefixCache
+from sglang_plug.policy import SchedulePolicy
+from sglang_plug.request import Finish, Output, TokenLogprob
+
+from .sequence import Sequence
+from .slots import SlotPool
+
+SHARED_RUN = 32
+"""A waiting sequence that continues with the same tokens as one being computed waits for its prefix."""
+RESERVE_START, RESERVE_LEAST, RESERVE_DECAY, RESERVE_RAISE = 0.5, 0.1, 0.002, 0.2
+"""Share of the remaining output of running sequences that admission keeps free; raised by a retraction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A sequence's part of a step: its next ``count`` tokens."""
+
+    sequence: Sequence
+    count: int
+
+    @property
+    def complete(self) -> bool:
+        """True if the step computes the sequence's last token, so that the next one can be sampled."""
+        return self.sequence.computed + self.count == len(self.sequence.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What the runner found for one share: the next token (``None`` before the prompt is complete)."""
+
+    token: int | None = None
+    logprob: TokenLogprob | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a step did, for statistics."""
+
+    prefill_sequences: int = 0
+    prefill_tokens: int = 0
+    cached_tokens: int = 0
+    decode_sequences: int = 0
+    retracted: int = 0
+
+
+class Scheduler:
+    """Owns the queue, the running sequences and their slots.
+
+    Args:
+        pool: the free list.
+        cache: the prefix cache.
+        policy: order of admission.
+        chunk: most new tokens in one step.
+        max_running: most sequences computed together.
+    """
+
+    def __init__(
+        self, pool: SlotPool, cache: PrefixCache, policy: SchedulePolicy, *, chunk: int, max_running: int
+    ) -> None:
+        self.pool, self.cache, self.policy = pool, cache, policy
+        self.chunk, self.max_running = chunk, max_running
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self.tally = Tally()
+        self._reserve = RESERVE_START
+
+    @property
+    def busy(self) -> bool:
+        """True while there is anything to do."""
+        return bool(self.waiting or self.running)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence."""
+        self.waiting.append(sequence)
+
+    def abort(self, id: str) -> Sequence | None:
+        """Drop a request wherever it is; returns it if it was there."""
+        for sequence in self.running:
+            if sequence.request.id == id:
+                self.running.remove(sequence)
+                self._release(sequence)
+                return sequence
+        for index, sequence in enumerate(self.waiting):
+            if sequence.request.id == id:
+                return self.waiting.pop(index)
+        return None
+
+    # -- planning -----------------------------------------------------------------------------------------------
+
+    def plan(self) -> list[Share]:
+        """The next step: running sequences first, then as many waiting ones as fit."""
+        self.tally = Tally()
+        self._reserve = max(RESERVE_LEAST, self._reserve - RESERVE_DECAY)
+        shares: list[Share] = []
+        budget = self.chunk
+        for sequence in list(self.running):
+            if budget <= 0:
+                break
+            if self.tally.retracted and sequence not in self.running:  # made room for one before it
+                continue
+            if not self._make_room(sequence):
+                continue
+            count = min(len(sequence.tokens) - sequence.computed, budget)
+            budget -= count
+            shares.append(Share(sequence, count))
+        if self.tally.retracted:
+            shares = [share for share in shares if share.sequence in self.running]
+        else:
+            self._admit(shares, budget)
+        for share in shares:
+            if share.count == 1 and share.sequence.generated:
+                self.tally.decode_sequences += 1
+            else:
+                self.tally.prefill_sequences += 1
+                self.tally.prefill_tokens += share.count
+        return shares
+
+    def _make_room(self, sequence: Sequence) -> bool:
+        """Give ``sequence`` a slot for each of its tokens, at the cost of cached runs, then of later sequences."""
+        needed = self.pool.missing(len(sequence.slots), len(sequence.tokens))
+        while not self._free_up(needed):
+            victim = min(reversed(self.running), key=lambda one: one.priority)
+            self._retract(victim)
+            if victim is sequence:
+                return False
+        self.pool.extend(sequence.slots, len(sequence.tokens))
+        return True
+
+    def _free_up(self, needed: int) -> bool:
+        """Evict until ``needed`` slots are free; False if the cache has not that many to give."""
+        short = needed - self.pool.free
+        if short > 0:
+            if self.cache.evictable < short:
+                return False
+            self.pool.give_back(self.cache.evict(short))
+        return self.pool.free >= needed
+
+    def _retract(self, sequence: Sequence) -> None:
+        """Take a running sequence's slots; it keeps its tokens and starts over at the head of the queue."""
+        self.running.remove(sequence)
+        self._release(sequence)
+        sequence.retractions += 1
+        self.waiting.insert(0, sequence)
+        self.tally.retracted += 1
+        self._reserve = min(1.0, self._reserve + RESERVE_RAISE)
+
+    def _admit(self, shares: list[Share], budget: int) -> None:
+        if not self.waiting or budget <= 0 or len(self.running) >= self.max_running:
+            return
+        prefilling = (one for one in self.running if len(one.tokens) - one.computed > 1)
+        in_work = {key for one in prefilling if (key := self._continuation(one, one.match))}
+        admitted = set[int]()
+        for waiting in self.policy.order(self.waiting, self._match):
+            assert isinstance(waiting, Sequence)
+            if budget <= 0 or len(self.running) >= self.max_running:
+                break
+            match = self._match(waiting)
+            key = self._continuation(waiting, match)
+            if key is not None and key in in_work:
+                continue  # its prefix is being computed: reuse it once it is there
+            if not self._take(waiting, match):
+                break
+            if key is not None:
+                in_work.add(key)
+            admitted.add(id(waiting))
+            count = min(len(waiting.tokens) - waiting.computed, budget)
+            budget -= count
+            shares.append(Share(waiting, count))
+        if admitted:
+            self.waiting = [one for one in self.waiting if id(one) not in admitted]
+
+    def _match(self, waiting: object) -> Match:
+        assert isinstance(waiting, Sequence)
+        tokens = waiting.tokens[: waiting.reusable]
+        return self.cache.match(tokens, waiting.request.salt, waiting.priority)
+
+    @staticmethod
+    def _continuation(sequence: Sequence, match: Match | None) -> Hashable:
+        """Names the prefix that ``sequence`` computes next, or ``None`` if that is short or not shared."""
+        start = len(match.slots) if match is not None else 0
+        if match is None or sequence.reusable - start < SHARED_RUN:
+            return None
+        return match.node, tuple(sequence.tokens[start : start + SHARED_RUN])
+
+    def _take(self, sequence: Sequence, match: Match) -> bool:
+        """Admit a waiting sequence if its tokens fit, and what the running ones will probably need."""
+        self.cache.lock(match)
+        needed = self.pool.missing(len(match.slots), len(sequence.tokens))
+        growth = sum(one.limit - len(one.tokens) for one in self.running) + sequence.limit - len(sequence.tokens)
+        reserve = int(growth * self._reserve) if self.running else 0
+        if self.pool.free + self.cache.evictable < needed + reserve or not self._free_up(needed):
+            self.cache.unlock(match)
+            return False
+        sequence.match = match
+        sequence.computed = len(match.slots)
+        del sequence.slots[:]
+        sequence.slots.extend(match.slots)
+        self.pool.extend(sequence.slots, len(sequence.tokens))
+        if sequence.cached is None:
+            sequence.cached = sequence.computed
+            self.tally.cached_tokens += sequence.computed
+        self.running.append(sequence)
+        return True
+
+    # -- afterwards -----------------------------------------------------------------------------------------------
+
+    def commit(self, shares: list[Share], results: list[Sampled]) -> list[Output]:
+        """Advance every share, append sampled tokens, end what is finished; returns the news, a share each."""
+        outputs = []
+        for share, result in zip(shares, results, strict=True):
+            sequence = share.sequence
+            if result.error is not None:
+                outputs.append(self.fail(sequence, result.error))
+                continue
+            prefilling = share.count > 1 or not sequence.generated
+            sequence.computed += share.count
+            sequence.prompt_logprobs.extend(result.prompt_logprobs)
+            if prefilling:
+                self._remember(sequence)
+            if result.token is None:
+                continue
+            outputs.append(self._append(sequence, result.token, result.logprob))
+        return outputs
+
+    def fail(self, sequence: Sequence, message: str, status: int = 500) -> Output:
+        """End a running sequence with an error; nothing of it is remembered."""
+        self.running.remove(sequence)
+        self._release(sequence, remember=False)
+        return Output(id=sequence.request.id, finish=Finish("error", message=message, status=status))
+
+    def _append(self, sequence: Sequence, token: int, logprob: TokenLogprob | None) -> Output:
+        first = sequence.generated == 0
+        tokens: tuple[int, ...] = ()
+        if len(sequence.tokens) < sequence.limit:
+            sequence.tokens.append(token)
+            tokens = (token,)
+        finish = self._finish(sequence)
+        if finish is not None:
+            self.running.remove(sequence)
+            self._release(sequence)
+        return Output(
+            id=sequence.request.id,
+            tokens=tokens,
+            finish=finish,
+            cached_tokens=sequence.cached or 0,
+            retractions=sequence.retractions,
+            logprobs=(logprob,) if tokens and logprob is not None else (),
+            prompt_logprobs=tuple(sequence.prompt_logprobs) if first else (),
+        )
+
+    @staticmethod
+    def _finish(sequence: Sequence) -> Finish | None:
+        last = sequence.tokens[-1]
+        if sequence.generated and last in sequence.request.params.stop_token_ids:
+            return Finish("stop", matched=last)
+        return Finish("length") if len(sequence.tokens) >= sequence.limit else None
+
+    def _remember(self, sequence: Sequence) -> None:
+        """Hand the computed whole pages to the prefix cache and hold on to them there.
+
+        ::
+
+            0 ........ shared ........ whole ...... len(slots)
+            | cache's  | ours, becomes | stays ours |
+            |          | the cache's   |            |
+
+        Where the cache had a page already, ours is a duplicate: it is freed and the cache's is used instead.
+        """
+        whole = sequence.computed // self.pool.page_size * self.pool.page_size
+        shared = sequence.shared
+        if whole <= shared:
+            return
+        old = sequence.match
+        request = sequence.request
+        own = sequence.slots[:whole]
+        match = self.cache.insert(sequence.tokens[:whole], own, request.salt, request.priority)
+        self.cache.lock(match)
+        if old is not None:
+            self.cache.unlock(old)
+        sequence.match = match
+        kept = match.slots
+        for start in range(shared, len(kept), self.pool.page_size):
+            if kept[start] != own[start]:
+                self.pool.give_back(own[start : start + self.pool.page_size])
+        sequence.slots[: len(kept)] = type(own)("q", kept)
+
+    def _release(self, sequence: Sequence, remember: bool = True) -> None:
+        """The one place where a sequence's slots go back: finish, abort, error and retraction all end here."""
+        if remember:
+            self._remember(sequence)
+        self.pool.give_back(sequence.slots[sequence.shared :])
+        if sequence.match is not None:
+            self.cache.unlock(sequence.match)
+        sequence.match = None
+        sequence.computed = 0
+        del sequence.slots[:]
+
+    # -- accounts ---------------------------------------------------------------------------------------------------
+
+    def accounts(self) -> dict[str, int]:
+        """Slots by owner: ``free``, ``cached``, ``running`` and the ``capacity`` they add up to."""
+        running = sum(self.pool.missing(one.shared, len(one.slots)) for one in self.running)
+        return {
+            "free": self.pool.free,
+            "cached": self.cache.size,
+            "running": running,
+            "capacity": self.pool.capacity,
+        }
+
+    def check(self) -> None:
+        """Raise ``AssertionError`` if a slot was lost or is owned twice."""
+        accounts = self.accounts()
+        total = accounts["free"] + accounts["cached"] + accounts["running"]
+        assert total == accounts["capacity"], f"KV slots do not add up: {accounts}"
+
+    def flush(self) -> bool:
+        """Empty the prefix cache; refused (False) while there is anything to do."""
+        if self.busy:
+            return False
+        self.pool.give_back(self.cache.reset())
+        return True

@@ -1,0 +1,87 @@
+"""A request while it is being served. Only the scheduler writes to it."""
+
+from __future__ import annotations
+
+import secrets
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+from sglang_plug.cache import Match
+from sglang_plug.request import Request, TokenLogprob
+
+SEED_BITS = 63
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request's tokens and what of them is computed.
+
+    ``computed`` chases ``len(tokens)``: a chunked prompt, a cached prefix, a resumed sequence and a decode step
+    differ only in how far apart the two are.
+    """
+
+    request: Request
+    tokens: list[int]
+    """The prompt and everything generated."""
+    limit: int
+    """Most tokens the sequence may grow to."""
+    seed: int
+    computed: int = 0
+    """Tokens whose keys and values are in the pool."""
+    slots: array[int] = field(default_factory=lambda: array("q"))
+    """KV slot of each token that has one. The first ``len(match.slots)`` belong to the prefix cache."""
+    match: Match | None = None
+    """The locked prefix, while admitted."""
+    cached: int | None = None
+    """Prompt tokens taken from the cache at the first admission."""
+    retractions: int = 0
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    """From ``logprobs.start`` on; grows with the prefill."""
+    counts: Any = None
+    """The sampler's: how often each token occurs, if a penalty asks."""
+
+    @classmethod
+    def of(cls, request: Request, longest: int) -> Sequence:
+        """A sequence that may grow to ``longest`` tokens, prompt included."""
+        limit = min(len(request.tokens) + request.params.max_new_tokens, longest)
+        seed = request.params.seed
+        return cls(request, list(request.tokens), limit, secrets.randbits(SEED_BITS) if seed is None else seed)
+
+    @property
+    def priority(self) -> int:
+        """As in the request; higher is more urgent."""
+        return self.request.priority
+
+    @property
+    def arrived(self) -> float:
+        """``time.time()`` when the request reached the server."""
+        return self.request.arrived
+
+    @property
+    def prompt_len(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.request.tokens)
+
+    @property
+    def generated(self) -> int:
+        """Tokens generated so far."""
+        return len(self.tokens) - len(self.request.tokens)
+
+    @property
+    def shared(self) -> int:
+        """How many of ``slots`` belong to the prefix cache."""
+        return len(self.match.slots) if self.match is not None else 0
+
+    @property
+    def reusable(self) -> int:
+        """How many leading tokens may come from the prefix cache.
+
+        The last token is always computed, for its logits; so is every token that predicts a prompt token whose
+        log-probability is wanted and not yet known.
+        """
+        wanted = self.request.logprobs
+        if wanted is None or wanted.start < 0:
+            return len(self.tokens) - 1
+        known = wanted.start + len(self.prompt_logprobs)
+        return len(self.tokens) - 1 if known >= self.prompt_len else max(0, known - 1)

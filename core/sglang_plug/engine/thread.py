@@ -1,0 +1,129 @@
+"""The engine in a thread of this process: for offline use, notebooks and tests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any
+
+from sglang_plug.config import ConfigError, EngineConfig
+from sglang_plug.plugins import Plugins
+from sglang_plug.policy import StepStats
+from sglang_plug.request import Output, Request
+
+from .build import build_engine
+from .client import EngineClient
+from .messages import Close, Failed, FromEngine, Ready, ToEngine
+from .pending import Pending
+from .watchdog import Heartbeat, watch
+
+logger = logging.getLogger(__name__)
+
+
+class QueueInbox:
+    """Messages to an engine in this process."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
+
+    def put(self, message: ToEngine) -> None:
+        """Called from any thread."""
+        self._queue.put(message)
+
+    def take(self, wait: bool) -> Iterable[ToEngine]:
+        """Everything that has arrived; if ``wait``, at least one message."""
+        if wait:
+            yield self._queue.get()
+        while True:
+            try:
+                yield self._queue.get_nowait()
+            except queue.Empty:
+                return
+
+
+class ThreadClient(EngineClient):
+    """An engine in a thread."""
+
+    def __init__(self, config: EngineConfig, plugins: Plugins) -> None:
+        self._config, self._plugins = config, plugins
+        self._inbox = QueueInbox()
+        self._pending: Pending | None = None
+        self._thread: threading.Thread | None = None
+        self._unwatch: threading.Event | None = None
+
+    async def start(self) -> Mapping[str, Any]:
+        """Build the engine in its thread; returns its ``info``."""
+        loop = asyncio.get_running_loop()
+        self._pending = pending = Pending(self._inbox.put)
+        heartbeat = Heartbeat()
+
+        def tell(message: FromEngine) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(pending.dispatch, message)
+
+        self._thread = threading.Thread(
+            target=_serve,
+            args=(self._config, self._plugins, self._inbox, tell, heartbeat),
+            name="engine",
+            daemon=True,
+        )
+        self._thread.start()
+        self._unwatch = watch(heartbeat, self._config.schedule.watchdog_timeout, lambda text: tell(Failed(text)))
+        return await pending.ready
+
+    @property
+    def _link(self) -> Pending:
+        if self._pending is None:
+            raise RuntimeError("the engine was not started: await client.start() first")
+        return self._pending
+
+    def submit(self, request: Request) -> AsyncIterator[Output]:
+        """Serve a request; closing the iterator early aborts it."""
+        return self._link.submit(request)
+
+    async def control(self, name: str, **arguments: Any) -> Any:
+        """Run a control call between two steps."""
+        return await self._link.control(name, arguments)
+
+    def on_step(self, listener: Callable[[StepStats], None]) -> None:
+        """Call ``listener`` after every step."""
+        self._link.listen(listener)
+
+    @property
+    def failure(self) -> str | None:
+        """Why the engine can serve no longer."""
+        return self._link.failure
+
+    async def wait_failed(self) -> str:
+        """Returns when the engine has failed."""
+        return await self._link.wait_failed()
+
+    async def close(self) -> None:
+        """Stop the thread after its current step."""
+        if self._thread is None:
+            return
+        self._inbox.put(Close())
+        await asyncio.to_thread(self._thread.join)
+        if self._unwatch is not None:
+            self._unwatch.set()
+
+
+def _serve(
+    config: EngineConfig,
+    plugins: Plugins,
+    inbox: QueueInbox,
+    tell: Callable[[FromEngine], None],
+    heartbeat: Heartbeat,
+) -> None:
+    try:
+        engine = build_engine(config, plugins, inbox, tell, heartbeat)
+        tell(Ready(engine.info))
+        engine.run()
+    except ConfigError as error:
+        tell(Failed(str(error), configuration=True))
+    except BaseException as error:
+        logger.exception("the engine failed")
+        tell(Failed(f"{type(error).__name__}: {error}"))

@@ -1,0 +1,120 @@
+"""The engine process: ``python -m sglang_plug.engine.worker``, started by ``ProcessClient``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable
+
+import msgspec
+import zmq
+
+from sglang_plug.config import ConfigError
+from sglang_plug.plugins import Plugins
+
+from .build import build_engine
+from .messages import Failed, FromEngine, Launch, Ready, ToEngine
+from .watchdog import Heartbeat, watch
+
+logger = logging.getLogger(__name__)
+
+STUCK_EXIT, FAILED_EXIT, CONFIG_EXIT = 70, 1, 2
+LINGER = 2000
+"""Milliseconds for the last message to leave."""
+
+
+class SocketInbox:
+    """Messages that arrive on a ZeroMQ socket."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket = socket
+        self._decoder = msgspec.msgpack.Decoder(ToEngine)
+
+    def take(self, wait: bool) -> Iterable[ToEngine]:
+        """Everything that has arrived; if ``wait``, at least one message."""
+        if wait:
+            yield self._decoder.decode(self._socket.recv())
+        while True:
+            try:
+                yield self._decoder.decode(self._socket.recv(zmq.NOBLOCK))
+            except zmq.Again:
+                return
+
+
+class Outbox:
+    """Messages to the API process. The engine and the watchdog send, so one at a time."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket, self._lock = socket, threading.Lock()
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def send(self, message: FromEngine) -> None:
+        """Never waits: the queue has no limit, and the API process merges what its clients do not read."""
+        with self._lock:
+            self._socket.send(self._encoder.encode(message))
+
+
+def main() -> int:
+    """Serve until told to close, or until the parent process is gone."""
+    launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
+    logging.basicConfig(level=launch.config.log_level.upper(), format="[%(asctime)s engine] %(message)s")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent says when to stop
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    context = zmq.Context()
+    requests, outputs = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+    for socket, address in ((requests, launch.requests), (outputs, launch.outputs)):
+        socket.set_hwm(0)
+        socket.setsockopt(zmq.LINGER, LINGER)
+        socket.connect(address)
+    code = _serve(launch, SocketInbox(requests), Outbox(outputs))
+    context.destroy(linger=LINGER)
+    return code
+
+
+def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox) -> int:
+    heartbeat = Heartbeat()
+
+    def stuck(text: str) -> None:
+        logger.critical("%s", text)
+        outbox.send(Failed(text))
+        threading.Event().wait(1.0)
+        os._exit(STUCK_EXIT)
+
+    try:
+        plugins = Plugins.discover(launch.config.plugins)
+        _compare(plugins, launch)
+        engine = build_engine(launch.config, plugins, inbox, outbox.send, heartbeat)
+        del plugins
+        watch(heartbeat, launch.config.schedule.watchdog_timeout, stuck)
+        outbox.send(Ready(engine.info))
+        engine.run()
+    except ConfigError as error:
+        outbox.send(Failed(str(error), configuration=True))
+        return CONFIG_EXIT
+    except Exception as error:
+        logger.exception("the engine failed")
+        outbox.send(Failed(f"{type(error).__name__}: {error}"))
+        return FAILED_EXIT
+    return 0
+
+
+def _compare(plugins: Plugins, launch: Launch) -> None:
+    here, there = set(plugins.fingerprint), set(launch.fingerprint)
+    if here != there:
+        names = ", ".join(sorted(" ".join(one) for one in here ^ there))
+        raise ConfigError(f"the engine process sees other plugins than the server: {names}")
+
+
+def _end_with_parent() -> None:
+    """The parent holds the other end of standard input; when it is gone, so are we."""
+    while sys.stdin.buffer.read(4096):
+        pass
+    threading.Event().wait(2.0)  # time to close in order, if that is under way
+    os._exit(FAILED_EXIT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
