@@ -42,7 +42,8 @@ class Match:
     slots: Sequence[int]
     """KV slots of the matched tokens, whole pages."""
     node: Any
-    """Where the prefix ends, for the cache that made the receipt; equal ends compare equal."""
+    """Where the prefix ends, for the cache that made the receipt; hashable, and equal ends compare equal.
+    ``None`` from a cache that remembers nothing."""
 
 
 class PrefixCache(ABC):

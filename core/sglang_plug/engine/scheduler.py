@@ -19,6 +19,8 @@ from .slots import SlotPool
 
 SHARED_RUN = 32
 """A waiting sequence that continues with the same tokens as one being computed waits for its prefix."""
+EVICT_AT_ONCE = 64
+"""Eviction frees at least this fraction of the pool, so that not every step has to look for leaves."""
 RESERVE_START, RESERVE_LEAST, RESERVE_DECAY, RESERVE_RAISE = 0.5, 0.1, 0.002, 0.2
 """Share of the remaining output of running sequences that admission keeps free; raised by a retraction."""
 
@@ -146,7 +148,7 @@ class Scheduler:
         if short > 0:
             if self.cache.evictable < short:
                 return False
-            self.pool.give_back(self.cache.evict(short))
+            self.pool.give_back(self.cache.evict(max(short, self.pool.capacity // EVICT_AT_ONCE)))
         return self.pool.free >= needed
 
     def _retract(self, sequence: Sequence) -> None:
@@ -192,7 +194,7 @@ class Scheduler:
     def _continuation(sequence: Sequence, match: Match | None) -> Hashable:
         """Names the prefix that ``sequence`` computes next, or ``None`` if that is short or not shared."""
         start = len(match.slots) if match is not None else 0
-        if match is None or sequence.reusable - start < SHARED_RUN:
+        if match is None or match.node is None or sequence.reusable - start < SHARED_RUN:
             return None
         return match.node, tuple(sequence.tokens[start : start + SHARED_RUN])
 

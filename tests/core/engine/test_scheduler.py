@@ -1,0 +1,248 @@
+"""The scheduler alone, driven by a function in place of a model: the next token depends on all tokens before it."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sglang_plug import LogprobOptions, Output, Request, SamplingParams, TokenLogprob
+from sglang_plug.engine.scheduler import Sampled, Scheduler, Share
+from sglang_plug.engine.sequence import Sequence
+from sglang_plug.engine.slots import SlotPool
+from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
+from sglang_plug_backends.prefix_cache.none import NoCache
+from sglang_plug_backends.prefix_cache.radix import RadixCache
+from sglang_plug_backends.schedule.policies import DepthFirst, FirstCome, LongestPrefix, Priority
+
+STOP = 7
+
+
+def next_token(tokens: list[int]) -> int:
+    """A model: deterministic, and different after different histories."""
+    return hash(tuple(tokens)) % 50
+
+
+class Device:
+    """Keeps what each slot was written with, so that a wrong or lost slot shows."""
+
+    def __init__(self) -> None:
+        self.slots: dict[int, tuple[int, ...]] = {}
+        self.computed = 0
+
+    def run(self, shares: list[Share]) -> list[Sampled]:
+        results = []
+        for share in shares:
+            one = share.sequence
+            end = one.computed + share.count
+            assert len(one.slots) >= end and share.count > 0
+            for position in range(one.computed, end):
+                self.slots[one.slots[position]] = tuple(one.tokens[: position + 1])
+            for position in range(end):
+                assert self.slots[one.slots[position]] == tuple(one.tokens[: position + 1])
+            self.computed += share.count
+            results.append(Sampled(next_token(one.tokens)) if share.complete else Sampled())
+        return results
+
+
+def make(
+    capacity: int = 200, page_size: int = 1, cache: type = RadixCache, policy: Any = FirstCome, **options: Any
+) -> Scheduler:
+    pool = SlotPool(capacity, page_size)
+    clock = itertools.count()
+    options = {"chunk": 16, "max_running": 8, **options}
+    return Scheduler(pool, cache(page_size, LeastRecentlyUsed(), lambda: float(next(clock))), policy(), **options)
+
+
+def submit(scheduler: Scheduler, id: str, tokens: list[int], **options: Any) -> None:
+    params = SamplingParams(**{"max_new_tokens": 5, "stop_token_ids": (STOP,), **options.pop("params", {})})
+    request = Request(id=id, tokens=tuple(tokens), params=params, **options)
+    scheduler.add(Sequence.of(request, scheduler.pool.capacity))
+
+
+def finish(scheduler: Scheduler, device: Device, limit: int = 10_000) -> dict[str, list[int]]:
+    tokens: dict[str, list[int]] = {}
+    for _ in range(limit):
+        if not scheduler.busy:
+            scheduler.check()
+            scheduler.cache.check()
+            return tokens
+        for output in step(scheduler, device):
+            tokens.setdefault(output.id, []).extend(output.tokens)
+    raise AssertionError("no end")
+
+
+def step(scheduler: Scheduler, device: Device) -> list[Output]:
+    shares = scheduler.plan()
+    assert shares or not scheduler.busy, "a busy scheduler planned nothing"
+    assert sum(share.count for share in shares) <= max(scheduler.chunk, len(scheduler.running))
+    outputs = scheduler.commit(shares, device.run(shares))
+    scheduler.check()
+    return outputs
+
+
+def expected(tokens: list[int], limit: int = 5) -> list[int]:
+    out: list[int] = []
+    while len(out) < limit and STOP not in out:
+        out.append(next_token(tokens + out))
+    return out
+
+
+def test_decoding_prefill_and_chunks_are_one_rule() -> None:
+    scheduler, device = make(chunk=16), Device()
+    prompts = {"a": [1] * 40, "b": [2, 3], "c": [5] * 17}
+    for id, tokens in prompts.items():
+        submit(scheduler, id, tokens)
+    assert finish(scheduler, device) == {id: expected(tokens) for id, tokens in prompts.items()}
+
+
+def test_a_shared_prefix_is_computed_once_even_when_all_arrive_together() -> None:
+    scheduler, device = make(chunk=512, capacity=4000, max_running=16), Device()
+    shared = list(range(100, 228))
+    for index in range(8):
+        submit(scheduler, str(index), [*shared, 300 + index, 1, 2, 3])
+    finish(scheduler, device)
+    assert device.computed == len(shared) + 8 * 4 + 8 * 5 - 8 - sum(
+        5 - len(expected([*shared, 300 + index, 1, 2, 3])) for index in range(8)
+    )
+
+
+def test_salts_do_not_share() -> None:
+    scheduler, device = make(capacity=4000, chunk=512), Device()
+    submit(scheduler, "a", [9] * 50, salt="x", params={"max_new_tokens": 1})
+    finish(scheduler, device)
+    submit(scheduler, "b", [9] * 50, salt="y", params={"max_new_tokens": 1})
+    finish(scheduler, device)
+    assert device.computed == 100
+
+
+def test_a_cached_prompt_computes_its_last_token_only() -> None:
+    scheduler, device = make(), Device()
+    for id in ("a", "b"):
+        submit(scheduler, id, [4] * 30, params={"max_new_tokens": 1})
+        finish(scheduler, device)
+    assert device.computed == 31
+
+
+def test_prompt_logprobs_are_not_taken_from_the_cache() -> None:
+    scheduler, device = make(), Device()
+    submit(scheduler, "a", [4] * 30, params={"max_new_tokens": 1})
+    finish(scheduler, device)
+    submit(scheduler, "b", [4] * 30, params={"max_new_tokens": 1}, logprobs=LogprobOptions(start=10))
+    shares = scheduler.plan()
+    assert shares[0].sequence.computed == 9
+    logprobs = tuple(TokenLogprob(4, 0.0) for _ in range(10, 25))
+    scheduler.commit(shares, [Sampled(prompt_logprobs=logprobs[:15])])
+    assert shares[0].sequence.reusable == 24
+
+
+def test_zero_new_tokens_caches_the_prompt() -> None:
+    scheduler, device = make(), Device()
+    submit(scheduler, "a", [4] * 30, params={"max_new_tokens": 0})
+    assert finish(scheduler, device) == {"a": []}
+    assert scheduler.cache.size == 30
+
+
+def test_the_pool_is_retracted_from_and_the_output_stays_the_same() -> None:
+    tight, wide = make(capacity=60), make(capacity=4000)
+    for scheduler in (tight, wide):
+        for index in range(6):
+            submit(scheduler, str(index), [index] * 10, params={"max_new_tokens": 40})
+    devices = Device(), Device()
+    retracted = 0
+    tokens: dict[str, list[int]] = {}
+    while tight.busy:
+        for output in step(tight, devices[0]):
+            tokens.setdefault(output.id, []).extend(output.tokens)
+        retracted += tight.tally.retracted
+    assert retracted > 0
+    assert tokens == finish(wide, devices[1])
+
+
+def test_the_highest_priority_is_retracted_last() -> None:
+    scheduler, device = make(capacity=48, policy=Priority), Device()
+    for index in range(3):
+        submit(scheduler, str(index), [index] * 10, priority=index, params={"max_new_tokens": 30, "stop_token_ids": ()})
+    first: list[str] = []
+    while scheduler.busy:
+        before = {one.request.id for one in scheduler.running}
+        highest = max(before, default="2")
+        for output in step(scheduler, device):
+            if output.finish is not None:
+                first.append(output.id)
+        assert highest in {one.request.id for one in scheduler.running} | set(first)
+    assert first == ["2", "1", "0"]
+
+
+def test_abort_frees_everything_at_any_point() -> None:
+    scheduler, device = make(chunk=8), Device()
+    for index in range(4):
+        submit(scheduler, str(index), [index] * 20)
+    step(scheduler, device)
+    for id in ("0", "1", "2", "3", "unknown"):
+        scheduler.abort(id)
+        scheduler.check()
+    assert not scheduler.busy
+    scheduler.flush()
+    assert scheduler.accounts()["free"] == scheduler.pool.capacity
+
+
+def test_an_error_is_not_remembered() -> None:
+    scheduler = make()
+    submit(scheduler, "a", [1] * 10)
+    outputs = scheduler.commit(scheduler.plan(), [Sampled(error="bad")])
+    assert outputs[0].finish is not None and outputs[0].finish.reason == "error"
+    assert scheduler.cache.size == 0 and not scheduler.busy
+
+
+@pytest.mark.parametrize("policy", [FirstCome, LongestPrefix, Priority, DepthFirst])
+@pytest.mark.parametrize("cache", [RadixCache, NoCache])
+def test_every_policy_serves_everything(policy: type, cache: type) -> None:
+    scheduler, device = make(capacity=100, policy=policy, cache=cache), Device()
+    prompts = {str(i): [i % 3] * (5 + i % 7) + [i] for i in range(20)}
+    for id, tokens in prompts.items():
+        submit(scheduler, id, tokens, arrived=float(id))
+    assert finish(scheduler, device) == {id: expected(tokens) for id, tokens in prompts.items()}
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_random_traffic(data: st.DataObject) -> None:
+    """Any mix of arrivals, aborts and sizes: outputs are right, slots add up, and it ends."""
+    draw = data.draw
+    page_size = draw(st.sampled_from([1, 2, 4]))
+    scheduler = make(
+        capacity=draw(st.integers(40, 120)),
+        page_size=page_size,
+        cache=draw(st.sampled_from([RadixCache, NoCache])),
+        policy=draw(st.sampled_from([FirstCome, LongestPrefix, Priority, DepthFirst])),
+        chunk=draw(st.sampled_from([3, 16, 64])),
+        max_running=draw(st.integers(1, 6)),
+    )
+    device, alive, prompts, tokens = Device(), set[str](), dict[str, list[int]](), dict[str, list[int]]()
+    stems = [[1] * 36, [1] * 10 + [2] * 10, [3]]
+    for turn in range(draw(st.integers(1, 25))):
+        if draw(st.booleans()):
+            id = str(turn)
+            stem = draw(st.sampled_from(stems))[: draw(st.integers(1, 36))]
+            prompts[id] = stem + draw(st.lists(st.integers(0, 3), max_size=3))
+            submit(scheduler, id, prompts[id], priority=draw(st.integers(0, 2)), arrived=float(turn))
+            alive.add(id)
+        if alive and draw(st.integers(0, 9)) == 0:
+            gone = draw(st.sampled_from(sorted(alive)))
+            scheduler.abort(gone)
+            alive.discard(gone)
+        if scheduler.busy:
+            for output in step(scheduler, device):
+                tokens.setdefault(output.id, []).extend(output.tokens)
+                if output.finish is not None:
+                    alive.discard(output.id)
+                    assert tokens[output.id] == expected(prompts[output.id])
+    rest = finish(scheduler, device)
+    for id in alive:
+        assert tokens.get(id, []) + rest.get(id, []) == expected(prompts[id])
+    scheduler.flush()
+    assert scheduler.accounts()["free"] == scheduler.pool.capacity
