@@ -1,0 +1,24 @@
+"""Eviction policies: which unused prefix is forgotten first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sglang_plug import EvictionSpec, hookimpl
+
+POLICIES = "sglang_plug_backends.eviction.policies"
+
+
+@hookimpl
+def register_cache_policies() -> Iterator[EvictionSpec]:
+    yield EvictionSpec(name="lru", target=f"{POLICIES}:LeastRecentlyUsed", summary="the longest unused goes first")
+    yield EvictionSpec(name="lfu", target=f"{POLICIES}:LeastFrequentlyUsed", summary="the least often used goes first")
+    yield EvictionSpec(name="fifo", target=f"{POLICIES}:FirstInFirstOut", summary="the oldest goes first")
+    yield EvictionSpec(
+        name="priority", target=f"{POLICIES}:LowestPriority", summary="the lowest request priority goes first"
+    )
+
+
+@hookimpl(trylast=True)
+def choose_component(kind: str) -> str | None:
+    return "lru" if kind == "eviction" else None

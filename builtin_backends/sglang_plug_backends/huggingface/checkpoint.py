@@ -1,0 +1,144 @@
+"""Open a checkpoint: find its folder, read its configuration, leave its weights on disk."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+from transformers import CONFIG_MAPPING, PreTrainedConfig
+
+from sglang_plug import Checkpoint, CheckpointRequest, ConfigError
+
+TEXT_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
+"""What is fetched from the hub besides the weights: configurations, vocabularies, templates. Never pickles or code."""
+WEIGHT_FILES = ["*.safetensors"]
+OTHER_FORMATS = ["original/*", "onnx/*", "openvino/*", "gguf/*", "consolidated*"]
+"""Copies of the same model that some repositories carry beside it."""
+
+
+def open_checkpoint(request: CheckpointRequest) -> Checkpoint:
+    """Open the checkpoint ``request.source``, a local folder or a hub id.
+
+    A model of the hub is taken from the local cache if it is there complete, and is fetched otherwise. Code in
+    a checkpoint is never run. Raises ``ConfigError`` if there is no such model, or if its ``config.json`` is
+    missing, is not JSON, or does not describe the model type it names.
+    """
+    path = _find_folder(request)
+    data = merge(_read_json(path / "config.json", required=True), request.overrides)
+    return Checkpoint(
+        source=request.source,
+        path=path,
+        config=_build_config(data, path),
+        generation=_read_json(path / "generation_config.json", required=False),
+    )
+
+
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with ``changes`` applied; objects within objects are merged, everything else is replaced."""
+    merged = dict(base)
+    for key, value in changes.items():
+        old = merged.get(key)
+        merged[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _build_config(data: dict[str, Any], path: Path) -> Any:
+    """The family's own configuration class if transformers knows it, otherwise plain attributes."""
+    model_type = data.get("model_type")
+    known = isinstance(model_type, str) and model_type in CONFIG_MAPPING
+    kind = CONFIG_MAPPING[model_type] if known else PreTrainedConfig
+    try:
+        config = kind.from_dict(data)
+    except Exception as error:  # the classes check themselves with many kinds of exceptions
+        raise ConfigError(
+            f"{path / 'config.json'} is not a valid {model_type!r} configuration: {_line(error)}"
+        ) from error
+    if not known and model_type is not None:
+        config.model_type = model_type
+    return config
+
+
+def _read_json(file: Path, *, required: bool) -> dict[str, Any]:
+    if not file.is_file():
+        if required:
+            raise ConfigError(f"{file.parent} holds no {file.name}; is it a Hugging Face checkpoint?")
+        return {}
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{file} is not valid JSON: {_line(error)}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{file} must hold a JSON object, not {type(data).__name__}")
+    return data
+
+
+def _find_folder(request: CheckpointRequest) -> Path:
+    source = request.source
+    local = Path(source).expanduser()
+    if local.is_dir():
+        return local
+    if local.is_file():
+        raise ConfigError(f"cannot find model {source!r}: it is a file; name the folder that holds config.json")
+    if _looks_like_path(source):
+        raise ConfigError(f"cannot find model {source!r}: there is no such folder{_near(local)}")
+    cached = _cached(request)
+    return cached if cached is not None else _download(request)
+
+
+def _looks_like_path(source: str) -> bool:
+    """A hub id is ``name`` or ``owner/name``; everything else can only be meant as a folder."""
+    return source.startswith((".", "/", "~")) or "\\" in source or source.count("/") > 1
+
+
+def _near(missing: Path) -> str:
+    """A suggestion for a mistyped folder, from the names that lie beside it."""
+    try:
+        names = [one.name for one in missing.parent.iterdir() if one.is_dir()]
+    except OSError:
+        return ""
+    near = get_close_matches(missing.name, names, 1)
+    return f"; did you mean {str(missing.parent / near[0])!r}?" if near else ""
+
+
+def _cached(request: CheckpointRequest) -> Path | None:
+    try:
+        found = huggingface_hub.snapshot_download(request.source, revision=request.revision, local_files_only=True)
+    except Exception:  # nothing cached, whatever the reason: the hub is asked next and has the last word
+        return None
+    folder = Path(found)
+    complete = (folder / "config.json").is_file() and (not request.weights or _has_weights(folder))
+    return folder if complete else None
+
+
+def _has_weights(folder: Path) -> bool:
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return any(folder.glob("*.safetensors"))
+    shards = set(_read_json(index, required=True).get("weight_map", {}).values())
+    return all((folder / str(shard)).is_file() for shard in shards)
+
+
+def _download(request: CheckpointRequest) -> Path:
+    try:
+        found = huggingface_hub.snapshot_download(
+            request.source,
+            revision=request.revision,
+            allow_patterns=TEXT_FILES + (WEIGHT_FILES if request.weights else []),
+            ignore_patterns=OTHER_FORMATS,
+        )
+    except Exception as error:  # network, authentication and cache errors share no base class
+        raise ConfigError(
+            f"cannot find model {request.source!r}: it is neither a local folder nor a model that the Hugging Face "
+            f"cache or hub could provide ({type(error).__name__}: {_line(error)})"
+        ) from error
+    return Path(found)
+
+
+def _line(error: BaseException) -> str:
+    """The error's message as one short line."""
+    return re.sub(r"\s+", " ", str(error)).strip()[:200]

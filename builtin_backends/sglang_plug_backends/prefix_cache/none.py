@@ -1,0 +1,40 @@
+"""The prefix cache that remembers nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sglang_plug import Match, PrefixCache
+
+
+class NoCache(PrefixCache):
+    """Owns no slot: every match is empty, and whatever is inserted stays the caller's."""
+
+    def match(self, tokens: Sequence[int], salt: str = "", priority: int = 0) -> Match:
+        return Match((), None)
+
+    def insert(self, tokens: Sequence[int], slots: Sequence[int], salt: str = "", priority: int = 0) -> Match:
+        return Match((), None)
+
+    def lock(self, match: Match) -> None:
+        pass
+
+    def unlock(self, match: Match) -> None:
+        pass
+
+    def evict(self, wanted: int) -> list[int]:
+        return []
+
+    def reset(self) -> list[int]:
+        return []
+
+    @property
+    def size(self) -> int:
+        return 0
+
+    @property
+    def evictable(self) -> int:
+        return 0
+
+    def check(self) -> None:
+        pass

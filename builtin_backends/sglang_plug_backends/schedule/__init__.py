@@ -1,0 +1,26 @@
+"""Schedule policies: who is admitted first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sglang_plug import ScheduleSpec, hookimpl
+
+POLICIES = "sglang_plug_backends.schedule.policies"
+
+
+@hookimpl
+def register_schedule_policies() -> Iterator[ScheduleSpec]:
+    yield ScheduleSpec(name="fcfs", target=f"{POLICIES}:FirstCome", summary="first come, first served")
+    yield ScheduleSpec(name="lpm", target=f"{POLICIES}:LongestPrefix", summary="the longest cached prefix first")
+    yield ScheduleSpec(name="priority", target=f"{POLICIES}:Priority", summary="the highest request priority first")
+    yield ScheduleSpec(
+        name="dfs-weight",
+        target=f"{POLICIES}:DepthFirst",
+        summary="depth first through the cached prefixes, those that most requests wait for first",
+    )
+
+
+@hookimpl(trylast=True)
+def choose_component(kind: str) -> str | None:
+    return "fcfs" if kind == "schedule" else None

@@ -1,0 +1,98 @@
+"""Stream a checkpoint's safetensors files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from sglang_plug import Checkpoint, ConfigError, Model, WeightError
+
+INDEX = "model.safetensors.index.json"
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf")
+
+
+def load_safetensors(checkpoint: Checkpoint, model: Model) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of the checkpoint with its name, on the host, in the dtype it is stored in.
+
+    One tensor is in memory at a time. Raises ``ConfigError`` if the folder holds no safetensors file, and
+    ``WeightError`` naming the file if one is missing or damaged.
+    """
+    return _stream(find_shards(checkpoint.path))
+
+
+def find_shards(folder: Path) -> list[Path]:
+    """The files to read: those the index lists, else ``model.safetensors``, else every ``*.safetensors``."""
+    index = folder / INDEX
+    if index.is_file():
+        return _indexed(index)
+    single = folder / "model.safetensors"
+    if single.is_file():
+        return [single]
+    found = sorted(folder.glob("*.safetensors"))
+    if found:
+        # Mistral's repositories carry the same weights twice, the second time under their own names.
+        return [one for one in found if not one.name.startswith("consolidated")] or found
+    other = sorted(one.name for pattern in PICKLES for one in folder.glob(pattern))
+    if other:
+        raise ConfigError(
+            f"{folder} holds {other[0]} but no *.safetensors: only safetensors weights are read; "
+            "convert the checkpoint (save_pretrained writes safetensors)"
+        )
+    raise ConfigError(f"{folder} holds no *.safetensors; use --load-format dummy to try the model without weights")
+
+
+def _indexed(index: Path) -> list[Path]:
+    try:
+        names = dict.fromkeys(
+            str(name) for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightError(f"{index} is not a safetensors index: {type(error).__name__}: {error}") from error
+    shards = []
+    for name in names:
+        if Path(name).name != name:
+            raise WeightError(f"{index} names {name!r}, which is not a file beside it")
+        if not (index.parent / name).is_file():
+            raise WeightError(f"{index.parent / name} is missing, but {index.name} lists it")
+        shards.append(index.parent / name)
+    if not shards:
+        raise WeightError(f"{index} lists no file")
+    return shards
+
+
+def _stream(shards: Sequence[Path]) -> Iterator[tuple[str, Tensor]]:
+    with _Progress(len(shards)) as progress:
+        for done, shard in enumerate(shards, 1):
+            try:
+                with safe_open(shard, framework="pt", device="cpu") as file:
+                    for name in file.keys():
+                        yield name, file.get_tensor(name)
+            except (SafetensorError, OSError) as error:
+                raise WeightError(f"cannot read {shard}: {error}; is the file complete?") from error
+            progress.show(done)
+
+
+class _Progress:
+    """A line on the terminal that is overwritten as shards are done; silent where there is no terminal."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.active = total, sys.stderr.isatty()
+
+    def __enter__(self) -> _Progress:
+        self.show(0)
+        return self
+
+    def show(self, done: int) -> None:
+        if self.active:
+            share = f"{100 * done // self.total:3d}% Completed | {done}/{self.total}"
+            sys.stderr.write(f"\rLoading safetensors checkpoint shards: {share}")
+            sys.stderr.flush()
+
+    def __exit__(self, *error: object) -> None:
+        if self.active:
+            sys.stderr.write("\n")

@@ -1,0 +1,169 @@
+"""Tiny random models of every family, made once, and engines to serve them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from sglang_plug import EngineConfig, Output, Plugins, Request
+from sglang_plug.engine.client import EngineClient
+from sglang_plug.engine.thread import ThreadClient
+
+VOCABULARY = 512
+SHARED: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.2,  # wide enough for outputs that differ from one prompt to the next
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+
+
+def families() -> dict[str, PretrainedConfig]:
+    """The shapes of real models, every feature kept, widths scaled down."""
+    return {
+        "llama-3.2-1b": LlamaConfig(
+            **SHARED,
+            num_attention_heads=8,
+            num_key_value_heads=2,
+            head_dim=16,
+            tie_word_embeddings=True,
+            rope_parameters={
+                "rope_type": "llama3",
+                "rope_theta": 500000.0,
+                "factor": 32.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+        ),
+        "qwen2.5-0.5b": Qwen2Config(
+            **SHARED,
+            num_attention_heads=14,
+            num_key_value_heads=2,
+            head_dim=8,
+            tie_word_embeddings=True,
+            rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+        ),
+        "qwen3-0.6b": Qwen3Config(
+            **SHARED,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=32,
+            tie_word_embeddings=True,
+            rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+        ),
+        "mistral-7b": MistralConfig(
+            **SHARED,
+            num_attention_heads=8,
+            num_key_value_heads=2,
+            sliding_window=24,
+            tie_word_embeddings=False,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        ),
+    }
+
+
+class TinyModel:
+    """A random checkpoint on disk, and transformers' model of it."""
+
+    def __init__(self, path: Path, reference: PreTrainedModel) -> None:
+        self.path, self.reference = path, reference
+
+    @torch.inference_mode()
+    def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
+        """Transformers' greedy continuation, without a cache."""
+        row = list(tokens)
+        for _ in range(count):
+            row.append(int(self.reference(torch.tensor([row])).logits[0, -1].argmax()))
+        return row[len(tokens) :]
+
+    @torch.inference_mode()
+    def logprobs(self, tokens: Sequence[int]) -> list[float]:
+        """Log-probability of each token but the first."""
+        logits = self.reference(torch.tensor([list(tokens)])).logits[0, :-1]
+        chosen = torch.tensor(tokens[1:])[:, None]
+        return logits.log_softmax(-1).gather(1, chosen)[:, 0].tolist()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TinyModel]:
+    """``tiny_model(family)``: made on first use."""
+
+    @functools.cache
+    def make(family: str) -> TinyModel:
+        torch.manual_seed(7)
+        model = AutoModelForCausalLM.from_config(families()[family], attn_implementation="eager").float().eval()
+        path = tmp_path_factory.mktemp(family)
+        model.save_pretrained(path)
+        return TinyModel(path, model)
+
+    return make
+
+
+class Served:
+    """An engine, driven from a test without a running event loop."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self.client = client
+        self.runner = asyncio.Runner()
+        self.info = dict(self.runner.run(client.start()))
+
+    def outputs(self, requests: Sequence[Request]) -> list[Output]:
+        """Serve all at once; one merged output for each."""
+
+        async def one(request: Request) -> Output:
+            from sglang_plug.engine.pending import merge
+
+            found: Output | None = None
+            async for output in self.client.submit(request):
+                found = output if found is None else merge(found, output)
+            assert found is not None
+            return found
+
+        async def every() -> list[Output]:
+            return await asyncio.gather(*map(one, requests))
+
+        return self.runner.run(every())
+
+    def control(self, name: str, **arguments: Any) -> Any:
+        """A control call."""
+        return self.runner.run(self.client.control(name, **arguments))
+
+    def close(self) -> None:
+        """Stop the engine."""
+        self.runner.run(self.client.close())
+        self.runner.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Served]]:
+    """``serve(config)``: an engine in a thread (or another client class), closed after the test."""
+    engines: list[Served] = []
+
+    def start(config: EngineConfig, client: Callable[[EngineConfig, Plugins], EngineClient] = ThreadClient) -> Served:
+        engines.append(Served(client(config, Plugins.discover(config.plugins))))
+        return engines[-1]
+
+    yield start
+    for engine in engines:
+        engine.close()

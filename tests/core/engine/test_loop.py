@@ -1,0 +1,178 @@
+"""The loop with a function in place of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from sglang_plug import LogprobOptions, Request, SamplingParams
+from sglang_plug.engine.loop import FAILURES_IN_A_ROW, EngineLoop
+from sglang_plug.engine.messages import Abort, Close, Control, FromEngine, News, Reply, Submit, ToEngine
+from sglang_plug.engine.scheduler import Sampled, Scheduler, Share
+from sglang_plug.engine.slots import SlotPool
+from sglang_plug.engine.watchdog import Heartbeat
+from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
+from sglang_plug_backends.prefix_cache.radix import RadixCache
+from sglang_plug_backends.schedule.policies import FirstCome
+
+
+class Box:
+    """An inbox that a test fills; asking it to wait when it is empty is an error."""
+
+    def __init__(self) -> None:
+        self.messages: list[ToEngine] = []
+
+    def take(self, wait: bool) -> Iterable[ToEngine]:
+        assert self.messages or not wait, "the loop would wait for ever"
+        taken, self.messages = self.messages, []
+        return taken
+
+
+class Device:
+    """Always token 5; raises as often as told."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+
+    def run(self, shares: list[Share]) -> list[Sampled]:
+        if self.failures:
+            self.failures -= 1
+            raise MemoryError("no memory left")
+        return [Sampled(5 if share.complete else None) for share in shares]
+
+
+class Bench:
+    """A loop with everything a test looks at."""
+
+    def __init__(self, **info: Any) -> None:
+        self.box, self.device, self.sent = Box(), Device(), list[FromEngine]()
+        cache = RadixCache(1, LeastRecentlyUsed(), lambda: 0.0)
+        self.scheduler = Scheduler(SlotPool(64, 1), cache, FirstCome(), chunk=32, max_running=2)
+        info = {"vocab_size": 100, "context_length": 50, "tasks": ["generate"], **info}
+        self.loop = EngineLoop(
+            self.scheduler,
+            self.device,  # type: ignore[arg-type]
+            self.box,
+            self.sent.append,
+            info=info,
+            max_queued=1,
+            heartbeat=Heartbeat(),
+        )
+
+    def submit(self, id: str, tokens: Iterable[int] = (1, 2, 3), **request: Any) -> None:
+        params = SamplingParams(max_new_tokens=3, **request.pop("params", {}))
+        self.box.messages.append(Submit(Request(id=id, tokens=tuple(tokens), params=params, **request)))
+
+    def run(self) -> None:
+        self.loop.step()
+        while self.scheduler.busy:
+            self.loop.step()
+
+    def tokens(self, id: str) -> list[int]:
+        news = [message for message in self.sent if isinstance(message, News)]
+        return [token for one in news for output in one.outputs if output.id == id for token in output.tokens]
+
+    def end(self, id: str) -> tuple[str, int, str]:
+        for message in self.sent:
+            for output in message.outputs if isinstance(message, News) else ():
+                if output.id == id and output.finish is not None:
+                    return output.finish.reason, output.finish.status, output.finish.message
+        raise AssertionError(f"{id} has not ended")
+
+
+def test_a_request_is_served_and_its_id_is_free_again() -> None:
+    bench = Bench()
+    for _ in range(2):
+        bench.submit("a")
+        bench.run()
+    assert bench.tokens("a") == [5] * 6
+    assert bench.end("a")[0] == "length"
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        ({"tokens": ()}, "no tokens"),
+        ({"tokens": range(60)}, "longer than the model's context length"),
+        ({"tokens": (1, 100)}, "not in the vocabulary"),
+        ({"tokens": (-1,)}, "not in the vocabulary"),
+        ({"params": {"stop_token_ids": (100,)}}, "not in the vocabulary"),
+        ({"params": {"logit_bias": {-5: 1.0}}}, "not in the vocabulary"),
+        ({"logprobs": LogprobOptions(ids=(100,))}, "not in the vocabulary"),
+        ({"task": "embed"}, "cannot embed"),
+    ],
+)
+def test_bad_requests_are_refused(request_: dict[str, Any], words: str) -> None:
+    bench = Bench()
+    bench.submit("a", **request_)
+    bench.run()
+    reason, status, message = bench.end("a")
+    assert (reason, status) == ("error", 400) and words in message
+
+
+def test_a_prompt_that_the_pool_cannot_hold_is_refused() -> None:
+    bench = Bench(context_length=1000)
+    bench.submit("a", tokens=[1] * 64)
+    bench.run()
+    assert "--max-total-tokens" in bench.end("a")[2]
+
+
+def test_duplicates_and_a_full_queue_are_refused_at_once() -> None:
+    bench = Bench()
+    for id in ("a", "a", "b", "c", "d"):
+        bench.submit(id)
+    bench.run()
+    assert "Duplicate request ID" in bench.end("a")[2]
+    assert bench.end("d")[1] == 503
+    assert bench.tokens("c") == [5] * 3
+
+
+def test_one_failing_step_ends_its_requests_only() -> None:
+    bench = Bench()
+    bench.device.failures = 1
+    bench.submit("a")
+    bench.loop.step()
+    bench.submit("b")
+    bench.run()
+    assert bench.end("a")[:2] == ("error", 500) and "no memory left" in bench.end("a")[2]
+    assert bench.tokens("b") == [5] * 3
+
+
+def test_steps_that_keep_failing_end_the_engine() -> None:
+    bench = Bench()
+    bench.device.failures = 100
+    with pytest.raises(MemoryError):
+        for index in range(FAILURES_IN_A_ROW):
+            bench.submit(str(index))
+            bench.loop.step()
+
+
+def test_abort_is_answered_and_frees_the_slots() -> None:
+    bench = Bench()
+    bench.submit("a", tokens=[1] * 40)
+    bench.loop.step()
+    bench.box.messages.append(Abort(("a", "unknown")))
+    bench.run()
+    assert bench.end("a")[0] == "abort"
+    assert bench.scheduler.accounts()["running"] == 0
+
+
+def test_control_calls() -> None:
+    bench = Bench()
+    bench.submit("a")
+    bench.box.messages += [Control(1, "flush_cache", {}), Control(2, "nonsense", {}), Control(3, "check", {"x": 1})]
+    bench.run()
+    bench.box.messages += [Control(4, "flush_cache", {}), Control(5, "info", {})]
+    bench.run()
+    replies = {message.number: message for message in bench.sent if isinstance(message, Reply)}
+    assert replies[1].value["success"] is False and replies[4].value["success"] is True
+    assert replies[2].status == 404 and replies[3].status == 500
+    assert replies[5].value["slots"] == {"free": 64, "cached": 0, "running": 0, "capacity": 64}
+
+
+def test_close_ends_the_loop() -> None:
+    bench = Bench()
+    bench.box.messages.append(Close())
+    bench.loop.run()

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from sglang_plug.engine.watchdog import Heartbeat, watch
+
+
+def test_a_step_without_end_is_reported_once(capfd: pytest.CaptureFixture[str]) -> None:
+    heartbeat, found, reported = Heartbeat(), list[str](), threading.Event()
+
+    def stuck(text: str) -> None:
+        found.append(text)
+        reported.set()
+
+    with heartbeat.beat():
+        stop = watch(heartbeat, 0.05, stuck)
+        assert reported.wait(10)
+    stop.set()
+    assert len(found) == 1 and "--watchdog-timeout" in found[0]
+
+
+def test_time_between_steps_does_not_count() -> None:
+    heartbeat = Heartbeat()
+    assert heartbeat.busy_for == 0.0
+    with heartbeat.beat():
+        assert heartbeat.busy_for >= 0.0
+    assert heartbeat.busy_for == 0.0

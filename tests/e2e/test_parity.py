@@ -1,0 +1,74 @@
+"""Served outputs equal transformers' on the same weights: through scheduler, cache, chunks and retraction."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sglang_plug import EngineConfig, LogprobOptions, Request, SamplingParams
+from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
+
+FAMILIES = ["llama-3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b", "mistral-7b"]
+NEW_TOKENS = 12
+
+
+def prompts() -> list[list[int]]:
+    """Mixed lengths; some share long prefixes."""
+    draw = random.Random(3)
+    shared = [draw.randrange(3, 512) for _ in range(60)]
+    own = [[draw.randrange(3, 512) for _ in range(length)] for length in (1, 2, 17, 33, 90)]
+    return [*own, shared + own[1], shared + own[2], shared[:40], [*shared]]
+
+
+def config(path: Any, chunk: int = 8192, pool: int | None = None, attention: str = "torch") -> EngineConfig:
+    return EngineConfig(
+        model=ModelOptions(path=str(path), device="cpu"),
+        cache=CacheOptions(max_total_tokens=pool or 4096),
+        schedule=ScheduleOptions(chunked_prefill_size=chunk, max_running_requests=16),
+        backends=BackendOptions(attention=attention),
+    )
+
+
+def requests(name: str = "", start: int = -1) -> list[Request]:
+    return [
+        Request(
+            id=f"{name}{index}",
+            tokens=tuple(tokens),
+            params=SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0),
+            logprobs=LogprobOptions(start=start),
+        )
+        for index, tokens in enumerate(prompts())
+    ]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("chunk", "pool"), [(8192, None), (16, None), (16, 130)], ids=["whole", "chunks", "retracted"])
+def test_greedy_tokens_and_logprobs(
+    family: str, chunk: int, pool: int | None, tiny_model: Callable[..., Any], serve: Callable[..., Any]
+) -> None:
+    model = tiny_model(family)
+    engine = serve(config(model.path, chunk, pool))
+    expected = [model.greedy(tokens, NEW_TOKENS) for tokens in prompts()]
+    retractions = 0
+    for temperature in ("cold", "warm"):
+        outputs = engine.outputs(requests(temperature))
+        assert [list(output.tokens) for output in outputs] == expected, temperature
+        retractions += sum(output.retractions for output in outputs)
+        for tokens, output in zip(prompts(), outputs, strict=True):
+            found = [one.logprob for one in output.logprobs]
+            assert found == pytest.approx(model.logprobs([*tokens, *output.tokens])[len(tokens) - 1 :], abs=1e-4)
+    if pool is not None:
+        assert retractions > 0
+    else:
+        assert sum(output.cached_tokens for output in outputs) > 200
+    outputs = engine.outputs(requests("logprobs", start=0))
+    for tokens, output in zip(prompts(), outputs, strict=True):
+        assert output.prompt_logprobs[0].logprob is None
+        found = [one.logprob for one in output.prompt_logprobs[1:]]
+        assert found == pytest.approx(model.logprobs(tokens), abs=1e-4)
+        assert [one.token for one in output.prompt_logprobs] == tokens
+    accounts = engine.control("check")
+    assert accounts["free"] + accounts["cached"] == accounts["capacity"]
