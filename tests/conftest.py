@@ -126,7 +126,11 @@ class Served:
     def __init__(self, client: EngineClient) -> None:
         self.client = client
         self.runner = asyncio.Runner()
-        self.info = dict(self.runner.run(client.start()))
+        try:
+            self.info = dict(self.runner.run(client.start()))
+        except BaseException:
+            self.runner.close()
+            raise
 
     def outputs(self, requests: Sequence[Request]) -> list[Output]:
         """Serve all at once; one merged output for each."""

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from .attention import AttentionBackend, AttentionShape
 from .batch import ForwardBatch
+from .config import ConfigError
 from .kernels import TORCH, Kernels
 
 
-class WeightError(ValueError):
+class WeightError(ConfigError):
     """A checkpoint does not fit the model; the message names the tensor."""
 
 

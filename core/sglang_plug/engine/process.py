@@ -47,6 +47,14 @@ class ProcessClient(EngineClient):
 
     async def start(self) -> Mapping[str, Any]:
         """Spawn the engine and wait until it can serve; returns its ``info``."""
+        try:
+            self._spawn()
+            return await self._link.ready
+        except BaseException:
+            await self.close()
+            raise
+
+    def _spawn(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="sglang-plug-"))  # mode 0700: nobody else may connect
         launch = Launch(
             self._config,
@@ -72,7 +80,6 @@ class ProcessClient(EngineClient):
         self._process.stdin.write(msgspec.json.encode(launch) + b"\n")  # kept open: its end tells the child to end
         self._process.stdin.flush()
         self._tasks = [asyncio.create_task(self._listen(outputs)), asyncio.create_task(self._watch())]
-        return await self._pending.ready
 
     async def _listen(self, outputs: zmq.asyncio.Socket) -> None:
         while True:
@@ -135,9 +142,10 @@ class ProcessClient(EngineClient):
             except subprocess.TimeoutExpired:
                 process.kill()
                 await asyncio.to_thread(process.wait)
-        for task in self._tasks:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._context.destroy(linger=0)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)

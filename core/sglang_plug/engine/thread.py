@@ -72,7 +72,11 @@ class ThreadClient(EngineClient):
         )
         self._thread.start()
         self._unwatch = watch(heartbeat, self._config.schedule.watchdog_timeout, lambda text: tell(Failed(text)))
-        return await pending.ready
+        try:
+            return await pending.ready
+        except BaseException:
+            await self.close()
+            raise
 
     @property
     def _link(self) -> Pending:
