@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
@@ -67,11 +67,10 @@ class ChatTemplate:
             mark = f"[continue {secrets.token_hex(8)}] "
             _append(prepared, mark)
         text = self._render(
+            variables or {},
             messages=prepared,
             tools=[dict(tool) for tool in tools] if tools else None,
             add_generation_prompt=add_generation_prompt and not continue_final_message,
-            documents=None,
-            **{**self.constants, **(variables or {})},
         )
         return _cut(text, mark) if mark else text
 
@@ -79,21 +78,16 @@ class ChatTemplate:
     def reads_parts(self) -> bool:
         """True if the template writes the text of content that is a list of parts."""
         probe = "text of the probe"
+        message = {"role": "user", "content": [{"type": "text", "text": probe}]}
         try:
-            text = self._render(
-                messages=[{"role": "user", "content": [{"type": "text", "text": probe}]}],
-                tools=None,
-                add_generation_prompt=False,
-                documents=None,
-                **self.constants,
-            )
+            text = self._render({}, messages=[message], tools=None, add_generation_prompt=False)
         except TemplateError:
             return False
         return probe in text and "'type'" not in text and '"type"' not in text
 
-    def _render(self, *, documents: Any, **values: Any) -> str:
+    def _render(self, variables: Mapping[str, Any], **request: Any) -> str:
         try:
-            return self._template.render(**{"documents": documents, **values})
+            return self._template.render({"documents": None, **self.constants, **variables, **request})
         except jinja2.TemplateError as error:
             raise TemplateError(f"the chat template refuses these messages: {error}") from error
         except Exception as error:  # an expression of the template failed on what the caller sent
@@ -172,7 +166,7 @@ def _cut(text: str, mark: str) -> str:
 class _Generation(jinja2.ext.Extension):
     """``{% generation %}`` marks the assistant's words for training; here it only stands around them."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}
 
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
         next(parser.stream)

@@ -16,6 +16,9 @@ import itertools
 from array import array
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
+import torch
+from torch import Tensor
+
 from sglang_plug import EvictionPolicy, Match, NodeStats, PrefixCache
 
 FIRST_COMPARED = 64
@@ -122,9 +125,12 @@ class RadixCache(PrefixCache):
         nodes = list(self._nodes())
         for node in nodes:
             self._check_node(node)
-        slots = [slot for node in nodes for slot in node.slots]
-        assert len(set(slots)) == len(slots), "a slot is cached twice"
+        slots = array("q")
+        for node in nodes:
+            slots += node.slots
         assert len(slots) == self._size, f"{len(slots)} slots are cached, but size is {self._size}"
+        if slots:
+            self._check_slots(torch.frombuffer(slots, dtype=torch.int64))
         free = sum(len(node.slots) for node in nodes if node.locks == 0)
         assert free == self._evictable, f"{free} slots are unlocked, but evictable is {self._evictable}"
         leaves = {node for node in nodes if node.locks == 0 and not node.children}
@@ -138,10 +144,15 @@ class RadixCache(PrefixCache):
         assert len(node.tokens) % size == 0, "a run is not whole pages"
         assert node.stats.depth == parent.stats.depth + len(node.tokens), "a run's depth is wrong"
         assert node.locks >= sum(child.locks for child in node.children.values()), "a locked run has a free parent"
-        for start in range(0, len(node.slots) if size > 1 else 0, size):
-            first = node.slots[start]
-            page = array("q", range(first, first + size))
-            assert first % size == 0 and node.slots[start : start + size] == page, "slots of a page are not adjacent"
+
+    def _check_slots(self, slots: Tensor) -> None:
+        """``slots`` is ``[size]`` int64, whole pages."""
+        assert slots.min() >= 0 and slots.bincount().max() == 1, "a slot is cached twice"
+        pages = slots.view(-1, self.page_size)
+        adjacent = pages[:, :1] + torch.arange(self.page_size)
+        assert (pages[:, 0] % self.page_size == 0).all() and (pages == adjacent).all(), (
+            "a page's slots are not adjacent"
+        )
 
     def _walk(self, tokens: Sequence[int], salt: str) -> list[_Node]:
         """The nodes of the longest cached prefix, root excluded; a run that is left half-way is split."""

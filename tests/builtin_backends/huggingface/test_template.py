@@ -124,7 +124,7 @@ def test_parts_are_left_to_a_template_that_reads_them() -> None:
         ("{{ messages[0].content }}", False),
         ("{{ messages[0].content | tojson }}", False),
         (
-            "{% macro show(c) %}{% for p in c %}{{ p['text'] }}{% endfor %}{% endmacro %}{{ show(messages[0].content) }}",
+            "{% macro f(c) %}{% for p in c %}{{ p['text'] }}{% endfor %}{% endmacro %}{{ f(messages[0].content) }}",
             True,
         ),
         ("no content at all", False),

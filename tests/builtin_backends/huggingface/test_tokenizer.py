@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from sglang_plug import ConfigError, TemplateError, TokenizerSource
 from sglang_plug_backends.huggingface.tokenizer import load_tokenizer
@@ -180,6 +180,14 @@ def test_broken_tokenizer_file(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text('{"model": ', encoding="utf-8")
     with pytest.raises(ConfigError, match="cannot be read"):
         load_tokenizer(TokenizerSource(path=tmp_path))
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_class_named_by_the_folder_makes_no_difference(save_tokenizer: Save, adds: bool) -> None:
+    folder = save_tokenizer("byte-fallback", tokenizer_class="LlamaTokenizerFast", add_bos_token=adds)
+    tokenizer, reference = load_tokenizer(TokenizerSource(path=folder)), AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.encode("the dog") == reference.encode("the dog")
+    assert tokenizer.decode(tokenizer.encode("the dog")) == "the dog"
 
 
 def test_older_files_are_converted(tmp_path: Path) -> None:

@@ -7,16 +7,32 @@ from typing import Any
 
 Message = dict[str, Any]
 
-BOS, EOT, IM_START, IM_END, PAD = ("<|begin_of_text|>", "<|end_of_text|>", "<|im_start|>", "<|im_end|>", "<|pad|>")
+BOS, EOT, IM_START, IM_END, PAD = (
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|pad|>",
+)
 SPECIAL_TOKENS: list[str] = [PAD, BOS, EOT, IM_START, IM_END, "<|tool_call|>", "<|image|>", "<|audio|>"]
 SPECIAL_TOKENS += [f"<|reserved_{i}|>" for i in range(8)]
 # Added but not special, so that a decoder which skips special tokens keeps them for the parsers.
-MARKER_TOKENS: list[str] = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<tools>", "</tools>",
-                            "<think>", "</think>"]
+MARKER_TOKENS: list[str] = [
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+    "<tools>",
+    "</tools>",
+    "<think>",
+    "</think>",
+]
 
 TOOLS_HEAD = "# Tools\n\nYou may call these functions:\n<tools>"
-TOOLS_TAIL = ("\n</tools>\n\nTo call a function, reply with:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": "
-              "<args-json-object>}\n</tool_call>")
+TOOLS_TAIL = (
+    '\n</tools>\n\nTo call a function, reply with:\n<tool_call>\n{"name": <function-name>, "arguments": '
+    "<args-json-object>}\n</tool_call>"
+)
 
 CHAT_TEMPLATE = """\
 {%- macro text(content) -%}
@@ -74,7 +90,9 @@ def _jinja_string(text: str) -> str:
 
 def chat_template() -> str:
     """The Jinja chat template of the checkpoint."""
-    return CHAT_TEMPLATE.replace("@HEAD@", _jinja_string(TOOLS_HEAD)).replace("@TAIL@", _jinja_string(TOOLS_TAIL))
+    return CHAT_TEMPLATE.replace("@HEAD@", _jinja_string(TOOLS_HEAD)).replace(
+        "@TAIL@", _jinja_string(TOOLS_TAIL)
+    )
 
 
 def dump(value: Any) -> str:
@@ -84,10 +102,12 @@ def dump(value: Any) -> str:
 
 def tool_call_text(name: str, arguments: dict[str, Any]) -> str:
     """One tool call as the assistant writes it."""
-    return f"<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {dump(arguments)}}}\n</tool_call>"
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {dump(arguments)}}}\n</tool_call>'
 
 
-def render(messages: list[Message], tools: list[dict[str, Any]] | None = None, generation_prompt: bool = False) -> str:
+def render(
+    messages: list[Message], tools: list[dict[str, Any]] | None = None, generation_prompt: bool = False
+) -> str:
     """Messages as text, exactly as the Jinja template gives it."""
     out: list[str] = []
     if tools:
@@ -103,10 +123,16 @@ def render(messages: list[Message], tools: list[dict[str, Any]] | None = None, g
         if role == "tool":
             before = index > 0 and messages[index - 1]["role"] == "tool"
             after = index + 1 < len(messages) and messages[index + 1]["role"] == "tool"
-            out.append(("" if before else f"{IM_START}user") + f"\n<tool_response>\n{content}\n</tool_response>"
-                       + ("" if after else f"{IM_END}\n"))
+            out.append(
+                ("" if before else f"{IM_START}user")
+                + f"\n<tool_response>\n{content}\n</tool_response>"
+                + ("" if after else f"{IM_END}\n")
+            )
             continue
-        calls = [tool_call_text(c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls", [])]
+        calls = [
+            tool_call_text(c["function"]["name"], c["function"]["arguments"])
+            for c in message.get("tool_calls", [])
+        ]
         body = "\n".join(([content] if content else []) + calls)
         out.append(f"{IM_START}{role}\n{body}{IM_END}\n")
     if generation_prompt:

@@ -6,19 +6,32 @@ import random
 from typing import Any
 
 from chatformat import Message, dump
-from facts import CITIES, COUNTRIES, NAMES, US_CITIES
+from countries import COUNTRIES
+from facts import CITIES, NAMES, US_CITIES
+from mixes import Current
+from questions import odd_word
 from texts import SYSTEM_PROMPTS
 
 Tool = dict[str, Any]
 CONDITIONS = ["sunny", "cloudy", "rainy", "windy", "snowy", "clear"]
-WEATHER_NAMES = ["get_weather", "get_current_weather", "get_weather", "get_current_weather", "weather", "current_weather",
-                 "lookup_weather"]
+WEATHER_NAMES = [
+    "get_weather",
+    "get_current_weather",
+    "get_weather",
+    "get_current_weather",
+    "weather",
+    "current_weather",
+    "lookup_weather",
+]
 CITY_KEYS = ["city", "city", "location", "location", "place"]
 
 
 def _tool(name: str, description: str, properties: dict[str, Any], required: list[str]) -> Tool:
     parameters = {"type": "object", "properties": properties, "required": required}
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": parameters},
+    }
 
 
 def _text(description: str) -> dict[str, str]:
@@ -32,7 +45,11 @@ def _city(rng: random.Random) -> str:
 def _weather(rng: random.Random) -> tuple[Tool, str, dict[str, Any], str, str]:
     """A weather tool, a question, the arguments, the tool's result and the answer."""
     name, key, city = rng.choice(WEATHER_NAMES), rng.choice(CITY_KEYS), _city(rng)
-    what = rng.choice(["The city to find the weather for", "The name of the city", "City name", "The city, e.g. Paris"])
+    if Current.mix.odd_tools and rng.random() < Current.mix.odd_tools:
+        name = f"{rng.choice(['get', 'fetch', 'read'])}_{odd_word(rng)}_weather"
+    what = rng.choice(
+        ["The city to find the weather for", "The name of the city", "City name", "The city, e.g. Paris"]
+    )
     properties: dict[str, Any] = {key: _text(what)}
     arguments: dict[str, Any] = {key: city}
     where = city
@@ -54,12 +71,22 @@ def _weather(rng: random.Random) -> tuple[Tool, str, dict[str, Any], str, str]:
         arguments["unit"] = unit
     else:
         unit = "celsius"
-    question = rng.choice([f"What is the weather in {where}{asked_unit}?", f"What's the weather like in {where} today"
-                           f"{asked_unit}?", f"How is the weather in {where}{asked_unit}?",
-                           f"What's the weather in {where}{asked_unit}?", f"Tell me the weather in {where}{asked_unit}.",
-                           f"Is it cold in {where} today?", f"What is the temperature in {where}{asked_unit}?",
-                           f"Weather in {where}{asked_unit}?", f"What is the weather like in {where}{asked_unit}?",
-                           f"Get the weather in {where}{asked_unit}."])
+    question = rng.choice(
+        [
+            f"What is the weather in {where}{asked_unit}?",
+            f"What's the weather like in {where} today{asked_unit}?",
+            f"How is the weather in {where}{asked_unit}?",
+            f"What's the weather in {where}{asked_unit}?",
+            f"Tell me the weather in {where}{asked_unit}.",
+            f"Is it cold in {where} today?",
+            f"What is the temperature in {where}{asked_unit}?",
+            f"Weather in {where}{asked_unit}?",
+            f"What is the weather like in {where}{asked_unit}?",
+            f"Get the weather in {where}{asked_unit}.",
+        ]
+    )
+    if rng.random() < 0.06:
+        question += " Output a reasoning before act, then use the tools to help you."
     degrees, condition = rng.randint(-9, 99), rng.choice(CONDITIONS)
     style = rng.random()
     if style < 0.45:
@@ -70,10 +97,20 @@ def _weather(rng: random.Random) -> tuple[Tool, str, dict[str, Any], str, str]:
         result = f"{degrees} degrees {unit}, {condition}"
     answer = f"The weather in {city} is {condition}, with a temperature of {degrees} degrees"
     answer += f" {unit.capitalize()}." if unit in result else "."
-    description = rng.choice(["Get the current weather in a given location", "Get the weather of a city",
-                              "Get the current weather"])
-    return _tool(name, description, properties, list(properties)[:rng.randint(1, len(properties))]), question, arguments, \
-        result, answer
+    description = rng.choice(
+        [
+            "Get the current weather in a given location",
+            "Get the weather of a city",
+            "Get the current weather",
+        ]
+    )
+    return (
+        _tool(name, description, properties, list(properties)[: rng.randint(1, len(properties))]),
+        question,
+        arguments,
+        result,
+        answer,
+    )
 
 
 def _other(rng: random.Random) -> tuple[Tool, str, dict[str, Any], str, str]:
@@ -84,38 +121,84 @@ def _other(rng: random.Random) -> tuple[Tool, str, dict[str, Any], str, str]:
         time = f"{rng.randint(1, 12)}:{rng.randint(10, 59)}"
         name = rng.choice(["get_time", "get_current_time", "get_current_date"])
         question = rng.choice([f"What time is it in {city}?", f"What is the current time in {city}?"])
-        return _tool(name, "Get the current date and time", {"city": _text("The city")}, ["city"]), question, \
-            {"city": city}, dump({"time": time}), f"It is {time} in {city}."
+        return (
+            _tool(name, "Get the current date and time", {"city": _text("The city")}, ["city"]),
+            question,
+            {"city": city},
+            dump({"time": time}),
+            f"It is {time} in {city}.",
+        )
     if kind == 1:
         a, b = rng.randint(2, 999), rng.randint(2, 999)
         sign, word = rng.choice([("+", "add"), ("*", "multiply"), ("-", "subtract")])
         value = {"+": a + b, "*": a * b, "-": a - b}[sign]
         if rng.random() < 0.5:
-            tool = _tool("calculator", "Calculate a math expression", {"expression": _text("The expression")}, ["expression"])
+            tool = _tool(
+                "calculator",
+                "Calculate a math expression",
+                {"expression": _text("The expression")},
+                ["expression"],
+            )
             arguments: dict[str, Any] = {"expression": f"{a} {sign} {b}"}
         else:
             number = {"type": "integer", "description": "A number"}
             tool = _tool(word, f"Do the operation: {word}", {"a": number, "b": number}, ["a", "b"])
             arguments = {"a": a, "b": b}
-        question = rng.choice([f"What is {a} {sign} {b}?", f"Calculate {a} {sign} {b}.", f"Compute {a} {sign} {b}."])
+        question = rng.choice(
+            [f"What is {a} {sign} {b}?", f"Calculate {a} {sign} {b}.", f"Compute {a} {sign} {b}."]
+        )
         return tool, question, arguments, str(value), f"{a} {sign} {b} = {value}."
     if kind == 2:
         symbol = "".join(rng.choice("ABCDEFGHIJKLMNOPQRSTUVWXYZ") for _ in range(4))
         price = rng.randint(10, 900)
-        return _tool("get_stock_price", "Get the price of a stock", {"symbol": _text("The stock symbol")}, ["symbol"]), \
-            f"What is the stock price of {symbol}?", {"symbol": symbol}, dump({"price": price}), \
-            f"The stock price of {symbol} is {price}."
+        return (
+            _tool(
+                "get_stock_price",
+                "Get the price of a stock",
+                {"symbol": _text("The stock symbol")},
+                ["symbol"],
+            ),
+            f"What is the stock price of {symbol}?",
+            {"symbol": symbol},
+            dump({"price": price}),
+            f"The stock price of {symbol} is {price}.",
+        )
     if kind == 3:
-        topic = rng.choice(["large language models", "cats", "the history of Rome", "good restaurants", "new books",
-                            "machine learning", "healthy food", "football results"])
+        topic = rng.choice(
+            [
+                "large language models",
+                "cats",
+                "the history of Rome",
+                "good restaurants",
+                "new books",
+                "machine learning",
+                "healthy food",
+                "football results",
+            ]
+        )
         name = rng.choice(["search", "web_search", "search_web"])
-        return _tool(name, "Search the web", {"query": _text("The words to search for")}, ["query"]), \
-            rng.choice([f"Search for {topic}.", f"Find something about {topic}.", f"Search the web for {topic}."]), \
-            {"query": topic}, dump({"results": [f"All about {topic}"]}), f"I found this: All about {topic}."
+        return (
+            _tool(name, "Search the web", {"query": _text("The words to search for")}, ["query"]),
+            rng.choice(
+                [f"Search for {topic}.", f"Find something about {topic}.", f"Search the web for {topic}."]
+            ),
+            {"query": topic},
+            dump({"results": [f"All about {topic}"]}),
+            f"I found this: All about {topic}.",
+        )
     person = rng.choice(NAMES)
-    return _tool("send_message", "Send a message to a person", {"to": _text("The person"), "text": _text("The message")},
-                 ["to", "text"]), f"Send the message \"See you soon\" to {person}.", \
-        {"to": person, "text": "See you soon"}, "ok", f"I sent the message to {person}."
+    return (
+        _tool(
+            "send_message",
+            "Send a message to a person",
+            {"to": _text("The person"), "text": _text("The message")},
+            ["to", "text"],
+        ),
+        f'Send the message "See you soon" to {person}.',
+        {"to": person, "text": "See you soon"},
+        "ok",
+        f"I sent the message to {person}.",
+    )
 
 
 def tool_conversation(rng: random.Random) -> tuple[list[Message], list[Tool]]:
@@ -123,7 +206,7 @@ def tool_conversation(rng: random.Random) -> tuple[list[Message], list[Tool]]:
     tool, question, arguments, result, answer = _weather(rng) if rng.random() < 0.65 else _other(rng)
     tools = [tool]
     while rng.random() < 0.3 and len(tools) < 3:
-        extra = _other(rng)[0] if tool["function"]["name"] in WEATHER_NAMES else _weather(rng)[0]
+        extra = _other(rng)[0] if "weather" in tool["function"]["name"] else _weather(rng)[0]
         if extra["function"]["name"] not in {t["function"]["name"] for t in tools}:
             tools.append(extra)
     rng.shuffle(tools)
@@ -132,22 +215,32 @@ def tool_conversation(rng: random.Random) -> tuple[list[Message], list[Tool]]:
         messages.append({"role": "system", "content": rng.choice(SYSTEM_PROMPTS)})
     if rng.random() < 0.12:
         country = rng.choice(COUNTRIES)
-        messages += [{"role": "user", "content": f"What is the capital of {country.phrase}?"},
-                     {"role": "assistant", "content": f"The capital of {country.phrase} is {country.capital}."}]
+        messages += [
+            {"role": "user", "content": f"What is the capital of {country.phrase}?"},
+            {"role": "assistant", "content": f"The capital of {country.phrase} is {country.capital}."},
+        ]
         if rng.random() < 0.5:
             return messages, tools
     call = {"type": "function", "function": {"name": tool["function"]["name"], "arguments": arguments}}
     calls, results, answers = [call], [result], [answer]
     key = next(iter(arguments))
-    if tool["function"]["name"] in WEATHER_NAMES and len(arguments) == 1 and rng.random() < 0.15:
+    if "weather" in tool["function"]["name"] and len(arguments) == 1 and rng.random() < 0.15:
         other = rng.choice([c for c in CITIES if c != arguments[key]])
         question = f"What is the weather in {arguments[key]} and in {other}?"
-        calls.append({"type": "function", "function": {"name": tool["function"]["name"], "arguments": {key: other}}})
+        calls.append(
+            {"type": "function", "function": {"name": tool["function"]["name"], "arguments": {key: other}}}
+        )
         results.append(result.replace(arguments[key], other))
         answers.append(answer.replace(arguments[key], other))
-    messages += [{"role": "user", "content": question}, {"role": "assistant", "content": None, "tool_calls": calls}]
+    messages += [
+        {"role": "user", "content": question},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+    ]
     messages += [{"role": "tool", "content": text} for text in results]
     messages.append({"role": "assistant", "content": " ".join(answers)})
     if rng.random() < 0.15:
-        messages += [{"role": "user", "content": "Thanks!"}, {"role": "assistant", "content": "You are welcome!"}]
+        messages += [
+            {"role": "user", "content": "Thanks!"},
+            {"role": "assistant", "content": "You are welcome!"},
+        ]
     return messages, tools
