@@ -12,7 +12,6 @@ from sglang_plug import EngineConfig, LogprobOptions, Request, SamplingParams
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
 
 FAMILIES = ["llama-3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b", "mistral-7b"]
-NEW_TOKENS = 12
 
 
 def prompts() -> list[list[int]]:
@@ -32,12 +31,12 @@ def config(path: Any, chunk: int = 8192, pool: int | None = None, attention: str
     )
 
 
-def requests(name: str = "", start: int = -1) -> list[Request]:
+def requests(new_tokens: int, name: str = "", start: int = -1) -> list[Request]:
     return [
         Request(
             id=f"{name}{index}",
             tokens=tuple(tokens),
-            params=SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0),
+            params=SamplingParams(max_new_tokens=new_tokens, temperature=0.0),
             logprobs=LogprobOptions(start=start),
         )
         for index, tokens in enumerate(prompts())
@@ -45,16 +44,25 @@ def requests(name: str = "", start: int = -1) -> list[Request]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(("chunk", "pool"), [(8192, None), (16, None), (16, 130)], ids=["whole", "chunks", "retracted"])
+@pytest.mark.parametrize(
+    ("chunk", "pool", "new_tokens"),
+    [(8192, None, 12), (16, None, 12), (16, 140, 40)],
+    ids=["whole", "chunks", "retracted"],
+)
 def test_greedy_tokens_and_logprobs(
-    family: str, chunk: int, pool: int | None, tiny_model: Callable[..., Any], serve: Callable[..., Any]
+    family: str,
+    chunk: int,
+    pool: int | None,
+    new_tokens: int,
+    tiny_model: Callable[..., Any],
+    serve: Callable[..., Any],
 ) -> None:
     model = tiny_model(family)
     engine = serve(config(model.path, chunk, pool))
-    expected = [model.greedy(tokens, NEW_TOKENS) for tokens in prompts()]
+    expected = [model.greedy(tokens, new_tokens) for tokens in prompts()]
     retractions = 0
     for temperature in ("cold", "warm"):
-        outputs = engine.outputs(requests(temperature))
+        outputs = engine.outputs(requests(new_tokens, temperature))
         assert [list(output.tokens) for output in outputs] == expected, temperature
         retractions += sum(output.retractions for output in outputs)
         for tokens, output in zip(prompts(), outputs, strict=True):
@@ -64,7 +72,7 @@ def test_greedy_tokens_and_logprobs(
         assert retractions > 0
     else:
         assert sum(output.cached_tokens for output in outputs) > 200
-    outputs = engine.outputs(requests("logprobs", start=0))
+    outputs = engine.outputs(requests(new_tokens, "logprobs", start=0))
     for tokens, output in zip(prompts(), outputs, strict=True):
         assert output.prompt_logprobs[0].logprob is None
         found = [one.logprob for one in output.prompt_logprobs[1:]]

@@ -1,0 +1,24 @@
+"""The reference attention backend, on plain torch: runs on every device, and is what others are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sglang_plug import AttentionSpec, Facts, KernelSpec, hookimpl
+
+
+@hookimpl
+def register_attention_backends() -> Iterator[AttentionSpec]:
+    yield AttentionSpec(
+        name="torch", target=f"{__name__}.attention:TorchAttention", summary="scaled dot-product attention of torch"
+    )
+
+
+@hookimpl
+def register_kernels() -> Iterator[KernelSpec]:
+    yield KernelSpec(name="torch", target="sglang_plug.kernels:TORCH", summary="the definitions, in plain torch")
+
+
+@hookimpl(trylast=True)
+def choose_component(kind: str, facts: Facts) -> str | None:
+    return "torch" if kind in ("attention", "kernels") else None

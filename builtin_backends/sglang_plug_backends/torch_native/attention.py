@@ -1,0 +1,103 @@
+"""Attention on plain torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sglang_plug import Attention, AttentionBackend, ForwardBatch
+
+from .partial import attend, join
+from .plan import DecodePlan, ExtendPlan, Plan, plan
+
+
+class TorchAttention(AttentionBackend):
+    """Gathers keys and values from the pool and attends with torch's own functions."""
+
+    def plan(self, batch: ForwardBatch) -> None:
+        """Sort the step's sequences into those with one new token and those with more."""
+        batch.plan = plan(batch, share=True)
+
+    def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+        """``[T, heads, dim]``, ``[T, kv_heads, dim]``, ``[T, kv_heads, value_dim]`` to ``[T, heads, value_dim]``."""
+        if batch.kv is not None:
+            batch.kv.store(layer.index, k, v, batch.slots)
+        found: Plan = batch.plan
+        if found.decode is not None and found.decode.rows is None:
+            return _decode(layer, q, batch, found.decode)
+        out = q.new_empty(q.shape[0], q.shape[1], v.shape[-1])
+        for extend in found.extends:
+            rows = slice(extend.start, extend.start + extend.count)
+            out[rows] = _extend(layer, q[rows], k[rows], v[rows], batch, extend)
+        if found.decode is not None:
+            assert found.decode.rows is not None
+            out.index_copy_(0, found.decode.rows, _decode(layer, q[found.decode.rows], batch, found.decode))
+        return out
+
+
+def _decode(layer: Attention, q: Tensor, batch: ForwardBatch, part: DecodePlan) -> Tensor:
+    """One new token of each of ``B`` sequences, ``[B, heads, dim]`` to ``[B, heads, value_dim]``."""
+    assert batch.kv is not None
+    pool_k, pool_v = batch.kv.k[layer.index], batch.kv.v[layer.index]
+    batch_size, heads, dim = q.shape
+    kv_heads = pool_k.shape[1]
+    # the heads that share keys become rows of one query: no key is read twice
+    grouped = q.reshape(batch_size, kv_heads, heads // kv_heads, dim)
+    k = pool_k.index_select(0, part.table).view(batch_size, part.longest, kv_heads, dim).transpose(1, 2)
+    v = pool_v.index_select(0, part.table).view(batch_size, part.longest, kv_heads, -1).transpose(1, 2)
+    window = layer.window
+    if part.shared is None:
+        own = attend(grouped, k, v, layer, mask=part.mask(window, q.dtype))
+        return own.out.reshape(batch_size, heads, -1)
+    assert part.shared is not None
+    k_shared = pool_k.index_select(0, part.shared).transpose(0, 1)[None]  # [1, kv_heads, P, dim]
+    v_shared = pool_v.index_select(0, part.shared).transpose(0, 1)[None]
+    if window is not None:
+        return _decode_windowed(layer, grouped, (k_shared, v_shared), (k, v), part)
+    rows = grouped.transpose(0, 1).reshape(1, kv_heads, -1, dim)  # all sequences' rows against the one prefix
+    prefix = attend(rows, k_shared, v_shared, layer, weigh=True)
+    prefix = prefix.map(lambda one: one.view(kv_heads, batch_size, heads // kv_heads, -1).transpose(0, 1))
+    own = attend(grouped, k, v, layer, mask=part.mask(None, q.dtype), weigh=True)
+    return join(prefix, own).to(q.dtype).reshape(batch_size, heads, -1)
+
+
+def _decode_windowed(
+    layer: Attention, q: Tensor, shared: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor], part: DecodePlan
+) -> Tensor:
+    """A layer with a window in a step that was planned with a common prefix: put the two together again."""
+    assert layer.window is not None
+    size, before = q.shape[0], shared[0].shape[2]
+    k, v = (torch.cat((one.expand(size, -1, -1, -1), two), dim=2) for one, two in zip(shared, own, strict=True))
+    places = torch.arange(k.shape[2], device=q.device)
+    lengths = part.lengths[:, None] + before
+    hidden = (places >= lengths) | (places < lengths - layer.window)
+    mask = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device).masked_fill_(hidden, float("-inf"))
+    out = attend(q, k, v, layer, mask=mask[:, None, None]).out
+    return out.reshape(size, q.shape[1] * q.shape[2], -1)
+
+
+def _extend(layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch, part: ExtendPlan) -> Tensor:
+    """Several new tokens of one sequence, ``[count, heads, dim]`` to ``[count, heads, value_dim]``."""
+    length = part.count + (0 if part.prefix is None else len(part.prefix))
+    window = layer.window if layer.window is not None and layer.window < length else None
+    if part.prefix is not None:
+        assert batch.kv is not None
+        k_before = batch.kv.k[layer.index].index_select(0, part.prefix)
+        v_before = batch.kv.v[layer.index].index_select(0, part.prefix)
+        if window is None and layer.causal:
+            own = attend(_heads(q), _heads(k), _heads(v), layer, causal=True, weigh=True)
+            before = attend(_heads(q), _heads(k_before), _heads(v_before), layer, weigh=True)
+            return join(before, own)[0].transpose(0, 1).to(q.dtype)
+        k, v = torch.cat((k_before, k)), torch.cat((v_before, v))
+    if not layer.causal:
+        found = attend(_heads(q), _heads(k), _heads(v), layer)
+    elif window is None:
+        found = attend(_heads(q), _heads(k), _heads(v), layer, causal=True)
+    else:
+        found = attend(_heads(q), _heads(k), _heads(v), layer, mask=part.mask(window, q.device))
+    return found.out[0].transpose(0, 1)
+
+
+def _heads(x: Tensor) -> Tensor:
+    """``[N, heads, dim]`` to ``[1, heads, N, dim]``."""
+    return x.transpose(0, 1)[None]

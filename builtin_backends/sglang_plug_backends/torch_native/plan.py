@@ -1,0 +1,125 @@
+"""What one step's attention needs to know, worked out once for all layers.
+
+The step's sequences fall into two groups. Those with one new token (decodes) are computed together, padded to the
+longest context. Those with more are computed one by one: first over what is in the pool, then over themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from sglang_plug import ForwardBatch
+
+SHARED_PREFIX = 128
+"""Shortest context that all decodes have in common for which it is worth being read once for all of them."""
+NEVER = float("-inf")
+
+
+@dataclass(slots=True)
+class DecodePlan:
+    """Sequences with one new token.
+
+    The first ``shared`` tokens of every context are the same slots; the rest is padded.
+    """
+
+    rows: Tensor | None
+    """``[B]``, their rows among the step's tokens; ``None``: all, in order."""
+    shared: Tensor | None
+    """``[P]`` slots that begin every context."""
+    table: Tensor
+    """``[B * longest]`` slots of the rest."""
+    lengths: Tensor
+    """``[B]`` tokens of the rest."""
+    longest: int
+    ragged: bool
+    _masks: dict[tuple[int | None, torch.dtype], Tensor | None] = field(default_factory=dict)
+
+    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
+        """``[B, 1, 1, longest]``: 0 where a token may be seen, minus infinity elsewhere; ``None``: all may."""
+        if window is not None and window >= self.longest:
+            window = None
+        key = window, dtype
+        if key not in self._masks:
+            self._masks[key] = self._mask(window, dtype)
+        return self._masks[key]
+
+    def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
+        if not self.ragged and window is None:
+            return None
+        places = torch.arange(self.longest, device=self.lengths.device)
+        hidden = places >= self.lengths[:, None]
+        if window is not None:
+            hidden |= places < self.lengths[:, None] - window
+        mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+        return mask.masked_fill_(hidden, NEVER)[:, None, None]
+
+
+@dataclass(slots=True)
+class ExtendPlan:
+    """A sequence with several new tokens."""
+
+    start: int
+    """Its first row among the step's tokens."""
+    count: int
+    prefix: Tensor | None
+    """``[kv_len - count]`` slots of what is in the pool already; ``None`` if nothing is."""
+    _masks: dict[int | None, Tensor] = field(default_factory=dict)
+
+    def mask(self, window: int | None, device: torch.device) -> Tensor:
+        """``[count, kv_len]``: True where a new token may see a token of the context."""
+        if window not in self._masks:
+            before = 0 if self.prefix is None else len(self.prefix)
+            query = torch.arange(before, before + self.count, device=device)[:, None]
+            key = torch.arange(before + self.count, device=device)
+            mask = key <= query
+            self._masks[window] = mask if window is None else mask & (key > query - window)
+        return self._masks[window]
+
+
+@dataclass(slots=True)
+class Plan:
+    """The two groups of one step."""
+
+    decode: DecodePlan | None
+    extends: list[ExtendPlan]
+
+
+def plan(batch: ForwardBatch, *, share: bool) -> Plan:
+    """Sort the step's sequences. ``share`` allows decodes to be cut into a common prefix and the rest."""
+    decodes, extends, start = [], [], 0
+    for row, (count, length) in enumerate(zip(batch.query_lens, batch.kv_lens, strict=True)):
+        if count == 1 and batch.kv is not None:
+            decodes.append((row, start, length))
+        else:
+            prefix = batch.tables[row, : length - count] if length > count else None
+            extends.append(ExtendPlan(start, count, prefix))
+        start += count
+    return Plan(_decode(batch, decodes, share, everything=not extends) if decodes else None, extends)
+
+
+def _decode(batch: ForwardBatch, decodes: list[tuple[int, int, int]], share: bool, everything: bool) -> DecodePlan:
+    device = batch.tables.device
+    lengths = [length for _, _, length in decodes]
+    tables = batch.tables if everything else batch.tables[torch.tensor([row for row, _, _ in decodes], device=device)]
+    shared = _common(tables, min(lengths) - 1) if share and len(decodes) > 1 else 0
+    longest = max(lengths) - shared
+    return DecodePlan(
+        rows=None if everything else torch.tensor([start for _, start, _ in decodes], device=device),
+        shared=tables[0, :shared].contiguous() if shared else None,
+        table=tables[:, shared : shared + longest].reshape(-1),
+        lengths=torch.tensor(lengths, device=device) - shared,
+        longest=longest,
+        ragged=min(lengths) != max(lengths),
+    )
+
+
+def _common(tables: Tensor, most: int) -> int:
+    """How many slots all ``tables`` begin with, if that is worth anything; else 0."""
+    if most < SHARED_PREFIX or not bool((tables[:, SHARED_PREFIX - 1] == tables[0, SHARED_PREFIX - 1]).all()):
+        return 0
+    same = (tables[:, :most] == tables[0, :most]).all(dim=0)
+    common = most if bool(same.all()) else int(same.int().argmin())
+    return common if common >= SHARED_PREFIX else 0

@@ -1,0 +1,162 @@
+"""Blocks that decoder families share. Not a plugin."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from sglang_plug import Attention, BuildEnv, ConfigError, ForwardBatch, Model
+from sglang_plug.layers import Embedding, Head, Linear, Packed, RMSNorm, Rope
+
+Angles = tuple[Tensor, Tensor]
+"""Cosines and sines of this step's positions."""
+
+
+def head_dim(config: Any) -> int:
+    """Width of one attention head."""
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def window_of(config: Any, index: int) -> int | None:
+    """How many tokens layer ``index`` sees, itself included; ``None``: all."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None and kinds[index] != "sliding_attention":
+        return None
+    if not getattr(config, "use_sliding_window", True):
+        return None
+    window = getattr(config, "sliding_window", None)
+    return None if window is None else int(window)
+
+
+class SelfAttention(nn.Module):
+    """Grouped-query attention with rotary positions; biases and normalised queries and keys where a family has them."""
+
+    def __init__(
+        self,
+        config: Any,
+        env: BuildEnv,
+        index: int,
+        *,
+        qkv_bias: bool = False,
+        out_bias: bool = False,
+        qk_norm: bool = False,
+        window: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.dim = head_dim(config)
+        heads, kv_heads = config.num_attention_heads, getattr(config, "num_key_value_heads", config.num_attention_heads)
+        self.heads, self.kv_heads = heads, kv_heads
+        parts = {"q": heads * self.dim, "k": kv_heads * self.dim, "v": kv_heads * self.dim}
+        self.qkv_proj = Packed(config.hidden_size, parts, env, bias=qkv_bias)
+        self.o_proj = Linear(heads * self.dim, config.hidden_size, env, bias=out_bias)
+        self.q_norm = RMSNorm(self.dim, config.rms_norm_eps, env) if qk_norm else None
+        self.k_norm = RMSNorm(self.dim, config.rms_norm_eps, env) if qk_norm else None
+        self.attention = Attention(env, index, scale=self.dim**-0.5, window=window)
+        self._rope = env.kernels.apply_rope
+
+    def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
+        """``[T, hidden]`` to ``[T, hidden]``."""
+        qkv = self.qkv_proj(x).view(-1, self.heads + 2 * self.kv_heads, self.dim)
+        if self.q_norm is None or self.k_norm is None:
+            turned, v = qkv.tensor_split((self.heads + self.kv_heads,), dim=1)
+            q, k = self._rope(turned, *angles).tensor_split((self.heads,), dim=1)
+        else:
+            q, k, v = qkv.tensor_split((self.heads, self.heads + self.kv_heads), dim=1)
+            q, k = self._rope(self.q_norm(q), *angles), self._rope(self.k_norm(k), *angles)
+        return self.o_proj(self.attention(q, k, v, batch).flatten(1))
+
+
+class GatedMLP(nn.Module):
+    """``down(silu(gate(x)) * up(x))``."""
+
+    def __init__(self, config: Any, env: BuildEnv, *, bias: bool = False) -> None:
+        super().__init__()
+        if config.hidden_act not in ("silu", "swish"):
+            raise ConfigError(f"hidden_act {config.hidden_act!r} is not supported here, only 'silu'")
+        width = config.intermediate_size
+        self.gate_up_proj = Packed(config.hidden_size, {"gate": width, "up": width}, env, bias=bias)
+        self.down_proj = Linear(width, config.hidden_size, env, bias=bias)
+        self._silu_mul = env.kernels.silu_mul
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[T, hidden]`` to ``[T, hidden]``."""
+        return self.down_proj(self._silu_mul(self.gate_up_proj(x)))
+
+
+class DecoderLayer(nn.Module):
+    """Attention and MLP, each on normalised input and added to the residual stream."""
+
+    def __init__(self, config: Any, env: BuildEnv, attention: nn.Module, mlp: nn.Module) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, env)
+        self.self_attn = attention
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, env)
+        self.mlp = mlp
+
+    def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+        """The MLP's output and the residual stream it is still to be added to, both ``[T, hidden]``."""
+        if residual is None:
+            normed, residual = self.input_layernorm(x), x
+        else:
+            normed, residual = self.input_layernorm.add(x, residual)
+        normed, residual = self.post_attention_layernorm.add(self.self_attn(normed, angles, batch), residual)
+        return self.mlp(normed), residual
+
+
+class Decoder(nn.Module):
+    """Embeddings, layers, and the last norm."""
+
+    def __init__(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> None:
+        super().__init__()
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(layers)
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, env)
+        self.rope = Rope.of(config, head_dim(config))
+
+    def forward(self, batch: ForwardBatch) -> Tensor:
+        """Hidden states of every new token, ``[T, hidden]``."""
+        x, residual = self.embed_tokens(batch.input_ids), None
+        angles = self.rope(batch.positions, x.dtype)
+        for layer in self.layers:
+            x, residual = layer(x, residual, angles, batch)
+        return self.norm(x) if residual is None else self.norm.add(x, residual)[0]
+
+
+class CausalLM(Model):
+    """A decoder with a language-model head. A family says what its layers are made of."""
+
+    packed: ClassVar[dict[str, tuple[str, str]]] = {
+        "q_proj": ("qkv_proj", "q"),
+        "k_proj": ("qkv_proj", "k"),
+        "v_proj": ("qkv_proj", "v"),
+        "gate_proj": ("gate_up_proj", "gate"),
+        "up_proj": ("gate_up_proj", "up"),
+    }
+    ignored: ClassVar[tuple[str, ...]] = ("rotary_emb.inv_freq",)
+
+    def __init__(self, config: Any, env: BuildEnv) -> None:
+        super().__init__(config, env)
+        layers: list[nn.Module] = [
+            DecoderLayer(config, env, self.attention(config, env, index), self.mlp(config, env))
+            for index in range(config.num_hidden_layers)
+        ]
+        self.model = Decoder(config, env, layers)
+        tied = self.model.embed_tokens if config.tie_word_embeddings else None
+        self.lm_head = Head(config.hidden_size, config.vocab_size, env, tied=tied)
+
+    def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
+        """The attention of layer ``index``."""
+        return SelfAttention(config, env, index)
+
+    def mlp(self, config: Any, env: BuildEnv) -> nn.Module:
+        """The MLP of one layer."""
+        return GatedMLP(config, env)
+
+    def forward(self, batch: ForwardBatch) -> Tensor:
+        """Hidden states of every new token, ``[T, hidden]``."""
+        return self.model(batch)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits ``[rows, vocabulary]``."""
+        return self.lm_head(hidden)

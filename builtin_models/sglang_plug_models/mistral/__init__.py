@@ -1,0 +1,12 @@
+"""Mistral."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sglang_plug import ModelSpec, hookimpl
+
+
+@hookimpl
+def register_models() -> Iterator[ModelSpec]:
+    yield ModelSpec(name="MistralForCausalLM", target=f"{__name__}.model:Mistral", summary="Mistral 7B and its kin")

@@ -1,0 +1,130 @@
+"""Rotary position embeddings (Su et al., 2021) and the ways they are stretched to longer contexts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sglang_plug.config import ConfigError
+
+Parameters = Mapping[str, Any]
+
+
+class Rope(nn.Module):
+    """Angles of each position. One object serves all layers: ask it once per step.
+
+    Args:
+        dim: width of a head.
+        parameters: ``rope_parameters`` of the checkpoint: ``rope_type``, ``rope_theta`` and what the type needs.
+        longest: the model's context length, which ``dynamic`` and ``yarn`` refer to.
+    """
+
+    inverse: Tensor
+
+    def __init__(self, dim: int, parameters: Parameters, longest: int) -> None:
+        super().__init__()
+        kind = parameters.get("rope_type") or parameters.get("type") or "default"
+        build = SCALINGS.get(kind)
+        if build is None:
+            raise ConfigError(f"rope_type {kind!r} is not supported; known: {', '.join(sorted(SCALINGS))}")
+        width = int(dim * parameters.get("partial_rotary_factor", 1.0))
+        inverse, self.factor = build(width, parameters, longest)
+        device = torch.get_default_device()
+        self.register_buffer("inverse", inverse.to(device=device, dtype=torch.float32), persistent=False)
+
+    @classmethod
+    def of(cls, config: Any, dim: int) -> Rope:
+        """From a checkpoint's configuration, in its newer or older spelling."""
+        parameters = getattr(config, "rope_parameters", None)
+        if parameters is None:
+            parameters = {"rope_theta": getattr(config, "rope_theta", 10000.0), **(config.rope_scaling or {})}
+        return cls(dim, parameters, config.max_position_embeddings)
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of ``positions`` ``[T]``: two ``[T, width]`` in ``dtype``, each angle twice."""
+        angles = positions[:, None].float() * self.inverse
+        angles = torch.cat((angles, angles), dim=-1)
+        cos, sin = angles.cos(), angles.sin()
+        if self.factor != 1.0:
+            cos, sin = cos * self.factor, sin * self.factor
+        return cos.to(dtype), sin.to(dtype)
+
+
+Scaled = tuple[Tensor, float]
+"""Inverse frequencies ``[width / 2]``, and a factor on cosine and sine."""
+
+
+def _default(width: int, parameters: Parameters, longest: int) -> Scaled:
+    theta = float(parameters.get("rope_theta", 10000.0))
+    exponents = torch.arange(0, width, 2, dtype=torch.float32, device="cpu") / width
+    return 1.0 / theta**exponents, 1.0
+
+
+def _linear(width: int, parameters: Parameters, longest: int) -> Scaled:
+    """Positions divided by ``factor`` (Chen et al., 2023)."""
+    inverse, _ = _default(width, parameters, longest)
+    return inverse / float(parameters["factor"]), 1.0
+
+
+def _dynamic(width: int, parameters: Parameters, longest: int) -> Scaled:
+    """A base that grows with the context; within the context length that the checkpoint states it is the plain one."""
+    return _default(width, parameters, longest)
+
+
+def _llama3(width: int, parameters: Parameters, longest: int) -> Scaled:
+    """Long wavelengths divided by ``factor``, short ones kept, a ramp between (Llama 3.1)."""
+    inverse, _ = _default(width, parameters, longest)
+    factor = float(parameters["factor"])
+    low, high = float(parameters["low_freq_factor"]), float(parameters["high_freq_factor"])
+    original = float(parameters["original_max_position_embeddings"])
+    wavelengths = 2 * math.pi / inverse
+    ramp = (original / wavelengths - low) / (high - low)
+    ramped = (1 - ramp) * inverse / factor + ramp * inverse
+    scaled = torch.where(wavelengths > original / low, inverse / factor, inverse)
+    between = (wavelengths <= original / low) & (wavelengths >= original / high)
+    return torch.where(between, ramped, scaled), 1.0
+
+
+def _yarn(width: int, parameters: Parameters, longest: int) -> Scaled:
+    """Interpolation by frequency, and a temperature on attention (YaRN; Peng et al., 2023)."""
+    inverse, _ = _default(width, parameters, longest)
+    theta = float(parameters.get("rope_theta", 10000.0))
+    original = float(parameters.get("original_max_position_embeddings") or longest)
+    factor = float(parameters.get("factor") or longest / original)
+
+    def dimension(rotations: float) -> float:
+        """The dimension that turns ``rotations`` times over the original context."""
+        return width * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = dimension(float(parameters.get("beta_fast") or 32.0))
+    high = dimension(float(parameters.get("beta_slow") or 1.0))
+    if parameters.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0.0), min(high, width - 1.0)
+    steps = torch.arange(width // 2, dtype=torch.float32, device="cpu")
+    interpolated = ((steps - low) / max(high - low, 0.001)).clamp(0, 1)
+    inverse = inverse / factor * interpolated + inverse * (1 - interpolated)
+    return inverse, _yarn_temperature(factor, parameters)
+
+
+def _yarn_temperature(factor: float, parameters: Parameters) -> float:
+    def grown(scale: float) -> float:
+        return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    if (given := parameters.get("attention_factor")) is not None:
+        return float(given)
+    scale, all_dims = parameters.get("mscale"), parameters.get("mscale_all_dim")
+    return grown(float(scale)) / grown(float(all_dims)) if scale and all_dims else grown(1.0)
+
+
+SCALINGS: Mapping[str, Callable[[int, Parameters, int], Scaled]] = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "llama3": _llama3,
+    "yarn": _yarn,
+}
