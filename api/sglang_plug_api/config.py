@@ -1,4 +1,4 @@
-"""Frozen configuration of the server process. No parsing here: ``options`` turns flags, files and environment into it."""
+"""Frozen configuration of the server process. No parsing here: ``options`` turns flags and files into it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class ServerConfig:
     """Bearer token that every route but the public ones asks for."""
     admin_api_key: str | None = None
     """Bearer token of the administrative routes; ``None``: the ``api_key``."""
+    strict_model_name: bool = False
+    """Refuse requests for another model with 404 instead of serving them whatever they call it."""
     served_model_name: str | None = None
     """The name in ``/v1/models`` and in answers; ``None``: the model path."""
     tokenizer_path: str | None = None
@@ -49,7 +51,7 @@ class ServerConfig:
     """Seconds ``/health_generate`` waits for a token."""
     drain_timeout: float = 30.0
     """Seconds that requests in flight get to finish after SIGTERM."""
-    header_timeout: float = 30.0
-    """Seconds a client may take to send a request's headers and body."""
+    body_timeout: float = 60.0
+    """Seconds a client may take to send a request's body."""
     skip_server_warmup: bool = False
     weight_version: str = "default"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import mmap
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,13 +30,24 @@ class KVPool:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self.k = [torch.zeros(slots, kv_heads, dim, dtype=dtype, device=device) for _ in range(layers)]
-        self.v = [torch.zeros(slots, kv_heads, value_dim, dtype=dtype, device=device) for _ in range(layers)]
+        self.k = [_zeros((slots, kv_heads, dim), dtype, device) for _ in range(layers)]
+        self.v = [_zeros((slots, kv_heads, value_dim), dtype, device) for _ in range(layers)]
 
     def store(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
         """Write ``k`` ``[T, kv_heads, dim]`` and ``v`` ``[T, kv_heads, value_dim]`` to ``slots`` ``[T]``."""
         self.k[layer].index_copy_(0, slots, k)
         self.v[layer].index_copy_(0, slots, v)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """On the host, memory that the system zeroes and hands out page by page when it is first written to."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    memory = mmap.mmap(-1, max(1, math.prod(shape)) * dtype.itemsize)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype, count=math.prod(shape)).view(shape)
 
 
 @dataclass(slots=True)

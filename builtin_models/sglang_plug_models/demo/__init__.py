@@ -9,4 +9,4 @@ from sglang_plug import Facts, hookimpl
 
 @hookimpl(trylast=True)
 def choose_component(kind: str, facts: Facts) -> str | None:
-    return str(Path(__file__).parent / "checkpoint") if kind == "model-path" else None
+    return str(Path(__file__).parent / "sglang-plug-demo") if kind == "model-path" else None

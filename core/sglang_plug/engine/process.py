@@ -149,4 +149,3 @@ class ProcessClient(EngineClient):
         self._context.destroy(linger=0)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-

@@ -8,4 +8,4 @@ from sglang_plug import Facts, Plugins
 
 def test_demo_is_served_when_no_model_is_named() -> None:
     chosen = Plugins.discover().choose("model-path", Facts())
-    assert chosen == str(Path(sglang_plug_models.demo.__file__).parent / "checkpoint")
+    assert chosen == str(Path(sglang_plug_models.demo.__file__).parent / "sglang-plug-demo")

@@ -1,6 +1,6 @@
 """Greedy-decodes the documented prompts with a saved checkpoint and reports pass or fail for each.
 
-    python evaluate.py --checkpoint ../checkpoint
+    python evaluate.py --checkpoint ../sglang-plug-demo
 
 A plain text may go on to the limit; every other answer has to end by itself.
 The process ends with 1 when a documented prompt fails.
@@ -353,7 +353,7 @@ def sweep(runner: Runner, seed: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Evaluate the demo model.")
     parser.add_argument(
-        "--checkpoint", type=Path, default=Path(__file__).resolve().parent.parent / "checkpoint"
+        "--checkpoint", type=Path, default=Path(__file__).resolve().parent.parent / "sglang-plug-demo"
     )
     parser.add_argument("--seed", type=int, default=4242)
     parser.add_argument("--documented-only", action="store_true")

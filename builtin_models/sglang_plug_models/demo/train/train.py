@@ -3,7 +3,7 @@
     python train.py --out stage1 --steps 2800 --stop 1200
     python train.py --out stage2 --start stage1 --mix even --steps 1600 --stop 1200 --rate 1.3e-3 --seed 30
     python train.py --out stage3 --start stage2 --mix skills --steps 600 --rate 8e-4 --seed 40
-    python train.py --out ../checkpoint --start stage3 --mix lists --steps 290 --rate 6e-4 --seed 50
+    python train.py --out ../sglang-plug-demo --start stage3 --mix lists --steps 290 --rate 6e-4 --seed 50
 
 The first stage is heavy on facts, the later ones give every skill its share (see mixes.py).
 Every random choice comes from --seed, so the same steps give the same model on the same software and machine.
@@ -323,7 +323,7 @@ def train(options: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Train the demo model.")
-    parser.add_argument("--out", default=str(Path(__file__).resolve().parent.parent / "checkpoint"))
+    parser.add_argument("--out", default=str(Path(__file__).resolve().parent.parent / "sglang-plug-demo"))
     parser.add_argument("--steps", type=int, default=2800)
     parser.add_argument("--stop", type=int, default=0, help="end after so many of the steps")
     parser.add_argument("--start", default="", help="a checkpoint to go on from")

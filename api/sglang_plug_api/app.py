@@ -1,0 +1,107 @@
+"""The HTTP application: every route comes from a plugin, and none can replace another."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from pydantic.json_schema import models_json_schema
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+
+from sglang_plug import ConfigError, Plugins, RouteSpec, __version__
+from sglang_plug.plugins import Component
+
+from .auth import guard
+from .errors import ApiError, from_exception
+from .middleware import BodyLimit, Gate, GateState
+from .text import TextEngine
+
+logger = logging.getLogger(__name__)
+
+REFERENCE = "#/components/schemas/{model}"
+
+
+def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
+    """All routes of all plugins that fit the model's tasks.
+
+    Raises ``ConfigError`` if two claim one method and path, naming both.
+    """
+    config = engine.config
+    app = FastAPI(
+        title="sglang-plug",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        middleware=[
+            Middleware(Gate, state=gate),
+            Middleware(BodyLimit, limit=config.max_request_bytes, timeout=config.body_timeout),
+        ],
+    )
+    app.add_exception_handler(Exception, _answer)
+    for kind in (ApiError, HTTPException):
+        app.add_exception_handler(kind, _answer)
+    owners: dict[tuple[str, str], Component] = {}
+    tasks = set(engine.info["tasks"])
+    for component in _chosen(plugins):
+        spec = component.spec
+        assert isinstance(spec, RouteSpec)
+        if spec.tasks and not spec.tasks & tasks:
+            continue
+        router = component.load()(engine)
+        if not isinstance(router, APIRouter):
+            raise ConfigError(f"{component}: build(engine) must return an APIRouter, not {type(router).__name__}")
+        _claim(router, component, owners)
+        app.include_router(router, dependencies=[Depends(guard(spec.auth, config))])
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def _chosen(plugins: Plugins) -> list[Component]:
+    return [plugins.get("route", name) for name in plugins.names("route")]
+
+
+def _claim(router: APIRouter, component: Component, owners: dict[tuple[str, str], Component]) -> None:
+    for route in router.routes:
+        path = re.sub(r"\{[^}]*\}", "{}", getattr(route, "path", ""))
+        for method in getattr(route, "methods", None) or ():
+            other = owners.setdefault((method, path), component)
+            if other is not component:
+                raise ConfigError(
+                    f"{method} {path} is claimed by {other} and by {component}; "
+                    f"block one with --block-plugin route:{component.spec.name}"
+                )
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    """Every error in one shape; what nobody expected goes to the log and stays out of the answer."""
+    if isinstance(error, HTTPException):
+        status = error.status_code
+        path = request.scope["path"][:200]
+        text = f"there is no route {path!r}" if status == 404 else f"{error.detail}: {request.method} {path!r}"
+        return ApiError(text, status, headers=error.headers).response()
+    refusal = from_exception(error)
+    if refusal.status == 500:
+        logger.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
+    return refusal.response()
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's document, with the bodies that the routes read themselves."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        bodies = {
+            route.endpoint.body_model
+            for route in app.routes
+            if isinstance(route, APIRoute) and hasattr(route.endpoint, "body_model")
+        }
+        _, definitions = models_json_schema([(model, "validation") for model in bodies], ref_template=REFERENCE)
+        document.setdefault("components", {}).setdefault("schemas", {}).update(definitions.get("$defs", {}))
+        app.openapi_schema = document
+    return app.openapi_schema

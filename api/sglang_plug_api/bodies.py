@@ -1,0 +1,60 @@
+"""Reading a request's body: its form and content are checked here, once for all routes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ValidationError
+
+from .errors import ApiError, from_validation
+
+Body = TypeVar("Body", bound=BaseModel)
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+JSON_TYPES = ("application/json", "text/json", "application/x-ndjson", "")
+FORM = "application/x-www-form-urlencoded"
+"""What ``curl -d`` sends when no type is given."""
+
+
+async def read_body(request: Request, model: type[Body]) -> Body:
+    """The body as ``model``. Raises ``ApiError`` 400, 408, 413 or 415 (408 and 413 come from the middleware)."""
+    _check_type(request)
+    raw = await request.body()
+    if not raw.strip():
+        raise ApiError("the body is empty; a JSON object is expected")
+    try:
+        return model.model_validate_json(raw)
+    except ValidationError as error:
+        raise from_validation(error) from None
+    except (ValueError, RecursionError) as error:
+        raise ApiError(f"the body is not valid JSON: {str(error)[:200]}") from None
+
+
+def _check_type(request: Request) -> None:
+    """JSON; also JSON that curl labels a form, but not from a browser, which could be made to send one anywhere."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind in JSON_TYPES or kind.endswith("+json"):
+        return
+    if kind == FORM:
+        if "origin" in request.headers or "sec-fetch-site" in request.headers:
+            raise ApiError(f"a browser must send JSON as application/json, not {FORM}", 415)
+        return
+    raise ApiError(f"the body must be JSON with content type application/json, not {kind[:80]!r}", 415)
+
+
+def takes(router: APIRouter, path: str, model: type[BaseModel], **options: Any) -> Callable[[Endpoint], Endpoint]:
+    """Register a POST endpoint that reads ``model`` itself, with the model in the OpenAPI document."""
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    methods = options.pop("methods", ["POST"])
+
+    def register(endpoint: Endpoint) -> Endpoint:
+        endpoint.__dict__["body_model"] = model
+        router.add_api_route(
+            path, endpoint, methods=methods, openapi_extra={"requestBody": body}, response_model=None, **options
+        )
+        return endpoint
+
+    return register

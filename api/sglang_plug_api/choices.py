@@ -1,0 +1,134 @@
+"""Running the outputs of one OpenAI request: all at once, or as a stream of pieces with their choice's index."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+from sglang_plug import LogprobOptions
+
+from .errors import ApiError
+from .protocol.openai import GenerationBody
+from .sampling import Sampling
+from .streaming import merged
+from .text import MAX_ID_CHARACTERS, Job, Piece, TextEngine, new_id
+
+UNSUPPORTED_FORMATS = ("json_object", "json_schema", "structural_tag")
+
+
+def refuse_constraints(body: GenerationBody) -> None:
+    """No grammar plugin is installed, so a constraint would be broken silently. Raises ``ApiError``."""
+    for name in ("regex", "ebnf"):
+        if getattr(body, name) is not None:
+            raise ApiError(f"{name} needs a grammar backend, and none is installed", param=name)
+    kind = (body.response_format or {}).get("type", "text")
+    if kind != "text":
+        known = kind in UNSUPPORTED_FORMATS
+        raise ApiError(
+            f"response_format {kind!r} needs a grammar backend, and none is installed"
+            if known
+            else f"response_format.type {str(kind)[:40]!r} is unknown; known: text, {', '.join(UNSUPPORTED_FORMATS)}",
+            param="response_format",
+        )
+
+
+def make_jobs(
+    engine: TextEngine,
+    body: GenerationBody,
+    prompts: Sequence[Sequence[int]],
+    samplings: Sequence[Sampling],
+    logprobs: LogprobOptions | None,
+    id: str,
+) -> list[Job]:
+    """A job for each prompt and output."""
+    single = len(prompts) == 1
+    return engine.expand(
+        [
+            Job(
+                id=id if single else f"{id}-{index}",
+                tokens=tokens,
+                sampling=sampling,
+                logprobs=logprobs,
+                priority=body.priority or 0,
+                salt=body.salt,
+            )
+            for index, (tokens, sampling) in enumerate(zip(prompts, samplings, strict=True))
+        ]
+    )
+
+
+def request_id(body: GenerationBody) -> str:
+    """The caller's id, or a new one."""
+    return (body.rid or body.request_id or new_id())[:MAX_ID_CHARACTERS]
+
+
+async def complete_all(engine: TextEngine, jobs: Sequence[Job]) -> list[Piece]:
+    """Every job's whole output. If one fails the others are aborted."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(engine.complete(job)) for job in jobs]
+    except ExceptionGroup as error:
+        raise error.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def stream_all(engine: TextEngine, jobs: Sequence[Job]) -> AsyncGenerator[tuple[int, Piece], None]:
+    """Pieces of all jobs as they come."""
+    async with contextlib.aclosing(merged([engine.stream(job) for job in jobs])) as pieces:
+        async for item in pieces:
+            yield item
+
+
+class Usage:
+    """Token counts of one request, kept up to date piece by piece."""
+
+    def __init__(self, engine: TextEngine, prompts: Sequence[Sequence[int]], outputs: int) -> None:
+        self._report_cached = engine.config.enable_cache_report
+        self._prompt = sum(map(len, prompts))
+        self._completion = [0] * outputs
+        self._cached = [0] * outputs
+        self._outputs_per_prompt = outputs // len(prompts)
+
+    def add(self, index: int, piece: Piece) -> None:
+        """Count what ``piece`` brought."""
+        self._completion[index] = piece.completion_tokens
+        self._cached[index] = piece.cached_tokens
+
+    def report(self) -> dict[str, Any]:
+        """``usage`` in OpenAI's shape. A prompt counts once, however many outputs it has."""
+        completion = sum(self._completion)
+        cached = sum(self._cached[:: self._outputs_per_prompt])
+        return {
+            "prompt_tokens": self._prompt,
+            "completion_tokens": completion,
+            "total_tokens": self._prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": cached} if self._report_cached else None,
+        }
+
+
+class Envelope:
+    """The keys that every answer and every chunk of one request share."""
+
+    def __init__(self, engine: TextEngine, body: GenerationBody, id: str, kind: str) -> None:
+        self.model = body.model or engine.model_name
+        self._shared = {"id": id, "object": kind, "created": int(time.time()), "model": self.model}
+
+    def __call__(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> dict[str, Any]:
+        """An answer with these choices."""
+        found: dict[str, Any] = {**self._shared, "choices": choices}
+        if usage is not None:
+            found["usage"] = usage
+        return found
+
+
+def finish_reason(piece: Piece) -> str | None:
+    """OpenAI's word for why an output ended."""
+    return None if piece.ending is None else piece.ending.reason
+
+
+def matched_stop(piece: Piece) -> int | str | None:
+    """The stop token or string that ended an output."""
+    return None if piece.ending is None else piece.ending.matched

@@ -1,0 +1,29 @@
+"""``sglang-plug serve``: a model over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from sglang_plug import Plugins
+from sglang_plug_api.options import add_arguments, server_config
+
+
+class ServeCommand:
+    """Builds the configuration and runs the server until it is told to stop."""
+
+    def arguments(self, parser: argparse.ArgumentParser, plugins: Plugins) -> None:
+        """Every option of the table."""
+        add_arguments(parser, plugins)
+
+    def run(self, options: argparse.Namespace, plugins: Plugins) -> int:
+        """Serve; the exit status. A plugin that failed to load is one line on stderr."""
+        config = server_config(options, plugins)
+        for failure in plugins.failures:
+            print(f"warning: {' '.join(str(failure).split())}", file=sys.stderr)
+        from sglang_plug_api.server import serve  # the web framework is not needed for --help
+
+        return serve(config, plugins)
+
+
+command = ServeCommand()

@@ -1,0 +1,100 @@
+"""One exception for every refusal, and the body it is answered with.
+
+The body has OpenAI's nested ``error`` object, and the same keys at the top level, where clients of SGLang look.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import Response
+from pydantic import ValidationError
+
+from sglang_plug import RequestError
+from sglang_plug.engine.client import EngineError
+
+KINDS: Mapping[int, str] = {
+    400: "BadRequestError",
+    401: "AuthenticationError",
+    403: "PermissionDeniedError",
+    404: "NotFoundError",
+    405: "MethodNotAllowedError",
+    408: "RequestTimeoutError",
+    413: "PayloadTooLargeError",
+    503: "ServiceUnavailableError",
+}
+SHOWN = 200
+"""Characters of a caller's value that an error repeats."""
+
+
+class ApiError(Exception):
+    """A refusal: HTTP status, message, and the request field it is about."""
+
+    def __init__(
+        self,
+        message: str,
+        status: int = 400,
+        *,
+        param: str | None = None,
+        code: str | int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message, self.status, self.param, self.headers = message, status, param, headers
+        self.code = status if code is None else code
+
+    def body(self) -> dict[str, Any]:
+        """The JSON body."""
+        error = {
+            "message": self.message,
+            "type": KINDS.get(self.status, "InternalServerError" if self.status >= 500 else "BadRequestError"),
+            "param": self.param,
+            "code": self.code,
+        }
+        return {"error": error, "object": "error", **error}
+
+    def response(self) -> Response:
+        """The HTTP answer."""
+        return json_response(self.body(), self.status, self.headers)
+
+
+def json_bytes(value: Any) -> bytes:
+    """``value`` as JSON; characters that UTF-8 has no bytes for become ``?``."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
+
+
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer in JSON."""
+    return Response(json_bytes(value), status, dict(headers or {}), "application/json")
+
+
+def from_exception(error: Exception) -> ApiError:
+    """What a client is told about an exception; what nobody expected stays hidden."""
+    match error:
+        case ApiError():
+            return error
+        case ValidationError():
+            return from_validation(error)
+        case RequestError():
+            return ApiError(str(error), error.status)
+        case EngineError():
+            return ApiError(f"the engine is not running: {error}", 503)
+        case _:
+            return ApiError("internal error; the server's log has the details", 500)
+
+
+def from_validation(error: ValidationError) -> ApiError:
+    """The first thing that is wrong with a body, named by its path."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"] if not _is_internal(part))
+    message = first["msg"].removeprefix("Value error, ")
+    return ApiError(f"{where[:SHOWN]}: {message}" if where else message, param=where[:SHOWN] or None)
+
+
+def _is_internal(part: str | int) -> bool:
+    """Union members that pydantic puts into paths, e.g. ``list[str]`` or ``function-after[…]``."""
+    return isinstance(part, str) and (
+        "[" in part or part in ("str", "int", "float", "bool", "dict") or part[:1].isupper()
+    )

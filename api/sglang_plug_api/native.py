@@ -1,0 +1,177 @@
+"""``/generate``: bodies to jobs, pieces to answers. The route and the offline engine share this."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+from sglang_plug import LogprobOptions, Tokenizer, TokenLogprob
+
+from .choices import complete_all, stream_all
+from .errors import ApiError
+from .logprobs import alternatives, triples
+from .protocol.base import refuse
+from .protocol.native import GenerateBody, SamplingBody
+from .sampling import DEFAULT_NEW_TOKENS
+from .text import MAX_ID_CHARACTERS, Job, Piece, TextEngine, new_id
+
+CONSTRAINTS = ("json_schema", "regex", "ebnf", "structural_tag")
+
+
+class Generation:
+    """One call of ``/generate``: one prompt or a batch."""
+
+    def __init__(self, engine: TextEngine, body: GenerateBody, jobs: Sequence[Job]) -> None:
+        self._engine, self._body, self._jobs = engine, body, jobs
+        self._started = time.time()
+        self._is_list = body.is_batch or len(jobs) > 1
+        self._texts = engine.tokenizer if body.return_text_in_logprobs else None
+
+    @classmethod
+    async def prepare(cls, engine: TextEngine, body: GenerateBody) -> Generation:
+        """Tokenise and check. Raises ``ApiError``."""
+        refuse(body, "input_embeds", "image_data", "audio_data", "video_data", "return_hidden_states")
+        try:
+            columns = {name: body.each(name) for name in EACH}
+        except ValueError as error:
+            raise ApiError(str(error)) from None
+        inputs = body.inputs()
+        prompts = await asyncio.gather(*(_encode(engine, one) for one in inputs))
+        ids = _ids(body)
+        jobs = []
+        for index, tokens in enumerate(prompts):
+            params: SamplingBody = columns["sampling_params"][index] or SamplingBody.model_validate({})
+            _refuse_constraints(params)
+            jobs.append(
+                Job(
+                    id=ids[index],
+                    tokens=tokens,
+                    sampling=engine.defaults.complete(params.sampling(), len(tokens), DEFAULT_NEW_TOKENS),
+                    logprobs=_logprobs({name: columns[name][index] for name in LOGPROB_FIELDS}, len(tokens)),
+                    priority=body.priority or 0,
+                    salt=body.cache_salt or body.extra_key or "",
+                )
+            )
+        return cls(engine, body, engine.expand(jobs))
+
+    async def answer(self) -> dict[str, Any] | list[dict[str, Any]]:
+        """The whole answer: one object, or a list of them."""
+        pieces = await complete_all(self._engine, self._jobs)
+        found = [self._result(job, piece, _Record(piece)) for job, piece in zip(self._jobs, pieces, strict=True)]
+        return found if self._is_list else found[0]
+
+    async def events(self) -> AsyncGenerator[dict[str, Any], None]:
+        """The answer as it grows; ``text`` has all of it so far unless ``incremental`` is set."""
+        records: dict[int, _Record] = {}
+        async with contextlib.aclosing(stream_all(self._engine, self._jobs)) as pieces:
+            async for index, piece in pieces:
+                record = records.get(index)
+                if record is None:
+                    record = records[index] = _Record(piece)
+                else:
+                    record.add(piece)
+                event = self._result(self._jobs[index], piece, record)
+                if self._is_list:
+                    event["index"] = index
+                yield event
+
+    def _result(self, job: Job, piece: Piece, record: _Record) -> dict[str, Any]:
+        incremental = self._body.incremental and self._body.stream
+        text, tokens = (piece.text, piece.tokens) if incremental else (record.text, record.tokens)
+        meta: dict[str, Any] = {
+            "id": job.id,
+            "finish_reason": _finish_reason(piece),
+            "prompt_tokens": len(job.tokens),
+            "completion_tokens": piece.completion_tokens,
+            "cached_tokens": piece.cached_tokens,
+            "num_retractions": piece.retractions,
+            "weight_version": self._engine.config.weight_version,
+            "e2e_latency": time.time() - self._started,
+        }
+        if job.logprobs is not None:
+            meta.update(_logprob_meta(job.logprobs, record, self._texts))
+        if self._engine.has_text:
+            return {"text": text, "output_ids": list(tokens), "meta_info": meta}
+        return {"output_ids": list(tokens), "token_ids": list(tokens), "meta_info": meta}
+
+
+LOGPROB_FIELDS = ("return_logprob", "logprob_start_len", "top_logprobs_num", "token_ids_logprob")
+EACH = ("sampling_params", *LOGPROB_FIELDS)
+
+
+class _Record:
+    """All of one output so far."""
+
+    def __init__(self, piece: Piece) -> None:
+        self.text, self.tokens = piece.text, list(piece.tokens)
+        self.logprobs, self.prompt_logprobs = list(piece.logprobs), piece.prompt_logprobs
+
+    def add(self, piece: Piece) -> None:
+        """Append the next piece."""
+        self.text += piece.text
+        self.tokens += piece.tokens
+        self.logprobs += piece.logprobs
+        self.prompt_logprobs += piece.prompt_logprobs
+
+
+async def _encode(engine: TextEngine, given: str | list[int]) -> list[int]:
+    return given if isinstance(given, list) else await engine.encode(given)
+
+
+def _ids(body: GenerateBody) -> list[str]:
+    """The caller's ids, one for each prompt, or new ones."""
+    if body.rid is None:
+        return [new_id() for _ in range(body.size)]
+    if isinstance(body.rid, str):
+        return [body.rid] if not body.is_batch else [f"{body.rid}-{index}" for index in range(body.size)]
+    if len(body.rid) != body.size:
+        raise ApiError(f"rid has {len(body.rid)} entries for {body.size} prompts", param="rid")
+    return [one[:MAX_ID_CHARACTERS] for one in body.rid]
+
+
+def _refuse_constraints(params: SamplingBody) -> None:
+    for name in CONSTRAINTS:
+        if getattr(params, name) is not None:
+            raise ApiError(f"{name} needs a grammar backend, and none is installed", param=name)
+    refuse(params, "stop_regex", remedy="use stop")
+    refuse(params, "custom_params", remedy="there is no custom logits processor")
+
+
+def _logprobs(given: dict[str, Any], prompt: int) -> LogprobOptions | None:
+    """``logprob_start_len`` -1, as by default: only output tokens."""
+    if not given["return_logprob"]:
+        return None
+    start = given["logprob_start_len"]
+    start = -1 if start is None else start
+    if start < -1 or start > prompt:
+        raise ApiError(f"logprob_start_len must be between -1 and {prompt}, got {start}", param="logprob_start_len")
+    ids = tuple(given["token_ids_logprob"] or ())
+    return LogprobOptions(start=start if start < prompt else -1, top=given["top_logprobs_num"] or 0, ids=ids)
+
+
+def _logprob_meta(options: LogprobOptions, record: _Record, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    sides: dict[str, Sequence[TokenLogprob]] = {"input": record.prompt_logprobs, "output": record.logprobs}
+    meta: dict[str, Any] = {}
+    for side, found in sides.items():
+        meta[f"{side}_token_logprobs"] = triples(found, tokenizer)
+        if options.top:
+            meta[f"{side}_top_logprobs"] = alternatives(found, tokenizer, "top")
+        if options.ids:
+            meta[f"{side}_token_ids_logprobs"] = alternatives(found, tokenizer, "ids")
+    return meta
+
+
+def _finish_reason(piece: Piece) -> dict[str, Any] | None:
+    ending = piece.ending
+    if ending is None:
+        return None
+    match ending.reason:
+        case "stop":
+            return {"type": "stop", "matched": ending.matched}
+        case "length":
+            return {"type": "length", "length": piece.completion_tokens}
+        case reason:
+            return {"type": reason, "message": "the request was aborted"}

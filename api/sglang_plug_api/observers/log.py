@@ -1,0 +1,59 @@
+"""Log lines for prefill and decode batches, in the form that operators of SGLang know."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from sglang_plug import Observer, StepStats
+
+logger = logging.getLogger(__name__)
+
+
+class LogObserver(Observer):
+    """A line for each step that computes prompts, and one for every so many decode steps."""
+
+    def __init__(self) -> None:
+        self._interval = 40
+        self._steps = self._tokens = 0
+        self._since = 0.0
+
+    def on_start(self, info: Mapping[str, Any]) -> None:
+        """Take the interval from ``--decode-log-interval``."""
+        self._interval = max(1, int(info.get("log_interval", self._interval)))
+
+    def on_step(self, stats: StepStats) -> None:
+        """Write a line if one is due."""
+        if stats.prefill_sequences:
+            logger.info(
+                "Prefill batch. #new-seq: %d, #new-token: %d, #cached-token: %d, token usage: %.2f, "
+                "#running-req: %d, #queue-req: %d",
+                stats.prefill_sequences,
+                stats.prefill_tokens,
+                stats.cached_tokens,
+                _usage(stats),
+                stats.running,
+                stats.waiting,
+            )
+        if not stats.decode_sequences:
+            return
+        self._steps += 1
+        self._tokens += stats.decode_sequences
+        if self._steps < self._interval:
+            return
+        seconds = stats.time - self._since if self._since else 0.0
+        logger.info(
+            "Decode batch. #running-req: %d, #token: %d, token usage: %.2f, gen throughput (token/s): %.2f, "
+            "#queue-req: %d",
+            stats.running,
+            stats.used_slots,
+            _usage(stats),
+            self._tokens / seconds if seconds > 0 else 0.0,
+            stats.waiting,
+        )
+        self._steps, self._tokens, self._since = 0, 0, stats.time
+
+
+def _usage(stats: StepStats) -> float:
+    return stats.used_slots / stats.capacity if stats.capacity else 0.0

@@ -1,0 +1,124 @@
+"""Metrics under the names that dashboards of SGLang already graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from sglang_plug import Observer, RequestEvent, StepStats
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+SECONDS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
+GAUGES: Mapping[str, str] = {
+    "num_running_reqs": "Requests being computed",
+    "num_queue_reqs": "Requests waiting",
+    "num_used_tokens": "KV slots that running requests hold",
+    "num_cached_tokens": "KV slots that the prefix cache holds",
+    "token_usage": "Share of the KV pool that running requests hold",
+    "cache_hit_rate": "Share of admitted prompt tokens that came from the prefix cache, since the start",
+    "gen_throughput": "Output tokens per second over the last second or more",
+}
+COUNTERS: Mapping[str, str] = {
+    "prompt_tokens_total": "Prompt tokens of finished requests",
+    "generation_tokens_total": "Output tokens",
+    "cached_tokens_total": "Prompt tokens that came from the prefix cache",
+    "num_requests_total": "Requests ended, for whatever reason",
+    "num_aborted_requests_total": "Requests that their client or an error ended",
+    "num_retracted_reqs_total": "Times a running request gave its KV slots back and waited again",
+}
+HISTOGRAMS: Mapping[str, str] = {
+    "time_to_first_token_seconds": "From arrival to the first token",
+    "inter_token_latency_seconds": "Between two tokens of one request",
+    "e2e_request_latency_seconds": "From arrival to the end",
+}
+
+
+class PrometheusObserver(Observer):
+    """Keeps its own registry, so several servers in one process do not meet."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._label = ""
+        self._last: dict[str, float] = {}
+        self._admitted = self._cached = 0
+        self._window_start, self._window_tokens = 0.0, 0
+        self._gauges = {
+            name: Gauge(f"sglang:{name}", text, ["model_name"], registry=self.registry) for name, text in GAUGES.items()
+        }
+        self._counters = {
+            name: Counter(f"sglang:{name}", text, ["model_name"], registry=self.registry)
+            for name, text in COUNTERS.items()
+        }
+        self._histograms = {
+            name: Histogram(f"sglang:{name}", text, ["model_name"], buckets=SECONDS, registry=self.registry)
+            for name, text in HISTOGRAMS.items()
+        }
+        self._plugins = Gauge(
+            "sglang:plugin_info",
+            "1 for each component in use",
+            ["kind", "name", "plugin", "distribution", "version"],
+            registry=self.registry,
+        )
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def on_start(self, info: Mapping[str, Any]) -> None:
+        """Label everything with the model, and show what is in use."""
+        self._label = str(info["served_model_name"])
+        for metric in (*self._gauges.values(), *self._counters.values(), *self._histograms.values()):
+            metric.labels(self._label)
+        for kind, one in info["components"].items():
+            self._plugins.labels(kind, one["name"], one["plugin"], one["distribution"], one["version"]).set(1)
+
+    def on_step(self, stats: StepStats) -> None:
+        """Bring the gauges up to date."""
+        self._admitted += stats.prefill_tokens + stats.cached_tokens
+        self._cached += stats.cached_tokens
+        self._set("num_running_reqs", stats.running)
+        self._set("num_queue_reqs", stats.waiting)
+        self._set("num_used_tokens", stats.used_slots)
+        self._set("num_cached_tokens", stats.cached_slots)
+        self._set("token_usage", stats.used_slots / stats.capacity if stats.capacity else 0.0)
+        self._set("cache_hit_rate", self._cached / self._admitted if self._admitted else 0.0)
+        self._add("cached_tokens_total", stats.cached_tokens)
+        self._add("num_retracted_reqs_total", stats.retracted)
+
+    def on_tokens(self, request: str, tokens: int, time: float) -> None:
+        """Latency between tokens, and throughput."""
+        if not tokens:
+            return
+        self._add("generation_tokens_total", tokens)
+        before = self._last.get(request)
+        if before is not None:
+            for _ in range(tokens):
+                self._histograms["inter_token_latency_seconds"].labels(self._label).observe((time - before) / tokens)
+        self._last[request] = time
+        self._window_tokens += tokens
+        if time - self._window_start >= 1.0:
+            if self._window_start:
+                self._set("gen_throughput", self._window_tokens / (time - self._window_start))
+            self._window_start, self._window_tokens = time, 0
+
+    def on_request(self, event: RequestEvent) -> None:
+        """A request's totals."""
+        self._last.pop(event.id, None)
+        self._add("num_requests_total", 1)
+        self._add("prompt_tokens_total", event.prompt_tokens)
+        if event.reason not in ("stop", "length"):
+            self._add("num_aborted_requests_total", 1)
+        if event.first_token is not None:
+            observe = self._histograms["time_to_first_token_seconds"].labels(self._label).observe
+            observe(event.first_token - event.arrived)
+        self._histograms["e2e_request_latency_seconds"].labels(self._label).observe(event.finished - event.arrived)
+
+    def _set(self, name: str, value: float) -> None:
+        self._gauges[name].labels(self._label).set(value)
+
+    def _add(self, name: str, value: float) -> None:
+        if value:
+            self._counters[name].labels(self._label).inc(value)

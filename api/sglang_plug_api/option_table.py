@@ -1,0 +1,272 @@
+"""Every option of ``sglang-plug serve``: flag, configuration field, YAML key and environment variable in one row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_plug.config import AUTO
+from sglang_plug.discovery import DISTRIBUTION
+from sglang_plug.plugin_flags import variable_of
+from sglang_plug.plugins import Plugins
+
+from .config import ServerConfig
+
+LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
+MOST_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option. Its key (in YAML, in errors, as ``dest``) is its first flag, dashes turned into underscores."""
+
+    flags: tuple[str, ...]
+    """The flag, then other names of it."""
+    field: str | None
+    """Path from ``ServerConfig``, e.g. ``"engine.cache.page_size"``; ``None``: see ``options.server_config``."""
+    help: str
+    kind: type = str
+    """``str``, ``int``, ``float``, ``bool``, ``dict`` (a JSON object) or ``tuple`` (names)."""
+    component: str | None = None
+    """Kind of component that the value names."""
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    """The value must be larger than this."""
+    below: float | None = None
+    """The value must be smaller than this."""
+    metavar: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The name in a YAML file, with underscores."""
+        return _key(self.flags[0])
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every name accepted in a YAML file, with underscores."""
+        return tuple(map(_key, self.flags))
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return variable_of(self.key)
+
+    @property
+    def default(self) -> Any:
+        """The value of the field if nobody sets it; ``None`` if there is no such field."""
+        return None if self.field is None else field_of(ServerConfig(), self.field)
+
+    def describe(self, plugins: Plugins) -> str:
+        """Text for ``--help``: what it is, what can be chosen and who offers it, the default."""
+        parts = [self.help]
+        if names := self._names(plugins):
+            parts.append("one of: " + ", ".join(names))
+        default = self.default
+        if default not in (None, False, (), {}, AUTO):
+            parts.append(f"default: {default}")
+        return "; ".join(parts)
+
+    def _names(self, plugins: Plugins) -> list[str]:
+        if self.component is None:
+            return list(self.choices)
+        names = [AUTO] if self.default == AUTO else []
+        for component in plugins.all(self.component):
+            owner = component.found.distribution
+            names.append(component.spec.name + ("" if owner == DISTRIBUTION else f" ({owner})"))
+        return names
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Options that ``--help`` shows under one heading."""
+
+    title: str
+    options: tuple[Option, ...]
+
+
+def option(flags: str, field: str | None, text: str, kind: type = str, **more: Any) -> Option:
+    """A row of the table; ``flags`` separated by blanks."""
+    return Option(flags=tuple(flags.split()), field=field, help=text, kind=kind, **more)
+
+
+MODEL = Group(
+    "model",
+    (
+        option("--model-path --model", "engine.model.path", "local folder or hub id", metavar="MODEL"),
+        option("--revision", "engine.model.revision", "branch, tag or commit on the hub"),
+        option(
+            "--checkpoint-format", "engine.model.checkpoint_format", "reader of the checkpoint", component="checkpoint"
+        ),
+        option("--load-format", "engine.model.load_format", "loader of the weights", component="weights"),
+        option("--dtype", "engine.model.dtype", "auto, float32, bfloat16 or float16"),
+        option("--device", "engine.model.device", "auto, cpu, cuda or cuda:N"),
+        option("--context-length", "engine.model.context_length", "most tokens of prompt and output", int, least=1),
+        option(
+            "--json-model-override-args",
+            "engine.model.overrides",
+            "JSON object that replaces fields of config.json",
+            dict,
+            metavar="JSON",
+        ),
+        option("--tokenizer-path", "tokenizer_path", "folder or hub id, if not the model's"),
+        option("--tokenizer-mode", "tokenizer_mode", "tokenizer", component="tokenizer"),
+        option("--skip-tokenizer-init", "skip_tokenizer_init", "serve token ids only", bool),
+        option("--chat-template", "chat_template", "text or file of a Jinja template instead of the model's"),
+        option("--served-model-name", "served_model_name", "name in /v1/models and answers"),
+        option("--strict-model-name", "strict_model_name", "answer 404 to requests for another model", bool),
+        option("--weight-version", "weight_version", "label of the weights, reported with every answer"),
+    ),
+)
+
+HTTP = Group(
+    "HTTP server",
+    (
+        option("--host", "host", "address to listen on"),
+        option("--port", "port", "port to listen on; 0 lets the system choose", int, least=0, most=65535),
+        option("--api-key", "api_key", "bearer token that requests must carry", metavar="TOKEN"),
+        option("--admin-api-key", "admin_api_key", "bearer token of the administrative routes", metavar="TOKEN"),
+        option(
+            "--sampling-defaults",
+            "sampling_defaults",
+            "where what a request leaves out comes from: the model's generation_config.json, or OpenAI's defaults",
+            choices=("model", "openai"),
+        ),
+        option(
+            "--preferred-sampling-params",
+            "preferred_sampling_params",
+            "JSON object of native sampling parameters for what a request leaves out",
+            dict,
+            metavar="JSON",
+        ),
+        option("--max-request-bytes", "max_request_bytes", "largest body that is read", int, least=1),
+        option(
+            "--max-sequences-per-request",
+            "max_sequences_per_request",
+            "most prompts times n in one request",
+            int,
+            least=1,
+        ),
+        option("--health-timeout", "health_timeout", "seconds /health_generate waits for a token", float, above=0),
+        option("--drain-timeout", "drain_timeout", "seconds for requests in flight after SIGTERM", float, least=0),
+        option("--body-timeout", "body_timeout", "seconds a client may take to send a request's body", float, above=0),
+        option("--skip-server-warmup", "skip_server_warmup", "be ready without serving a first request", bool),
+    ),
+)
+
+MEMORY = Group(
+    "memory and scheduling",
+    (
+        option(
+            "--mem-fraction-static",
+            "engine.cache.mem_fraction_static",
+            "share of the memory for weights and KV pool",
+            float,
+            above=0,
+            below=1,
+        ),
+        option("--max-total-tokens", "engine.cache.max_total_tokens", "KV slots in the pool", int, least=1),
+        option("--page-size", "engine.cache.page_size", "KV slots allocated together", int, least=1),
+        option(
+            "--prefix-cache", "engine.cache.prefix_cache", "who may reuse computed prefixes", component="prefix-cache"
+        ),
+        option("--disable-radix-cache", None, "the same as --prefix-cache none", bool),
+        option(
+            "--eviction-policy --radix-eviction-policy",
+            "engine.cache.eviction_policy",
+            "which unused prefix is forgotten first",
+            component="eviction",
+        ),
+        option("--schedule-policy", "engine.schedule.policy", "order of the waiting queue", component="schedule"),
+        option(
+            "--chunked-prefill-size",
+            "engine.schedule.chunked_prefill_size",
+            "most new tokens in one step; 0 decides by device, -1 switches chunking off",
+            int,
+            least=-1,
+        ),
+        option(
+            "--max-running-requests",
+            "engine.schedule.max_running_requests",
+            "most sequences computed together",
+            int,
+            least=1,
+        ),
+        option(
+            "--max-queued-requests",
+            "engine.schedule.max_queued_requests",
+            "most sequences waiting; one more is refused with status 503",
+            int,
+            least=1,
+        ),
+        option(
+            "--watchdog-timeout",
+            "engine.schedule.watchdog_timeout",
+            "seconds a step may take before the engine exits",
+            float,
+            above=0,
+        ),
+    ),
+)
+
+BACKENDS = Group(
+    "backends",
+    (
+        option("--attention-backend", "engine.backends.attention", "attention backend", component="attention"),
+        option("--kernels", "engine.backends.kernels", "set of kernels", component="kernels"),
+        option(
+            "--random-seed", "engine.random_seed", "seed of sampling and random weights", int, least=0, most=MOST_SEED
+        ),
+    ),
+)
+
+WATCHING = Group(
+    "logs and metrics",
+    (
+        option("--log-level", "engine.log_level", "least severe message shown", choices=LOG_LEVELS),
+        option(
+            "--decode-log-interval",
+            "engine.schedule.log_interval",
+            "decode steps between two progress lines",
+            int,
+            least=1,
+        ),
+        option("--log-requests", "log_requests", "log every request", bool),
+        option("--enable-cache-report", "enable_cache_report", "report cached prompt tokens in usage", bool),
+        option("--enable-metrics", None, "accepted for compatibility: metrics are always on", bool),
+        option(
+            "--observer",
+            "observers",
+            "also load an observer that is off by default; repeatable",
+            tuple,
+            component="observer",
+        ),
+    ),
+)
+
+GROUPS = (MODEL, HTTP, MEMORY, BACKENDS, WATCHING)
+
+
+def options() -> Iterator[Option]:
+    """Every option, in the order of ``--help``."""
+    for group in GROUPS:
+        yield from group.options
+
+
+def by_key() -> Mapping[str, Option]:
+    """Every accepted YAML key -> its option."""
+    return {key: one for one in options() for key in one.keys}
+
+
+def field_of(config: ServerConfig, path: str) -> Any:
+    """The value at ``path``, e.g. ``"engine.cache.page_size"``."""
+    found: Any = config
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def _key(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")

@@ -1,0 +1,92 @@
+"""Loads what a plugin declares and says what does not keep its contract."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sglang_plug.config import ConfigError
+from sglang_plug.plugins import Component, import_target
+
+CONTRACTS = {
+    "model": "sglang_plug.model:Model",
+    "attention": "sglang_plug.attention:AttentionBackend",
+    "prefix-cache": "sglang_plug.cache:PrefixCache",
+    "observer": "sglang_plug.policy:Observer",
+}
+"""Kind -> the class that a target must be a subclass of."""
+METHODS = {"eviction": ("rank",), "schedule": ("order",), "command": ("arguments", "run")}
+"""Kind -> what a target must be able to do."""
+KERNELS = "sglang_plug.kernels:Kernels"
+
+
+def check_component(component: Component) -> list[str]:
+    """Problems of a component that is available here: its target, its contract, its settings."""
+    problems: list[str] = []
+    for check in (_check_target, _check_settings):
+        try:
+            problems += check(component)
+        except ConfigError as error:
+            problems.append(str(error))
+        except Exception as error:  # a plugin's own code runs here
+            problems.append(f"{component}: {type(error).__name__}: {error}")
+    return problems
+
+
+def settings_of(component: Component) -> list[tuple[str, str, str]]:
+    """``(name, type, default)`` of every setting; the default is empty where a value must be given.
+
+    Raises what importing the settings class raises.
+    """
+    if component.spec.settings is None:
+        return []
+    return [
+        (item.name, item.type.__name__ if type(item.type) is type else str(item.type), _default(item))
+        for item in dataclasses.fields(import_target(component.spec.settings))
+    ]
+
+
+def _check_target(component: Component) -> Iterator[str]:
+    kind, where = component.spec.kind, component.spec.target
+    base = import_target(CONTRACTS[kind]) if kind in CONTRACTS else None
+    target = component.load(base)
+    for name in METHODS.get(kind, ()):
+        if not callable(getattr(target, name, None)):
+            yield f"{component}: {where!r} has no method {name!r}"
+    if kind == "kernels":
+        yield from _check_kernels(component, target)
+    elif kind not in METHODS and not callable(target):
+        yield f"{component}: {where!r} cannot be called"
+
+
+def _check_kernels(component: Component, target: Any) -> Iterator[str]:
+    contract = import_target(KERNELS)
+    found = target() if callable(target) and not isinstance(target, contract) else target
+    if not isinstance(found, contract):
+        yield f"{component}: {component.spec.target!r} is not a Kernels, but {type(found).__name__}"
+
+
+def _check_settings(component: Component) -> Iterator[str]:
+    if component.spec.settings is None:
+        return
+    kind = import_target(component.spec.settings)
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+        yield f"{component}: settings {component.spec.settings!r} must be a dataclass"
+        return
+    required = [item.name for item in dataclasses.fields(kind) if _has_no_default(item)]
+    if set(required) <= component.given.keys():
+        component.settings()
+
+
+def _has_no_default(item: dataclasses.Field[Any]) -> bool:
+    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+
+
+def _default(item: dataclasses.Field[Any]) -> str:
+    if item.default is not dataclasses.MISSING:
+        return repr(item.default)
+    if item.default_factory is dataclasses.MISSING:
+        return ""
+    make: Callable[[], Any] = item.default_factory
+    return repr(make())

@@ -1,0 +1,70 @@
+"""What all bodies have in common: strict numbers, and fields that would silently do nothing refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from sglang_plug_api.errors import ApiError
+
+MAX_NAME = 256
+MAX_TOKENS_IN_LIST = 1 << 22
+INT64 = 1 << 63
+
+NOT_YET = "is not supported by this server"
+MISPLACED: Mapping[str, str] = {
+    "guided_json": "use response_format with type json_schema",
+    "guided_regex": "use regex",
+    "guided_choice": "use regex with alternatives",
+    "guided_grammar": "use ebnf",
+    "guided_decoding_backend": "the grammar backend is chosen by the server",
+    "guided_whitespace_pattern": "whitespace is bounded by the server",
+    "structured_outputs": "use response_format, regex or ebnf",
+    "chat_template": "templates in requests are refused; start the server with --chat-template",
+    "use_beam_search": "beam search is not supported; use n with temperature",
+    "beam_width": "beam search is not supported; use n with temperature",
+    "length_penalty": "beam search is not supported",
+    "bad_words": "use logit_bias",
+    "allowed_token_ids": "use logit_bias",
+    "prompt_logprobs": "use echo with logprobs on /v1/completions, or logprob_start_len on /generate",
+    "custom_logit_processor": "code in requests is refused; install a plugin",
+    "max_length": "use max_tokens (max_new_tokens on /generate)",
+    "truncate_prompt_tokens": "shorten the prompt before sending it",
+    "lora_path": "adapters are not supported",
+}
+"""Top-level fields of other servers that change the output: ignoring one would be a silent error."""
+
+
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not true or false")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_no_bool)]
+Integer = Annotated[int, BeforeValidator(_no_bool), Field(ge=-INT64, lt=INT64)]
+TokenId = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, lt=INT64)]
+Name = Annotated[str, Field(max_length=MAX_NAME)]
+
+
+class RequestBody(BaseModel):
+    """A JSON object; unknown fields pass unless they are known to mean something elsewhere."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False, protected_namespaces=())
+
+    @model_validator(mode="after")
+    def _refuse_misplaced(self) -> RequestBody:
+        for name in self.model_extra or {}:
+            remedy = MISPLACED.get(name)
+            if remedy is not None and self.model_extra and self.model_extra[name] not in (None, False):
+                raise ValueError(f"{name!r} would have no effect here: {remedy}")
+        return self
+
+
+def refuse(body: RequestBody, *names: str, remedy: str = "") -> None:
+    """Refuse fields that this server cannot honour yet, if they are set to anything. Raises ``ApiError``."""
+    for name in names:
+        if getattr(body, name) not in (None, False, [], {}, ""):
+            raise ApiError(f"{name} {NOT_YET}" + (f"; {remedy}" if remedy else ""), param=name)

@@ -1,0 +1,126 @@
+"""Bodies of the native routes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
+
+from .base import Integer, Name, Number, RequestBody, TokenId
+
+MAX_TOP_LOGPROBS = 1024
+MAX_BATCH = 65536
+
+
+class SamplingBody(RequestBody):
+    """``sampling_params``."""
+
+    max_new_tokens: Integer | None = Field(None, ge=0)
+    min_new_tokens: Integer | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    temperature: Number | None = Field(None, ge=0)
+    top_p: Number | None = None
+    top_k: Integer | None = None
+    min_p: Number | None = None
+    frequency_penalty: Number | None = None
+    presence_penalty: Number | None = None
+    repetition_penalty: Number | None = None
+    logit_bias: dict[str, Number] | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    no_stop_trim: bool | None = None
+    n: Integer | None = Field(None, ge=1)
+    seed: Integer | None = None
+    sampling_seed: Integer | None = None
+    json_schema: str | dict[str, Any] | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    structural_tag: str | dict[str, Any] | None = None
+    stop_regex: str | list[str] | None = None
+    custom_params: dict[str, Any] | None = None
+
+    def sampling(self) -> dict[str, Any]:
+        """What was given."""
+        given = {name: value for name in type(self).model_fields if (value := getattr(self, name)) is not None}
+        if "sampling_seed" in given:
+            given.setdefault("seed", given.pop("sampling_seed"))
+        return given
+
+
+class GenerateBody(RequestBody):
+    """``POST /generate``: one prompt, or a batch of them with every other field a value or a list of as many."""
+
+    text: str | list[str] | None = None
+    input_ids: list[TokenId] | list[list[TokenId]] | None = None
+    input_embeds: Any = None
+    image_data: Any = None
+    audio_data: Any = None
+    video_data: Any = None
+    sampling_params: SamplingBody | list[SamplingBody] | None = None
+    rid: Name | list[Name] | None = None
+    stream: bool = False
+    incremental: bool = False
+    """Each event has only the new text; by default it has all of it so far."""
+    return_logprob: bool | list[bool] | None = None
+    logprob_start_len: Integer | list[Integer] | None = None
+    top_logprobs_num: Integer | list[Integer] | None = None
+    token_ids_logprob: list[TokenId] | list[list[TokenId]] | None = None
+    return_text_in_logprobs: bool = False
+    return_hidden_states: bool | None = None
+    priority: Integer | None = None
+    cache_salt: Name | None = None
+    extra_key: Name | None = None
+
+    @field_validator("top_logprobs_num")
+    @classmethod
+    def _bounded(cls, value: int | list[int] | None) -> int | list[int] | None:
+        for one in value if isinstance(value, list) else (value,):
+            if one is not None and not 0 <= one <= MAX_TOP_LOGPROBS:
+                raise ValueError(f"must be between 0 and {MAX_TOP_LOGPROBS}")
+        return value
+
+    @model_validator(mode="after")
+    def _one_input(self) -> GenerateBody:
+        if (self.text is None) == (self.input_ids is None):
+            raise ValueError("Either text, input_ids or input_embeds should be provided.")
+        if self.input_ids is not None and (not self.input_ids or [] in self.input_ids):
+            raise ValueError("input_ids cannot be empty.")
+        if self.text is not None and (not self.text or "" in self._texts()):
+            raise ValueError("text cannot be empty.")
+        if self.is_batch and self.size > MAX_BATCH:
+            raise ValueError(f"at most {MAX_BATCH} prompts are allowed, got {self.size}")
+        return self
+
+    def _texts(self) -> list[str]:
+        return self.text if isinstance(self.text, list) else [self.text or ""]
+
+    @property
+    def is_batch(self) -> bool:
+        """True if the answer is a list."""
+        if self.text is not None:
+            return isinstance(self.text, list)
+        return isinstance((self.input_ids or [0])[0], list)
+
+    @property
+    def size(self) -> int:
+        """Number of prompts."""
+        inputs: list[Any] = [self.text if self.text is not None else self.input_ids]
+        return len(inputs[0]) if self.is_batch else 1
+
+    def inputs(self) -> list[str] | list[list[int]]:
+        """One entry for each prompt."""
+        found: Any = self.text if self.text is not None else self.input_ids
+        return found if self.is_batch else [found]
+
+    def each(self, name: str) -> list[Any]:
+        """A field's value for each prompt. Raises ``ValueError`` if a list has another length."""
+        value = getattr(self, name)
+        nested = name == "token_ids_logprob"
+        listed = isinstance(value, list) and (not nested or (bool(value) and isinstance(value[0], list)))
+        if not listed:
+            return [value] * self.size
+        if len(value) != self.size:
+            raise ValueError(f"{name} has {len(value)} entries for {self.size} prompts")
+        return list(value)

@@ -1,0 +1,191 @@
+"""Bodies of the OpenAI routes, with the extensions that SGLang's clients use."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from .base import Integer, Name, Number, RequestBody, TokenId
+
+MAX_TOP_LOGPROBS = 20
+MAX_MESSAGES = 16384
+
+RENAMED = {"min_tokens": "min_new_tokens", "include_stop_str_in_output": "no_stop_trim"}
+SAMPLING = (
+    "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
+    "stop", "stop_token_ids", "min_tokens", "ignore_eos", "skip_special_tokens", "no_stop_trim",
+    "include_stop_str_in_output", "logit_bias", "seed", "n",
+)  # fmt: skip
+
+
+class StreamOptions(RequestBody):
+    """``stream_options``."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class GenerationBody(RequestBody):
+    """Fields of both chat and completions."""
+
+    model: Name | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    n: Integer | None = Field(None, ge=1)
+    temperature: Number | None = Field(None, ge=0)
+    top_p: Number | None = None
+    top_k: Integer | None = None
+    min_p: Number | None = None
+    frequency_penalty: Number | None = None
+    presence_penalty: Number | None = None
+    repetition_penalty: Number | None = None
+    max_tokens: Integer | None = Field(None, ge=0)
+    min_tokens: Integer | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    no_stop_trim: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    logit_bias: dict[str, Number] | None = None
+    seed: Integer | None = None
+    rid: Name | None = None
+    request_id: Name | None = None
+    priority: Integer | None = None
+    cache_salt: Name | None = None
+    extra_key: Name | None = None
+    user: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    response_format: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _stream_options_need_stream(self) -> GenerationBody:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options is only allowed when stream is true")
+        return self
+
+    def sampling(self) -> dict[str, Any]:
+        """What was given, in native names."""
+        given = {RENAMED.get(name, name): value for name in SAMPLING if (value := getattr(self, name)) is not None}
+        limit = self.token_limit()
+        if limit is not None:
+            given["max_new_tokens"] = limit
+        return given
+
+    def token_limit(self) -> int | None:
+        """Most tokens to generate."""
+        return self.max_tokens
+
+    @property
+    def usage_in_stream(self) -> bool:
+        """Whether a last event tells the usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def usage_in_chunks(self) -> bool:
+        """Whether every event tells the usage so far."""
+        return self.stream_options is not None and self.stream_options.continuous_usage_stats
+
+    @property
+    def salt(self) -> str:
+        """What separates this request's prefixes from others'."""
+        return self.cache_salt or self.extra_key or ""
+
+
+class Message(RequestBody):
+    """One message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """As chat templates want it: parts of text joined, unset fields left out."""
+        message = self.model_dump(exclude_none=True)
+        message["content"] = _text_of(self.content)
+        return message
+
+
+def _text_of(content: str | list[dict[str, Any]] | None) -> str:
+    if not isinstance(content, list):
+        return content or ""
+    return "\n".join(str(part["text"]) for part in content)
+
+
+class ChatBody(GenerationBody):
+    """``POST /v1/chat/completions``."""
+
+    messages: Annotated[list[Message], Field(max_length=MAX_MESSAGES)]
+    max_completion_tokens: Integer | None = Field(None, ge=0)
+    logprobs: bool | None = False
+    top_logprobs: Integer | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+    @field_validator("messages")
+    @classmethod
+    def _check_messages(cls, messages: list[Message]) -> list[Message]:
+        if not messages:
+            raise ValueError("Messages cannot be empty.")
+        for index, message in enumerate(messages):
+            for part in message.content if isinstance(message.content, list) else ():
+                if part.get("type") != "text" or not isinstance(part.get("text"), str):
+                    raise ValueError(
+                        f"message {index} has a content part of type {str(part.get('type'))[:40]!r}; "
+                        "this model takes text parts only"
+                    )
+        return messages
+
+    @model_validator(mode="after")
+    def _top_needs_logprobs(self) -> ChatBody:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs to be true")
+        return self
+
+    def token_limit(self) -> int | None:
+        """The newer name wins."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+
+Prompt = str | list[str] | list[TokenId] | list[list[TokenId]]
+
+
+class CompletionBody(GenerationBody):
+    """``POST /v1/completions``."""
+
+    prompt: Prompt
+    echo: bool | None = False
+    logprobs: Integer | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    best_of: Integer | None = None
+    suffix: str | None = None
+
+    @field_validator("prompt")
+    @classmethod
+    def _check_prompt(cls, prompt: Prompt) -> Prompt:
+        if not prompt or (isinstance(prompt, list) and any(one in ("", []) for one in prompt)):
+            raise ValueError("Prompt cannot be empty")
+        return prompt
+
+    @model_validator(mode="after")
+    def _check_legacy(self) -> CompletionBody:
+        if self.best_of not in (None, 1, self.n or 1):
+            raise ValueError("best_of is not supported; use n")
+        if self.suffix:
+            raise ValueError("suffix is not supported by this model")
+        return self
+
+    def prompts(self) -> list[str] | list[list[int]]:
+        """One entry for each prompt."""
+        prompt = self.prompt
+        if isinstance(prompt, str):
+            return [prompt]
+        if isinstance(prompt[0], int):
+            return [prompt]
+        return prompt

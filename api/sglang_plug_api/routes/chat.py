@@ -1,0 +1,129 @@
+"""``POST /v1/chat/completions``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from sglang_plug import LogprobOptions
+from sglang_plug_api.bodies import read_body, takes
+from sglang_plug_api.choices import (
+    Envelope,
+    Usage,
+    complete_all,
+    finish_reason,
+    make_jobs,
+    matched_stop,
+    refuse_constraints,
+    request_id,
+    stream_all,
+)
+from sglang_plug_api.errors import ApiError, json_response
+from sglang_plug_api.logprobs import for_chat
+from sglang_plug_api.protocol.base import refuse
+from sglang_plug_api.protocol.openai import ChatBody
+from sglang_plug_api.streaming import EventStream, first_of, unless_disconnected
+from sglang_plug_api.text import Job, Piece, TextEngine
+
+RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "raise_exception"})
+"""Template variables that ``chat_template_kwargs`` cannot set."""
+
+
+def build(engine: TextEngine) -> APIRouter:
+    """The route."""
+    router = APIRouter(tags=["OpenAI"])
+
+    @takes(router, "/v1/chat/completions", ChatBody, summary="Chat completion")
+    async def chat(request: Request) -> Response:
+        body = await read_body(request, ChatBody)
+        call = await _Call.prepare(engine, body)
+        if body.stream:
+            return EventStream(await first_of(call.events()), {"x-request-id": call.id})
+        return await unless_disconnected(request, call.answer())
+
+    return router
+
+
+class _Call:
+    """One chat request."""
+
+    def __init__(self, engine: TextEngine, body: ChatBody, id: str, tokens: Sequence[int], jobs: list[Job]) -> None:
+        self.id = id
+        self._engine, self._body, self._jobs = engine, body, jobs
+        self._usage = Usage(engine, [tokens], len(jobs))
+
+    @classmethod
+    async def prepare(cls, engine: TextEngine, body: ChatBody) -> _Call:
+        """Render, tokenise and check. Raises ``ApiError``."""
+        engine.check_model(body.model)
+        refuse_constraints(body)
+        if body.tool_choice not in (None, "none", "auto") and not body.tools:
+            raise ApiError(f"Tools cannot be empty if tool choice is set to {body.tool_choice!r}.", param="tool_choice")
+        if body.tool_choice != "none":
+            refuse(body, "tools", remedy="no tool-call parser is installed")
+        id = request_id(body)
+        tokens = await engine.encode_chat(
+            [message.plain() for message in body.messages],
+            add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
+            continue_final_message=body.continue_final_message,
+            variables=_variables(body),
+        )
+        sampling = engine.defaults.complete(body.sampling(), len(tokens), None)
+        logprobs = LogprobOptions(top=body.top_logprobs or 0) if body.logprobs else None
+        return cls(engine, body, id, tokens, make_jobs(engine, body, [tokens], [sampling], logprobs, id))
+
+    async def answer(self) -> Response:
+        """The whole answer."""
+        pieces = await complete_all(self._engine, self._jobs)
+        choices = []
+        for index, piece in enumerate(pieces):
+            self._usage.add(index, piece)
+            message = {"role": "assistant", "content": piece.text, "reasoning_content": None, "tool_calls": None}
+            choices.append({"index": index, "message": message, **self._ending(piece)})
+        envelope = Envelope(self._engine, self._body, self.id, "chat.completion")
+        return json_response(envelope(choices, self._usage.report()), headers={"x-request-id": self.id})
+
+    async def events(self) -> AsyncGenerator[dict[str, Any], None]:
+        """Chunks: the role, the text as it comes, the ending, and the usage if wanted."""
+        envelope = Envelope(self._engine, self._body, self.id, "chat.completion.chunk")
+        started = set[int]()
+        async with contextlib.aclosing(stream_all(self._engine, self._jobs)) as pieces:
+            async for index, piece in pieces:
+                self._usage.add(index, piece)
+                usage = self._usage.report() if self._body.usage_in_chunks else None
+                if index not in started:
+                    started.add(index)
+                    yield envelope([_chunk(index, {"role": "assistant", "content": ""})], usage)
+                if piece.text or piece.logprobs:
+                    chunk = _chunk(index, {"content": piece.text}, logprobs=self._logprobs(piece))
+                    yield envelope([chunk], usage)
+                if piece.ending is not None:
+                    ending = {"finish_reason": finish_reason(piece), "matched_stop": matched_stop(piece)}
+                    yield envelope([{**_chunk(index, {}), **ending}], usage)
+        if self._body.usage_in_stream:
+            yield envelope([], self._usage.report())
+
+    def _ending(self, piece: Piece) -> dict[str, Any]:
+        return {
+            "logprobs": self._logprobs(piece),
+            "finish_reason": finish_reason(piece),
+            "matched_stop": matched_stop(piece),
+        }
+
+    def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
+        return for_chat(piece.logprobs, self._engine.tokenizer) if self._body.logprobs else None
+
+
+def _chunk(index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None, "matched_stop": None}
+
+
+def _variables(body: ChatBody) -> dict[str, Any]:
+    given = body.chat_template_kwargs or {}
+    for name in given:
+        if name in RESERVED:
+            raise ApiError(f"chat_template_kwargs cannot set {name!r}", param="chat_template_kwargs")
+    return given

@@ -1,0 +1,31 @@
+"""``POST /generate``."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from sglang_plug_api.bodies import read_body, takes
+from sglang_plug_api.errors import json_response
+from sglang_plug_api.native import Generation
+from sglang_plug_api.protocol.native import GenerateBody
+from sglang_plug_api.streaming import EventStream, first_of, unless_disconnected
+from sglang_plug_api.text import TextEngine
+
+
+def build(engine: TextEngine) -> APIRouter:
+    """The route."""
+    router = APIRouter(tags=["native"])
+
+    @takes(router, "/generate", GenerateBody, methods=["POST", "PUT"], summary="Generate from text or token ids")
+    async def generate(request: Request) -> Response:
+        body = await read_body(request, GenerateBody)
+        generation = await Generation.prepare(engine, body)
+        if body.stream:
+            return EventStream(await first_of(generation.events()))
+
+        async def answer() -> Response:
+            return json_response(await generation.answer())
+
+        return await unless_disconnected(request, answer())
+
+    return router

@@ -1,0 +1,103 @@
+"""What is served, by what, and with which plugins."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from sglang_plug import __version__
+from sglang_plug_api.errors import json_response
+from sglang_plug_api.text import TextEngine
+
+logger = logging.getLogger(__name__)
+
+SECRET = frozenset({"api_key", "admin_api_key"})
+DEPRECATED = "Endpoint '/get_%s' is deprecated and will be removed in a future version. Please use '/%s' instead."
+
+
+def build(engine: TextEngine) -> APIRouter:
+    """The routes."""
+    router = APIRouter(tags=["operations"])
+
+    @router.get("/model_info", summary="The model")
+    async def model_info() -> Response:
+        return json_response({**_basic(engine), **_details(engine)})
+
+    @router.get("/get_model_info", summary="The model, in exactly the keys of earlier servers", deprecated=True)
+    async def get_model_info() -> Response:
+        logger.warning(DEPRECATED, "model_info", "model_info")
+        return json_response(_basic(engine))
+
+    @router.get("/server_info", summary="Configuration, limits, components and plugins")
+    async def server_info() -> Response:
+        return json_response(await _server_info(engine))
+
+    @router.get("/get_server_info", summary="As /server_info", deprecated=True)
+    async def get_server_info() -> Response:
+        logger.warning(DEPRECATED, "server_info", "server_info")
+        return json_response(await _server_info(engine))
+
+    @router.get("/plugins", summary="Plugins and what they declare")
+    async def plugins() -> Response:
+        return json_response(engine.plugins)
+
+    return router
+
+
+def _basic(engine: TextEngine) -> dict[str, Any]:
+    info, config = engine.info, engine.config
+    return {
+        "model_path": info["model_path"],
+        "tokenizer_path": config.tokenizer_path or info["model_path"],
+        "is_generation": "generate" in info["tasks"],
+        "preferred_sampling_params": dict(config.preferred_sampling_params) or None,
+        "weight_version": config.weight_version,
+        "has_image_understanding": False,
+        "has_audio_understanding": False,
+        "model_type": info["model_type"],
+        "architectures": [info["architecture"]],
+    }
+
+
+def _details(engine: TextEngine) -> dict[str, Any]:
+    info = engine.info
+    return {
+        "served_model_name": engine.model_name,
+        "tasks": info["tasks"],
+        "context_length": info["context_length"],
+        "vocab_size": info["vocab_size"],
+        "dtype": info["dtype"],
+        "device": info["device"],
+    }
+
+
+async def _server_info(engine: TextEngine) -> dict[str, Any]:
+    """One flat object: options under their names, then limits, load, components and plugins."""
+    live = await engine.client.control("info")
+    return {
+        "version": __version__,
+        **_flat(engine.config),
+        **live,
+        "served_model_name": engine.model_name,
+        "max_total_num_tokens": live["max_total_tokens"],
+        "plugins": engine.plugins,
+    }
+
+
+def _flat(options: Any) -> dict[str, Any]:
+    """A configuration's fields with its sections dissolved; plugin options stay together."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if field.name in SECRET:
+            value = None if value is None else "********"
+        if field.name == "plugins":
+            found["plugin_options"] = dataclasses.asdict(value)
+        elif dataclasses.is_dataclass(value):
+            found.update(_flat(value))
+        else:
+            found[field.name] = dict(value) if hasattr(value, "items") else value
+    return found

@@ -1,0 +1,36 @@
+"""``GET /v1/models``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from sglang_plug_api.errors import json_response
+from sglang_plug_api.text import TextEngine, unknown_model
+
+
+def build(engine: TextEngine) -> APIRouter:
+    """The routes."""
+    router = APIRouter(tags=["OpenAI"])
+    card: dict[str, Any] = {
+        "id": engine.model_name,
+        "object": "model",
+        "created": engine.started,
+        "owned_by": "sglang-plug",
+        "root": engine.model_name,
+        "parent": None,
+        "max_model_len": engine.info["context_length"],
+    }
+
+    @router.get("/v1/models", summary="The served model")
+    async def models() -> Response:
+        return json_response({"object": "list", "data": [card]})
+
+    @router.get("/v1/models/{model:path}", summary="One model")
+    async def model(model: str) -> Response:
+        if model != engine.model_name:
+            raise unknown_model(model, engine.model_name)
+        return json_response(card)
+
+    return router

@@ -1,0 +1,219 @@
+"""``sglang-plug serve``: start the engine, serve HTTP, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from sglang_plug import ConfigError, Facts, Observer, ObserverSpec, Plugins, Tokenizer, TokenizerSource
+from sglang_plug.engine.client import EngineClient, EngineError
+from sglang_plug.engine.process import ProcessClient
+
+from .app import build_app
+from .config import ServerConfig
+from .middleware import GateState
+from .plugin_table import plugin_table
+from .text import Job, TextEngine
+
+logger = logging.getLogger(__name__)
+
+FAILED_EXIT = 1
+BACKLOG = 2048
+POLL = 0.05
+WARM_UP = "The capital city of France is"
+WARM_UP_TOKENS = 8
+GRACE = 1
+"""Seconds for answers to leave once the requests are done."""
+
+
+def serve(config: ServerConfig, plugins: Plugins) -> int:
+    """Serve until told to stop; returns the exit code. Raises ``ConfigError`` before anything is served."""
+    level = config.engine.log_level.upper()
+    logging.basicConfig(level=level, format="[%(asctime)s] %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
+    for failure in plugins.failures:
+        logger.warning("%s", failure)
+    return asyncio.run(_serve(config, plugins))
+
+
+async def _serve(config: ServerConfig, plugins: Plugins) -> int:
+    with _bind(config) as listener:  # before the weights are loaded: a taken port is told at once
+        client = ProcessClient(config.engine, plugins)
+        try:
+            info = await client.start()
+        except EngineError as error:
+            logger.critical("the engine did not start: %s", error)
+            return FAILED_EXIT
+        try:
+            engine = assemble(config, plugins, client, info)
+            return await _Server(config, plugins, engine, listener).run()
+        finally:
+            await client.close()
+
+
+def assemble(config: ServerConfig, plugins: Plugins, client: EngineClient, info: Mapping[str, Any]) -> TextEngine:
+    """The text side of a started engine: tokenizer, observers, plugin table."""
+    tokenizer = None if config.skip_tokenizer_init else load_tokenizer(config, plugins, info)
+    observers = load_observers(config, plugins)
+    engine = TextEngine(config, client, info, tokenizer, observers=observers, plugins=plugin_table(plugins))
+    facts = {**info, "served_model_name": engine.model_name, "log_interval": config.engine.schedule.log_interval}
+    for observer in observers.values():
+        observer.on_start(facts)
+        client.on_step(observer.on_step)
+    return engine
+
+
+def load_tokenizer(config: ServerConfig, plugins: Plugins, info: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer that fits the model. Raises ``ConfigError``."""
+    component = plugins.resolve("tokenizer", config.tokenizer_mode, Facts(device=str(info["device"])))
+    path = Path(config.tokenizer_path or info["checkpoint_path"])
+    if not path.is_dir():
+        raise ConfigError(f"--tokenizer-path {str(path)!r} is not a folder")
+    tokenizer: Tokenizer = component.load()(TokenizerSource(path=path, chat_template=config.chat_template))
+    if tokenizer.vocab_size > info["vocab_size"]:
+        logger.warning(
+            "the tokenizer has %d tokens, the model only %d; tokens beyond are refused",
+            tokenizer.vocab_size,
+            info["vocab_size"],
+        )
+    return tokenizer
+
+
+def load_observers(config: ServerConfig, plugins: Plugins) -> dict[str, Observer]:
+    """Every observer that is on by default or named. Raises ``ConfigError``."""
+    for name in config.observers:
+        plugins.get("observer", name)
+    found: dict[str, Observer] = {}
+    for name in plugins.names("observer"):
+        component = plugins.get("observer", name)
+        assert isinstance(component.spec, ObserverSpec)
+        if component.spec.enabled or name in config.observers:
+            target, settings = component.load(Observer), component.settings()
+            found[name] = target() if settings is None else target(settings)
+    return found
+
+
+class _Server:
+    """Runs uvicorn beside the engine until a signal or the engine's end."""
+
+    def __init__(self, config: ServerConfig, plugins: Plugins, engine: TextEngine, listener: socket.socket) -> None:
+        self._config, self._engine, self._listener = config, engine, listener
+        self._gate = GateState()
+        app = build_app(engine, plugins, self._gate)
+        self._uvicorn = _Uvicorn(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=config.engine.log_level.lower() in ("info", "debug"),
+                backlog=BACKLOG,
+                timeout_graceful_shutdown=GRACE,
+                server_header=False,
+            ),
+            self._stop,
+        )
+        self._stopping: asyncio.Task[None] | None = None
+        self._code = 0
+
+    async def run(self) -> int:
+        """Serve; returns the exit code."""
+        watch = asyncio.create_task(self._watch_engine())
+        ready = asyncio.create_task(self._announce())
+        try:
+            await self._uvicorn.serve(sockets=[self._listener])
+        finally:
+            for task in (watch, ready):
+                task.cancel()
+            await asyncio.gather(watch, ready, return_exceptions=True)
+            for observer in self._engine.observers.values():
+                observer.on_stop()
+        return self._code
+
+    def _stop(self) -> None:
+        """Refuse what is new, wait for what is in flight, then end; a second signal ends at once."""
+        if self._stopping is not None:
+            self._uvicorn.should_exit = self._uvicorn.force_exit = True
+            return
+        logger.info("Shutting down: %d requests in flight", self._gate.in_flight)
+        self._gate.closing = True
+        self._stopping = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        try:
+            async with asyncio.timeout(self._config.drain_timeout):
+                while self._gate.in_flight:
+                    await asyncio.sleep(POLL)
+        except TimeoutError:
+            logger.warning("%d requests did not end in time and are aborted", self._gate.in_flight)
+        self._uvicorn.should_exit = True
+
+    async def _watch_engine(self) -> None:
+        reason = await self._engine.client.wait_failed()
+        logger.critical("The engine failed: %s", reason)
+        self._code = FAILED_EXIT
+        await asyncio.sleep(GRACE)  # requests in flight get their error, probes their 503
+        self._uvicorn.should_exit = True
+
+    async def _announce(self) -> None:
+        while not self._uvicorn.started:
+            await asyncio.sleep(POLL)
+        try:
+            if not self._config.skip_server_warmup:
+                await _warm_up(self._engine)
+        except Exception as error:
+            logger.warning("the warm-up request failed: %s", error)
+        logger.info("The server is fired up and ready to roll!")
+        print(_ready_text(self._engine, self._listener), flush=True)
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals to us: new requests get an answer while old ones finish."""
+
+    def __init__(self, config: uvicorn.Config, stop: Any) -> None:
+        super().__init__(config)
+        self._stop = stop
+        self._loop = asyncio.get_running_loop()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Called in the signal handler."""
+        self._loop.call_soon_threadsafe(self._stop)
+
+
+async def _warm_up(engine: TextEngine) -> None:
+    tokens = await engine.encode(WARM_UP) if engine.has_text else [0]
+    sampling = engine.defaults.complete({"temperature": 0.0}, len(tokens), WARM_UP_TOKENS)
+    await engine.complete(Job(tokens=tokens, sampling=sampling))
+    with contextlib.suppress(Exception):
+        await engine.client.control("flush_cache")
+
+
+def _bind(config: ServerConfig) -> socket.socket:
+    """A socket on the wanted address, not listening yet. Raises ``ConfigError`` if it is taken."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {config.host}:{config.port}: {error}; choose another --port") from error
+    return listener
+
+
+def _ready_text(engine: TextEngine, listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    url = f"http://{shown}:{port}"
+    lines = [f"sglang-plug serves {engine.model_name} at {url}"]
+    if engine.has_text and "generate" in engine.info["tasks"]:
+        body = '{"messages": [{"role": "user", "content": "What is the capital of France?"}]}'
+        key = " -H 'Authorization: Bearer YOUR_KEY'" if engine.config.api_key else ""
+        lines.append(f"Try:\n  curl -s {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'")
+    return "\n".join(lines)

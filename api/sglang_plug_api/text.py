@@ -1,0 +1,317 @@
+"""Text in, text out: the API's side of the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from sglang_plug import (
+    AUTO,
+    LogprobOptions,
+    Observer,
+    Output,
+    Request,
+    RequestEvent,
+    TemplateError,
+    Tokenizer,
+    TokenLogprob,
+)
+from sglang_plug.engine.client import EngineClient
+
+from .config import ServerConfig
+from .errors import SHOWN, ApiError
+from .sampling import Sampling, SamplingDefaults
+from .stops import StopMatcher
+
+logger = logging.getLogger(__name__)
+
+INLINE_CHARACTERS = 2048
+"""Longer texts are tokenised in a thread."""
+MAX_ID_CHARACTERS = 256
+
+
+def new_id() -> str:
+    """A request id: 32 hexadecimal digits."""
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One sequence to generate."""
+
+    tokens: Sequence[int]
+    sampling: Sampling
+    id: str = field(default_factory=new_id)
+    logprobs: LogprobOptions | None = None
+    priority: int = 0
+    salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why an output ended: ``stop``, ``length`` or ``abort``; ``matched`` is the stop token or string."""
+
+    reason: str
+    matched: int | str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What came of a job since its last piece."""
+
+    text: str
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...]
+    prompt_logprobs: tuple[TokenLogprob, ...]
+    ending: Ending | None
+    completion_tokens: int
+    """In all."""
+    cached_tokens: int
+    retractions: int
+
+
+class TextEngine:
+    """What routes are built with: the model in terms of text, and what is known of it.
+
+    Args:
+        config: the server's configuration.
+        client: the engine, started.
+        info: what the engine said of itself.
+        tokenizer: ``None`` if the server was told to do without.
+        observers: by name, as loaded.
+        plugins: the table that ``/plugins`` shows.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        client: EngineClient,
+        info: Mapping[str, Any],
+        tokenizer: Tokenizer | None,
+        *,
+        observers: Mapping[str, Observer] | None = None,
+        plugins: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.config, self.client, self.info = config, client, info
+        self.observers, self.plugins = dict(observers or {}), dict(plugins or {})
+        self._tokenizer = tokenizer
+        self._watchers = tuple(self.observers.values())
+        self.defaults = SamplingDefaults(config, info, tokenizer.eos_token_ids if tokenizer else ())
+        self.model_name = config.served_model_name or _model_name(config, info)
+        self.started = int(time.time())
+        self.in_flight = 0
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Raises ``ApiError`` if the server runs with ``--skip-tokenizer-init``."""
+        if self._tokenizer is None:
+            raise ApiError("the server runs with --skip-tokenizer-init: send input_ids, and decode output_ids yourself")
+        return self._tokenizer
+
+    @property
+    def has_text(self) -> bool:
+        """False under ``--skip-tokenizer-init``."""
+        return self._tokenizer is not None
+
+    def check_model(self, name: str | None) -> None:
+        """Under ``--strict-model-name``, refuse requests for another model. Raises ``ApiError``."""
+        if self.config.strict_model_name and name not in (None, self.model_name):
+            raise unknown_model(name, self.model_name)
+
+    async def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Tokens of ``text``."""
+        tokenizer = self.tokenizer
+        if len(text) <= INLINE_CHARACTERS:
+            return tokenizer.encode(text, special=special)
+        return await asyncio.to_thread(tokenizer.encode, text, special=special)
+
+    async def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
+        """Tokens of the prompt that the chat template makes; ``options`` as in ``Tokenizer.chat``."""
+        tokenizer = self.tokenizer
+
+        def render() -> list[int]:
+            return tokenizer.encode(tokenizer.chat(messages, **options), special=False)
+
+        try:
+            return await asyncio.to_thread(render)
+        except TemplateError as error:
+            raise ApiError(str(error), param="messages") from None
+
+    def expand(self, jobs: Sequence[Job]) -> list[Job]:
+        """A job for each of the ``n`` outputs of each prompt. Raises ``ApiError`` if they are too many."""
+        total = sum(job.sampling.n for job in jobs)
+        if total > self.config.max_sequences_per_request:
+            raise ApiError(
+                f"the request asks for {total} sequences (prompts times n); "
+                f"the most is {self.config.max_sequences_per_request}",
+                param="n",
+            )
+        return [_numbered(job, index) for job in jobs for index in range(job.sampling.n)]
+
+    async def stream(self, job: Job) -> AsyncGenerator[Piece, None]:
+        """Pieces as they come; the last has ``ending`` set. Closing early aborts the request.
+
+        Raises ``RequestError`` if the engine refuses and ``EngineError`` if it is gone.
+        """
+        arrived = time.time()
+        assembly = _Assembly(job, self._tokenizer)
+        request = Request(
+            id=job.id,
+            tokens=tuple(job.tokens),
+            params=job.sampling.params,
+            logprobs=job.logprobs,
+            priority=job.priority,
+            salt=job.salt,
+            arrived=arrived,
+        )
+        first: float | None = None
+        self.in_flight += 1
+        try:
+            outputs = cast(AsyncGenerator[Output, None], self.client.submit(request))
+            async with contextlib.aclosing(outputs):
+                async for output in outputs:
+                    piece = assembly.feed(output)
+                    now = time.time()
+                    first = now if first is None else first
+                    for watcher in self._watchers:
+                        watcher.on_tokens(job.id, len(piece.tokens), now)
+                    yield piece
+                    if piece.ending is not None:
+                        break
+        finally:
+            self.in_flight -= 1
+            self._report(job, assembly, arrived, first)
+
+    async def complete(self, job: Job) -> Piece:
+        """The whole output as one piece."""
+        async with contextlib.aclosing(self.stream(job)) as pieces:
+            return joined([piece async for piece in pieces])
+
+    def _report(self, job: Job, assembly: _Assembly, arrived: float, first: float | None) -> None:
+        event = RequestEvent(
+            id=job.id,
+            reason=assembly.ending.reason if assembly.ending else "abort",
+            prompt_tokens=len(job.tokens),
+            cached_tokens=assembly.cached_tokens,
+            output_tokens=assembly.count,
+            arrived=arrived,
+            first_token=first,
+            finished=time.time(),
+        )
+        for watcher in self._watchers:
+            watcher.on_request(event)
+        if self.config.log_requests:
+            logger.info("Request %s", event)
+
+
+def _model_name(config: ServerConfig, info: Mapping[str, Any]) -> str:
+    """What the user called the model; of one that a plugin chose, the folder's name."""
+    source = str(info["model_path"])
+    return Path(source).name if config.engine.model.path == AUTO else source
+
+
+def unknown_model(name: str, served: str) -> ApiError:
+    """The refusal of a request for a model that is not here."""
+    return ApiError(
+        f"The model {name[:SHOWN]!r} does not exist; this server serves {served!r}",
+        404,
+        param="model",
+        code="model_not_found",
+    )
+
+
+def joined(pieces: Sequence[Piece]) -> Piece:
+    """Several pieces of one output as one."""
+    last = pieces[-1]
+    return Piece(
+        text="".join(piece.text for piece in pieces),
+        tokens=tuple(token for piece in pieces for token in piece.tokens),
+        logprobs=tuple(one for piece in pieces for one in piece.logprobs),
+        prompt_logprobs=tuple(one for piece in pieces for one in piece.prompt_logprobs),
+        ending=last.ending,
+        completion_tokens=last.completion_tokens,
+        cached_tokens=last.cached_tokens,
+        retractions=last.retractions,
+    )
+
+
+class _Assembly:
+    """Turns the engine's outputs into pieces: text, stop strings, counts."""
+
+    def __init__(self, job: Job, tokenizer: Tokenizer | None) -> None:
+        sampling = job.sampling
+        if tokenizer is None and sampling.stops:
+            raise ApiError("the server runs with --skip-tokenizer-init: use stop_token_ids, not stop", param="stop")
+        self._sampling = sampling
+        self._decoder = tokenizer.decoder(skip_special=sampling.skip_special, prompt=job.tokens) if tokenizer else None
+        self._matcher = StopMatcher(sampling.stops, keep=sampling.keep_stop)
+        self.count = 0
+        self.cached_tokens = 0
+        self.ending: Ending | None = None
+
+    def feed(self, output: Output) -> Piece:
+        """What ``output`` adds."""
+        finish = output.finish
+        tokens = output.tokens
+        self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
+        ends_by_token = finish is not None and finish.reason == "stop" and not self._sampling.keep_stop
+        shown = tokens[:-1] if ends_by_token else tokens
+        text, used = self._decode(shown)
+        if self._matcher.matched is not None:
+            tokens = tokens[:used]
+            self.ending = Ending("stop", self._matcher.matched)
+        elif finish is not None:
+            text += self._flush()
+            matched = self._matcher.matched
+            self.ending = Ending(finish.reason, finish.matched) if matched is None else Ending("stop", matched)
+        self.count += len(tokens)
+        return Piece(
+            text=text,
+            tokens=tokens,
+            logprobs=output.logprobs[: len(tokens)],
+            prompt_logprobs=output.prompt_logprobs,
+            ending=self.ending,
+            completion_tokens=self.count,
+            cached_tokens=self.cached_tokens,
+            retractions=output.retractions,
+        )
+
+    def _decode(self, tokens: Sequence[int]) -> tuple[str, int]:
+        """Text of ``tokens`` up to a stop string, and how many of them that took."""
+        if self._decoder is None:
+            return "", len(tokens)
+        if not self._sampling.stops:
+            return self._decoder.feed(tokens), len(tokens)
+        text = []
+        for place, token in enumerate(tokens):
+            fresh = self._decoder.feed((token,))
+            if self.count + place < self._sampling.params.min_new_tokens:
+                text.append(fresh)  # too early to stop
+                continue
+            text.append(self._matcher.feed(fresh))
+            if self._matcher.matched is not None:
+                return "".join(text), place + 1
+        return "".join(text), len(tokens)
+
+    def _flush(self) -> str:
+        if self._decoder is None:
+            return ""
+        text = self._matcher.feed(self._decoder.flush())
+        return text if self._matcher.matched is not None else text + self._matcher.flush()
+
+
+def _numbered(job: Job, index: int) -> Job:
+    """Output ``index`` of a job with several: its own id, and its own seed if there is one."""
+    if job.sampling.n == 1:
+        return job
+    params = job.sampling.params
+    if params.seed is not None:
+        params = replace(params, seed=params.seed + index)
+    return replace(job, id=f"{job.id}-{index}", sampling=replace(job.sampling, params=params, n=1))

@@ -1,0 +1,230 @@
+"""The Triton attention backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from sglang_plug import Attention, AttentionBackend, AttentionShape, ConfigError, ForwardBatch, GraphCapable
+
+from .kernels_decode import decode_kernel, merge_kernel
+from .kernels_prefill import prefill_kernel
+from .plan import (
+    DecodePlan,
+    Plan,
+    PrefillPlan,
+    columns_of,
+    decode_columns,
+    decode_rows,
+    pack,
+    prefill_plan,
+    tile,
+    upload,
+)
+from .settings import TritonSettings
+
+INTERPRETED = not isinstance(decode_kernel, triton.JITFunction)
+"""Triton decides when a kernel is defined: ``TRITON_INTERPRET=1`` must be set before it is imported."""
+SHORTEST_PART = 256
+"""Tokens of context that are worth a program of their own."""
+MOST_SPLITS = 64
+PROGRAMS_PER_PROCESSOR = 2
+COMPILATION: dict[str, Any] = {"num_stages": 2, "enable_fp_fusion": True}
+
+
+class TritonAttention(AttentionBackend, GraphCapable):
+    """Split-KV decoding and paged prefill; rows of both kinds may come in one batch.
+
+    Raises ``ConfigError`` on a device that Triton's compiler or interpreter does not serve.
+    """
+
+    def __init__(self, shape: AttentionShape, device: torch.device, settings: Any = None) -> None:
+        super().__init__(shape, device, settings)
+        if device.type != "cuda" and not INTERPRETED:
+            raise ConfigError(
+                f"attention backend 'triton' cannot run on {device.type!r}: choose another backend, or set "
+                "TRITON_INTERPRET=1 before the start to interpret its kernels, which is slow and meant for tests"
+            )
+        if shape.heads % shape.kv_heads:
+            raise ConfigError(
+                f"attention backend 'triton' needs as many query heads for each key head, got {shape.heads} query "
+                f"heads on {shape.kv_heads} key heads"
+            )
+        self.value_dim = shape.value_dim or shape.dim
+        self._wanted_splits = (settings or TritonSettings()).splits
+        self._processors = 0 if INTERPRETED else torch.cuda.get_device_properties(device).multi_processor_count
+
+    def plan(self, batch: ForwardBatch) -> None:
+        rows = decode_rows(batch)
+        longest = max((batch.kv_lens[row] for row in rows), default=0)
+        decode = self._decode_plan(batch, rows, longest) if rows else None
+        others = sorted(set(range(len(batch.query_lens))) - set(rows))
+        prefill = prefill_plan(batch, others, self._largest_query_block(batch), self.device) if others else None
+        batch.plan = Plan(decode=decode, prefill=prefill)
+
+    def static_plan(self, batch: ForwardBatch) -> None:
+        """As ``plan``, for one new token of each sequence, with parts enough for contexts as wide as the tables."""
+        rows = decode_rows(batch)
+        if len(rows) != len(batch.query_lens):
+            raise ValueError(f"a static plan needs one new token of each sequence, got {batch.query_lens}")
+        batch.plan = Plan(decode=self._decode_plan(batch, rows, batch.tables.shape[1]), prefill=None)
+
+    def refresh(self, batch: ForwardBatch) -> None:
+        decode: DecodePlan = batch.plan.decode
+        columns = decode_columns(batch, decode_rows(batch))
+        decode.index.copy_(upload(pack(columns), self.device))
+
+    def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+        plan: Plan = batch.plan
+        keys, values = k, v
+        if batch.kv is not None:
+            batch.kv.store(layer.index, k, v, batch.slots)
+            keys, values = batch.kv.k[layer.index], batch.kv.v[layer.index]
+        q, keys, values = _unit_stride(q), _unit_stride(keys), _unit_stride(values)
+        out = q.new_empty(len(q), self.shape.heads, self.value_dim)
+        with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]
+            if plan.decode is not None:
+                self._decode(plan.decode, layer, q, keys, values, out, batch.tables)
+            if plan.prefill is not None:
+                self._prefill(plan.prefill, layer, q, keys, values, out, batch)
+        return out
+
+    def _decode_plan(self, batch: ForwardBatch, rows: list[int], longest: int) -> DecodePlan:
+        columns = decode_columns(batch, rows)
+        index = upload(pack(columns), self.device)
+        splits = self._splits(len(rows), longest)
+        parts = sums = None
+        if splits > 1:
+            size = (len(rows), self.shape.heads, splits)
+            parts = torch.empty(*size, self.value_dim, dtype=torch.float32, device=self.device)
+            sums = torch.empty(size, dtype=torch.float32, device=self.device)
+        tokens, sequences, lengths = columns_of(index, columns)
+        return DecodePlan(
+            index=index,
+            tokens=tokens,
+            sequences=sequences,
+            lengths=lengths,
+            splits=splits,
+            parts=parts,
+            sums=sums,
+        )
+
+    def _splits(self, rows: int, longest: int) -> int:
+        """Parts of each context: enough programs for the device, none too short. A power of two."""
+        if self._wanted_splits:
+            return self._wanted_splits
+        programs = rows * self.shape.kv_heads
+        wanted = PROGRAMS_PER_PROCESSOR * self._processors // programs
+        splits = max(1, min(wanted, longest // SHORTEST_PART, MOST_SPLITS))
+        return 1 << (splits.bit_length() - 1)
+
+    def _largest_query_block(self, batch: ForwardBatch) -> int:
+        narrow = self.shape.dim <= 128 and self.value_dim <= 128
+        halves = batch.kv is not None and batch.kv.k[0].dtype.itemsize == 2
+        return (128 if narrow else 64) if halves else (64 if narrow else 32)
+
+    def _decode(
+        self, plan: DecodePlan, layer: Attention, q: Tensor, keys: Tensor, values: Tensor, out: Tensor, tables: Tensor
+    ) -> None:
+        rows, kv_heads = len(plan.tokens), self.shape.kv_heads
+        group = self.shape.heads // kv_heads
+        split = plan.parts is not None
+        options = self._options(layer, q, group)
+        decode_kernel[rows, kv_heads, plan.splits](
+            q,
+            keys,
+            values,
+            plan.parts if split else out,
+            plan.sums if split else plan.lengths,
+            tables,
+            plan.tokens,
+            plan.sequences,
+            plan.lengths,
+            float(layer.scale),
+            plan.splits,
+            tables.stride(0),
+            *_strides(q, keys, values, out),
+            SPLIT=split,
+            GROUP_BLOCK=tile(group),
+            **options,
+            **COMPILATION,
+            num_warps=4,
+        )
+        if split:
+            merge_kernel[rows, self.shape.heads](
+                plan.parts,
+                plan.sums,
+                out,
+                plan.tokens,
+                out.stride(0),
+                out.stride(1),
+                SPLITS=plan.splits,
+                VALUE_DIM=self.value_dim,
+                VALUE_BLOCK=options["VALUE_BLOCK"],
+                **COMPILATION,
+            )
+
+    def _prefill(
+        self,
+        plan: PrefillPlan,
+        layer: Attention,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        out: Tensor,
+        batch: ForwardBatch,
+    ) -> None:
+        prefill_kernel[len(plan.block_starts), self.shape.heads](
+            q,
+            keys,
+            values,
+            out,
+            batch.tables,
+            plan.block_sequences,
+            plan.block_starts,
+            plan.query_starts,
+            plan.query_lengths,
+            plan.lengths,
+            float(layer.scale),
+            batch.tables.stride(0),
+            *_strides(q, keys, values, out),
+            PAGED=batch.kv is not None,
+            CAUSAL=layer.causal,
+            QUERY_BLOCK=plan.query_block,
+            **self._options(layer, q, self.shape.heads // self.shape.kv_heads),
+            **COMPILATION,
+            num_warps=8 if plan.query_block == 128 or q.dtype == torch.float32 else 4,
+        )
+
+    def _options(self, layer: Attention, q: Tensor, group: int) -> dict[str, Any]:
+        """Compile-time arguments that both kernels have."""
+        dim_block = tile(self.shape.dim)
+        value_block = tile(self.value_dim)
+        widest = max(dim_block, value_block)
+        return {
+            "GROUP": group,
+            "DIM": self.shape.dim,
+            "DIM_BLOCK": dim_block,
+            "VALUE_DIM": self.value_dim,
+            "VALUE_BLOCK": value_block,
+            "BLOCK": 16 if q.dtype == torch.float32 or widest > 256 else 32 if widest > 128 else 64,
+            "WINDOW": layer.window or 0,
+            "SOFTCAP": layer.softcap or 0.0,
+            "PRECISION": _precision(q.dtype),
+        }
+
+
+def _precision(dtype: torch.dtype) -> str:
+    """``"ieee"``: products in float32. The interpreter needs it, as it takes bfloat16 for an integer."""
+    return "ieee" if dtype == torch.float32 or (INTERPRETED and dtype == torch.bfloat16) else "tf32"
+
+
+def _unit_stride(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _strides(*tensors: Tensor) -> list[int]:
+    return [stride for tensor in tensors for stride in tensor.stride()[:2]]

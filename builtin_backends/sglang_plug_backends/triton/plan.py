@@ -1,0 +1,133 @@
+"""What is worked out once per step: which rows go to which kernel, and their index tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from sglang_plug import ForwardBatch
+
+SMALLEST_TILE = 16
+"""Rows and columns that a matrix product in Triton has at least."""
+ALIGNMENT = 4
+"""Index columns start at multiples of 16 bytes: one compiled kernel serves them all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodePlan:
+    """Rows of one new token. Tensors are int32 views of ``index``."""
+
+    index: Tensor
+    tokens: Tensor
+    """``[rows]``, the row's place among the step's tokens."""
+    sequences: Tensor
+    """``[rows]``, the row's place in ``batch.tables``."""
+    lengths: Tensor
+    """``[rows]``, contexts."""
+    splits: int
+    """Into how many parts each context is divided."""
+    parts: Tensor | None
+    """``[rows, heads, splits, value_dim]`` float32, results of the parts; ``None`` if there is one part."""
+    sums: Tensor | None
+    """``[rows, heads, splits]`` float32, log2 of the parts' sums of exponentials."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillPlan:
+    """Sequences of several new tokens, cut into blocks of queries. Tensors are int32."""
+
+    block_sequences: Tensor
+    """``[blocks]``"""
+    block_starts: Tensor
+    """``[blocks]``, the block's first query within its sequence."""
+    query_starts: Tensor
+    """``[B]``, each sequence's first token."""
+    query_lengths: Tensor
+    """``[B]``"""
+    lengths: Tensor
+    """``[B]``, contexts."""
+    query_block: int
+    """Queries in a block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Both may be there: a batch can mix prefill and decode."""
+
+    decode: DecodePlan | None
+    prefill: PrefillPlan | None
+
+
+def decode_rows(batch: ForwardBatch) -> list[int]:
+    """Sequences that add one token to a pool; without a pool there are none."""
+    if batch.kv is None:
+        return []
+    return [row for row, new in enumerate(batch.query_lens) if new == 1]
+
+
+def decode_columns(batch: ForwardBatch, rows: Sequence[int]) -> list[list[int]]:
+    """Tokens, sequences and contexts of ``rows``."""
+    starts = query_starts(batch)
+    return [[starts[row] for row in rows], list(rows), [batch.kv_lens[row] for row in rows]]
+
+
+def prefill_plan(batch: ForwardBatch, rows: Sequence[int], largest_block: int, device: torch.device) -> PrefillPlan:
+    """Blocks of ``rows``; those that see most come first, so that the device is not left waiting for one."""
+    block = min(tile(max(batch.query_lens[row] for row in rows)), largest_block)
+    blocks = [(row, start) for row in rows for start in range(0, batch.query_lens[row], block)]
+    blocks.sort(key=lambda one: batch.query_lens[one[0]] - batch.kv_lens[one[0]] - one[1])
+    columns = [
+        [row for row, _ in blocks],
+        [start for _, start in blocks],
+        query_starts(batch),
+        batch.query_lens,
+        batch.kv_lens,
+    ]
+    sequences, starts, first_tokens, query_lengths, lengths = columns_of(upload(pack(columns), device), columns)
+    return PrefillPlan(
+        block_sequences=sequences,
+        block_starts=starts,
+        query_starts=first_tokens,
+        query_lengths=query_lengths,
+        lengths=lengths,
+        query_block=block,
+    )
+
+
+def query_starts(batch: ForwardBatch) -> list[int]:
+    """``[B]``: where each sequence's new tokens begin."""
+    return [0, *accumulate(batch.query_lens)][:-1]
+
+
+def tile(length: int) -> int:
+    """The power of two that holds ``length`` rows or columns, large enough for a matrix product."""
+    return max(1 << (length - 1).bit_length(), SMALLEST_TILE)
+
+
+def pack(columns: Sequence[Sequence[int]]) -> Tensor:
+    """All columns in one int32 tensor on the host, each from an aligned place on."""
+    padded: list[int] = []
+    for column in columns:
+        padded += column
+        padded += [0] * (-len(column) % ALIGNMENT)
+    return torch.tensor(padded, dtype=torch.int32)
+
+
+def upload(packed: Tensor, device: torch.device) -> Tensor:
+    """One copy to the device, which the host does not wait for."""
+    if device.type == "cuda":
+        packed = packed.pin_memory()
+    return packed.to(device, non_blocking=True)
+
+
+def columns_of(index: Tensor, columns: Sequence[Sequence[int]]) -> list[Tensor]:
+    """The columns that ``pack`` laid out, as views of ``index``."""
+    found, start = [], 0
+    for column in columns:
+        found.append(index[start : start + len(column)])
+        start += len(column) + -len(column) % ALIGNMENT
+    return found

@@ -1,0 +1,18 @@
+"""Options of the Triton backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TritonSettings:
+    """``--set triton.KEY=VALUE``."""
+
+    splits: int = 0
+    """Into how many parts a sequence's context is divided while decoding, a power of two; 0 decides by batch size
+    and device."""
+
+    def __post_init__(self) -> None:
+        if self.splits < 0 or self.splits & (self.splits - 1):
+            raise ValueError(f"splits must be 0 or a power of two, not {self.splits}")

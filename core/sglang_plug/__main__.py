@@ -1,0 +1,101 @@
+"""The command line: finds the plugins once, then runs the command that one of them declares."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from . import __version__
+from .command_line import Parser, did_you_mean
+from .config import ConfigError
+from .discovery import DISTRIBUTION
+from .plugin_flags import plugin_flags, read_plugin_flags
+from .plugins import Component, Plugins
+
+PROGRAM = "sglang-plug"
+USAGE_ERROR = 2
+INTERRUPTED = 130
+NOBODY_READS = 141
+HELP = ("-h", "--help")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``sglang-plug ARGUMENTS``; the exit status. What the user got wrong is one message on stderr."""
+    try:
+        status = _run(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+        return status
+    except ConfigError as error:
+        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except SystemExit as leaving:  # argparse, after --help
+        return leaving.code if isinstance(leaving.code, int) else 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at exit
+        return NOBODY_READS
+
+
+def _run(argv: list[str]) -> int:
+    options, flags, rest = read_plugin_flags(argv)
+    plugins = Plugins.discover(options)
+    name, arguments = _command_of(rest, plugins)
+    if name is None:
+        return _top_level(arguments, plugins)
+    component = plugins.get("command", name)
+    command: Any = component.load()
+    parser = Parser(
+        prog=f"{PROGRAM} {name}",
+        description=component.spec.summary or None,
+        parents=[plugin_flags()],
+        conflict_handler="resolve",
+    )
+    command.arguments(parser, plugins)
+    return int(command.run(parser.parse_args(arguments, flags), plugins))
+
+
+def _command_of(arguments: list[str], plugins: Plugins) -> tuple[str | None, list[str]]:
+    """The command and its arguments; options may stand before the command's name."""
+    known = plugins.names("command")
+    first = arguments[0] if arguments else ""
+    if first and not first.startswith("-"):
+        if first not in known:
+            hint = did_you_mean(first, known) or f"; known: {', '.join(known) or 'none'}"
+            failed = "".join(f"\n  {failure}" for failure in plugins.failures)
+            raise ConfigError(f"no command named {first!r}{hint}{failed}")
+        return first, arguments[1:]
+    if first in (*HELP, "--version"):
+        return None, arguments
+    place = next((index for index, argument in enumerate(arguments) if argument in known), None)
+    if place is None:
+        return None, arguments
+    return arguments[place], arguments[:place] + arguments[place + 1 :]
+
+
+def _top_level(arguments: list[str], plugins: Plugins) -> int:
+    commands = "\n".join(_line(component) for component in plugins.all("command"))
+    parser = Parser(
+        prog=PROGRAM,
+        usage=f"{PROGRAM} COMMAND [options]",
+        description=f"LLM serving in which everything is a plugin.\n\ncommands:\n{commands}",
+        epilog=f"{PROGRAM} COMMAND --help lists the options of a command.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[plugin_flags()],
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    parser.parse_args(arguments)
+    parser.print_help(sys.stderr)
+    return USAGE_ERROR
+
+
+def _line(component: Component) -> str:
+    owner = "" if component.found.distribution == DISTRIBUTION else f" ({component.found.origin})"
+    return f"  {component.spec.name:<16} {component.spec.summary}{owner}".rstrip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

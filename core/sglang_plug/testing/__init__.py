@@ -1,0 +1,8 @@
+"""Conformance kits for plugin authors: each check raises ``AssertionError`` naming the first failing case."""
+
+from __future__ import annotations
+
+from .attention import check_attention_backend
+from .model import check_model
+
+__all__ = ["check_attention_backend", "check_model"]

@@ -1,0 +1,269 @@
+"""Does an attention backend compute attention, store what it must, and keep nothing to itself?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sglang_plug.attention import Attention, AttentionBackend, GraphCapable
+from sglang_plug.batch import ForwardBatch, KVPool
+from sglang_plug.config import ConfigError
+from sglang_plug.model import BuildEnv
+from sglang_plug.plugins import Plugins
+
+from .cases import Case, Lengths, decoder_cases, encoder_cases, graph_cases
+from .reference import attend
+from .scene import ShuffledSlots, make_batch
+
+TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
+    torch.float64: (1e-5, 1e-5),
+    torch.float32: (2e-5, 2e-5),
+    torch.float16: (5e-3, 5e-3),
+    torch.bfloat16: (3e-2, 2e-2),
+}
+"""dtype -> absolute and relative error that is allowed."""
+STRAY_VALUE = 50.0
+"""Content of slots that belong to no sequence: whoever reads one shows it in the output."""
+
+
+@torch.inference_mode()
+def check_attention_backend(
+    name_or_class: str | type[AttentionBackend],
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    settings: Any = None,
+    encoder: bool = False,
+) -> None:
+    """Run a backend through decode, prefill, chunks, mixed batches, head layouts, windows, caps and shared prefixes.
+
+    A ``GraphCapable`` backend is also given a static plan, which on CUDA is captured, refreshed and replayed.
+
+    Args:
+        name_or_class: the name a plugin declared, or the class itself.
+        device: where tensors live.
+        dtype: of queries, keys and values; one of float64, float32, float16, bfloat16.
+        settings: handed to the backend; ``None`` and a name: the settings it declares, with their defaults.
+        encoder: whether the backend also claims attention without a pool that sees later tokens.
+
+    Raises:
+        AssertionError: names the first case that fails, and how.
+        PluginError: no plugin, or more than one, declares the name.
+    """
+    backend, settings = _resolve(name_or_class, settings)
+    graphs = graph_cases() if issubclass(backend, GraphCapable) else ()
+    for case in chain(decoder_cases(), graphs, encoder_cases() if encoder else ()):
+        try:
+            _check(case, backend, torch.device(device), dtype, settings)
+        except Exception as error:
+            found = f"raised {type(error).__name__}: {error}" if not isinstance(error, AssertionError) else str(error)
+            raise AssertionError(f"{backend.__name__} fails {case.name!r} ({dtype}): {found}") from error
+
+
+def _resolve(name_or_class: str | type[AttentionBackend], settings: Any) -> tuple[type[AttentionBackend], Any]:
+    if not isinstance(name_or_class, str):
+        return name_or_class, settings
+    component = Plugins.discover().get("attention", name_or_class)
+    return component.load(AttentionBackend), component.settings() if settings is None else settings
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One batch, and what each layer is given for it."""
+
+    batch: ForwardBatch
+    inputs: list[tuple[Tensor, Tensor, Tensor]]
+
+
+def _check(
+    case: Case, backend_class: type[AttentionBackend], device: torch.device, dtype: torch.dtype, settings: Any
+) -> None:
+    try:
+        backend = backend_class(case.shape, device, settings)
+    except ConfigError:
+        if case.refusable:
+            return
+        raise
+    env = BuildEnv(attention=backend)
+    scale = 1.3 * case.dim**-0.5  # not the usual one: a backend that does not ask the layer shows
+    layers = [
+        Attention(env, index, scale=scale, causal=options.causal, window=options.window, softcap=options.softcap)
+        for index, options in enumerate(case.layers)
+    ]
+    if case.graph:
+        for layer in layers:
+            _check_graph(backend, layer, *_steps(case, device, dtype))
+        return
+    steps = list(_steps(case, device, dtype))
+    for step in steps:
+        backend.plan(step.batch)
+    for number, step in enumerate(steps):
+        where = f", batch {number + 1} of {len(steps)}" if len(steps) > 1 else ""
+        for layer in layers:
+            _check_run(partial(_run, layer, step), layer, step, where)
+
+
+def _run(layer: Attention, step: Step) -> Tensor:
+    found: Tensor = layer(*step.inputs[layer.index], step.batch)
+    return found
+
+
+def _check_run(run: Callable[[], Tensor], layer: Attention, step: Step, where: str) -> None:
+    where = f"layer {layer.index}{where}"
+    expected_pool, expected = _expected_pool(step, layer.index), _expected_output(step, layer)
+    found = run()
+    _compare_output(found, expected, step.batch, step.inputs[layer.index][0].dtype, where)
+    _compare_pool(step.batch.kv, expected_pool, step.batch.slots, where)
+
+
+def _check_graph(backend: AttentionBackend, layer: Attention, static: Step, following: Step) -> None:
+    """Plan ``static``, put ``following`` in its place, refresh, run what was planned."""
+    assert isinstance(backend, GraphCapable)
+    backend.static_plan(static.batch)
+    run: Callable[[], Tensor] = partial(_run, layer, static)
+    _check_run(run, layer, static, ", static plan")
+    if static.batch.slots.is_cuda:
+        run = _captured(run)
+    for name in ("input_ids", "positions", "slots", "tables"):
+        getattr(static.batch, name).copy_(getattr(following.batch, name))
+    static.batch.kv_lens[:] = following.batch.kv_lens
+    for mine, theirs in zip(static.inputs[layer.index], following.inputs[layer.index], strict=True):
+        mine.copy_(theirs)
+    backend.refresh(static.batch)
+    _check_run(run, layer, static, ", refreshed plan")
+
+
+def _captured(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = run()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return found
+
+    return replay
+
+
+def _steps(case: Case, device: torch.device, dtype: torch.dtype) -> Iterator[Step]:
+    generator = torch.Generator().manual_seed(len(case.name))
+    contexts = list(_contexts(case, generator))
+    pool = _pool(case, contexts, generator, device, dtype) if case.pool else None
+    for lengths, rows in zip(case.batches, contexts, strict=True):
+        new = [query for query, _ in lengths]
+        batch = make_batch(rows, new, kv=pool, page_size=case.page_size, device=device)
+        inputs = [_inputs(case, sum(new), generator, device, dtype) for _ in case.layers]
+        yield Step(batch, inputs)
+
+
+def _contexts(case: Case, generator: torch.Generator) -> Iterator[list[list[int]]]:
+    """For each batch, the slots of each sequence."""
+    every: Lengths = tuple(chain(*case.batches))
+    slots = ShuffledSlots(sum(total for _, total in every), len(every), case.page_size, generator)
+    common: list[int] = []
+    slots.extend(common, case.shared)
+    for lengths in case.batches:
+        rows = [list(common) for _ in lengths]
+        for row, (_, total) in zip(rows, lengths, strict=True):
+            slots.extend(row, total)
+        yield rows
+
+
+def _pool(
+    case: Case, contexts: list[list[list[int]]], generator: torch.Generator, device: torch.device, dtype: torch.dtype
+) -> KVPool:
+    owned = sorted({slot for rows in contexts for row in rows for slot in row})
+    pool = KVPool(
+        layers=len(case.layers),
+        slots=(max(owned) // case.page_size + 2) * case.page_size,
+        kv_heads=case.kv_heads,
+        dim=case.dim,
+        value_dim=case.value_dim or case.dim,
+        dtype=dtype,
+        device=device,
+    )
+    for part in chain(pool.k, pool.v):
+        part.fill_(STRAY_VALUE)
+        content = torch.randn(len(owned), *part.shape[1:], generator=generator)
+        part[torch.tensor(owned, device=device)] = content.to(device, dtype)
+    return pool
+
+
+def _inputs(
+    case: Case, tokens: int, generator: torch.Generator, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Views of one packed projection, as models hand them over: not contiguous."""
+    value_dim = case.value_dim or case.dim
+    widths = [case.heads * case.dim, case.kv_heads * case.dim, case.kv_heads * value_dim]
+    packed = torch.randn(tokens, sum(widths), generator=generator).to(device, dtype)
+    q, k, v = torch.split(packed, widths, dim=-1)
+    return (
+        q.view(tokens, case.heads, case.dim),
+        k.view(tokens, case.kv_heads, case.dim),
+        v.view(tokens, case.kv_heads, value_dim),
+    )
+
+
+def _expected_output(step: Step, layer: Attention) -> Tensor:
+    """``[T, heads, value_dim]``; contexts come from the pool as it is before the backend writes to it."""
+    batch, (q, k, v) = step.batch, step.inputs[layer.index]
+    outputs, start = [], 0
+    for row, (new, total) in enumerate(zip(batch.query_lens, batch.kv_lens, strict=True)):
+        end = start + new
+        keys, values = k[start:end], v[start:end]
+        if batch.kv is not None:
+            earlier = batch.tables[row, : total - new]
+            keys = torch.cat((batch.kv.k[layer.index][earlier], keys))
+            values = torch.cat((batch.kv.v[layer.index][earlier], values))
+        outputs.append(attend(layer, q[start:end], keys, values))
+        start = end
+    return torch.cat(outputs)
+
+
+def _expected_pool(step: Step, layer: int) -> list[Tensor]:
+    """Keys, then values, of every layer, after the backend has run ``layer``."""
+    kv = step.batch.kv
+    if kv is None:
+        return []
+    _, k, v = step.inputs[layer]
+    keys, values = [part.clone() for part in kv.k], [part.clone() for part in kv.v]
+    keys[layer][step.batch.slots], values[layer][step.batch.slots] = k, v
+    return keys + values
+
+
+def _compare_output(found: Tensor, expected: Tensor, batch: ForwardBatch, dtype: torch.dtype, where: str) -> None:
+    assert isinstance(found, Tensor), f"{where}: run() returned {type(found).__name__}, not a tensor"
+    assert found.shape == expected.shape, f"{where}: output is {list(found.shape)}, not {list(expected.shape)}"
+    assert found.dtype == dtype, f"{where}: output is {found.dtype}"
+    absolute, relative = TOLERANCES[dtype]
+    error = (found.to("cpu", torch.float64) - expected).abs()
+    wrong = ~(error <= absolute + relative * expected.abs())  # NaN is wrong too
+    if not wrong.any():
+        return
+    token, head, place = (int(index) for index in wrong.nonzero()[0])
+    sequence = torch.repeat_interleave(torch.tensor(batch.query_lens))[token].item()
+    raise AssertionError(
+        f"{where}: {int(wrong.sum())} of {wrong.numel()} outputs are wrong, first at token {token} "
+        f"(sequence {sequence}), head {head}, place {place}: {found[token, head, place].item():.6g} "
+        f"instead of {expected[token, head, place].item():.6g}; new tokens {batch.query_lens}, contexts {batch.kv_lens}"
+    )
+
+
+def _compare_pool(pool: KVPool | None, expected: list[Tensor], slots: Tensor, where: str) -> None:
+    """Slot 0 may hold anything; every other row of every layer must be what is expected."""
+    if pool is None:
+        return
+    names = [f"{name} of layer {index}" for name, part in (("k", pool.k), ("v", pool.v)) for index in range(len(part))]
+    for name, found, wanted in zip(names, pool.k + pool.v, expected, strict=True):
+        changed = (found != wanted).flatten(1).any(1)
+        changed[0] = False
+        if changed.any():
+            slot = int(changed.nonzero()[0])
+            what = "was not written" if slot in slots.tolist() else "was changed, but is not one of the batch's slots"
+            raise AssertionError(f"{where}: pool, {name}: slot {slot} {what}")

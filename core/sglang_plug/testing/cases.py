@@ -1,0 +1,129 @@
+"""The situations an attention backend must master."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from sglang_plug.attention import AttentionShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerOptions:
+    """What differs from layer to layer."""
+
+    causal: bool = True
+    window: int | None = None
+    softcap: float | None = None
+
+
+Lengths = tuple[tuple[int, int], ...]
+"""``(new tokens, whole context)`` of each sequence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One or more batches on one pool, and the layers that see them."""
+
+    name: str
+    batches: tuple[Lengths, ...]
+    """More than one: all are planned before the first is run."""
+    heads: int = 8
+    kv_heads: int = 2
+    dim: int = 64
+    value_dim: int | None = None
+    layers: tuple[LayerOptions, ...] = (LayerOptions(),)
+    page_size: int = 1
+    shared: int = 0
+    """Tokens at the start that all sequences have in common, slots included."""
+    pool: bool = True
+    graph: bool = False
+    """The first of two batches is planned once for a CUDA graph, which then runs the second."""
+    refusable: bool = False
+    """The backend may refuse the shape with ``ConfigError``."""
+
+    @property
+    def shape(self) -> AttentionShape:
+        """The geometry the backend is built with."""
+        return AttentionShape(
+            heads=self.heads, kv_heads=self.kv_heads, dim=self.dim, value_dim=self.value_dim, layers=len(self.layers)
+        )
+
+
+DECODE: Lengths = ((1, 5), (1, 33), (1, 1), (1, 70))
+PREFILL: Lengths = ((7, 7), (1, 1), (40, 40))
+MIXED: Lengths = ((1, 30), (12, 12), (1, 9), (5, 41))
+LONG: Lengths = ((1, 600), (20, 300), (1, 3))
+
+STEPS: dict[str, Lengths] = {
+    "decode of one sequence": ((1, 19),),
+    "decode of a sequence's first token": ((1, 1),),
+    "ragged decode": DECODE,
+    "prefill of one sequence": ((21, 21),),
+    "ragged prefill": PREFILL,
+    "prefill in chunks, of one sequence": ((9, 40),),
+    "prefill in chunks": ((9, 40), (16, 17), (3, 80)),
+    "prefill and decode in one batch": MIXED,
+    "long contexts": LONG,
+}
+HEADS = ((14, 2), (4, 4), (6, 1))
+DIMS = (80, 128)
+
+
+def decoder_cases() -> Iterator[Case]:
+    """Everything a backend of a causal model must do."""
+    for page_size in (1, 4):
+        for name, lengths in STEPS.items():
+            yield Case(name=f"{name}, page size {page_size}", batches=(lengths,), page_size=page_size)
+    for name, lengths in {"mixed batch": MIXED, "decode": DECODE}.items():
+        yield from _variants(Case(name=name, batches=(lengths,)))
+    yield Case(name="sequences that share a prefix", batches=(((1, 30), (6, 31), (1, 28)),), shared=24)
+    yield Case(
+        name="sequences that share a prefix, page size 4",
+        batches=(((1, 30), (6, 31), (1, 28)),),
+        shared=24,
+        page_size=4,
+    )
+    windows = (LayerOptions(), LayerOptions(window=8), LayerOptions(window=20, softcap=3.0), LayerOptions())
+    yield Case(name="layers of different windows", batches=(MIXED,), layers=windows)
+    yield Case(name="two batches in flight", batches=(MIXED, PREFILL))
+    yield Case(name="two batches in flight, decode", batches=(DECODE, ((1, 44), (1, 2), (1, 17), (1, 60))))
+
+
+def graph_cases() -> Iterator[Case]:
+    """What a backend that claims ``GraphCapable`` must do on top."""
+    batches: tuple[Lengths, ...] = (((1, 300), (1, 3), (1, 21)), ((1, 2), (1, 300), (1, 133)))
+    yield Case(name="static plan, refreshed", batches=batches, graph=True)
+    yield Case(
+        name="static plan, refreshed, two layers",
+        batches=batches,
+        layers=(LayerOptions(window=16), LayerOptions()),
+        page_size=4,
+        graph=True,
+    )
+
+
+def encoder_cases() -> Iterator[Case]:
+    """What a backend of a bidirectional model must do on top; there is no pool."""
+    base = Case(name="encoder", batches=(PREFILL,), kv_heads=8, layers=(LayerOptions(causal=False),), pool=False)
+    yield replace(base, name="encoder, one sequence", batches=(((23, 23),),))
+    yield replace(base, name="encoder, ragged")
+    yield replace(base, name="encoder, grouped heads", kv_heads=2)
+    yield replace(base, name="encoder, two batches in flight", batches=(PREFILL, ((5, 5), (50, 50))))
+
+
+def _variants(base: Case) -> Iterator[Case]:
+    for heads, kv_heads in HEADS:
+        yield replace(base, name=f"{base.name}, {heads} heads on {kv_heads}", heads=heads, kv_heads=kv_heads)
+    for dim in DIMS:
+        yield replace(base, name=f"{base.name}, head dimension {dim}", dim=dim)
+    yield replace(base, name=f"{base.name}, values of another dimension", value_dim=48, refusable=True)
+    options = {
+        "window of 8": LayerOptions(window=8),
+        "window of 1": LayerOptions(window=1),
+        "window larger than the context": LayerOptions(window=1000),
+        "capped logits": LayerOptions(softcap=2.0),
+        "window and capped logits": LayerOptions(window=16, softcap=2.0),
+    }
+    for name, layer in options.items():
+        yield replace(base, name=f"{base.name}, {name}", layers=(layer,))

@@ -1,0 +1,176 @@
+"""Does a model compute what transformers' model of the same architecture computes?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sglang_plug.attention import AttentionBackend
+from sglang_plug.batch import KVPool
+from sglang_plug.kernels import TORCH, Kernels
+from sglang_plug.model import BuildEnv, Model
+from sglang_plug.plugins import Plugins
+
+from .scene import ShuffledSlots, make_batch
+
+LONGEST = 48
+CHUNKS = (11, 1, 20, 16)
+PROMPTS = (17, 1, 30, 8)
+DECODE_STEPS = 4
+
+
+@torch.inference_mode()
+def check_model(
+    architecture: str,
+    config: Any,
+    *,
+    model_class: type[Model] | None = None,
+    attention: str | type[AttentionBackend] = "torch",
+    kernels: Kernels | str | None = None,
+    tolerance: float = 1e-4,
+) -> None:
+    """Compare logits with transformers on the host, in float32: one prompt, chunks, a ragged batch, decoding.
+
+    Args:
+        architecture: class name in transformers, and the name a plugin declared ours under.
+        config: transformers' configuration; small widths are enough. Weights are random.
+        model_class: our class, where no installed plugin declares it.
+        attention: name or class of the attention backend.
+        kernels: a kernel set or its name; ``None``: the torch reference.
+        tolerance: greatest difference allowed, relative to the greatest logit.
+
+    Raises:
+        AssertionError: names the first case that fails, and how.
+        PluginError: no plugin, or more than one, declares one of the names.
+        WeightError: the weights of transformers' model do not fit ours.
+    """
+    ours = model_class or Plugins.discover().get("model", architecture).load(Model)
+    reference = _reference(architecture, config)
+    bench = _bench(ours, config, _attention_class(attention), _kernels(kernels))
+    bench.model.load_weights(reference.state_dict().items())
+    bench.model.eval().prepare()
+    for name, prompts, steps in _cases(config.vocab_size):
+        expected = [reference(input_ids=prompt[None]).logits[0] for prompt in prompts]
+        try:
+            found = bench.logits(prompts, steps)
+        except Exception as error:
+            raise AssertionError(f"{ours.__name__} fails {name!r}: raised {type(error).__name__}: {error}") from error
+        for row, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
+            _compare(mine, theirs, tolerance, f"{ours.__name__} fails {name!r}: sequence {row}")
+
+
+Steps = list[list[int]]
+"""For each step, how many new tokens each sequence computes; 0 leaves it out."""
+
+
+def _cases(vocabulary: int) -> Iterator[tuple[str, list[Tensor], Steps]]:
+    generator = torch.Generator().manual_seed(5)
+
+    def prompts(*lengths: int) -> list[Tensor]:
+        return [torch.randint(vocabulary, (length,), generator=generator) for length in lengths]
+
+    yield "one prompt", prompts(LONGEST), [[LONGEST]]
+    yield "one prompt in chunks", prompts(LONGEST), [[chunk] for chunk in CHUNKS]
+    yield "token by token", prompts(6), [[1]] * 6
+    yield "prompts of different lengths in one batch", prompts(*PROMPTS), [list(PROMPTS)]
+    longer = prompts(*(length + DECODE_STEPS for length in PROMPTS))
+    yield "prompts in one batch, then decoding", longer, [list(PROMPTS), *[[1] * len(PROMPTS)] * DECODE_STEPS]
+    yield "a prompt joins while others decode", prompts(9, 21, 14), [[8, 20, 0], [1, 0, 5], [0, 1, 9]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A model, and what the engine would surround it with."""
+
+    model: Model
+    backend: AttentionBackend
+
+    def logits(self, prompts: Sequence[Tensor], steps: Steps) -> list[Tensor]:
+        """``[tokens, vocabulary]`` of each prompt, computed in ``steps``, in slots of random order."""
+        slots = ShuffledSlots(sum(map(len, prompts)), len(prompts), 1, torch.Generator().manual_seed(3))
+        pool = self._pool(slots.rows)
+        contexts: list[list[int]] = [[] for _ in prompts]
+        pieces: list[list[Tensor]] = [[] for _ in prompts]
+        for counts in steps:
+            active = [row for row, count in enumerate(counts) if count]
+            starts = [len(contexts[row]) for row in active]
+            for row, start in zip(active, starts, strict=True):
+                slots.extend(contexts[row], start + counts[row])
+            new = [prompts[row][start : start + counts[row]] for row, start in zip(active, starts, strict=True)]
+            logits = self._step([contexts[row] for row in active], new, pool)
+            for row, piece in zip(active, logits, strict=True):
+                pieces[row].append(piece)
+        return [torch.cat(piece) for piece in pieces]
+
+    def _step(self, contexts: Sequence[Sequence[int]], new: Sequence[Tensor], pool: KVPool) -> list[Tensor]:
+        lengths = [len(tokens) for tokens in new]
+        batch = make_batch(contexts, lengths, tokens=torch.cat(list(new)), kv=pool, device=torch.device("cpu"))
+        self.backend.plan(batch)
+        logits = self.model.head(self.model(batch))
+        ends = [0, *accumulate(lengths)]
+        return [logits[start:end] for start, end in pairwise(ends)]
+
+    def _pool(self, rows: int) -> KVPool:
+        shape = self.backend.shape
+        return KVPool(
+            layers=shape.layers,
+            slots=rows,
+            kv_heads=shape.kv_heads,
+            dim=shape.dim,
+            value_dim=shape.value_dim or shape.dim,
+            dtype=torch.float32,
+            device=torch.device("cpu"),
+        )
+
+
+def _bench(model_class: type[Model], config: Any, attention: type[AttentionBackend], kernels: Kernels) -> Bench:
+    backend = attention(model_class.attention_shape(config), torch.device("cpu"))
+    return Bench(model_class(config, BuildEnv(attention=backend, kernels=kernels)), backend)
+
+
+def _reference(architecture: str, config: Any) -> Any:
+    """Transformers' model, with weights wide enough that every part of it shows in the logits."""
+    import transformers
+
+    model = getattr(transformers, architecture)(config).float().eval()
+    generator = torch.Generator().manual_seed(2)
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if parameter.ndim > 1:
+            parameter.copy_(noise * parameter.shape[-1] ** -0.5)
+        else:
+            parameter.copy_(noise * 0.2 + (0.0 if name.endswith("bias") else 1.0))
+    return model
+
+
+def _attention_class(attention: str | type[AttentionBackend]) -> type[AttentionBackend]:
+    if not isinstance(attention, str):
+        return attention
+    found: type[AttentionBackend] = Plugins.discover().get("attention", attention).load(AttentionBackend)
+    return found
+
+
+def _kernels(kernels: Kernels | str | None) -> Kernels:
+    if kernels is None:
+        return TORCH
+    if isinstance(kernels, Kernels):
+        return kernels
+    found = Plugins.discover().get("kernels", kernels).load()
+    return found if isinstance(found, Kernels) else found()
+
+
+def _compare(found: Tensor, expected: Tensor, tolerance: float, where: str) -> None:
+    assert found.shape == expected.shape, f"{where}: logits are {list(found.shape)}, not {list(expected.shape)}"
+    error = (found.float() - expected).abs().amax(-1) / expected.abs().max()
+    wrong = ~(error <= tolerance)  # NaN is wrong too
+    if wrong.any():
+        token = int(wrong.nonzero()[0])
+        raise AssertionError(
+            f"{where}: {int(wrong.sum())} of {len(wrong)} tokens are wrong, first token {token} "
+            f"by {error[token].item():.2g} of the greatest logit (allowed: {tolerance:.2g})"
+        )
