@@ -55,7 +55,7 @@ CONFIG: dict[str, Any] = {
     "attention_dropout": 0.0,
     "initializer_range": 0.02,
     "use_cache": True,
-    "torch_dtype": "bfloat16",
+    "dtype": "float32",
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": [4, 2],
@@ -271,7 +271,7 @@ def train(options: argparse.Namespace) -> None:
         f"tokenizer: {tokenizer.get_vocab_size()} tokens, {time.perf_counter() - started:.0f} s", flush=True
     )
 
-    model = LlamaForCausalLM(LlamaConfig(**{k: v for k, v in CONFIG.items() if k != "torch_dtype"})).float()
+    model = LlamaForCausalLM(LlamaConfig(**{k: v for k, v in CONFIG.items() if k != "dtype"})).float()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith(("o_proj.weight", "down_proj.weight")):

@@ -1,0 +1,167 @@
+"""The engine without a server: ``with Engine(model_path=...) as engine: engine.generate("Hello")``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from sglang_plug import ConfigError, PluginOptions, Plugins, Tokenizer
+from sglang_plug.engine.thread import ThreadClient
+
+from .errors import ApiError, from_validation
+from .native import Generation
+from .option_table import by_key
+from .options import server_config
+from .protocol.native import GenerateBody
+from .server import assemble
+from .text import TextEngine
+
+Result = TypeVar("Result")
+Answer = dict[str, Any] | list[dict[str, Any]]
+
+
+class Engine:
+    """A model in this process, in a thread of its own. Safe to use from several threads.
+
+    Args:
+        model_path: a local folder or a hub id; ``None`` takes the embedded demo model.
+        plugins: which plugins are loaded.
+        options: what ``sglang-plug serve`` takes, with underscores: ``max_total_tokens=4096``.
+
+    Raises ``ConfigError`` if the model cannot be served. Call ``shutdown`` when done, or use it in ``with``.
+    """
+
+    def __init__(self, model_path: str | None = None, *, plugins: PluginOptions | None = None, **options: Any) -> None:
+        if model_path is not None:
+            options["model_path"] = model_path
+        unknown = sorted(set(options) - set(by_key()))
+        if unknown:
+            raise ConfigError(f"Engine has no option {unknown[0]!r}; see 'sglang-plug serve --help'")
+        found = Plugins.discover(plugins)
+        config = server_config(argparse.Namespace(**options), found)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="engine-loop", daemon=True)
+        self._thread.start()
+        self._client = ThreadClient(config.engine, found)
+        try:
+            info = self._run(self._client.start())
+            self._engine: TextEngine = assemble(config, found, self._client, info)
+        except BaseException:
+            self._stop_loop()
+            raise
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._engine.tokenizer
+
+    def generate(
+        self,
+        prompt: str | Sequence[str] | None = None,
+        sampling_params: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        *,
+        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        stream: bool = False,
+        **fields: Any,
+    ) -> Answer | Iterator[dict[str, Any]]:
+        """As ``POST /generate``, whose other fields may be given too.
+
+        One object, or a list of them for a batch; with ``stream`` an iterator of growing answers. Closing the
+        iterator early aborts the request. Raises ``ApiError`` for what the server would answer with an error.
+        """
+        body = _body(prompt, sampling_params, input_ids, stream, fields)
+        if stream:
+            return self._iterate(self._events(body))
+        return self._run(self._answer(body))
+
+    async def async_generate(
+        self,
+        prompt: str | Sequence[str] | None = None,
+        sampling_params: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        *,
+        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        **fields: Any,
+    ) -> Answer:
+        """``generate`` for callers with an event loop of their own."""
+        body = _body(prompt, sampling_params, input_ids, False, fields)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._answer(body), self._loop))
+
+    def flush_cache(self) -> bool:
+        """Empty the prefix cache; False if requests are running."""
+        return bool(self._run(self._client.control("flush_cache"))["success"])
+
+    def get_server_info(self) -> dict[str, Any]:
+        """Limits, load and components."""
+        return dict(self._run(self._client.control("info")))
+
+    def shutdown(self) -> None:
+        """Stop the engine and free its memory."""
+        if self._thread.is_alive():
+            self._run(self._client.close())
+            self._stop_loop()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    async def _answer(self, body: GenerateBody) -> Answer:
+        return await (await Generation.prepare(self._engine, body)).answer()
+
+    async def _events(self, body: GenerateBody) -> AsyncGenerator[dict[str, Any], None]:
+        generation = await Generation.prepare(self._engine, body)
+        events = generation.events()
+        try:
+            async for event in events:
+                yield event
+        finally:
+            await events.aclose()
+
+    def _iterate(self, events: AsyncGenerator[dict[str, Any], None]) -> Iterator[dict[str, Any]]:
+        async def following() -> dict[str, Any] | None:
+            return await anext(events, None)
+
+        try:
+            while (event := self._run(following())) is not None:
+                yield event
+        finally:
+            self._run(events.aclose())
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("called from the engine's own thread")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _stop_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def _body(
+    prompt: str | Sequence[str] | None,
+    sampling_params: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+    input_ids: Sequence[int] | Sequence[Sequence[int]] | None,
+    stream: bool,
+    fields: Mapping[str, Any],
+) -> GenerateBody:
+    values = {
+        "text": prompt,
+        "sampling_params": sampling_params,
+        "input_ids": input_ids,
+        "stream": stream,
+        **fields,
+    }
+    unknown = sorted(set(values) - set(GenerateBody.model_fields))
+    if unknown:
+        raise ApiError(f"generate has no field {unknown[0]!r}", param=unknown[0])
+    try:
+        return GenerateBody.model_validate(values)
+    except ValidationError as error:
+        raise from_validation(error) from None
