@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from sglang_plug import AttentionShape, ConfigError, PluginOptions, Plugins
+from sglang_plug.testing import check_attention_backend
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+KIT = """
+import torch
+from sglang_plug.testing import check_attention_backend
+from sglang_plug_backends.triton.settings import TritonSettings
+
+check_attention_backend("triton", dtype=torch.{dtype}, settings=TritonSettings(splits={splits}), encoder=True)
+"""
+UNEVEN = """
+import torch
+from sglang_plug import AttentionShape
+from sglang_plug_backends.triton.attention import TritonAttention
+
+TritonAttention(AttentionShape(heads=7, kv_heads=2, dim=64, layers=1), torch.device("cpu"))
+"""
+
+
+def interpreted(code: str) -> subprocess.CompletedProcess[str]:
+    """Run ``code`` where Triton's kernels are interpreted; that is decided when they are imported."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "splits"), [("float32", 0), ("bfloat16", 4)])
+def test_interpreted_kernels_conform(dtype: str, splits: int) -> None:
+    done = interpreted(KIT.format(dtype=dtype, splits=splits))
+    assert done.returncode == 0, done.stderr
+
+
+def test_heads_that_do_not_divide_are_refused() -> None:
+    done = interpreted(UNEVEN)
+    assert "ConfigError" in done.stderr and "7 query heads on 2 key heads" in done.stderr
+
+
+@pytest.mark.skipif(bool(os.environ.get("TRITON_INTERPRET")), reason="the interpreter is on, so the CPU is served")
+def test_the_cpu_is_refused_without_the_interpreter() -> None:
+    from sglang_plug_backends.triton.attention import TritonAttention
+
+    shape = AttentionShape(heads=8, kv_heads=2, dim=64, layers=1)
+    with pytest.raises(ConfigError, match="TRITON_INTERPRET=1"):
+        TritonAttention(shape, torch.device("cpu"))
+
+
+def test_splits_must_be_a_power_of_two() -> None:
+    plugins = Plugins.discover(PluginOptions(settings={"triton": {"splits": "8"}}))
+    assert plugins.get("attention", "triton").settings().splits == 8
+    plugins = Plugins.discover(PluginOptions(settings={"triton": {"splits": "3"}}))
+    with pytest.raises(ConfigError, match="power of two, not 3"):
+        plugins.get("attention", "triton").settings()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("splits", [0, 1, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_compiled_kernels_conform(dtype: torch.dtype, splits: int) -> None:
+    from sglang_plug_backends.triton.settings import TritonSettings
+
+    check_attention_backend("triton", device="cuda", dtype=dtype, settings=TritonSettings(splits=splits), encoder=True)

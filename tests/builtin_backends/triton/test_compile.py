@@ -1,0 +1,106 @@
+"""The kernels compile for Hopper, with the arguments the backend really passes; no GPU is needed for that."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sglang_plug import Attention, AttentionShape, BuildEnv, KVPool
+from sglang_plug.testing.scene import ShuffledSlots, make_batch
+
+triton = pytest.importorskip("triton", reason="Triton is not installed")
+if os.environ.get("TRITON_INTERPRET"):
+    pytest.skip("the interpreter is on, so there is nothing to compile", allow_module_level=True)
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from sglang_plug_backends.triton import attention  # noqa: E402
+from sglang_plug_backends.triton.settings import TritonSettings  # noqa: E402
+
+HOPPER = GPUTarget("cuda", 90, 32)
+SHARED_MEMORY = 227 * 1024
+POINTERS = {
+    torch.float32: "*fp32",
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
+
+
+class CompileOnly:
+    """Stands in for a kernel: a launch compiles it."""
+
+    def __init__(self, kernel: Any, compiled: dict[str, Any]) -> None:
+        self.kernel, self.compiled = kernel, compiled
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return self._compile
+
+    def _compile(self, *arguments: Any, **named: Any) -> None:
+        names = self.kernel.arg_names
+        values = {**dict(zip(names, arguments, strict=False)), **named}
+        constants = {(place,): values[name] for place, name in enumerate(names) if name.isupper()}
+        options = {name: value for name, value in values.items() if name not in names}
+        source = ASTSource(self.kernel, {name: kind(name, values[name]) for name in names}, constants)
+        self.compiled[self.kernel.__name__] = triton.compile(source, target=HOPPER, options=options)
+
+
+def kind(name: str, value: Any) -> str:
+    """An argument's type as Triton writes it."""
+    if name.isupper():
+        return "constexpr"
+    if isinstance(value, torch.Tensor):
+        return POINTERS[value.dtype]
+    return "fp32" if isinstance(value, float) else "i32"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "dim", "options"),
+    [
+        (torch.bfloat16, 128, {}),
+        (torch.float16, 256, {"window": 100, "softcap": 30.0}),
+        (torch.float32, 80, {}),
+    ],
+)
+def test_kernels_compile_for_hopper(
+    dtype: torch.dtype, dim: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    compiled: dict[str, Any] = {}
+    for name in ("decode_kernel", "merge_kernel", "prefill_kernel"):
+        monkeypatch.setattr(attention, name, CompileOnly(getattr(attention, name), compiled))
+    shape = AttentionShape(heads=8, kv_heads=2, dim=dim, layers=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(attention, "INTERPRETED", True)  # only to be let in without a GPU
+        backend = attention.TritonAttention(shape, torch.device("cpu"), TritonSettings(splits=4))
+    layer = Attention(BuildEnv(attention=backend), 0, scale=1.0, **options)
+    launch(layer, backend, dtype)
+    assert sorted(compiled) == ["decode_kernel", "merge_kernel", "prefill_kernel"]
+    for name, kernel in compiled.items():
+        assert kernel.metadata.shared <= SHARED_MEMORY, name
+    if dtype != torch.float32:
+        assert "wgmma" in compiled["prefill_kernel"].asm["ptx"]
+
+
+def launch(layer: Attention, backend: attention.TritonAttention, dtype: torch.dtype) -> None:
+    """One step of a long prompt and one decoded token."""
+    device, shape = torch.device("cpu"), backend.shape
+    slots = ShuffledSlots(420, 2, 1, torch.Generator())
+    contexts: list[list[int]] = [[], []]
+    slots.extend(contexts[0], 200)
+    slots.extend(contexts[1], 220)
+    pool = KVPool(
+        layers=1, slots=slots.rows, kv_heads=2, dim=shape.dim, value_dim=shape.dim, dtype=dtype, device=device
+    )
+    batch = make_batch(contexts, [200, 1], kv=pool, device=device)
+    backend.plan(batch)
+    keys = torch.zeros(201, 2, shape.dim, dtype=dtype)
+    layer(torch.zeros(201, 8, shape.dim, dtype=dtype), keys, keys, batch)

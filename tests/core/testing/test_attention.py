@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sglang_plug import Attention, AttentionBackend, ConfigError, ForwardBatch, GraphCapable
+from sglang_plug.testing import check_attention_backend
+
+
+class Honest(AttentionBackend):
+    """One sequence after the other; the broken backends below each change one thing."""
+
+    def plan(self, batch: ForwardBatch) -> None:
+        batch.plan = list(zip(batch.tables, batch.query_lens, batch.kv_lens, strict=True))
+
+    def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+        self.store(layer, k, v, batch)
+        outputs, end = [], 0
+        for table, new, total in self.sequences(batch):
+            start, end = end, end + new
+            if batch.kv is None:
+                keys, values = k[start:end], v[start:end]
+            else:
+                keys, values = batch.kv.k[layer.index][table[:total]], batch.kv.v[layer.index][table[:total]]
+            outputs.append(self.attend(layer, q[start:end], keys, values))
+        return torch.cat(outputs)
+
+    def store(self, layer: Attention, k: Tensor, v: Tensor, batch: ForwardBatch) -> None:
+        if batch.kv is not None:
+            batch.kv.store(layer.index, k, v, batch.slots)
+
+    def sequences(self, batch: ForwardBatch) -> list[Any]:
+        found: list[Any] = batch.plan
+        return found
+
+    def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        group = q.shape[1] // k.shape[1]
+        grouped = q.unflatten(1, (k.shape[1], group))
+        scores = torch.einsum("nkgd,mkd->kgnm", grouped, k) * self.scale(layer)
+        if layer.softcap:
+            scores = self.cap(scores, layer.softcap)
+        hidden = self.hidden(layer, len(q), len(k))
+        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        return torch.einsum("kgnm,mkd->nkgd", weights, v).flatten(1, 2)
+
+    def scale(self, layer: Attention) -> float:
+        return layer.scale
+
+    def cap(self, scores: Tensor, softcap: float) -> Tensor:
+        return softcap * torch.tanh(scores / softcap)
+
+    def hidden(self, layer: Attention, new: int, total: int) -> Tensor:
+        distance = self.positions(new, total)[:, None] - torch.arange(total)[None]
+        hidden = torch.zeros_like(distance, dtype=torch.bool)
+        if layer.causal:
+            hidden |= distance < 0
+        if layer.window:
+            hidden |= distance >= layer.window
+        return hidden
+
+    def positions(self, new: int, total: int) -> Tensor:
+        return torch.arange(total - new, total)
+
+
+class UsualScale(Honest):
+    def scale(self, layer: Attention) -> float:
+        return self.shape.dim**-0.5
+
+
+class NoWindow(Honest):
+    def hidden(self, layer: Attention, new: int, total: int) -> Tensor:
+        return torch.arange(total)[None] > self.positions(new, total)[:, None]
+
+
+class WiderWindow(Honest):
+    def hidden(self, layer: Attention, new: int, total: int) -> Tensor:
+        distance = self.positions(new, total)[:, None] - torch.arange(total)[None]
+        return (distance < 0) | (distance > (layer.window or total))
+
+
+class SeesNextToken(Honest):
+    def positions(self, new: int, total: int) -> Tensor:
+        return torch.arange(total - new, total) + 1
+
+
+class IgnoresContextOffset(Honest):
+    def positions(self, new: int, total: int) -> Tensor:
+        return torch.arange(new) if new > 1 else torch.tensor([total - 1])
+
+
+class NoCap(Honest):
+    def cap(self, scores: Tensor, softcap: float) -> Tensor:
+        return scores
+
+
+class WrongSlot(Honest):
+    """The output is right: the new keys are only missing later."""
+
+    def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+        output = super().run(layer, q, k, v, batch)
+        if batch.kv is not None:
+            keys = batch.kv.k[layer.index]
+            keys[batch.slots[-1]], keys[0] = 0, k[-1]
+        return output
+
+
+class StrayWrite(Honest):
+    def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+        output = super().run(layer, q, k, v, batch)
+        if batch.kv is not None:
+            batch.kv.v[layer.index][batch.tables[0, 0]] += 1
+        return output
+
+
+class WrongLayer(Honest):
+    def store(self, layer: Attention, k: Tensor, v: Tensor, batch: ForwardBatch) -> None:
+        super().store(layer, k, v, batch)
+        if batch.kv is not None:
+            batch.kv.store(0, k, v, batch.slots)
+
+
+class KeepsLastPlan(Honest):
+    kept: list[Any]
+
+    def plan(self, batch: ForwardBatch) -> None:
+        super().plan(batch)
+        self.kept = batch.plan
+
+    def sequences(self, batch: ForwardBatch) -> list[Any]:
+        return self.kept
+
+
+class NeverWrites(Honest):
+    def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+        assert batch.kv is not None
+        keys, values = list(batch.kv.k), list(batch.kv.v)
+        batch.kv.k, batch.kv.v = [part.clone() for part in keys], [part.clone() for part in values]
+        output = super().run(layer, q, k, v, batch)
+        batch.kv.k, batch.kv.v = keys, values
+        return output
+
+
+class MixesHeads(Honest):
+    def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        group = q.shape[1] // k.shape[1]
+        order = torch.arange(q.shape[1]).view(group, -1).T.flatten()
+        return super().attend(layer, q[:, order], k, v)[:, order.argsort()]
+
+
+class FullTable(Honest):
+    """Reads the padding of the table too."""
+
+    def sequences(self, batch: ForwardBatch) -> list[Any]:
+        return [(table, new, len(table) if new == 1 else total) for table, new, total in batch.plan]
+
+
+class ForGraphs(Honest, GraphCapable):
+    def static_plan(self, batch: ForwardBatch) -> None:
+        self.plan(batch)
+
+    def refresh(self, batch: ForwardBatch) -> None:
+        self.plan(batch)
+
+
+class StaleGraph(ForGraphs):
+    def refresh(self, batch: ForwardBatch) -> None:
+        pass
+
+
+class Raises(Honest):
+    def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+        raise IndexError("out of range")
+
+
+class NoOtherValueDim(Honest):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        if self.shape.value_dim not in (None, self.shape.dim):
+            raise ConfigError("values must be as wide as keys")
+
+
+class RefusesGroups(Honest):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        if self.shape.heads != self.shape.kv_heads:
+            raise ConfigError("no grouped heads")
+
+
+@pytest.mark.parametrize("backend", ["torch", Honest, NoOtherValueDim, ForGraphs])
+def test_correct_backends_pass(backend: str | type[AttentionBackend]) -> None:
+    check_attention_backend(backend, encoder=True)
+
+
+def test_a_correct_backend_passes_in_half_precision() -> None:
+    check_attention_backend(Honest, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [
+        (UsualScale, "decode of one sequence.*outputs are wrong"),
+        (NoWindow, "window of 8"),
+        (WiderWindow, "window of 8"),
+        (SeesNextToken, "prefill of one sequence"),
+        (IgnoresContextOffset, "prefill in chunks"),
+        (NoCap, "capped logits"),
+        (WrongSlot, "k of layer 0: slot .* was not written"),
+        (StrayWrite, "v of layer 0: slot .* was changed"),
+        (WrongLayer, "layers of different windows.*layer 1: pool, k of layer 0"),
+        (KeepsLastPlan, "two batches in flight"),
+        (NeverWrites, "was not written"),
+        (MixesHeads, "decode of one sequence"),
+        (FullTable, "ragged decode"),
+        (StaleGraph, "static plan, refreshed.*layer 0, refreshed plan"),
+        (Raises, "raised IndexError: out of range"),
+        (RefusesGroups, "raised ConfigError: no grouped heads"),
+    ],
+)
+def test_broken_backends_fail_and_the_case_is_named(backend: type[AttentionBackend], message: str) -> None:
+    with pytest.raises(AssertionError, match=f"{backend.__name__} fails .*{message}"):
+        check_attention_backend(backend)
+
+
+def test_encoders_are_checked_only_where_claimed() -> None:
+    class OnlyDecoders(Honest):
+        def hidden(self, layer: Attention, new: int, total: int) -> Tensor:
+            assert layer.causal
+            return super().hidden(layer, new, total)
+
+    check_attention_backend(OnlyDecoders)
+    with pytest.raises(AssertionError, match="encoder"):
+        check_attention_backend(OnlyDecoders, encoder=True)
+
+
+def test_settings_reach_the_backend() -> None:
+    seen = []
+
+    class Curious(Honest):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            seen.append(self.settings)
+
+    check_attention_backend(Curious, settings="mine")
+    assert set(seen) == {"mine"}
