@@ -1,0 +1,71 @@
+# The words that people and CI use. `make serve` and `make test` need nothing but Python >= 3.11.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+HOST ?= 127.0.0.1
+PORT ?= 30000
+ARGS ?=
+PACKAGES := sglang_plug sglang_plug_models sglang_plug_backends sglang_plug_api
+
+# A stamp is newer than pyproject.toml when what it stands for is installed, so a second call installs nothing.
+VENV_STAMP := $(VENV)/.made
+SERVE_STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
+DOCS_STAMP := $(VENV)/.installed-docs
+
+.DEFAULT_GOAL := help
+.PHONY: help venv dev serve test check format types docs bench clean
+
+help: ## List the targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  \1\t\2/'
+
+venv: $(SERVE_STAMP) ## Make .venv and install what serving needs
+dev: $(DEV_STAMP) ## ... and what developing needs
+
+$(VENV_STAMP):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'sglang-plug needs Python >= 3.11; name one with: make PYTHON=python3.12 ...' >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(SERVE_STAMP): pyproject.toml | $(VENV_STAMP)
+	$(BIN)/python -m pip install -q -e .
+	touch $@
+
+$(DEV_STAMP): pyproject.toml | $(VENV_STAMP)
+	$(BIN)/python -m pip install -q -e '.[dev]'
+	touch $(SERVE_STAMP) $@
+
+$(DOCS_STAMP): pyproject.toml | $(SERVE_STAMP)
+	$(BIN)/python -m pip install -q -e '.[docs]'
+	touch $@
+
+serve: $(SERVE_STAMP) ## Serve a model (the demo, or ARGS="--model-path FOLDER ...")
+	$(BIN)/sglang-plug serve --host $(HOST) --port $(PORT) $(ARGS)
+
+test: $(DEV_STAMP) ## Run the whole suite (or make test ARGS=tests/policy)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(DEV_STAMP) types ## Formatting, lint, types and the rules of the house
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/python -m pytest -q tests/policy
+
+format: $(DEV_STAMP) ## Rewrite what ruff can rewrite
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+types: $(DEV_STAMP) ## mypy --strict on the packages
+	$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
+
+docs: $(DOCS_STAMP) ## Write docs/hooks.md anew and build the site
+	$(BIN)/python docs/generate_hooks.py
+	$(BIN)/mkdocs build --strict
+
+bench: $(SERVE_STAMP) ## Measure throughput and latency against what the machine can do
+	$(BIN)/python benchmarks/workloads.py $(ARGS)
+
+clean: ## Remove what was built, the environment too
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

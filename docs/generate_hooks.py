@@ -1,0 +1,159 @@
+"""Write ``docs/hooks.md`` from the docstrings of ``sglang_plug.hookspecs`` and ``sglang_plug.specs``.
+
+``--check`` writes nothing and fails if the page is not what would be written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from textwrap import dedent
+
+ROOT = Path(__file__).parents[1]
+CORE = ROOT / "core" / "sglang_plug"
+PAGE = ROOT / "docs" / "hooks.md"
+
+INTRODUCTION = """\
+# Hooks and specs
+
+<!-- Written by docs/generate_hooks.py from the docstrings of hookspecs.py and specs.py: edit those. -->
+
+{questions}
+
+The API version is **{version}**. It {version_note}
+
+| hook | returns |
+|---|---|
+{rows}
+"""
+SPECS = """\
+# Specs
+
+{summary}
+
+Every spec has these fields; all are given by keyword:
+
+{fields}
+"""
+
+
+def parse(name: str) -> ast.Module:
+    """A module of core, without importing it."""
+    return ast.parse((CORE / f"{name}.py").read_text(encoding="utf-8"))
+
+
+def hooks(module: ast.Module) -> Iterator[ast.FunctionDef]:
+    """The hook specifications, in life-cycle order."""
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef) and any("hookspec" in ast.unparse(one) for one in node.decorator_list):
+            yield node
+
+
+def specs(module: ast.Module) -> Iterator[ast.ClassDef]:
+    """``Spec`` and what is derived from it."""
+    for node in module.body:
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Spec"):
+            yield node
+
+
+def signature(hook: ast.FunctionDef) -> str:
+    """``name(arguments)``, as an implementation may write it."""
+    return f"{hook.name}({', '.join(one.arg for one in hook.args.args)})"
+
+
+def returns(hook: ast.FunctionDef) -> str:
+    """The annotation of what an implementation returns."""
+    return ast.unparse(hook.returns) if hook.returns else "None"
+
+
+def constant(module: ast.Module, name: str) -> tuple[str, str]:
+    """Value and docstring of a module's constant."""
+    for node, after in pairwise(module.body):
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return ast.unparse(node.value), text_of(after)
+    raise LookupError(name)
+
+
+def text_of(node: ast.AST) -> str:
+    """The text, if ``node`` is a docstring that stands behind what it describes."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        return " ".join(node.value.value.split())
+    return ""
+
+
+def field_table(spec: ast.ClassDef) -> str:
+    """The fields a spec adds: name, type, default and what they mean."""
+    rows = ["| field | type | default | |", "|---|---|---|---|"]
+    for node, after in pairwise([*spec.body, ast.Pass()]):
+        if isinstance(node, ast.AnnAssign) and "ClassVar" not in (kind := ast.unparse(node.annotation)):
+            default = f"`{ast.unparse(node.value)}`" if node.value is not None else "required"
+            rows.append(f"| `{ast.unparse(node.target)}` | `{escape(kind)}` | {default} | {text_of(after)} |")
+    return "\n".join(rows) if len(rows) > 2 else ""
+
+
+def kind_of(spec: ast.ClassDef) -> str:
+    """The ``kind`` that stands before the colon in ``kind:name``."""
+    for node in spec.body:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "kind" and node.value is not None:
+            return str(ast.literal_eval(node.value))
+    return ""
+
+
+def sections(hook_module: ast.Module, spec_module: ast.Module) -> Iterator[str]:
+    """The page, part by part."""
+    version, note = constant(hook_module, "API_VERSION")
+    rows = [f"| [`{signature(one)}`](#{anchor(one)}) | `{escape(returns(one))}` |" for one in hooks(hook_module)]
+    questions = ast.get_docstring(hook_module) or ""
+    yield INTRODUCTION.format(
+        questions=questions, version=version, version_note=note[:1].lower() + note[1:], rows="\n".join(rows)
+    )
+    for hook in hooks(hook_module):
+        first = " The first answer that is not `None` counts." if "firstresult" in ast.dump(hook) else ""
+        yield f"## `{signature(hook)}`\n\nReturns `{returns(hook)}`.{first}\n\n{docstring(hook)}\n"
+    base, *kinds = specs(spec_module)
+    yield SPECS.format(summary=docstring(base), fields=field_table(base))
+    for spec in kinds:
+        parts = [f"## {spec.name}", f"Kind `{kind_of(spec)}`. {docstring(spec)}", field_table(spec)]
+        yield "\n\n".join(part for part in parts if part) + "\n"
+
+
+def anchor(hook: ast.FunctionDef) -> str:
+    """The identifier that markdown gives the hook's heading."""
+    return re.sub(r"[^\w-]", "", signature(hook).replace(" ", "-"))
+
+
+def escape(text: str) -> str:
+    """``text`` within a table."""
+    return text.replace("|", "\\|")
+
+
+def docstring(node: ast.FunctionDef | ast.ClassDef) -> str:
+    """The docstring, unindented."""
+    return dedent(ast.get_docstring(node) or "")
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join(sections(parse("hookspecs"), parse("specs")))
+
+
+def main() -> int:
+    """Write or check the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
+    if not parser.parse_args().check:
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page():
+        return 0
+    print("docs/hooks.md is out of date; run: python docs/generate_hooks.py", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

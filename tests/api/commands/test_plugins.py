@@ -1,0 +1,167 @@
+"""``list``, ``show``, ``check`` and ``doctor`` tell what is plugged in and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from sglang_plug.__main__ import main
+
+GOOD = """
+    from dataclasses import dataclass
+    @dataclass
+    class Knobs:
+        size: int = 3
+    class Mine:
+        def __init__(self, settings): ...
+        def rank(self, node): return 0
+    @hookimpl
+    def register_cache_policies():
+        yield EvictionSpec(name="mine", target=f"{__name__}:Mine", settings=f"{__name__}:Knobs", summary="my own")
+        yield EvictionSpec(name="needy", target=f"{__name__}:Mine", needs=("a_library_nobody_has",))
+"""
+CLASHING = GOOD.replace('name="mine"', 'name="lru"')
+BROKEN = "raise RuntimeError('out of order')"
+LOST = """
+    @hookimpl
+    def register_models():
+        yield ModelSpec(name="Lost", target="nowhere:Lost")
+"""
+HEAVY = "import numpy\n"
+
+
+def test_list_shows_owner_and_reason(plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "list", "--plugin", plugin_file("good", GOOD)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["KIND", "NAME", "PLUGIN", "DISTRIBUTION", "STATUS"]
+    assert ["prefix-cache", "radix", "prefix_cache"] in [line[:3] for line in lines]
+    needy = next(line for line in lines if line[1] == "needy")
+    assert " ".join(needy).endswith("unavailable: not installed: a_library_nobody_has")
+
+
+def test_list_as_json(plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    file = plugin_file("good", GOOD)
+    assert main(["plugins", "list", "--json", "--kind", "eviction", "--plugin", file]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert {row["kind"] for row in table["components"]} == {"eviction"}
+    assert [row["distribution"] for row in table["components"] if row["name"] == "mine"] == [file]
+    assert "prefix_cache" in [row["name"] for row in table["plugins"]]
+
+
+def test_a_broken_plugin_does_not_break_the_list(plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "list", "--plugin", plugin_file("broken", BROKEN), "--block-plugin", "demo"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[-1].endswith("failed: RuntimeError: out of order")
+    assert "blocked: demo (sglang-plug)" in shown
+    assert " radix " in shown
+    assert "\x1b" not in shown
+
+
+def test_failures_are_red_on_a_terminal(
+    plugin_file: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["plugins", "list", "--plugin", plugin_file("broken", BROKEN)]
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(argv) == 0
+    assert "\x1b[31mplugin 'broken'" in capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(argv) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_show_a_component(plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    file = plugin_file("good", GOOD)
+    for key in ("mine", "eviction:mine"):
+        assert main(["plugins", "show", key, "--plugin", file]) == 0
+        shown = capsys.readouterr().out
+        assert shown.startswith("eviction:mine\n")
+        assert "--set mine.size=int (default 3)" in shown
+        assert file in shown
+        assert "my own" in shown
+
+
+def test_show_a_plugin(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "show", "prefix_cache"]) == 0
+    shown = capsys.readouterr().out
+    assert "prefix-cache:none, prefix-cache:radix" in shown
+    assert "prefix_cache/__init__.py" in shown
+
+
+def test_show_a_broken_plugin_with_its_trace(plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "show", "broken", "--plugin", plugin_file("broken", BROKEN)]) == 0
+    shown = capsys.readouterr().out
+    assert "RuntimeError: out of order" in shown
+    assert "Traceback" in shown
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["show", "prefix_cash"], "no plugin or component named 'prefix_cash'; did you mean 'prefix_cache'?"),
+        (["check", "evictoin"], "no plugin named 'evictoin'; did you mean 'eviction'?"),
+        (["list", "--kind", "evict"], "no kind named 'evict'; did you mean 'eviction'?"),
+        (["list", "--jsn"], "unknown option '--jsn'; did you mean '--json'?"),
+        (["lst"], "invalid choice: 'lst'"),
+        ([], "required: ACTION"),
+    ],
+)
+def test_mistakes_are_named(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", *argv]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_check_a_good_plugin(plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "check", "good", "--plugin", plugin_file("good", GOOD)]) == 0
+    shown = capsys.readouterr().out
+    assert "ok       eviction 'mine'" in shown
+    assert "skipped  eviction 'needy'" in shown
+    assert shown.endswith("0 problems\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        (BROKEN, "out of order"),
+        (LOST, "No module named 'nowhere'"),
+        (HEAVY, "imports numpy while declaring"),
+        (CLASHING, "is also declared by"),
+    ],
+    ids=["broken", "lost", "heavy", "clashing"],
+)
+def test_check_a_bad_plugin(source: str, problem: str, plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "check", "bad", "--plugin", plugin_file("bad", source)]) == 1
+    shown = capsys.readouterr().out
+    assert problem in shown
+    assert shown.endswith("1 problem\n")
+
+
+def test_check_does_not_pass_what_is_blocked(plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["plugins", "check", "good", "--plugin", plugin_file("good", GOOD), "--block-plugin", "good"]
+    assert main(argv) == 1
+    assert "is blocked, so it was not checked" in capsys.readouterr().out
+
+
+def test_a_healthy_installation(plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "doctor", "--plugin", plugin_file("good", GOOD), "--block-plugin", "demo"]) == 0
+    shown = capsys.readouterr().out
+    assert "eviction 'needy'" in shown
+    assert "plugin 'demo' of sglang-plug" in shown
+    assert "torch " in shown
+    assert shown.endswith("0 problems\n")
+
+
+@pytest.mark.parametrize(("source", "problem"), [(BROKEN, "out of order"), (CLASHING, "is also declared by")])
+def test_the_doctor_finds_what_is_broken(
+    source: str, problem: str, plugin_file: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plugins", "doctor", "--plugin", plugin_file("bad", source)]) == 1
+    assert problem in capsys.readouterr().out
+
+
+def test_the_doctor_warns_of_heavy_imports(plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "doctor", "--plugin", plugin_file("slow", HEAVY)]) == 0
+    assert "warning  plugin 'slow'" in capsys.readouterr().out

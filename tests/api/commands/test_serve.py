@@ -1,0 +1,60 @@
+"""``serve`` builds the configuration and hands it to the server."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sglang_plug import Plugins, launch_server
+from sglang_plug.__main__ import main
+from sglang_plug_api.config import ServerConfig
+
+Served = list[tuple[ServerConfig, Plugins]]
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Served:
+    """What the server was asked to serve; it answers with status 5."""
+    calls: Served = []
+    stub = ModuleType("sglang_plug_api.server")
+    stub.serve = lambda config, plugins: calls.append((config, plugins)) or 5  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, stub.__name__, stub)
+    return calls
+
+
+def test_the_configuration_reaches_the_server(served: Served, plugin_file: Any) -> None:
+    file = plugin_file("idle", "")
+    argv = ["--plugin", file, "serve", "org/name", "--port", "0", "--page-size=16", "--set", "lru.size=1"]
+    assert main(argv[:-2]) == 5
+    config, plugins = served[0]
+    assert (config.engine.model.path, config.port, config.engine.cache.page_size) == ("org/name", 0, 16)
+    assert config.engine.plugins == plugins.options
+    assert config.engine.plugins.files == (file,)
+
+
+def test_launch_server_equals_serve(served: Served) -> None:
+    argv = ["--model-path", "m", "--disable-radix-cache", "--api-key", "secret"]
+    assert main(["serve", *argv]) == launch_server.main(argv) == 5
+    assert served[0][0] == served[1][0]
+    assert served[0][0].engine.cache.prefix_cache == "none"
+
+
+def test_a_broken_plugin_is_one_line(served: Served, plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    file = plugin_file("broken", "raise RuntimeError('first line\\nsecond line')")
+    assert main(["serve", "--plugin", file]) == 5
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 1
+    assert warnings[0].startswith("warning: plugin 'broken' of ")
+    assert warnings[0].endswith("failed: RuntimeError: first line second line")
+
+
+def test_a_wrong_option_starts_no_server(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--port", "70000"]) == 2
+    assert main(["serve", "--eviction-policy", "lruu"]) == 2
+    assert served == []
+    errors = capsys.readouterr().err
+    assert "--port: must be less than or equal to 65535" in errors
+    assert "--eviction-policy: no eviction named 'lruu'; did you mean 'lru'?" in errors

@@ -1,0 +1,78 @@
+"""A component that does not keep its contract is found before anybody selects it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sglang_plug_api.plugin_check import check_component, settings_of
+
+SOURCE = """
+    import dataclasses
+    @dataclasses.dataclass
+    class Knobs:
+        size: int = 3
+        names: list[str] = dataclasses.field(default_factory=list)
+    @dataclasses.dataclass
+    class Strict:
+        size: int
+    class Good:
+        def rank(self, node): return 0
+    class Bad: ...
+    @hookimpl
+    def register_routes():
+        here = __name__
+        yield EvictionSpec(name="good", target=f"{here}:Good", settings=f"{here}:Knobs")
+        yield EvictionSpec(name="strict", target=f"{here}:Good", settings=f"{here}:Strict")
+        yield EvictionSpec(name="no-rank", target=f"{here}:Bad")
+        yield EvictionSpec(name="lost", target=f"{here}:Missing")
+        yield EvictionSpec(name="no-dataclass", target=f"{here}:Good", settings=f"{here}:Good")
+        yield EvictionSpec(name="no-settings", target=f"{here}:Good", settings=f"{here}:Missing")
+        yield PrefixCacheSpec(name="no-cache", target=f"{here}:Good")
+        yield ScheduleSpec(name="no-order", target=f"{here}:Good")
+        yield KernelSpec(name="no-kernels", target=f"{here}:Good")
+        yield RouteSpec(name="not-callable", target=f"{here}:__name__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "problem"),
+    [
+        ("eviction", "no-rank", "has no method 'rank'"),
+        ("eviction", "lost", "could not be imported"),
+        ("eviction", "no-dataclass", "must be a dataclass"),
+        ("eviction", "no-settings", "AttributeError"),
+        ("prefix-cache", "no-cache", "must be a subclass of PrefixCache"),
+        ("schedule", "no-order", "has no method 'order'"),
+        ("kernels", "no-kernels", "is not a Kernels, but Good"),
+        ("route", "not-callable", "cannot be called"),
+    ],
+)
+def test_each_broken_contract_is_one_problem(
+    kind: str, name: str, problem: str, discover: Any, plugin_file: Any
+) -> None:
+    component = discover(plugin_file("sample", SOURCE)).get(kind, name)
+    problems = check_component(component)
+    assert len(problems) == 1
+    assert problem in problems[0]
+    assert "plugin 'sample'" in problems[0]
+
+
+@pytest.mark.parametrize("name", ["good", "strict"])
+def test_a_kept_contract_is_no_problem(name: str, discover: Any, plugin_file: Any) -> None:
+    assert check_component(discover(plugin_file("sample", SOURCE)).get("eviction", name)) == []
+
+
+def test_given_settings_are_checked(discover: Any, plugin_file: Any) -> None:
+    plugins = discover(plugin_file("sample", SOURCE), settings={"good": {"size": "many"}})
+    problems = check_component(plugins.get("eviction", "good"))
+    assert len(problems) == 1
+    assert "'good'" in problems[0]
+
+
+def test_settings_are_listed_with_type_and_default(discover: Any, plugin_file: Any) -> None:
+    plugins = discover(plugin_file("sample", SOURCE))
+    assert settings_of(plugins.get("eviction", "good")) == [("size", "int", "3"), ("names", "list[str]", "[]")]
+    assert settings_of(plugins.get("eviction", "strict")) == [("size", "int", "")]
+    assert settings_of(plugins.get("eviction", "lru")) == []

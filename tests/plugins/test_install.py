@@ -1,0 +1,153 @@
+"""The distributions under ``plugins/``, installed like a stranger's, and tried without installing."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+ROOT = Path(__file__).parents[2]
+PLUGINS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
+DEMO = ROOT / "builtin_models" / "sglang_plug_models" / "demo"
+READY = re.compile(r"http://127\.0\.0\.1:\d+")
+EXPECTED = {
+    ("eviction", "slru"): "sglang-plug-slru",
+    ("model", "GPTNeoXForCausalLM"): "sglang-plug-gpt-neox",
+}
+
+
+def run(*command: str | Path, **options: Any) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def listed(*command: str | Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """What ``plugins list --json`` says of the components that are not our own."""
+    table = json.loads(run(*command, "plugins", "list", "--json"))
+    assert table["failures"] == []
+    return {(one["kind"], one["name"]): one for one in table["components"] if one["distribution"] != "sglang-plug"}
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter that sees what is installed here, and has the plugins installed besides."""
+    root = tmp_path_factory.mktemp("installed")
+    run(sys.executable, "-m", "venv", "--without-pip", root / "venv")
+    python = root / "venv" / "bin" / "python"
+    packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+    ours = sysconfig.get_path("purelib")
+    Path(packages, "parent.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
+    for plugin in PLUGINS:
+        copy = shutil.copytree(plugin, root / plugin.name, ignore=shutil.ignore_patterns("build", "*.egg-info"))
+        pip = (python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation")
+        run(*pip, "--disable-pip-version-check", copy)
+    return python
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, GPTNeoXForCausalLM]:
+    """A tiny random GPT-NeoX that speaks the demo model's vocabulary."""
+    path = tmp_path_factory.mktemp("gpt-neox")
+    torch.manual_seed(3)
+    config = GPTNeoXConfig(
+        vocab_size=4096,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=96,
+        max_position_embeddings=256,
+        initializer_range=0.3,
+    )
+    reference = GPTNeoXForCausalLM(config).float().eval()
+    reference.save_pretrained(path)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (source,) = DEMO.glob(f"*/{file}")
+        shutil.copy(source, path)
+    return path, reference
+
+
+@pytest.fixture(scope="module")
+def url(
+    python: Path, model: tuple[Path, GPTNeoXForCausalLM], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """A server in a process of its own that uses both plugins."""
+    log = tmp_path_factory.mktemp("server") / "stderr.txt"
+    flags = ["--model-path", str(model[0]), "--port", "0", "--device", "cpu", "--dtype", "float32"]
+    command = [
+        str(python),
+        "-m",
+        "sglang_plug",
+        "serve",
+        *flags,
+        "--eviction-policy",
+        "slru",
+        "--max-total-tokens",
+        "512",
+    ]
+    with log.open("w") as stderr:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    assert process.stdout is not None
+    try:
+        ready = next((found for line in process.stdout if (found := READY.search(line))), None)
+        assert ready is not None, log.read_text()
+        yield ready.group()
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+@torch.inference_mode()
+def greedy(model: GPTNeoXForCausalLM, tokens: list[int], count: int) -> list[int]:
+    row = list(tokens)
+    for _ in range(count):
+        row.append(int(model(torch.tensor([row])).logits[0, -1].argmax()))
+    return row[len(tokens) :]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
+def test_its_own_tests_pass_where_it_is_installed(plugin: Path, python: Path) -> None:
+    run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", plugin / "tests", cwd=ROOT)
+
+
+@pytest.mark.slow
+def test_installed_it_is_listed_with_its_distribution(python: Path) -> None:
+    components = listed(python, "-m", "sglang_plug")
+    assert {key: one["distribution"] for key, one in components.items()} == EXPECTED
+    assert {one["status"] for one in components.values()} == {"available"}
+    assert {one["version"] for one in components.values()} == {"0.1.0"}
+
+
+@pytest.mark.slow
+def test_a_server_serves_the_model_and_says_whose_it_is(url: str, model: tuple[Path, GPTNeoXForCausalLM]) -> None:
+    tokens = [17, 300, 44, 9, 1021, 2]
+    sampling = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
+    with httpx.Client(base_url=url, timeout=60) as client:
+        answer = client.post("/generate", json={"input_ids": tokens, "sampling_params": sampling})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["output_ids"] == greedy(model[1], tokens, 8)
+        components = client.get("/server_info").json()["components"]
+    used = {(kind, components[kind]["name"]): components[kind]["distribution"] for kind, _ in EXPECTED}
+    assert used == EXPECTED
+
+
+def test_a_folder_is_enough_to_try_them() -> None:
+    components = listed(sys.executable, "-m", "sglang_plug", "--plugins-dir", ROOT / "plugins")
+    assert {key: one["distribution"] for key, one in components.items()} == EXPECTED

@@ -1,0 +1,37 @@
+"""Who may import whom."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+ENGINE_LIBRARIES = {"msgspec", "zmq"}
+CONTRACTS = "model attention kernels cache policy tokenizer batch request sampling layers specs config".split()
+ALLOWED = {
+    "core": {"sglang_plug", "torch", "pluggy"},
+    "builtin_models": {"sglang_plug", "sglang_plug_models", "torch"},
+    "builtin_backends": {"sglang_plug", "sglang_plug_backends", "torch"},
+    "api": {"sglang_plug", "sglang_plug_api", "fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings"}
+    | {"httpx", "yaml", "prometheus_client"},
+}
+EXTRA = {  # what one folder or file may import besides
+    "core/sglang_plug/engine": ENGINE_LIBRARIES,
+    "core/sglang_plug/settings.py": {"msgspec"},
+    "core/sglang_plug/testing": {"transformers"},
+    "builtin_backends/sglang_plug_backends/huggingface": {"transformers", "huggingface_hub", "jinja2", "tokenizers"},
+    "builtin_backends/sglang_plug_backends/triton": {"triton"},
+    "builtin_backends/sglang_plug_backends/weights": {"safetensors"},
+}
+
+
+def test_packages_import_only_what_the_architecture_allows(sources: list[Any]) -> None:
+    for source in sources:
+        extra = [libraries for place, libraries in EXTRA.items() if source.path.as_posix().startswith(place)]
+        allowed = ALLOWED[source.shelf].union(sys.stdlib_module_names, *extra)
+        assert {name.partition(".")[0] for name in source.imports()} <= allowed, source.path
+
+
+def test_contracts_and_built_ins_do_not_know_the_engine(sources: list[Any]) -> None:
+    for source in sources:
+        if source.shelf.startswith("builtin") or source.module.split(".")[1:2] in [[name] for name in CONTRACTS]:
+            assert not [name for name in source.imports() if name.startswith("sglang_plug.engine")], source.path

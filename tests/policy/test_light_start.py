@@ -1,0 +1,21 @@
+"""Looking for plugins imports nothing heavy, so that ``--help`` is quick."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+HEAVY = ("torch", "fastapi", "transformers", "numpy", "pydantic", "zmq", "safetensors", "triton")
+
+
+def test_discovery_imports_no_heavy_library() -> None:
+    code = f"""
+import sys
+from sglang_plug import Plugins, hookimpl, EngineConfig
+plugins = Plugins.discover()
+assert not plugins.failures, [str(failure) for failure in plugins.failures]
+assert plugins.names("model") and plugins.names("eviction")
+print(*sorted(set({HEAVY!r}) & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")
