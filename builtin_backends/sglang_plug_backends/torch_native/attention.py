@@ -7,8 +7,12 @@ from torch import Tensor
 
 from sglang_plug import Attention, AttentionBackend, ForwardBatch
 
+from .blocks import attend_in_blocks
 from .partial import attend, join
 from .plan import DecodePlan, ExtendPlan, Plan, plan
+
+BLOCKS_FROM = 8192
+"""Queries times keys of a sequence from which on they are computed in blocks."""
 
 
 class TorchAttention(AttentionBackend):
@@ -80,14 +84,22 @@ def _extend(layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBat
     """Several new tokens of one sequence, ``[count, heads, dim]`` to ``[count, heads, value_dim]``."""
     length = part.count + (0 if part.prefix is None else len(part.prefix))
     window = layer.window if layer.window is not None and layer.window < length else None
+    if layer.causal and layer.softcap is None and _suits_blocks(q, length):
+        if part.prefix is not None:
+            assert batch.kv is not None
+            before = (batch.kv.k[layer.index], batch.kv.v[layer.index])
+            k, v = (
+                torch.cat((pool.index_select(0, part.prefix), new)) for pool, new in zip(before, (k, v), strict=True)
+            )
+        return attend_in_blocks(q, k, v, layer.scale, window)
     if part.prefix is not None:
         assert batch.kv is not None
         k_before = batch.kv.k[layer.index].index_select(0, part.prefix)
         v_before = batch.kv.v[layer.index].index_select(0, part.prefix)
         if window is None and layer.causal:
             own = attend(_heads(q), _heads(k), _heads(v), layer, causal=True, weigh=True)
-            before = attend(_heads(q), _heads(k_before), _heads(v_before), layer, weigh=True)
-            return join(before, own)[0].transpose(0, 1).to(q.dtype)
+            earlier = attend(_heads(q), _heads(k_before), _heads(v_before), layer, weigh=True)
+            return join(earlier, own)[0].transpose(0, 1).to(q.dtype)
         k, v = torch.cat((k_before, k)), torch.cat((v_before, v))
     if not layer.causal:
         found = attend(_heads(q), _heads(k), _heads(v), layer)
@@ -96,6 +108,11 @@ def _extend(layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBat
     else:
         found = attend(_heads(q), _heads(k), _heads(v), layer, mask=part.mask(window, q.device))
     return found.out[0].transpose(0, 1)
+
+
+def _suits_blocks(q: Tensor, length: int) -> bool:
+    """True where whole matrix products are faster than torch's flash attention."""
+    return q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[0] * length >= BLOCKS_FROM
 
 
 def _heads(x: Tensor) -> Tensor:

@@ -1,0 +1,42 @@
+"""The CPU kernels equal their definitions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from sglang_plug import kernels as definitions
+from sglang_plug_backends.cpu import kernels
+
+
+@pytest.mark.parametrize("rows", [1, 3, 32, 200])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_linear(rows: int, dtype: torch.dtype, with_bias: bool) -> None:
+    torch.manual_seed(rows)
+    weight, x = torch.randn(72, 40).to(dtype), torch.randn(rows, 40).to(dtype)
+    bias = torch.randn(72).to(dtype) if with_bias else None
+    found = kernels.pack_linear(weight, bias)(x)
+    expected = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    assert found.dtype == dtype and found.shape == (rows, 72)
+    tolerance = 1e-4 if dtype == torch.float32 else 0.15
+    torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=1e-2)
+
+
+def test_bfloat16_is_repacked_where_the_cpu_can() -> None:
+    if not kernels._has_packed_linear():
+        pytest.skip("this CPU or torch has no packed bfloat16 products")
+    weight = torch.randn(64, 64).bfloat16()
+    linear = kernels.pack_linear(weight, None)
+    weight.zero_()
+    assert linear(torch.randn(2, 64).bfloat16()).abs().sum() > 0  # it has its own copy
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_add_rms_norm(dtype: torch.dtype) -> None:
+    x, residual, weight = (torch.randn(5, 48).to(dtype) for _ in range(3))
+    expected = definitions.add_rms_norm(x.clone(), residual.clone(), weight[0], 1e-6)
+    found = kernels.build().add_rms_norm(x.clone(), residual.clone(), weight[0], 1e-6)
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, two)

@@ -1,0 +1,33 @@
+"""The reference backend passes the conformance kit, on each of its paths."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sglang_plug.testing import check_attention_backend
+from sglang_plug_backends.torch_native import attention, plan
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_it_conforms(dtype: torch.dtype) -> None:
+    check_attention_backend("torch", dtype=dtype, encoder=True)
+
+
+def test_it_conforms_with_prompts_computed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(attention, "BLOCKS_FROM", 1)
+    real = attention.attend_in_blocks
+    monkeypatch.setattr(attention, "attend_in_blocks", lambda *given: calls.append(1) or real(*given))
+    check_attention_backend("torch", dtype=torch.bfloat16)
+    assert calls
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_it_conforms_with_shared_prefixes_read_once(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(plan, "SHARED_PREFIX", 2)
+    real = attention.join
+    monkeypatch.setattr(attention, "join", lambda *given: calls.append(1) or real(*given))
+    check_attention_backend("torch", dtype=dtype)
+    assert calls

@@ -1,0 +1,35 @@
+"""Llama equals transformers, in every variant of its configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from transformers import LlamaConfig
+
+from sglang_plug.testing import check_model
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "tied": {"tie_word_embeddings": True},
+    "untied": {"tie_word_embeddings": False},
+    "biased": {"attention_bias": True, "mlp_bias": True},
+    "wide heads": {"head_dim": 24},
+    "many keys": {"num_key_value_heads": 4},
+    "linear rope": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}},
+}
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+@pytest.mark.parametrize("kernels", ["torch", "cpu"])
+def test_against_transformers(variant: str, kernels: str) -> None:
+    check_model("LlamaForCausalLM", LlamaConfig(**{**SHAPE, **VARIANTS[variant]}), kernels=kernels)
