@@ -10,9 +10,10 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from .config import ConfigError, PluginOptions
 
@@ -32,6 +33,8 @@ class Found:
     """For a one-file plugin: the file to load."""
     path: str | None = None
     """For a plugin in a folder: what ``sys.path`` needs."""
+    damage: str = ""
+    """Why it cannot be loaded, if that is known before trying."""
 
     @property
     def explicit(self) -> bool:
@@ -45,6 +48,8 @@ class Found:
 
     def load(self) -> ModuleType:
         """Import the declaring module."""
+        if self.damage:
+            raise ConfigError(self.damage)
         if self.path is not None and self.path not in sys.path:
             sys.path.append(self.path)
         if self.file is None:
@@ -59,27 +64,45 @@ class Found:
 
 
 def find_plugins(options: PluginOptions) -> list[Found]:
-    """Every plugin there is: ours first, then by distribution and name; files and folders come last."""
+    """Every plugin there is: ours first, then by distribution and name; files and folders come last.
+
+    Raises ``ConfigError`` if a named file or folder is missing or unreadable.
+    """
     found = sorted(_installed(), key=lambda one: (one.distribution != DISTRIBUTION, one.distribution, one.name))
     for folder in options.dirs:
         found += _in_folder(Path(folder))
     for file in options.files:
         found.append(_one_file(Path(file)))
-    return list(dict.fromkeys(found))
+    return _without_copies(found)
+
+
+def _without_copies(found: list[Found]) -> list[Found]:
+    """Of one plugin found twice the first is kept: an installed one hides the folder it was installed from."""
+    kept: dict[tuple[str, str], Found] = {}
+    for one in found:
+        first = kept.setdefault((one.distribution, one.name), one)
+        if first.version != one.version and not first.damage:
+            damage = f"version {first.version} is loaded already; uninstall it to use {one.version} from {one.path}"
+            kept[one.distribution, f"{one.name} {one.version}"] = replace(one, damage=damage)
+    return list(kept.values())
 
 
 def _installed() -> Iterator[Found]:
     seen = set[str]()
     for distribution in importlib.metadata.distributions():
-        points = [point for point in distribution.entry_points if point.group == GROUP]
-        if not points:
+        name = normalise(distribution.metadata["Name"] or "unnamed")
+        try:
+            points = [point for point in distribution.entry_points if point.group == GROUP]
+        except Exception as error:
+            if GROUP in (distribution.read_text("entry_points.txt") or ""):
+                damage = f"its entry_points.txt cannot be read: {error}"
+                yield Found(name, name, distribution.version or "unknown", "", damage=damage)
             continue
-        name = normalise(distribution.metadata["Name"])
-        if name in seen:  # an earlier entry of sys.path shadows this one
+        if not points or name in seen:  # an earlier entry of sys.path shadows this one
             continue
         seen.add(name)
         for point in points:
-            yield Found(point.name, name, distribution.version, point.value)
+            yield Found(point.name, name, distribution.version or "unknown", point.value)
 
 
 def normalise(name: str) -> str:
@@ -101,7 +124,7 @@ def _in_folder(folder: Path) -> Iterator[Found]:
     for path in sorted(folder.glob("*.py")):
         yield _one_file(path)
     for project in sorted(folder.glob("*/pyproject.toml")):
-        table = tomllib.loads(project.read_text(encoding="utf-8")).get("project", {})
+        table = _project_table(project)
         points = table.get("entry-points", {}).get(GROUP, {})
         root = project.parent / "src" if (project.parent / "src").is_dir() else project.parent
         for name, module in sorted(points.items()):
@@ -112,3 +135,11 @@ def _in_folder(folder: Path) -> Iterator[Found]:
                 module,
                 path=str(root.resolve()),
             )
+
+
+def _project_table(file: Path) -> dict[str, Any]:
+    try:
+        table: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--plugins-dir: {str(file)!r} cannot be read: {error}") from error
+    return table

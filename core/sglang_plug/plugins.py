@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import traceback
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -71,7 +72,7 @@ class Component:
             raise PluginError(f"{self} is unavailable: {missing}")
         try:
             target = import_target(self.spec.target)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginError(
                 f"{self} could not be imported from {self.spec.target!r}: {type(error).__name__}: {error}"
             ) from error
@@ -85,12 +86,23 @@ class Component:
             if self.given:
                 raise ConfigError(f"{self} has no settings, but --set {self.spec.name}.{min(self.given)} was given")
             return None
-        return parse_settings(import_target(self.spec.settings), self.given, self.spec.name)
+        try:
+            kind = import_target(self.spec.settings)
+        except (Exception, SystemExit) as error:
+            raise PluginError(
+                f"settings of {self} could not be imported from {self.spec.settings!r}: {type(error).__name__}: {error}"
+            ) from error
+        return parse_settings(kind, self.given, self.spec.name)
 
     def unavailable(self) -> str:
         """Why the component cannot be used here, or an empty string."""
         missing = [name for name in self.spec.needs if not _importable(name)]
         return f"not installed: {', '.join(missing)}" if missing else ""
+
+    @property
+    def key(self) -> str:
+        """``kind:name``."""
+        return f"{self.spec.kind}:{self.spec.name}"
 
     def __str__(self) -> str:
         return f"{self.spec.kind} {self.spec.name!r} from {self.found.origin} (plugin {self.found.name!r})"
@@ -106,6 +118,8 @@ class Plugins:
     failures: list[Failure] = field(default_factory=list)
     _manager: pluggy.PluginManager = field(default_factory=lambda: _manager())
     _components: dict[tuple[str, str], list[Component]] = field(default_factory=dict)
+    _declared: set[str] = field(default_factory=set)
+    """``kind:name`` of everything declared, hidden components included."""
 
     @classmethod
     def discover(cls, options: PluginOptions | None = None) -> Plugins:
@@ -160,19 +174,23 @@ class Plugins:
         raise PluginError(f"no {kind} named {name!r}; {self._hint(name, self.names(kind))}{self._failed_lines()}")
 
     def choose(self, kind: str, facts: Facts) -> str | None:
-        """What the plugins answer for a ``kind`` left at ``auto``."""
-        answer: str | None = self._manager.hook.choose_component(kind=kind, facts=facts)
-        return answer
+        """What the plugins answer for a ``kind`` left at ``auto``. Raises ``PluginError`` if one fails."""
+        return self._answer(kind, facts)[0]
 
     def resolve(self, kind: str, name: str, facts: Facts) -> Component:
         """``get``, after asking the plugins if ``name`` is ``auto``."""
-        chosen = self.choose(kind, facts) if name == AUTO else name
+        if name != AUTO:
+            return self.get(kind, name)
+        chosen, plugin = self._answer(kind, facts)
         if chosen is None:
             raise PluginError(
                 f"no plugin chose a {kind} for {AUTO!r}; name one of: "
                 f"{', '.join(self.names(kind)) or 'none is declared'}{self._failed_lines()}"
             )
-        return self.get(kind, chosen)
+        try:
+            return self.get(kind, chosen)
+        except PluginError as error:
+            raise PluginError(f"{error}\n  (chosen for {AUTO!r} by plugin {plugin!r})") from None
 
     def configure(self, config: EngineConfig) -> None:
         """Let every plugin refuse the final configuration by raising ``ConfigError``."""
@@ -181,6 +199,24 @@ class Plugins:
                 call.function(*([config] if call.argnames else []))
             except ConfigError as error:
                 raise ConfigError(f"plugin {call.plugin_name!r} refuses the configuration: {error}") from error
+            except (Exception, SystemExit) as error:
+                raise PluginError(
+                    f"plugin {call.plugin_name!r} failed in configure: {type(error).__name__}: {error}"
+                ) from error
+
+    def _answer(self, kind: str, facts: Facts) -> tuple[str | None, str]:
+        """The first answer to ``choose_component``, and the plugin that gave it; the last loaded is asked first."""
+        given = {"kind": kind, "facts": facts}
+        for call in reversed(self._manager.hook.choose_component.get_hookimpls()):
+            try:
+                answer = call.function(*(given[name] for name in call.argnames))
+            except (Exception, SystemExit) as error:
+                raise PluginError(
+                    f"plugin {call.plugin_name!r} failed to choose a {kind}: {type(error).__name__}: {error}"
+                ) from error
+            if answer is not None:
+                return answer, call.plugin_name
+        return None, ""
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -203,35 +239,55 @@ class Plugins:
             raise PluginError(f"needs plugin API {version}, this is API {hookspecs.API_VERSION}")
         _refuse_unknown_hooks(module)
         components = [Component(spec, found, self.options.settings.get(spec.name, {})) for spec in _declared(module)]
+        self._refuse_twins(components)
+        visible = [component for component in components if self._is_visible(component)]
+        self._declared |= {component.key for component in components}
+        if not visible and not self._is_allowed(found):
+            self.blocked.append(found)
+            return
         self._manager.register(module, f"{found.distribution}:{found.name}")
         self.loaded.append(found)
-        for component in components:
-            if self._is_visible(component):
-                self._components.setdefault((component.spec.kind, component.spec.name), []).append(component)
+        for component in visible:
+            self._components.setdefault((component.spec.kind, component.spec.name), []).append(component)
 
-    def _is_visible(self, component: Component) -> bool:
-        key, found = f"{component.spec.kind}:{component.spec.name}", component.found
-        if key in self.options.block:
-            return False
+    def _refuse_twins(self, components: list[Component]) -> None:
+        """``--prefer`` settles clashes between distributions; within one there is nothing to prefer."""
+        keys = [component.key for component in components]
+        for component in components:
+            others = self._components.get((component.spec.kind, component.spec.name), [])
+            if keys.count(component.key) > 1:
+                raise PluginError(f"declares {component.key} twice")
+            for other in others:
+                if other.found.distribution == component.found.distribution:
+                    raise PluginError(f"declares {component.key}, as plugin {other.found.name!r} does already")
+
+    def _is_allowed(self, found: Found) -> bool:
+        """True unless there is an allow-list that does not name the plugin."""
         if found.distribution == DISTRIBUTION or found.explicit or not self.options.allow:
             return True
-        return bool({key, found.name, found.distribution} & set(self.options.allow))
+        return bool({found.name, found.distribution} & set(self.options.allow))
+
+    def _is_visible(self, component: Component) -> bool:
+        if component.key in self.options.block:
+            return False
+        return self._is_allowed(component.found) or component.key in self.options.allow
 
     def _check_names(self, found: list[Found]) -> None:
         """Every name the user gave must be known: a typo must not switch anything off silently."""
         plugins = {one.name for one in found} | {one.distribution for one in found}
-        declared = {f"{kind}:{name}" for kind, name in self._components} | set(self.options.block)
-        for flag, names in (("--plugins", self.options.allow), ("--block-plugin", self.options.block)):
-            for name in names:
+        declared = self._declared
+        for flag, given in (("--plugins", self.options.allow), ("--block-plugin", self.options.block)):
+            for name in given:
                 if name not in plugins and not (":" in name and name in declared):
-                    raise PluginError(f"{flag}: no plugin named {name!r}; {self._hint(name, sorted(plugins))}")
+                    what, known = ("component", declared) if ":" in name else ("plugin", plugins)
+                    raise PluginError(f"{flag}: no {what} named {name!r}; {self._hint(name, sorted(known))}")
         for key in self.options.prefer:
             if key not in declared:
                 raise PluginError(f"--prefer: nothing declares {key!r}; {self._hint(key, sorted(declared))}")
-        known = {name for _, name in self._components}
+        names = {name for _, name in self._components}
         for name in self.options.settings:
-            if name not in known:
-                raise PluginError(f"--set: no component named {name!r}; {self._hint(name, sorted(known))}")
+            if name not in names:
+                raise PluginError(f"--set: no component named {name!r}; {self._hint(name, sorted(names))}")
 
     def _hint(self, name: str, known: list[str]) -> str:
         near = get_close_matches(name, known, 1)
@@ -245,7 +301,7 @@ class Plugins:
         """One bad plugin takes down neither the command line nor the server, unless ``--strict-plugins``."""
         try:
             yield
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             message = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
             failure = Failure(found, message, traceback.format_exc())
             if self.options.strict:
@@ -295,10 +351,18 @@ def _declared(module: ModuleType) -> Iterator[Spec]:
     for name, function in _implementations(module):
         if not name.startswith("register_"):
             continue
+        expected = _spec_types(name)
         for spec in function() or ():
-            if not isinstance(spec, Spec):
-                raise PluginError(f"{name}() returned {spec!r}, which is not a spec")
+            if not isinstance(spec, expected):
+                wanted = " or ".join(one.__name__ for one in expected)
+                raise PluginError(f"{name}() returned {spec!r}, which is not a {wanted}")
             yield spec
+
+
+def _spec_types(hook: str) -> tuple[type[Spec], ...]:
+    """The specs that a ``register_*`` hook may return, from its annotation."""
+    (item,) = typing.get_args(typing.get_type_hints(getattr(hookspecs, hook))["return"])
+    return typing.get_args(item) or (item,)
 
 
 def _importable(name: str) -> bool:

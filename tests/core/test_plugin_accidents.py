@@ -11,18 +11,15 @@ from sglang_plug import EngineConfig, Facts, PluginError, PluginOptions, Plugins
 from sglang_plug.config import ConfigError
 
 Install = Callable[..., Path]
-not_yet = pytest.mark.xfail(strict=True, reason="promised by the laws of the plugin system; core does not do it yet")
 PICKY = "@hookimpl\ndef {hook}:\n    {body}\n"
 
 
-@not_yet
 def test_a_plugin_that_exits_while_it_is_imported(install: Install) -> None:
     install("sglang-leaves", "raise SystemExit('bye')")
     (failure,) = Plugins.discover().failures
     assert "sglang-leaves" in str(failure) and "bye" in str(failure)
 
 
-@not_yet
 @pytest.mark.parametrize(
     ("file", "text"),
     [("METADATA", ""), ("entry_points.txt", "[sglang_plug]\nno equals sign\n")],
@@ -35,7 +32,6 @@ def test_a_distribution_whose_metadata_is_damaged(install: Install, file: str, t
     assert plugins.get("eviction", "lru").found.distribution == "sglang-plug"
 
 
-@not_yet
 def test_a_project_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "half-done").mkdir()
     (tmp_path / "half-done" / "pyproject.toml").write_text("[project\n")
@@ -43,7 +39,6 @@ def test_a_project_file_that_cannot_be_read(tmp_path: Path) -> None:
         Plugins.discover(PluginOptions(dirs=(str(tmp_path),)))
 
 
-@not_yet
 def test_a_component_to_block_that_nobody_declares() -> None:
     with pytest.raises(PluginError, match="--block-plugin: .*'eviction:lruu'.* did you mean 'eviction:lru'?"):
         Plugins.discover(PluginOptions(block=("eviction:lruu",)))
@@ -58,14 +53,12 @@ def test_a_hook_with_an_argument_that_does_not_exist_leaves_nothing_behind(insta
     assert plugins.fingerprint[-1][0] != "sglang-half"
 
 
-@not_yet
 def test_a_choice_that_fails_names_the_plugin(install: Install) -> None:
     install("sglang-dizzy", PICKY.format(hook="choose_component(kind)", body="1 / 0"))
     with pytest.raises(PluginError, match="sglang-dizzy.*ZeroDivisionError"):
         Plugins.discover().choose("eviction", Facts())
 
 
-@not_yet
 def test_a_choice_of_something_unknown_names_who_chose(install: Install) -> None:
     install("sglang-dreams", PICKY.format(hook="choose_component(kind)", body="return 'nonsense'"))
     with pytest.raises(PluginError, match="no eviction named 'nonsense'") as error:
@@ -73,14 +66,12 @@ def test_a_choice_of_something_unknown_names_who_chose(install: Install) -> None
     assert "sglang-dreams" in str(error.value)
 
 
-@not_yet
 def test_a_configure_hook_that_fails_names_the_plugin(install: Install) -> None:
     install("sglang-dizzy", PICKY.format(hook="configure(config)", body="1 / 0"))
     with pytest.raises(ConfigError, match="sglang-dizzy.*ZeroDivisionError"):
         Plugins.discover().configure(EngineConfig())
 
 
-@not_yet
 def test_settings_that_cannot_be_imported_name_the_component(install: Install) -> None:
     body = "yield EvictionSpec(name='g', target='x:y', settings='no_such:X')"
     install("sglang-lost", PICKY.format(hook="register_cache_policies()", body=body))
@@ -88,7 +79,6 @@ def test_settings_that_cannot_be_imported_name_the_component(install: Install) -
         Plugins.discover().get("eviction", "g").settings()
 
 
-@not_yet
 def test_a_folder_of_a_plugin_that_is_installed_too(install: Install, tmp_path: Path) -> None:
     folder = install("sglang-both", "")
     project = tmp_path / "plugins" / "sglang-both"
@@ -103,7 +93,6 @@ def test_a_folder_of_a_plugin_that_is_installed_too(install: Install, tmp_path: 
     assert all(len(str(failure)) < 300 for failure in plugins.failures)
 
 
-@not_yet
 def test_one_distribution_that_declares_a_name_twice_is_told_so(install: Install) -> None:
     body = "return [EvictionSpec(name='same', target='x:y'), EvictionSpec(name='same', target='x:z')]"
     install("sglang-twin", PICKY.format(hook="register_cache_policies()", body=body))
@@ -112,7 +101,6 @@ def test_one_distribution_that_declares_a_name_twice_is_told_so(install: Install
     assert "twice" in plugins.failures[0].message
 
 
-@not_yet
 def test_an_allow_list_of_components_leaves_other_plugins_no_say(install: Install) -> None:
     install(
         "sglang-loud", PICKY.format(hook="choose_component(kind)", body="return 'fifo' if kind == 'eviction' else None")
