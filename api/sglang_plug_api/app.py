@@ -13,7 +13,8 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
-from sglang_plug import ConfigError, Plugins, RouteSpec, __version__
+from sglang_plug import ConfigError, Plugins, RequestError, RouteSpec, __version__
+from sglang_plug.engine.client import EngineError
 from sglang_plug.plugins import Component
 
 from .auth import guard
@@ -45,7 +46,7 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
         ],
     )
     app.add_exception_handler(Exception, _answer)
-    for kind in (ApiError, HTTPException):
+    for kind in (ApiError, HTTPException, RequestError, EngineError):
         app.add_exception_handler(kind, _answer)
     owners: dict[tuple[str, str], Component] = {}
     tasks = set(engine.info["tasks"])
