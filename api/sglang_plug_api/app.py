@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -49,6 +51,7 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
     for kind in (ApiError, HTTPException, RequestError, EngineError):
         app.add_exception_handler(kind, _answer)
     owners: dict[tuple[str, str], Component] = {}
+    bodies = set[type[BaseModel]]()
     tasks = set(engine.info["tasks"])
     for component in _chosen(plugins):
         spec = component.spec
@@ -59,8 +62,9 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
         if not isinstance(router, APIRouter):
             raise ConfigError(f"{component}: build(engine) must return an APIRouter, not {type(router).__name__}")
         _claim(router, component, owners)
+        bodies |= _bodies(router)
         app.include_router(router, dependencies=[Depends(guard(spec.auth, config))])
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    app.openapi = lambda: _openapi(app, bodies)  # type: ignore[method-assign]
     return app
 
 
@@ -93,16 +97,18 @@ async def _answer(request: Request, error: Exception) -> Response:
     return refusal.response()
 
 
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's document, with the bodies that the routes read themselves."""
+def _bodies(router: APIRouter) -> set[type[BaseModel]]:
+    """The bodies that a router's routes read themselves, see ``bodies.takes``."""
+    endpoints = [route.endpoint for route in router.routes if isinstance(route, APIRoute)]
+    return {endpoint.body_model for endpoint in endpoints if hasattr(endpoint, "body_model")}
+
+
+def _openapi(app: FastAPI, bodies: Iterable[type[BaseModel]]) -> dict[str, Any]:
+    """FastAPI's document, with the bodies that it does not know of."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        bodies = {
-            route.endpoint.body_model
-            for route in app.routes
-            if isinstance(route, APIRoute) and hasattr(route.endpoint, "body_model")
-        }
-        _, definitions = models_json_schema([(model, "validation") for model in bodies], ref_template=REFERENCE)
+        models = sorted(bodies, key=lambda model: model.__name__)
+        _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REFERENCE)
         document.setdefault("components", {}).setdefault("schemas", {}).update(definitions.get("$defs", {}))
         app.openapi_schema = document
     return app.openapi_schema

@@ -209,7 +209,7 @@ class Plugins:
         given = {"kind": kind, "facts": facts}
         for call in reversed(self._manager.hook.choose_component.get_hookimpls()):
             try:
-                answer: str | None = call.function(*(given[name] for name in call.argnames))
+                answer: Any = call.function(*(given[name] for name in call.argnames))
             except (Exception, SystemExit) as error:
                 raise PluginError(
                     f"plugin {call.plugin_name!r} failed to choose a {kind}: {type(error).__name__}: {error}"
