@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,16 +15,17 @@ from sglang_plug.batch import KVPool
 from sglang_plug.cache import PrefixCache
 from sglang_plug.config import ConfigError, EngineConfig
 from sglang_plug.kernels import Kernels
-from sglang_plug.model import BuildEnv, Model
 from sglang_plug.plugins import Plugins
 from sglang_plug.specs import ModelSpec
 
+from .load import load_model
 from .loop import EngineLoop, Inbox
 from .messages import FromEngine
 from .resolve import Resolved, resolve
 from .runner import Runner
 from .scheduler import Scheduler
 from .slots import SlotPool
+from .update import WeightUpdater
 from .watchdog import Heartbeat
 
 logger = logging.getLogger(__name__)
@@ -75,37 +75,8 @@ def build_engine(
         info=_info(resolved, plugins, pool),
         max_queued=config.schedule.max_queued_requests,
         heartbeat=heartbeat,
+        update_weights=WeightUpdater(resolved, backend, kernels),
     )
-
-
-def load_model(resolved: Resolved, backend: AttentionBackend, kernels: Kernels) -> Model:
-    """Build the model on its device and fill it, one tensor at a time."""
-    started = time.perf_counter()
-    logger.info("Load weight begin. architecture=%s", resolved.checkpoint.architecture)
-    env = BuildEnv(attention=backend, kernels=kernels)
-    with _defaults(resolved.dtype, resolved.device):
-        model = resolved.model_class(resolved.checkpoint.config, env)
-    model.load_weights(resolved.load("weights")(resolved.checkpoint, model))
-    model.requires_grad_(False).eval()
-    model.prepare()
-    logger.info(
-        "Load weight end. type=%s, dtype=%s, %.1f s",
-        type(model).__name__,
-        resolved.dtype,
-        time.perf_counter() - started,
-    )
-    return model
-
-
-@contextmanager
-def _defaults(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with device:
-            yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _attention(resolved: Resolved) -> AttentionBackend:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from sglang_plug.model import Model
 from sglang_plug.policy import StepStats
 from sglang_plug.request import Finish, Output, Request, RequestError
 
@@ -38,8 +39,9 @@ class EngineLoop:
         inbox: where messages arrive.
         send: where answers go.
         info: what is known of the model and the choices made at start.
-        vocab_size: token ids are below this.
         max_queued: sequences that may wait.
+        heartbeat: told when a step begins and ends.
+        update_weights: builds the model with the weights of a checkpoint and revision.
     """
 
     def __init__(
@@ -52,11 +54,13 @@ class EngineLoop:
         info: dict[str, Any],
         max_queued: int,
         heartbeat: Heartbeat,
+        update_weights: Callable[[str, str | None], Model],
     ) -> None:
         self.scheduler, self.runner, self.inbox, self.send = scheduler, runner, inbox, send
         self.info, self.max_queued, self.heartbeat = info, max_queued, heartbeat
         self.vocab_size: int = info["vocab_size"]
         self.longest = min(info["context_length"], scheduler.pool.capacity)
+        self._load_weights = update_weights
         self._ids = set[str]()
         self._failures = 0
         self._closed = False
@@ -64,6 +68,7 @@ class EngineLoop:
             "info": self._info,
             "flush_cache": self._flush_cache,
             "check": self._check,
+            "update_weights": self._update_weights,
         }
 
     def run(self) -> None:
@@ -180,6 +185,14 @@ class EngineLoop:
         done = self.scheduler.flush()
         logger.info("Cache flushed successfully!" if done else "Cache not flushed: requests are running or waiting")
         return {"success": done, "message": "Cache flushed." if done else "Requests are running or waiting."}
+
+    def _update_weights(self, source: str, revision: str | None = None) -> dict[str, Any]:
+        """Serve the weights of ``source`` from now on; what was cached with the old ones is forgotten."""
+        if self.scheduler.busy:
+            raise RequestError("weights can only be updated while no request is running or waiting", 409)
+        self.runner.model = self._load_weights(source, revision)
+        self.scheduler.flush()
+        return {"success": True, "message": "Succeeded to update model weights."}
 
     def _check(self) -> dict[str, int]:
         self.scheduler.check()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug import LogprobOptions, Request, SamplingParams
+from sglang_plug import LogprobOptions, Request, RequestError, SamplingParams
 from sglang_plug.engine.loop import FAILURES_IN_A_ROW, EngineLoop
 from sglang_plug.engine.messages import Abort, Close, Control, FromEngine, News, Reply, Submit, ToEngine
 from sglang_plug.engine.scheduler import Sampled, Scheduler, Share
@@ -59,7 +59,15 @@ class Bench:
             info=info,
             max_queued=1,
             heartbeat=Heartbeat(),
+            update_weights=self.load,
         )
+        self.loaded: list[tuple[str, str | None]] = []
+
+    def load(self, source: str, revision: str | None) -> Any:
+        self.loaded.append((source, revision))
+        if source == "nowhere":
+            raise RequestError("Failed to get weights iterator: nowhere (not found).")
+        return f"model of {source}"
 
     def submit(self, id: str, tokens: Iterable[int] = (1, 2, 3), **request: Any) -> None:
         params = SamplingParams(max_new_tokens=3, **request.pop("params", {}))
@@ -176,3 +184,30 @@ def test_close_ends_the_loop() -> None:
     bench = Bench()
     bench.box.messages.append(Close())
     bench.loop.run()
+
+
+def test_weights_are_replaced_between_requests_only() -> None:
+    bench = Bench()
+    bench.submit("first")
+    bench.run()
+    assert bench.scheduler.cache.size > 0
+    bench.submit("running")
+    bench.loop.step()
+    bench.loop.handle(Control(1, "update_weights", {"source": "new"}))
+    assert bench.sent[-1].status == 409
+    assert bench.loaded == []
+    bench.run()
+    bench.loop.handle(Control(2, "update_weights", {"source": "new", "revision": "main"}))
+    assert bench.sent[-1].value == {"success": True, "message": "Succeeded to update model weights."}
+    assert bench.device.model == "model of new"
+    assert bench.scheduler.cache.size == 0
+    assert bench.loaded == [("new", "main")]
+
+
+def test_weights_that_cannot_be_loaded_leave_the_old_ones() -> None:
+    bench = Bench()
+    bench.device.model = "old"
+    bench.loop.handle(Control(1, "update_weights", {"source": "nowhere"}))
+    assert bench.sent[-1].status == 400
+    assert bench.sent[-1].error == "Failed to get weights iterator: nowhere (not found)."
+    assert bench.device.model == "old"
