@@ -97,6 +97,8 @@ MODEL = Group(
     (
         option("--model-path --model", "engine.model.path", "local folder or hub id", metavar="MODEL"),
         option("--revision", "engine.model.revision", "branch, tag or commit on the hub"),
+        option("--task", "engine.model.task", "generate, or a pooling task: embed, classify, rerank"),
+        option("--is-embedding", None, "the same as --task embed: serve embeddings or scores", bool),
         option(
             "--checkpoint-format", "engine.model.checkpoint_format", "reader of the checkpoint", component="checkpoint"
         ),
@@ -246,7 +248,29 @@ WATCHING = Group(
     ),
 )
 
-GROUPS = (MODEL, HTTP, MEMORY, BACKENDS, WATCHING)
+STORAGE = Group(
+    "files and batches",
+    (
+        option(
+            "--file-storage-path",
+            "storage.file_storage_path",
+            "folder of uploaded files and batches; default: sglang_plug_storage in $XDG_STATE_HOME or ~/.local/state",
+        ),
+        option("--max-file-bytes", "storage.max_file_bytes", "largest file that is taken", int, least=1),
+        option("--max-storage-bytes", "storage.max_storage_bytes", "most bytes of all files", int, least=1),
+        option("--max-files", "storage.max_files", "most files", int, least=1),
+        option("--max-batch-lines", "storage.max_batch_lines", "most requests in one batch", int, least=1),
+        option(
+            "--batch-concurrency",
+            "storage.batch_concurrency",
+            "most sequences of batches computed together",
+            int,
+            least=1,
+        ),
+    ),
+)
+
+GROUPS = (MODEL, HTTP, MEMORY, BACKENDS, WATCHING, STORAGE)
 
 
 def options() -> Iterator[Option]:

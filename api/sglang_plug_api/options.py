@@ -73,6 +73,8 @@ def server_config(options: argparse.Namespace, plugins: Plugins) -> ServerConfig
     values = _validate(given)
     if values.pop("disable_radix_cache", False):
         _disable_prefix_cache(values, given)
+    if values.pop("is_embedding", False):
+        _serve_embeddings(values)
     rows = by_key()
     for key, value in values.items():
         _check_component(rows[key], value, given, plugins)
@@ -215,6 +217,11 @@ def _disable_prefix_cache(values: dict[str, Any], given: Given) -> None:
             f"{given.name(disable)} and {given.name(prefix_cache)} {values['prefix_cache']!r} contradict each other"
         )
     values["prefix_cache"] = NO_PREFIX_CACHE
+
+
+def _serve_embeddings(values: dict[str, Any]) -> None:
+    if values.setdefault("task", "embed") == "generate":
+        raise ConfigError("--is-embedding and --task generate contradict each other")
 
 
 def _check_component(option: Option, value: Any, given: Given, plugins: Plugins) -> None:

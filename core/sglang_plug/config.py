@@ -44,6 +44,9 @@ class ModelOptions:
     path: str = AUTO
     """A local folder or a hub id; ``auto`` asks the plugins (the embedded demo model)."""
     revision: str | None = None
+    task: str = AUTO
+    """``generate``, or one of the pooling tasks ``embed``, ``classify``, ``rerank``; ``auto`` takes what the model
+    is made for."""
     checkpoint_format: str = AUTO
     load_format: str = AUTO
     dtype: str = AUTO

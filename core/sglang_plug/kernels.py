@@ -56,6 +56,34 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((turned, kept), dim=-1) if kept.shape[-1] else turned
 
 
+def moe(x: Tensor, gate_up: Tensor, down: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
+    """For each token, the weighted sum of what its chosen experts make of it, added in float32, in ``x``'s dtype.
+
+    Expert ``e`` is ``down[e] @ (silu(gate) * up)`` with ``gate, up = gate_up[e] @ x``. Tokens are gathered by
+    expert, and each expert that is chosen at all is read once.
+
+    Args:
+        x: ``[T, hidden]``.
+        gate_up: ``[E, 2 * width, hidden]``; the first ``width`` rows of an expert are its gate.
+        down: ``[E, hidden, width]``.
+        experts: ``[T, k]`` int64, which experts each token goes to.
+        weights: ``[T, k]``, what each of them counts.
+    """
+    chosen = experts.flatten()
+    order = chosen.argsort(stable=True)
+    tokens, factors = order // experts.shape[1], weights.flatten()[order, None].float()
+    total = torch.zeros_like(x, dtype=torch.float32)
+    start = 0
+    for expert, count in enumerate(chosen.bincount(minlength=len(gate_up)).tolist()):
+        if count == 0:
+            continue
+        rows, factor = tokens[start : start + count], factors[start : start + count]
+        made = F.linear(silu_mul(F.linear(x[rows], gate_up[expert])), down[expert])
+        total.index_add_(0, rows, made.float() * factor)
+        start += count
+    return total.to(x.dtype)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
     """The functions models compute with; each field's default is the torch reference."""
@@ -66,6 +94,7 @@ class Kernels:
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]] = add_rms_norm
     silu_mul: Callable[[Tensor], Tensor] = silu_mul
     apply_rope: Callable[[Tensor, Tensor, Tensor], Tensor] = apply_rope
+    moe: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor] = moe
 
 
 TORCH = Kernels()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ from .attention import AttentionBackend, AttentionShape
 from .batch import ForwardBatch
 from .config import ConfigError
 from .kernels import TORCH, Kernels
+from .policy import Pooling
 
 
 class WeightError(ConfigError):
@@ -25,6 +26,8 @@ class BuildEnv:
 
     attention: AttentionBackend
     kernels: Kernels = field(default=TORCH)
+    pooling: Pooling = field(default=Pooling())
+    """For pooling tasks: how a prompt's hidden states become one vector."""
     tp_rank: int = 0
     tp_size: int = 1
 
@@ -35,10 +38,13 @@ class Model(nn.Module):
     Parameter names follow the checkpoint, so the class body is the name map except for ``packed``.
     """
 
-    packed: ClassVar[dict[str, tuple[str, str]]] = {}
-    """Path component in the checkpoint -> (ours, shard), e.g. ``"q_proj": ("qkv_proj", "q")``."""
+    packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {}
+    """Path component in the checkpoint -> (ours, shard), e.g. ``"q_proj": ("qkv_proj", "q")``; a shard of ``None``
+    is only another name. A module with ``place(rest) -> (ours, shard)`` maps what follows its own path itself."""
     ignored: ClassVar[tuple[str, ...]] = ()
     """Parts of checkpoint names that carry nothing we need."""
+    default_pooling: ClassVar[Pooling] = Pooling()
+    """For checkpoints that do not say."""
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__()
@@ -63,6 +69,19 @@ class Model(nn.Module):
         """Logits (or scores) of the rows the engine picked: ``[rows, hidden]`` to ``[rows, vocabulary]``."""
         raise NotImplementedError(f"{type(self).__name__} does not define head(hidden)")
 
+    @classmethod
+    def pools_whole_prompts(cls, pooling: Pooling) -> bool:
+        """True if ``pool`` needs more than each prompt's last state: then no prompt is cut or taken from the cache."""
+        return pooling.mode != "last"
+
+    def pool(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Embeddings or scores of prompts, ``[B, width]`` float32.
+
+        ``hidden`` is ``[T, hidden]``, the states of ``B`` prompts one after the other; of those whose prompts may
+        be cut it has at least the last. By default as ``env.pooling`` says.
+        """
+        return pooled(hidden, lengths, self.env.pooling)
+
     @torch.no_grad()
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Fill every parameter from checkpoint tensors, one at a time.
@@ -81,9 +100,14 @@ class Model(nn.Module):
                 raise WeightError(f"checkpoint has {name!r} but {type(self).__name__} has no {target!r}")
             self._copy(name, target, shard, parameter, tensor)
             filled.setdefault(id(parameter), set()).add(shard or "")
-        short = [name for name, parameter in parameters.items() if not self._is_full(name, parameter, filled)]
+        short = {
+            name: missing for name, one in parameters.items() if (missing := self._missing(name, filled.get(id(one))))
+        }
         if short:
-            raise WeightError(f"checkpoint leaves {len(short)} parameters unfilled, first {min(short)!r}")
+            first = min(short)
+            raise WeightError(
+                f"checkpoint leaves {len(short)} parameters unfilled, first {first!r} ({_some(short[first])})"
+            )
 
     def prepare(self) -> None:
         """After loading: let every layer bring its weights into the form its kernels want."""
@@ -93,12 +117,19 @@ class Model(nn.Module):
                 pack()
 
     def _place(self, name: str) -> tuple[str, str | None]:
-        parts = name.split(".")
+        """Our name of a checkpoint's tensor, and the shard it is."""
+        parts, path, shard = name.split("."), list[str](), None
+        module: Any = self
         for index, part in enumerate(parts):
-            if part in self.packed:
-                ours, shard = self.packed[part]
-                return ".".join((*parts[:index], ours, *parts[index + 1 :])), shard
-        return name, None
+            place = getattr(module, "place", None)
+            if place is not None:
+                rest, shard = place(".".join(parts[index:]))
+                return ".".join((*path, rest)), shard
+            ours, found = self.packed.get(part, (part, None))
+            path.append(ours)
+            shard = shard or found
+            module = getattr(module, ours, None)
+        return ".".join(path), shard
 
     def _copy(self, name: str, target: str, shard: str | None, parameter: Tensor, tensor: Tensor) -> None:
         load = getattr(self.get_submodule(target.rpartition(".")[0]), "load_shard", None)
@@ -112,7 +143,28 @@ class Model(nn.Module):
         except (ValueError, KeyError, RuntimeError) as error:
             raise WeightError(f"checkpoint tensor {name!r} does not fit {target!r}: {error}") from error
 
-    def _is_full(self, name: str, parameter: Tensor, filled: dict[int, set[str]]) -> bool:
-        shards = filled.get(id(parameter), set())
+    def _missing(self, name: str, shards: set[str] | None) -> list[str]:
+        """What of a parameter did not arrive: shards, or the whole of it."""
         expected = getattr(self.get_submodule(name.rpartition(".")[0]), "shards", None)
-        return bool(shards) if expected is None or "" in shards else set(expected) <= shards
+        if not shards:
+            return ["no tensor for it"]
+        if expected is None or "" in shards:
+            return []
+        return [f"{shard!r} is missing" for shard in expected if shard not in shards]
+
+
+def _some(lines: list[str], most: int = 3) -> str:
+    return ", ".join(lines[:most]) + (f" and {len(lines) - most} more" if len(lines) > most else "")
+
+
+def pooled(hidden: Tensor, lengths: Sequence[int], pooling: Pooling) -> Tensor:
+    """``[T, hidden]`` of prompts of ``lengths`` to one float32 vector each, ``[B, hidden]``."""
+    ends = torch.tensor(lengths, device=hidden.device).cumsum(0)
+    match pooling.mode:
+        case "last":
+            found = hidden[ends - 1].float()
+        case "cls":
+            found = hidden[ends - torch.tensor(lengths, device=hidden.device)].float()
+        case "mean":
+            found = torch.stack([part.float().mean(0) for part in hidden.split_with_sizes(list(lengths))])
+    return torch.nn.functional.normalize(found, dim=-1) if pooling.normalize else found

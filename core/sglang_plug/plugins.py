@@ -351,7 +351,7 @@ def _declared(module: ModuleType) -> Iterator[Spec]:
     for name, function in _implementations(module):
         if not name.startswith("register_"):
             continue
-        expected = _spec_types(name)
+        expected = spec_types(name)
         for spec in function() or ():
             if not isinstance(spec, expected):
                 wanted = " or ".join(one.__name__ for one in expected)
@@ -359,7 +359,7 @@ def _declared(module: ModuleType) -> Iterator[Spec]:
             yield spec
 
 
-def _spec_types(hook: str) -> tuple[type[Spec], ...]:
+def spec_types(hook: str) -> tuple[type[Spec], ...]:
     """The specs that a ``register_*`` hook may return, from its annotation."""
     (item,) = typing.get_args(typing.get_type_hints(getattr(hookspecs, hook))["return"])
     return typing.get_args(item) or (item,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from .cache import Match
 
@@ -39,6 +39,15 @@ class SchedulePolicy(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pooling:
+    """How the hidden states of a prompt become one vector."""
+
+    mode: Literal["last", "mean", "cls"] = "last"
+    normalize: bool = True
+    """Divide by the Euclidean length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRequest:
     """What a checkpoint reader is asked for."""
 
@@ -60,6 +69,8 @@ class Checkpoint:
     """Attribute access to ``config.json`` with the family's defaults filled in."""
     generation: Mapping[str, Any] = field(default_factory=dict)
     """``generation_config.json``."""
+    pooling: Pooling | None = None
+    """How the checkpoint says that prompts become embeddings, if it does."""
 
     @property
     def architecture(self) -> str:

@@ -15,6 +15,7 @@ import yaml
 from sglang_plug import ConfigError, PluginError, PluginOptions, Plugins
 from sglang_plug.command_line import Parser
 from sglang_plug.plugin_flags import KEYS, plugin_flags
+from sglang_plug.plugins import hook_names, spec_types
 from sglang_plug_api.config import ServerConfig
 from sglang_plug_api.option_table import Option, by_key, field_of
 from sglang_plug_api.option_table import options as all_options
@@ -36,14 +37,17 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> Plugins:
     """The built-in plugins, and three components of each kind that an option names."""
     kinds = sorted({option.component for option in all_options() if option.component})
     file = tmp_path_factory.mktemp("plugins") / "samples.py"
-    file.write_text(
-        "from sglang_plug import hookimpl\n"
-        "from sglang_plug.specs import Spec\n"
-        f"@hookimpl\ndef register_routes():\n    for kind in {kinds!r}:\n"
-        "        made = type('SampleSpec', (Spec,), {'kind': kind})\n"
-        "        for name in ('sample1', 'sample2', 'sample3'):\n"
-        "            yield made(name=name, target='nowhere:nothing')\n"
-    )
+    hooks = {of.kind: hook for hook in hook_names() if hook.startswith("register_") for of in spec_types(hook)}
+    names = {of.kind: of.__name__ for hook in set(hooks.values()) for of in spec_types(hook)}
+    source = "from sglang_plug.specs import *\nfrom sglang_plug import hookimpl\n"
+    for hook in sorted({hooks[kind] for kind in kinds}):
+        made = [names[kind] for kind in kinds if hooks[kind] == hook]
+        source += (
+            f"@hookimpl\ndef {hook}():\n    for made in ({', '.join(made)},):\n"
+            "        for name in ('sample1', 'sample2', 'sample3'):\n"
+            "            yield made(name=name, target='nowhere:nothing')\n"
+        )
+    file.write_text(source)
     return Plugins.discover(PluginOptions(files=(str(file),), strict=True))
 
 
@@ -246,7 +250,7 @@ def test_an_unknown_component_names_the_nearest(option: Option, plugins: Plugins
 
 
 def test_an_unknown_option_is_refused(plugins: Plugins) -> None:
-    with pytest.raises(ConfigError, match="unknown option '--is-embedding'"):
+    with pytest.raises(ConfigError, match="unknown option '--enable-teleport'"):
         configured(plugins, "--is-embedding")
     with pytest.raises(ConfigError, match="unknown option '--page-sise'; did you mean '--page-size'"):
         configured(plugins, "--page-sise=3")

@@ -14,6 +14,8 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig
 
 from sglang_plug import Checkpoint, CheckpointRequest, ConfigError
 
+from .pooling import read_pooling
+
 TEXT_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 """What is fetched from the hub besides the weights: configurations, vocabularies, templates. Never pickles or code."""
 WEIGHT_FILES = ["*.safetensors"]
@@ -35,6 +37,7 @@ def open_checkpoint(request: CheckpointRequest) -> Checkpoint:
         path=path,
         config=_build_config(data, path),
         generation=_read_json(path / "generation_config.json", required=False),
+        pooling=read_pooling(path),
     )
 
 

@@ -16,7 +16,6 @@ from sglang_plug.cache import PrefixCache
 from sglang_plug.config import ConfigError, EngineConfig
 from sglang_plug.kernels import Kernels
 from sglang_plug.plugins import Plugins
-from sglang_plug.specs import ModelSpec
 
 from .load import load_model
 from .loop import EngineLoop, Inbox
@@ -49,22 +48,17 @@ def build_engine(
     kernels = _kernels(resolved)
     model = load_model(resolved, backend, kernels)
     pool = SlotPool(_capacity(resolved), config.cache.page_size)
-    shape = resolved.shape
-    kv = KVPool(
-        layers=shape.layers,
-        slots=pool.rows,
-        kv_heads=shape.kv_heads,
-        dim=shape.dim,
-        value_dim=shape.value_dim or shape.dim,
-        dtype=resolved.dtype,
-        device=resolved.device,
-    )
-    logger.info("KV Cache is allocated. #tokens: %d, size: %.2f GB", pool.capacity, _pool_bytes(resolved, pool) / GIB)
+    kv = _kv_pool(resolved, pool) if resolved.causal else None
     cache = resolved.load("prefix-cache", PrefixCache)(
         config.cache.page_size, resolved.make("eviction"), time.monotonic
     )
     scheduler = Scheduler(
-        pool, cache, resolved.make("schedule"), chunk=resolved.chunk, max_running=resolved.max_running
+        pool,
+        cache,
+        resolved.make("schedule"),
+        chunk=resolved.chunk,
+        max_running=resolved.max_running,
+        whole=resolved.whole,
     )
     runner = Runner(model, backend, kv, device=resolved.device, page_size=config.cache.page_size)
     return EngineLoop(
@@ -77,6 +71,21 @@ def build_engine(
         heartbeat=heartbeat,
         update_weights=WeightUpdater(resolved, backend, kernels),
     )
+
+
+def _kv_pool(resolved: Resolved, pool: SlotPool) -> KVPool:
+    shape = resolved.shape
+    kv = KVPool(
+        layers=shape.layers,
+        slots=pool.rows,
+        kv_heads=shape.kv_heads,
+        dim=shape.dim,
+        value_dim=shape.value_dim or shape.dim,
+        dtype=resolved.dtype,
+        device=resolved.device,
+    )
+    logger.info("KV Cache is allocated. #tokens: %d, size: %.2f GB", pool.capacity, _pool_bytes(resolved, pool) / GIB)
+    return kv
 
 
 def _attention(resolved: Resolved) -> AttentionBackend:
@@ -113,6 +122,8 @@ def _capacity(resolved: Resolved) -> int:
         return cache.max_total_tokens
     free, fraction = _free_bytes(resolved)
     useful = resolved.max_running * (resolved.context_length + page)
+    if not resolved.causal:
+        return useful  # slots are only counted: an encoder keeps no keys and values
     slots = min(int(free // _bytes_per_slot(resolved)), useful)
     if slots < 2 * page:
         raise ConfigError(
@@ -137,15 +148,13 @@ def _free_bytes(resolved: Resolved) -> tuple[float, float]:
 def _info(resolved: Resolved, plugins: Plugins, pool: SlotPool) -> dict[str, Any]:
     """What is known of the engine; plain data, it crosses the process line."""
     config, checkpoint = resolved.config, resolved.checkpoint
-    spec = resolved.choices["model"].component.spec
-    assert isinstance(spec, ModelSpec)
     eos = checkpoint.generation.get("eos_token_id", getattr(checkpoint.config, "eos_token_id", None))
     return {
         "model_path": checkpoint.source,
         "checkpoint_path": str(checkpoint.path),
         "architecture": checkpoint.architecture,
         "model_type": getattr(checkpoint.config, "model_type", "") or "",
-        "tasks": sorted(spec.tasks),
+        "tasks": list(resolved.tasks),
         "context_length": resolved.context_length,
         "vocab_size": checkpoint.config.vocab_size,
         "dtype": str(resolved.dtype).removeprefix("torch."),

@@ -137,12 +137,13 @@ class EngineLoop:
             raise RequestError(f"the model cannot {request.task}; it can: {', '.join(self.info['tasks'])}")
         if not tokens:
             raise RequestError("the prompt has no tokens")
-        if len(tokens) >= self.info["context_length"]:
+        room = 1 if request.task == "generate" else 0
+        if len(tokens) + room > self.info["context_length"]:
             raise RequestError(
                 f"The input ({len(tokens)} tokens) is longer than the model's context length "
                 f"({self.info['context_length']} tokens)."
             )
-        if len(tokens) >= self.longest:
+        if len(tokens) + room > self.longest:
             raise RequestError(
                 f"The input ({len(tokens)} tokens) does not fit the KV pool ({self.longest} tokens); "
                 "the server's --max-total-tokens or --mem-fraction-static is too small for it."

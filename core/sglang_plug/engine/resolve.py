@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -12,8 +12,8 @@ from sglang_plug.attention import AttentionShape
 from sglang_plug.config import AUTO, ConfigError, EngineConfig
 from sglang_plug.model import Model
 from sglang_plug.plugins import Component, Facts, Plugins
-from sglang_plug.policy import Checkpoint, CheckpointRequest
-from sglang_plug.specs import AttentionSpec, KernelSpec, ModelSpec
+from sglang_plug.policy import Checkpoint, CheckpointRequest, Pooling
+from sglang_plug.specs import AttentionSpec, KernelSpec, ModelSpec, Task
 
 DTYPES = {
     "float32": torch.float32,
@@ -58,6 +58,13 @@ class Resolved:
     model_class: type[Model]
     shape: AttentionShape
     context_length: int
+    tasks: tuple[Task, ...]
+    """What requests may ask for."""
+    pooling: Pooling
+    whole: bool
+    """Prompts are neither cut nor taken from the prefix cache."""
+    causal: bool
+    """False for encoders, which have no KV pool."""
     chunk: int
     max_running: int
     choices: Mapping[str, Choice] = field(default_factory=dict)
@@ -104,7 +111,10 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     )
     for kind, name in (("attention", config.backends.attention), ("kernels", config.backends.kernels)):
         _check_device(choose(kind, name, facts), device)
-    choose("prefix-cache", config.cache.prefix_cache if model.spec.causal else "none", facts)
+    tasks = _tasks(config.model.task, model)
+    pooling = checkpoint.pooling or model_class.default_pooling
+    whole = not model.spec.causal or ("generate" not in tasks and model_class.pools_whole_prompts(pooling))
+    choose("prefix-cache", "none" if whole else config.cache.prefix_cache, facts)
     choose("eviction", config.cache.eviction_policy, facts)
     choose("schedule", config.schedule.policy, facts)
     context_length = _context_length(config.model.context_length, checkpoint)
@@ -117,10 +127,32 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
         model_class=model_class,
         shape=shape,
         context_length=context_length,
+        tasks=tasks,
+        pooling=pooling,
+        whole=whole,
+        causal=model.spec.causal,
         chunk=chunk if chunk > 0 else context_length,
         max_running=config.schedule.max_running_requests or DEFAULT_RUNNING.get(device.type, ACCELERATOR_RUNNING),
         choices=choices,
     )
+
+
+def _tasks(wanted: str, model: Component) -> tuple[Task, ...]:
+    """What is served: a model that generates does only that, unless a pooling task is asked for."""
+    spec = model.spec
+    assert isinstance(spec, ModelSpec)
+    if wanted == AUTO:
+        return ("generate",) if "generate" in spec.tasks else tuple(sorted(spec.tasks))
+    known = get_args(Task)
+    if wanted not in known:
+        raise ConfigError(f"--task {wanted!r} is unknown; known: auto, {', '.join(known)}")
+    task: Task = wanted  # type: ignore[assignment]
+    own = spec.tasks - {"generate"}
+    if task == "generate" and task not in spec.tasks:
+        raise ConfigError(f"{model} cannot generate; it can: {', '.join(sorted(spec.tasks))}")
+    if task == "generate" or not own:
+        return (task,)
+    return tuple(sorted(own))
 
 
 def model_source(config: EngineConfig, plugins: Plugins, facts: Facts | None = None) -> str:

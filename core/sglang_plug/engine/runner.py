@@ -25,7 +25,7 @@ class Runner:
     """Runs steps. Holds the model, its backend and the KV pool, and nothing of any request."""
 
     def __init__(
-        self, model: Model, backend: AttentionBackend, kv: KVPool, *, device: torch.device, page_size: int
+        self, model: Model, backend: AttentionBackend, kv: KVPool | None, *, device: torch.device, page_size: int
     ) -> None:
         self.model, self.backend, self.kv = model, backend, kv
         self.device, self.page_size = device, page_size
@@ -38,8 +38,11 @@ class Runner:
         hidden = self.model(batch)  # [T, hidden]
         ends = torch.tensor(batch.query_lens).cumsum(0).tolist()
         prompt = [self._prompt_logprobs(hidden, share, end) for share, end in zip(shares, ends, strict=True)]
-        complete = [index for index, share in enumerate(shares) if share.complete]
         results = [Sampled(prompt_logprobs=one) for one in prompt]
+        self._pool(hidden, shares, ends, results)
+        complete = [
+            index for index, share in enumerate(shares) if share.complete and share.sequence.request.task == "generate"
+        ]
         if not complete:
             return results
         rows = [ends[index] - 1 for index in complete]
@@ -49,6 +52,21 @@ class Runner:
             error = NOT_FINITE if token < 0 else None
             results[index] = Sampled(token, logprob, prompt[index], error)
         return results
+
+    def _pool(self, hidden: Tensor, shares: Ordered[Share], ends: Ordered[int], results: list[Sampled]) -> None:
+        """Fill in the results of pooling tasks whose prompts are complete."""
+        done = [
+            index for index, share in enumerate(shares) if share.complete and share.sequence.request.task != "generate"
+        ]
+        if not done:
+            return
+        counts = [shares[index].count for index in done]
+        if len(done) < len(shares):
+            hidden = torch.cat([hidden[ends[index] - shares[index].count : ends[index]] for index in done])
+        values = self.model.pool(hidden, counts)
+        finite = values.isfinite().all(-1).tolist()
+        for index, row, good in zip(done, values.tolist(), finite, strict=True):
+            results[index] = Sampled(values=tuple(row)) if good else Sampled(error=NOT_FINITE)
 
     def build(self, shares: Ordered[Share]) -> ForwardBatch:
         """The tensors of a step."""

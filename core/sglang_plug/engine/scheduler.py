@@ -46,6 +46,8 @@ class Sampled:
     logprob: TokenLogprob | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     error: str | None = None
+    values: tuple[float, ...] | None = None
+    """Of a pooling task, once the prompt is complete."""
 
 
 @dataclass(slots=True)
@@ -68,13 +70,21 @@ class Scheduler:
         policy: order of admission.
         chunk: most new tokens in one step.
         max_running: most sequences computed together.
+        whole: never cut a prompt into chunks; one longer than ``chunk`` gets a step of its own.
     """
 
     def __init__(
-        self, pool: SlotPool, cache: PrefixCache, policy: SchedulePolicy, *, chunk: int, max_running: int
+        self,
+        pool: SlotPool,
+        cache: PrefixCache,
+        policy: SchedulePolicy,
+        *,
+        chunk: int,
+        max_running: int,
+        whole: bool = False,
     ) -> None:
         self.pool, self.cache, self.policy = pool, cache, policy
-        self.chunk, self.max_running = chunk, max_running
+        self.chunk, self.max_running, self.whole = chunk, max_running, whole
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.tally = Tally()
@@ -174,12 +184,16 @@ class Scheduler:
             key = self._continuation(waiting, match)
             if key is not None and key in in_work:
                 continue  # its prefix is being computed: reuse it once it is there
+            if self.whole and shares and len(waiting.tokens) > budget:
+                break
             if not self._take(waiting, match):
                 break
             if key is not None:
                 in_work.add(key)
             admitted.add(id(waiting))
-            count = min(len(waiting.tokens) - waiting.computed, budget)
+            count = len(waiting.tokens) - waiting.computed
+            if not self.whole:
+                count = min(count, budget)
             budget -= count
             shares.append(Share(waiting, count))
         if admitted:
@@ -233,6 +247,9 @@ class Scheduler:
             sequence.prompt_logprobs.extend(result.prompt_logprobs)
             if prefilling:
                 self._remember(sequence)
+            if result.values is not None:
+                outputs.append(self._pooled(sequence, result.values))
+                continue
             if result.token is None:
                 continue
             outputs.append(self._append(sequence, result.token, result.logprob))
@@ -243,6 +260,13 @@ class Scheduler:
         self.running.remove(sequence)
         self._release(sequence, remember=False)
         return Output(id=sequence.request.id, finish=Finish("error", message=message, status=status))
+
+    def _pooled(self, sequence: Sequence, values: tuple[float, ...]) -> Output:
+        """A pooling task is over with its prompt."""
+        self.running.remove(sequence)
+        self._release(sequence)
+        id, cached = sequence.request.id, sequence.cached or 0
+        return Output(id=id, finish=Finish("stop"), cached_tokens=cached, values=values)
 
     def _append(self, sequence: Sequence, token: int, logprob: TokenLogprob | None) -> Output:
         first = sequence.generated == 0

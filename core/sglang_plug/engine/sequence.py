@@ -44,7 +44,8 @@ class Sequence:
     @classmethod
     def of(cls, request: Request, longest: int) -> Sequence:
         """A sequence that may grow to ``longest`` tokens, prompt included."""
-        limit = min(len(request.tokens) + request.params.max_new_tokens, longest)
+        wanted = request.params.max_new_tokens if request.task == "generate" else 0
+        limit = min(len(request.tokens) + wanted, longest)
         seed = request.params.seed
         return cls(request, list(request.tokens), limit, secrets.randbits(SEED_BITS) if seed is None else seed)
 
