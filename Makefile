@@ -64,7 +64,7 @@ docs: $(DOCS_STAMP) ## Write docs/hooks.md anew and build the site
 	$(BIN)/mkdocs build --strict
 
 bench: $(SERVE_STAMP) ## Measure throughput and latency against what the machine can do
-	$(BIN)/python benchmarks/workloads.py $(ARGS)
+	$(BIN)/python -m benchmarks.workloads $(ARGS)
 
 clean: ## Remove what was built, the environment too
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache *.egg-info

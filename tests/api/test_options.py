@@ -68,7 +68,8 @@ def sample(option: Option, number: int) -> Any:
         return [*others, option.default][(number - 1) % len(option.choices)]
     if option.component:
         return (f"sample{number}",) if option.kind is tuple else f"sample{number}"
-    values = {int: 40 + number, float: number / 8, bool: True, dict: {"key": number}, str: f"value{number}"}
+    name = f"value{number}"
+    values = {int: 40 + number, float: number / 8, bool: True, dict: {"key": number}, str: name, tuple: (name,)}
     return values[option.kind]
 
 
@@ -158,7 +159,7 @@ def test_every_name_works_in_a_file_with_dashes(key: str, plugins: Plugins, tmp_
 def test_the_file_keeps_its_types(plugins: Plugins, tmp_path: Path) -> None:
     values = {"api_key": 1234, "observer": ["sample1", "sample2"], "port": "8000", "revision": None}
     config = configured(plugins, *write_file(tmp_path, values))
-    assert (config.api_key, config.observers, config.port) == ("1234", ("sample1", "sample2"), 8000)
+    assert (config.api_keys, config.observers, config.port) == (("1234",), ("sample1", "sample2"), 8000)
     assert config.engine.model.revision is None
 
 
@@ -176,6 +177,14 @@ def test_observers_add_up(plugins: Plugins) -> None:
         "sample3",
         "sample2",
     )
+
+
+def test_several_api_keys(plugins: Plugins, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert configured(plugins, "--api-key", "a,b", "--api-key=c").api_keys == ("a", "b", "c")
+    with pytest.raises(ConfigError, match="--api-key: must not be empty"):
+        configured(plugins, "--api-key", "")
+    monkeypatch.setenv("SGLANG_PLUG_API_KEY", "d,e")
+    assert configured(plugins).api_keys == ("d", "e")
 
 
 def test_metrics_need_no_switch(plugins: Plugins) -> None:
@@ -251,7 +260,7 @@ def test_an_unknown_component_names_the_nearest(option: Option, plugins: Plugins
 
 def test_an_unknown_option_is_refused(plugins: Plugins) -> None:
     with pytest.raises(ConfigError, match="unknown option '--enable-teleport'"):
-        configured(plugins, "--is-embedding")
+        configured(plugins, "--enable-teleport")
     with pytest.raises(ConfigError, match="unknown option '--page-sise'; did you mean '--page-size'"):
         configured(plugins, "--page-sise=3")
 

@@ -1,0 +1,236 @@
+"""What a step costs outside the model, and whether loaded plugins change it.
+
+Run as ``python -m benchmarks.step_overhead``. Two engines with the same tiny model (one layer, eight numbers wide)
+are built in one process, one without and one with a hundred extra plugins, and take turns: so many steps of the one,
+then of the other. Each part of a step is timed by wrapping the function that does it; ``rest`` is what a step takes
+besides (messages, statistics, the wrappers' own fraction of a microsecond).
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+from unittest.mock import patch
+
+import torch
+
+from benchmarks.report import parser, ratio, table, write_json
+from benchmarks.tiny import write_plugins, write_tiny
+from sglang_plug import EngineConfig, Plugins, Request, SamplingParams
+from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, PluginOptions, ScheduleOptions
+from sglang_plug.engine import runner as runner_module
+from sglang_plug.engine.build import build_engine
+from sglang_plug.engine.loop import EngineLoop
+from sglang_plug.engine.messages import FromEngine, Submit, ToEngine
+from sglang_plug.engine.sampler import sample
+from sglang_plug.engine.watchdog import Heartbeat
+
+PARTS = ("scheduler.plan", "runner.build", "attention.plan", "forward", "head", "sample", "scheduler.commit")
+BLOCK = 20
+"""Steps of one engine before it is the other's turn."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Median microseconds of a decode step."""
+
+    batch: int
+    context: int
+    plugins: int
+    step: float
+    parts: dict[str, float]
+
+    @property
+    def outside(self) -> float:
+        """Without forward and head."""
+        return self.step - self.parts["forward"] - self.parts["head"]
+
+
+class ListInbox:
+    """Messages that a script hands over."""
+
+    def __init__(self) -> None:
+        self.messages: list[ToEngine] = []
+
+    def take(self, wait: bool) -> Iterable[ToEngine]:
+        """Everything there is; never waits."""
+        taken, self.messages = self.messages, []
+        return taken
+
+
+class Engine:
+    """An engine whose steps a script takes, with a stopwatch in every part."""
+
+    def __init__(self, folder: Path, plugins: int, *, capacity: int, running: int, attention: str) -> None:
+        self.count = plugins
+        self.seconds: dict[str, float] = defaultdict(float)
+        files = write_plugins(folder / f"plugins-{plugins}", plugins)
+        config = EngineConfig(
+            model=ModelOptions(path=str(folder / "model"), load_format="dummy", device="cpu"),
+            cache=CacheOptions(max_total_tokens=capacity),
+            schedule=ScheduleOptions(max_running_requests=running, chunked_prefill_size=1 << 20),
+            backends=BackendOptions(attention=attention),
+            plugins=PluginOptions(files=files, strict=True),
+        )
+        started = time.perf_counter()
+        registry = Plugins.discover(config.plugins)
+        self.discovery = time.perf_counter() - started
+        self.inbox = ListInbox()
+        self.loop = build_engine(config, registry, self.inbox, self.tell, Heartbeat())
+        self._watch(self.loop)
+
+    def tell(self, message: FromEngine) -> None:
+        """Where a client would be."""
+
+    def _watch(self, loop: EngineLoop) -> None:
+        scheduler, runner = loop.scheduler, loop.runner
+        scheduler.plan = self.timed("scheduler.plan", scheduler.plan)  # type: ignore[method-assign]
+        scheduler.commit = self.timed("scheduler.commit", scheduler.commit)  # type: ignore[method-assign]
+        runner.build = self.timed("runner.build", runner.build)  # type: ignore[method-assign]
+        runner.backend.plan = self.timed("attention.plan", runner.backend.plan)  # type: ignore[method-assign]
+        runner.model.forward = self.timed("forward", runner.model.forward)  # type: ignore[method-assign]
+        runner.model.head = self.timed("head", runner.model.head)  # type: ignore[method-assign]
+
+    def timed(self, name: str, function: Callable[P, R]) -> Callable[P, R]:
+        """``function``, whose time is added up under ``name``."""
+        seconds, clock = self.seconds, time.perf_counter
+
+        def watched(*args: P.args, **kwargs: P.kwargs) -> R:
+            started = clock()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                seconds[name] += clock() - started
+
+        return watched
+
+    def sampling(self) -> AbstractContextManager[Any]:
+        """While open, sampling is timed for this engine (the runner module holds one name for all)."""
+        return patch.object(runner_module, "sample", self.timed("sample", sample))
+
+    def submit(self, batch: int, context: int, new_tokens: int) -> None:
+        """Queue ``batch`` prompts of ``context`` tokens that share nothing, and compute them."""
+        vocabulary = self.loop.vocab_size
+        for row in range(batch):
+            tokens = tuple((row * 7919 + place * 31 + row * place) % vocabulary for place in range(context))
+            params = SamplingParams(max_new_tokens=new_tokens, temperature=0.0)
+            self.inbox.messages.append(Submit(Request(id=f"{batch}-{context}-{row}", tokens=tokens, params=params)))
+        while not self.loop.scheduler.running or self.loop.scheduler.waiting:
+            self.loop.step()
+
+    def steps(self, count: int) -> list[dict[str, float]]:
+        """Take ``count`` steps; the seconds of each part, and of the ``step``, for each."""
+        found = []
+        for _ in range(count):
+            self.seconds.clear()
+            started = time.perf_counter()
+            self.loop.step()
+            found.append({**self.seconds, "step": time.perf_counter() - started})
+        return found
+
+    def drain(self) -> None:
+        """Finish what runs and empty the cache."""
+        while self.loop.scheduler.busy:
+            self.loop.step()
+        self.loop.scheduler.flush()
+
+
+def measure(engines: list[Engine], batch: int, context: int, steps: int) -> list[Cost]:
+    """The cost of decode steps of ``batch`` sequences, for each engine."""
+    blocks = -(-steps // BLOCK)
+    for engine in engines:
+        engine.submit(batch, context, (blocks + 2) * BLOCK)
+        engine.steps(BLOCK)
+    found: list[list[dict[str, float]]] = [[] for _ in engines]
+    gc.collect()
+    gc.disable()
+    try:
+        for block in range(blocks):
+            turns = list(zip(engines, found, strict=True))
+            for engine, rows in turns if block % 2 else reversed(turns):
+                with engine.sampling():
+                    rows += engine.steps(BLOCK)
+    finally:
+        gc.enable()
+    for engine in engines:
+        engine.drain()
+    return [_cost(engine.count, batch, context, rows) for engine, rows in zip(engines, found, strict=True)]
+
+
+def _cost(plugins: int, batch: int, context: int, rows: list[dict[str, float]]) -> Cost:
+    def median(name: str) -> float:
+        return statistics.median(row.get(name, 0.0) for row in rows) * 1e6
+
+    parts = {name: median(name) for name in PARTS}
+    rest = statistics.median(row["step"] - sum(row.get(name, 0.0) for name in PARTS) for row in rows) * 1e6
+    step = median("step")
+    return Cost(batch=batch, context=context, plugins=plugins, step=step, parts={**parts, "rest": rest})
+
+
+def show(costs: list[Cost]) -> str:
+    """Microseconds by part."""
+    header = ("batch", "context", "plugins", *PARTS, "rest", "step", "outside model")
+    rows = [
+        (
+            str(one.batch),
+            str(one.context),
+            str(one.plugins),
+            *(round(part, 1) for part in one.parts.values()),
+            round(one.step, 1),
+            round(one.outside, 1),
+        )
+        for one in costs
+    ]
+    return table(header, rows)
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parser(__doc__)
+    options.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32, 128])
+    options.add_argument("--context", type=int, nargs="+", default=[16, 1024], help="tokens of each prompt")
+    options.add_argument("--steps", type=int, default=200)
+    options.add_argument("--plugins", type=int, default=100, help="extra plugins of the second engine")
+    options.add_argument("--vocabulary", type=int, default=1024)
+    options.add_argument("--attention-backend", default="benchmark-store", help="whose plan() is timed")
+    options.add_argument("--threads", type=int, default=1, help="torch threads")
+    given = options.parse_args()
+    torch.set_num_threads(given.threads)
+    longest = max(given.context) + given.steps + 4 * BLOCK
+    sizes = {"capacity": max(given.batch) * longest, "running": max(given.batch)}
+    costs: list[Cost] = []
+    with tempfile.TemporaryDirectory() as name:
+        write_tiny(Path(name) / "model", given.vocabulary)
+        engines = [
+            Engine(Path(name), count, attention=given.attention_backend, **sizes) for count in (0, given.plugins)
+        ]
+        for context in given.context:
+            for batch in given.batch:
+                costs += measure(engines, batch, context, given.steps)
+    print(show(costs))
+    ratios = [ratio(after.step, before.step) for before, after in zip(costs[::2], costs[1::2], strict=True)]
+    seconds = [engine.discovery for engine in engines]
+    print(
+        f"a step with {given.plugins} plugins more takes {statistics.median(ratios):.3f} times as long "
+        f"({', '.join(f'{one:.3f}' for one in ratios)}); "
+        f"discovery {seconds[0] * 1e3:.0f} ms without, {seconds[1] * 1e3:.0f} ms with them"
+    )
+    write_json(
+        given.json,
+        {"options": vars(given) | {"json": None}, "costs": costs, "ratios": ratios, "discovery_seconds": seconds},
+    )
+
+
+if __name__ == "__main__":
+    main()

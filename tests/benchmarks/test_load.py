@@ -1,0 +1,170 @@
+"""The load generator against a small server of known behaviour."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+
+from benchmarks.load import Load, Reply, arrivals, events, figures, prompts, run, show
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class FakeServer:
+    """Speaks just enough ``/generate`` and ``/v1/completions``; remembers what it was asked."""
+
+    def __init__(self, mode: str = "good", tokens_per_event: int = 1) -> None:
+        self.mode, self.tokens_per_event = mode, tokens_per_event
+        self.bodies: list[dict[str, Any]] = []
+        self.paths: list[str] = []
+        self.now = self.most = 0
+
+    async def __call__(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Send) -> None:
+        data = b""
+        while True:
+            message = await receive()
+            data += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        body = json.loads(data)
+        self.bodies.append(body)
+        self.paths.append(scope["path"])
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await self.answer(body, scope["path"], send)
+        finally:
+            self.now -= 1
+
+    async def answer(self, body: dict[str, Any], path: str, send: Send) -> None:
+        if self.mode == "refuse":
+            await send({"type": "http.response.start", "status": 503, "headers": []})
+            await send({"type": "http.response.body", "body": b"queue is full"})
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for event in self.lines(body, path):
+            half = len(event) // 2  # events arrive in pieces
+            for piece in (event[:half], event[half:]):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(0.002)
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+    def lines(self, body: dict[str, Any], path: str) -> list[bytes]:
+        if path == "/generate":
+            wanted = body["sampling_params"]["max_new_tokens"] - (self.mode == "short")
+            counts = [*range(self.tokens_per_event, wanted, self.tokens_per_event), wanted]
+            found = [self.native(body, count) for count in counts]
+            if self.mode == "error":
+                found = [*found[:1], {"error": {"message": "the step failed"}}]
+        else:
+            found = [{"choices": [{"text": " a"}]} for _ in range(body["max_tokens"])]
+            usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": body["max_tokens"]}
+            found.append({"choices": [], "usage": {**usage, "prompt_tokens_details": {"cached_tokens": 5}}})
+        return [b"data: " + json.dumps(one).encode() + b"\n\n" for one in found]
+
+    @staticmethod
+    def native(body: dict[str, Any], count: int) -> dict[str, Any]:
+        meta = {"prompt_tokens": len(body["input_ids"]), "completion_tokens": count, "cached_tokens": 2}
+        return {"text": "x" * count, "output_ids": list(range(count)), "meta_info": meta}
+
+
+@asynccontextmanager
+async def serving(app: FakeServer) -> AsyncIterator[str]:
+    config = uvicorn.Config(app, port=0, log_level="error", lifespan="off", ws="none")
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.005)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
+
+
+async def test_generate_counts_tokens_and_times() -> None:
+    app = FakeServer()
+    async with serving(app) as url:
+        found = await run(Load(url=url, requests=5, concurrency=2, input_len=7, output_len=6, shared_prefix_len=4))
+    assert (found.failures, found.output_tokens, found.prompt_tokens, found.cached_tokens) == (0, 30, 55, 10)
+    assert found.inter_token.count == 5 * 5 and found.first_token.count == 5
+    assert found.output_rate == pytest.approx(30 / found.seconds)
+    assert found.total_rate == pytest.approx(85 / found.seconds)
+    assert app.most == 2
+    assert {body["sampling_params"]["ignore_eos"] for body in app.bodies} == {True}
+    assert found.end_to_end.best > found.first_token.best > 0
+    assert "30 output tokens" not in show(found) and "5 requests" in show(found)
+
+
+async def test_several_tokens_in_one_event() -> None:
+    async with serving(FakeServer(tokens_per_event=4)) as url:
+        found = await run(Load(url=url, requests=2, input_len=3, output_len=10))
+    assert (found.failures, found.output_tokens, found.inter_token.count) == (0, 20, 18)
+
+
+async def test_completions() -> None:
+    app = FakeServer()
+    async with serving(app) as url:
+        found = await run(Load(url=url, requests=3, input_len=8, output_len=4, api="completions", model="tiny"))
+    assert (found.failures, found.output_tokens, found.prompt_tokens, found.cached_tokens) == (0, 12, 24, 15)
+    assert set(app.paths) == {"/v1/completions"} and app.bodies[0]["model"] == "tiny"
+    assert app.bodies[0]["ignore_eos"] is True and len(app.bodies[0]["prompt"]) == 8
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [("short", "5 tokens instead of 6"), ("refuse", "status 503: queue is full"), ("error", "the step failed")],
+)
+async def test_failures_are_counted_and_shown(mode: str, message: str) -> None:
+    async with serving(FakeServer(mode)) as url:
+        found = await run(Load(url=url, requests=3, input_len=2, output_len=6))
+    assert (found.failures, found.output_tokens) == (3, 0)
+    assert message in found.errors[0] and message in show(found)
+
+
+async def test_no_server() -> None:
+    found = await run(Load(url="http://127.0.0.1:9", requests=1))
+    assert found.failures == 1 and "ConnectError" in found.errors[0]
+
+
+def test_prompts_share_their_prefix_and_follow_the_seed() -> None:
+    load = Load(url="", requests=4, input_len=5, shared_prefix_len=9, vocabulary=100)
+    made = prompts(load)
+    assert {len(one) for one in made} == {14}
+    assert len({tuple(one[:9]) for one in made}) == 1 and len({tuple(one[9:]) for one in made}) == 4
+    assert all(3 <= token < 100 for one in made for token in one)
+    assert made == prompts(load) != prompts(Load(url="", requests=4, input_len=5, shared_prefix_len=9, seed=1))
+
+
+def test_arrivals() -> None:
+    assert list(arrivals(Load(url="", requests=3))) == [0.0, 0.0, 0.0]
+    times = list(arrivals(Load(url="", requests=2000, rate=50.0)))
+    assert times == sorted(times) and times[-1] == pytest.approx(40.0, rel=0.15)
+
+
+def test_tokens_of_one_event_share_its_time() -> None:
+    reply = Reply(arrived=1.0, prompt_tokens=3, finished=6.0)
+    reply.arrive(1, 2.0)
+    reply.arrive(1 + 4, 6.0)
+    assert reply.times == [2.0, 3.0, 4.0, 5.0, 6.0]
+    assert (reply.first, reply.gaps) == (1.0, [1.0] * 4)
+    found = figures([reply, Reply(arrived=0.0, finished=4.0, error="lost")], started=1.0)
+    assert (found.seconds, found.output_rate, found.failures, found.errors) == (5.0, 1.0, 1, ("lost",))
+    assert found.inter_token.p99 == 1.0 and found.end_to_end.p50 == 5.0
+
+
+async def test_events_may_be_split_anywhere() -> None:
+    stream = b'data: {"a": 1}\n\n: comment\r\n\r\ndata:{"b": 2}\r\n\r\ndata: [DONE]'
+
+    async def pieces(size: int) -> AsyncIterator[bytes]:
+        for start in range(0, len(stream), size):
+            yield stream[start : start + size]
+
+    for size in range(1, len(stream) + 1):
+        assert [event async for event in events(pieces(size))] == [b'{"a": 1}', b'{"b": 2}', b"[DONE]"]
