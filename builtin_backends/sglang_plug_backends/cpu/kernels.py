@@ -19,7 +19,14 @@ ROWS = 32
 
 def build() -> Kernels:
     """The kernel set for this CPU."""
-    return Kernels(name="cpu", pack_linear=pack_linear, add_rms_norm=add_rms_norm)
+    return Kernels(
+        name="cpu",
+        pack_linear=pack_linear,
+        rms_norm=rms_norm,
+        add_rms_norm=add_rms_norm,
+        silu_mul=silu_mul,
+        apply_rope=apply_rope,
+    )
 
 
 def pack_linear(weight: Tensor, bias: Tensor | None) -> LinearFunction:
@@ -36,12 +43,34 @@ def pack_linear(weight: Tensor, bias: Tensor | None) -> LinearFunction:
     return linear
 
 
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """As the definition, in torch's own operator: fewer calls, and one rounding less in bfloat16."""
+    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """``(rms_norm(x + residual), x + residual)``; the sum is written to ``residual``."""
     total = residual.add_(x)
-    wide = total.float()
-    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
-    return weight * wide.to(x.dtype), total
+    return F.rms_norm(total, (total.shape[-1],), weight, eps), total
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """As the definition; the product is written to the gate's own memory."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate).mul_(up)
+
+
+def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """As the definition, without the copy of ``x`` with its halves exchanged."""
+    width = cos.shape[-1]
+    if width < x.shape[-1]:
+        return torch.cat((apply_rope(x[..., :width], cos, sin), x[..., width:]), dim=-1)
+    half = width // 2
+    cos, sin = cos[:, None], sin[:, None]
+    turned = x * cos
+    turned[..., :half].addcmul_(x[..., half:], sin[..., :half], value=-1)
+    turned[..., half:].addcmul_(x[..., :half], sin[..., half:])
+    return turned
 
 
 def _has_packed_linear() -> bool:

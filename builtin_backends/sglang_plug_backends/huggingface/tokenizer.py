@@ -82,6 +82,13 @@ class HuggingFaceTokenizer:
             ids = self._backend.encode(_without_surrogates(text), add_special_tokens=special).ids
         return ids
 
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        try:
+            ids: list[int] = self._backend.encode(first, second).ids
+        except TypeError:
+            ids = self._backend.encode(_without_surrogates(first), _without_surrogates(second)).ids
+        return ids
+
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
         if self._bytes is None:
             return self._library_text(tokens, skip_special)

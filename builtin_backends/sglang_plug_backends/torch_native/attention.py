@@ -10,9 +10,12 @@ from sglang_plug import Attention, AttentionBackend, ForwardBatch
 from .blocks import attend_in_blocks
 from .partial import attend, join
 from .plan import DecodePlan, ExtendPlan, Plan, plan
+from .wide import attend_wide
 
 BLOCKS_FROM = 8192
 """Queries times keys of a sequence from which on they are computed in blocks."""
+WIDE_HEADS, WIDE_FROM = 2, 8
+"""Most key heads, and fewest decodes, for which all key heads are multiplied at once."""
 
 
 class TorchAttention(AttentionBackend):
@@ -47,9 +50,12 @@ def _decode(layer: Attention, q: Tensor, batch: ForwardBatch, part: DecodePlan) 
     kv_heads = pool_k.shape[1]
     # the heads that share keys become rows of one query: no key is read twice
     grouped = q.reshape(batch_size, kv_heads, heads // kv_heads, dim)
-    k = pool_k.index_select(0, part.table).view(batch_size, part.longest, kv_heads, dim).transpose(1, 2)
-    v = pool_v.index_select(0, part.table).view(batch_size, part.longest, kv_heads, -1).transpose(1, 2)
+    k = part.gather(pool_k)  # [B, longest, kv_heads, dim]
+    v = part.gather(pool_v)
     window = layer.window
+    if part.shared is None and layer.softcap is None and _suits_wide(grouped, v):
+        return attend_wide(grouped, k, v, layer.scale, part.mask(window, q.dtype)).reshape(batch_size, heads, -1)
+    k, v = k.transpose(1, 2), v.transpose(1, 2)
     if part.shared is None:
         own = attend(grouped, k, v, layer, mask=part.mask(window, q.dtype))
         return own.out.reshape(batch_size, heads, -1)
@@ -113,6 +119,12 @@ def _extend(layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBat
 def _suits_blocks(q: Tensor, length: int) -> bool:
     """True where whole matrix products are faster than torch's flash attention."""
     return q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[0] * length >= BLOCKS_FROM
+
+
+def _suits_wide(q: Tensor, v: Tensor) -> bool:
+    """True where one product over all key heads is faster than one for each."""
+    few = q.shape[1] <= WIDE_HEADS and q.shape[0] >= WIDE_FROM
+    return few and q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[-1] == v.shape[-1]
 
 
 def _heads(x: Tensor) -> Tensor:

@@ -35,7 +35,15 @@ class DecodePlan:
     """``[B]`` tokens of the rest."""
     longest: int
     ragged: bool
+    first: int | None = None
+    """The first of ``table``'s slots if they follow one another, so that nothing need be gathered."""
     _masks: dict[tuple[int | None, torch.dtype], Tensor | None] = field(default_factory=dict)
+
+    def gather(self, pool: Tensor) -> Tensor:
+        """Rows of ``pool`` ``[slots, kv_heads, dim]`` for ``table``: ``[B, longest, kv_heads, dim]``."""
+        if self.first is not None:
+            return pool[None, self.first : self.first + self.longest]
+        return pool.index_select(0, self.table).view(-1, self.longest, *pool.shape[1:])
 
     def mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
         """``[B, 1, 1, longest]``: 0 where a token may be seen, minus infinity elsewhere; ``None``: all may."""
@@ -106,14 +114,22 @@ def _decode(batch: ForwardBatch, decodes: list[tuple[int, int, int]], share: boo
     tables = batch.tables if everything else batch.tables[torch.tensor([row for row, _, _ in decodes], device=device)]
     shared = _common(tables, min(lengths) - 1) if share and len(decodes) > 1 else 0
     longest = max(lengths) - shared
+    table = tables[:, shared : shared + longest].reshape(-1)
     return DecodePlan(
         rows=None if everything else torch.tensor([start for _, start, _ in decodes], device=device),
         shared=tables[0, :shared].contiguous() if shared else None,
-        table=tables[:, shared : shared + longest].reshape(-1),
+        table=table,
         lengths=torch.tensor(lengths, device=device) - shared,
         longest=longest,
         ragged=min(lengths) != max(lengths),
+        first=_run_start(table) if len(decodes) == 1 and table.device.type == "cpu" else None,
     )
+
+
+def _run_start(table: Tensor) -> int | None:
+    """The first slot of ``table`` if each is one more than the one before."""
+    start = int(table[0])
+    return start if bool((table == torch.arange(start, start + len(table))).all()) else None
 
 
 def _common(tables: Tensor, most: int) -> int:

@@ -70,6 +70,7 @@ def build_engine(
         max_queued=config.schedule.max_queued_requests,
         heartbeat=heartbeat,
         update_weights=WeightUpdater(resolved, backend, kernels),
+        model_controls=lambda: runner.model.controls(),
     )
 
 
@@ -167,6 +168,15 @@ def _info(resolved: Resolved, plugins: Plugins, pool: SlotPool) -> dict[str, Any
         "components": {kind: choice.describe() for kind, choice in resolved.choices.items()},
         "eos_token_ids": [] if eos is None else [eos] if isinstance(eos, int) else list(eos),
         "generation": dict(checkpoint.generation),
+        "normalized": resolved.pooling.normalize,
+        "labels": _labels(checkpoint.config),
+        "labels_exclusive": getattr(checkpoint.config, "problem_type", None) != "multi_label_classification",
         "fingerprint": [list(one) for one in plugins.fingerprint],
         "random_seed": config.random_seed,
     }
+
+
+def _labels(config: Any) -> list[str]:
+    """Names of a classifier's classes, in order, as far as the checkpoint gives them."""
+    named = getattr(config, "id2label", None) or {}
+    return [str(named[index]) for index in sorted(named)]

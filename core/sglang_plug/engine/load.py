@@ -22,7 +22,13 @@ def load_model(resolved: Resolved, backend: AttentionBackend, kernels: Kernels) 
     """Build the model on its device and fill it, one tensor at a time."""
     started = time.perf_counter()
     logger.info("Load weight begin. architecture=%s", resolved.checkpoint.architecture)
-    env = BuildEnv(attention=backend, kernels=kernels, pooling=resolved.pooling)
+    env = BuildEnv(
+        attention=backend,
+        kernels=kernels,
+        context_length=resolved.context_length,
+        pooling=resolved.pooling,
+        tasks=resolved.tasks,
+    )
     with _defaults(resolved.dtype, resolved.device):
         model = resolved.model_class(resolved.checkpoint.config, env)
     model.load_weights(resolved.load("weights")(resolved.checkpoint, model))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+from sglang_plug.config import ConfigError
 from sglang_plug.model import Model
 from sglang_plug.policy import StepStats
 from sglang_plug.request import Finish, Output, Request, RequestError
@@ -19,6 +20,8 @@ from .watchdog import Heartbeat
 
 logger = logging.getLogger(__name__)
 
+Controls = Mapping[str, Callable[..., Any]]
+"""Name of a control call -> function of keyword arguments that returns plain data."""
 FAILURES_IN_A_ROW = 3
 """Steps that may fail one after the other before the engine gives up."""
 
@@ -42,6 +45,7 @@ class EngineLoop:
         max_queued: sequences that may wait.
         heartbeat: told when a step begins and ends.
         update_weights: builds the model with the weights of a checkpoint and revision.
+        model_controls: asks the model being served for control calls of its own.
     """
 
     def __init__(
@@ -55,21 +59,17 @@ class EngineLoop:
         max_queued: int,
         heartbeat: Heartbeat,
         update_weights: Callable[[str, str | None], Model],
+        model_controls: Callable[[], Controls] = dict,
     ) -> None:
         self.scheduler, self.runner, self.inbox, self.send = scheduler, runner, inbox, send
         self.info, self.max_queued, self.heartbeat = info, max_queued, heartbeat
         self.vocab_size: int = info["vocab_size"]
         self.longest = min(info["context_length"], scheduler.pool.capacity)
-        self._load_weights = update_weights
+        self._load_weights, self._model_controls = update_weights, model_controls
         self._ids = set[str]()
         self._failures = 0
         self._closed = False
-        self._controls: dict[str, Callable[..., Any]] = {
-            "info": self._info,
-            "flush_cache": self._flush_cache,
-            "check": self._check,
-            "update_weights": self._update_weights,
-        }
+        self._controls = self._all_controls()
 
     def run(self) -> None:
         """Serve until ``Close`` arrives. Raises what a step raised if that happens again and again."""
@@ -177,6 +177,19 @@ class EngineLoop:
                 logger.exception("control call %s failed", message.name)
             return Reply(message.number, error=str(error), status=status)
 
+    def _all_controls(self) -> Controls:
+        """The engine's control calls and the model's. Raises ``ConfigError`` if two have the same name."""
+        own: Controls = {
+            "info": self._info,
+            "flush_cache": self._flush_cache,
+            "check": self._check,
+            "update_weights": self._update_weights,
+        }
+        added = self._model_controls()
+        if twice := sorted(own.keys() & added.keys()):
+            raise ConfigError(f"the model's control call {twice[0]!r} has the name of one of the engine's")
+        return {**own, **added}
+
     def _info(self) -> dict[str, Any]:
         scheduler = self.scheduler
         load = {"running": len(scheduler.running), "waiting": len(scheduler.waiting)}
@@ -192,6 +205,7 @@ class EngineLoop:
         if self.scheduler.busy:
             raise RequestError("weights can only be updated while no request is running or waiting", 409)
         self.runner.model = self._load_weights(source, revision)
+        self._controls = self._all_controls()
         self.scheduler.flush()
         return {"success": True, "message": "Succeeded to update model weights."}
 

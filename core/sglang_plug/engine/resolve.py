@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any, get_args
 
 import torch
@@ -15,6 +16,7 @@ from sglang_plug.plugins import Component, Facts, Plugins
 from sglang_plug.policy import Checkpoint, CheckpointRequest, Pooling
 from sglang_plug.specs import AttentionSpec, KernelSpec, ModelSpec, Task
 
+NATIVE = "native"
 DTYPES = {
     "float32": torch.float32,
     "float": torch.float32,
@@ -97,11 +99,16 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
 
     choose("weights", config.model.load_format, facts)
     checkpoint = _open(config, plugins, choose("checkpoint", config.model.checkpoint_format, facts), facts)
-    model = choose("model", checkpoint.architecture, facts)
+    choices["model"] = choose_model(config.model.impl, checkpoint, plugins, facts)
+    model = choices["model"].component
     assert isinstance(model.spec, ModelSpec)
     dtype = _dtype(config.model.dtype, checkpoint.config, device)
     model_class: type[Model] = model.load(Model)
-    shape = model_class.attention_shape(checkpoint.config)
+    try:
+        shape = model_class.attention_shape(checkpoint.config)
+    except ConfigError as error:
+        near = f"; {_nearest(checkpoint.architecture, plugins)}" if model.spec.generic else ""
+        raise ConfigError(f"{error}{near}") from error
     facts = Facts(
         device=device.type,
         dtype=str(dtype).removeprefix("torch."),
@@ -117,7 +124,7 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     choose("prefix-cache", "none" if whole else config.cache.prefix_cache, facts)
     choose("eviction", config.cache.eviction_policy, facts)
     choose("schedule", config.schedule.policy, facts)
-    context_length = _context_length(config.model.context_length, checkpoint)
+    context_length = _context_length(config.model.context_length, model_class, checkpoint.config)
     chunk = config.schedule.chunked_prefill_size or DEFAULT_CHUNK.get(device.type, ACCELERATOR_CHUNK)
     return Resolved(
         config=config,
@@ -153,6 +160,41 @@ def _tasks(wanted: str, model: Component) -> tuple[Task, ...]:
     if task == "generate" or not own:
         return (task,)
     return tuple(sorted(own))
+
+
+def choose_model(impl: str, checkpoint: Checkpoint, plugins: Plugins, facts: Facts) -> Choice:
+    """The model class that serves ``checkpoint``, by ``--model-impl``.
+
+    Raises ``ConfigError`` if there is none, naming what comes near.
+    """
+    architecture = checkpoint.architecture
+    native, generic = _models(plugins)
+    if impl not in (AUTO, NATIVE):
+        if impl not in generic:
+            raise ConfigError(f"--model-impl {impl!r} is unknown; known: {', '.join((AUTO, NATIVE, *generic))}")
+        return Choice(plugins.get("model", impl), "named by the configuration")
+    if architecture in native:
+        return Choice(plugins.get("model", architecture), "named by the checkpoint")
+    chosen = plugins.choose("model", replace(facts, model=checkpoint.config)) if impl == AUTO else None
+    if chosen is not None:
+        return Choice(plugins.get("model", chosen), f"no plugin declares {architecture}")
+    flag = f"; --model-impl {' or '.join(generic)} may serve it without a plugin of its own" if generic else ""
+    failures = "".join(f"\n  {failure}" for failure in plugins.failures)
+    raise ConfigError(f"no model named {architecture!r}; {_nearest(architecture, plugins)}{flag}{failures}")
+
+
+def _models(plugins: Plugins) -> tuple[list[str], list[str]]:
+    """Names of models that are an architecture each, and of those that serve any."""
+    specs = [one.spec for one in plugins.all("model") if isinstance(one.spec, ModelSpec)]
+    native, generic = ({one.name for one in specs if one.generic is wanted} for wanted in (False, True))
+    return sorted(native), sorted(generic)
+
+
+def _nearest(architecture: str, plugins: Plugins) -> str:
+    """Half a sentence: the architectures with plugins that come nearest."""
+    native, _ = _models(plugins)
+    near = get_close_matches(architecture, native, 3, 0.4) or native
+    return f"the nearest architectures with a plugin are {', '.join(near)}" if near else "no plugin declares a model"
 
 
 def model_source(config: EngineConfig, plugins: Plugins, facts: Facts | None = None) -> str:
@@ -208,10 +250,10 @@ def _dtype(name: str, config: Any, device: torch.device) -> torch.dtype:
     return dtype if isinstance(dtype, torch.dtype) else torch.float32
 
 
-def _context_length(wanted: int | None, checkpoint: Checkpoint) -> int:
-    config = checkpoint.config
+def _context_length(wanted: int | None, model_class: type[Model], config: Any) -> int:
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-    own = next((value for name in names if (value := getattr(config, name, None))), DEFAULT_CONTEXT)
+    stated = next((value for name in names if (value := getattr(config, name, None))), DEFAULT_CONTEXT)
+    own = model_class.context_length(config) or stated
     if wanted is not None and wanted > own:
         raise ConfigError(
             f"--context-length {wanted} is longer than the model's {own} tokens; if the model can do it, "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence as Ordered
-from itertools import chain
+from itertools import accumulate, chain
 
 import torch
 from torch import Tensor
@@ -36,7 +37,7 @@ class Runner:
         batch = self.build(shares)
         self.backend.plan(batch)
         hidden = self.model(batch)  # [T, hidden]
-        ends = torch.tensor(batch.query_lens).cumsum(0).tolist()
+        ends = list(accumulate(batch.query_lens))
         prompt = [self._prompt_logprobs(hidden, share, end) for share, end in zip(shares, ends, strict=True)]
         results = [Sampled(prompt_logprobs=one) for one in prompt]
         self._pool(hidden, shares, ends, results)
@@ -77,17 +78,18 @@ class Runner:
             share.sequence.tokens[start:end] for share, start, end in zip(shares, starts, kv_lens, strict=True)
         )
         positions = chain.from_iterable(map(range, starts, kv_lens))
-        tables = torch.zeros(len(shares), max(kv_lens), dtype=torch.int64)
-        slots = []
-        for row, (share, start, end) in enumerate(zip(shares, starts, kv_lens, strict=True)):
-            of = torch.frombuffer(share.sequence.slots, dtype=torch.int64, count=end)
-            tables[row, :end] = of
-            slots.append(of[start:])
+        longest = max(kv_lens)
+        tables, slots = array("q"), array("q")
+        for share, start, end in zip(shares, starts, kv_lens, strict=True):
+            own = share.sequence.slots
+            tables += own[:end]
+            tables.frombytes(bytes(8 * (longest - end)))
+            slots += own[start:end]
         return ForwardBatch(
             input_ids=torch.tensor(list(tokens), dtype=torch.int64).to(self.device),
             positions=torch.tensor(list(positions), dtype=torch.int64).to(self.device),
-            slots=torch.cat(slots).to(self.device),
-            tables=tables.to(self.device),
+            slots=torch.frombuffer(slots, dtype=torch.int64).to(self.device),
+            tables=torch.frombuffer(tables, dtype=torch.int64).view(len(shares), longest).to(self.device),
             query_lens=counts,
             kv_lens=kv_lens,
             page_size=self.page_size,
@@ -116,8 +118,3 @@ class Runner:
             found += describe(logprobs, sequence.tokens[start:stop], [options] * (stop - start))
         return tuple(found)
 
-
-def bytes_per_slot(model_shape: tuple[int, int, int, int], dtype: torch.dtype) -> int:
-    """Bytes of one KV slot over all layers, for ``(layers, kv_heads, dim, value_dim)``."""
-    layers, kv_heads, dim, value_dim = model_shape
-    return layers * kv_heads * (dim + value_dim) * dtype.itemsize

@@ -33,10 +33,34 @@ def test_bfloat16_is_repacked_where_the_cpu_can() -> None:
     assert linear(torch.randn(2, 64).bfloat16()).abs().sum() > 0  # it has its own copy
 
 
+TOLERANCE = {torch.float32: {"atol": 1e-5, "rtol": 1e-5}, torch.bfloat16: {"atol": 0.05, "rtol": 0.02}}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_add_rms_norm(dtype: torch.dtype) -> None:
-    x, residual, weight = (torch.randn(5, 48).to(dtype) for _ in range(3))
-    expected = definitions.add_rms_norm(x.clone(), residual.clone(), weight[0], 1e-6)
-    found = kernels.build().add_rms_norm(x.clone(), residual.clone(), weight[0], 1e-6)
-    for one, two in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, two)
+def test_norms(dtype: torch.dtype) -> None:
+    x, residual, weight = torch.randn(5, 48).to(dtype), torch.randn(5, 48).to(dtype), torch.randn(48).to(dtype)
+    found, expected = kernels.build(), definitions.TORCH
+    torch.testing.assert_close(found.rms_norm(x, weight, 1e-6), expected.rms_norm(x, weight, 1e-6), **TOLERANCE[dtype])
+    ours = found.add_rms_norm(x.clone(), residual.clone(), weight, 1e-6)
+    theirs = expected.add_rms_norm(x.clone(), residual.clone(), weight, 1e-6)
+    for one, two in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, two, **TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_silu_mul(dtype: torch.dtype) -> None:
+    x = torch.randn(5, 48).to(dtype)
+    before = x.clone()
+    torch.testing.assert_close(kernels.silu_mul(x), definitions.silu_mul(x), **TOLERANCE[dtype])
+    assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [16, 8])
+def test_rope(dtype: torch.dtype, width: int) -> None:
+    x, angles = torch.randn(5, 3, 16).to(dtype), torch.randn(5, width // 2)
+    angles = torch.cat((angles, angles), dim=-1)
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    before = x.clone()
+    torch.testing.assert_close(kernels.apply_rope(x, cos, sin), definitions.apply_rope(x, cos, sin), **TOLERANCE[dtype])
+    assert torch.equal(x, before)

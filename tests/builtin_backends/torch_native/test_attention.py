@@ -31,3 +31,14 @@ def test_it_conforms_with_shared_prefixes_read_once(dtype: torch.dtype, monkeypa
     monkeypatch.setattr(attention, "join", lambda *given: calls.append(1) or real(*given))
     check_attention_backend("torch", dtype=dtype)
     assert calls
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16])
+def test_it_conforms_with_all_heads_at_once(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(attention, "WIDE_FROM", 1)
+    monkeypatch.setattr(attention, "WIDE_HEADS", 8)
+    real = attention.attend_wide
+    monkeypatch.setattr(attention, "attend_wide", lambda *given: calls.append(1) or real(*given))
+    check_attention_backend("torch", dtype=dtype)
+    assert calls

@@ -58,3 +58,13 @@ def test_equal_lengths_need_no_mask() -> None:
     windowed = found.mask(2, torch.float32)
     assert windowed is not None
     assert torch.isneginf(windowed[:, 0, 0]).tolist() == [[True, False, False]] * 2
+
+
+def test_slots_in_a_row_are_not_gathered() -> None:
+    row = plan(batch([[4, 5, 6, 7]], [1]), share=True).decode
+    assert row is not None and row.first == 4
+    pool = torch.arange(8.0)[:, None, None]
+    assert row.gather(pool).flatten().tolist() == [4.0, 5.0, 6.0, 7.0]
+    scattered = plan(batch([[4, 6, 5, 7]], [1]), share=True).decode
+    assert scattered is not None and scattered.first is None
+    assert scattered.gather(pool).flatten().tolist() == [4.0, 6.0, 5.0, 7.0]
