@@ -9,6 +9,24 @@ from typing import Any, Literal
 from sglang_plug.config import AUTO, EngineConfig
 
 SamplingDefaults = Literal["model", "openai"]
+ExpertRecorderMode = Literal["stat", "per_token"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageConfig:
+    """Files and batches."""
+
+    file_storage_path: str | None = None
+    """Folder; ``None``: ``sglang_plug_storage`` in ``$XDG_STATE_HOME`` or ``~/.local/state``."""
+    max_file_bytes: int = 200 << 20
+    """Largest file that is taken."""
+    max_storage_bytes: int = 4 << 30
+    """Most bytes of all files and unfinished results together."""
+    max_files: int = 10_000
+    max_batch_lines: int = 50_000
+    """Most requests in one batch."""
+    batch_concurrency: int = 32
+    """Most sequences of batches that are computed together; never more than what leaves as many places free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,13 +34,16 @@ class ServerConfig:
     """What ``sglang-plug serve`` needs besides the engine's configuration."""
 
     engine: EngineConfig = field(default_factory=EngineConfig)
+    storage: StorageConfig = field(default_factory=StorageConfig)
     host: str = "127.0.0.1"
     port: int = 30000
     """0 lets the system choose; the ready line says which."""
-    api_key: str | None = None
-    """Bearer token that every route but the public ones asks for."""
+    api_keys: tuple[str, ...] = ()
+    """Bearer tokens, one of which every route but the public ones asks for."""
     admin_api_key: str | None = None
-    """Bearer token of the administrative routes; ``None``: the ``api_key``."""
+    """Bearer token of the administrative routes; ``None``: any of the ``api_keys``."""
+    allow_origins: tuple[str, ...] = ()
+    """Origins whose pages may call the server from a browser; ``*`` stands for all."""
     strict_model_name: bool = False
     """Refuse requests for another model with 404 instead of serving them whatever they call it."""
     served_model_name: str | None = None
@@ -47,6 +68,10 @@ class ServerConfig:
     """Largest body that is read; more is answered with 413."""
     max_sequences_per_request: int = 1024
     """Most prompts times ``n`` in one request."""
+    max_stored_responses: int = 4096
+    """Responses remembered for ``previous_response_id``, in the memory of this process; 0 remembers none."""
+    max_stored_response_bytes: int = 256 << 20
+    """Most bytes of them together; the least recently used are forgotten first."""
     health_timeout: float = 20.0
     """Seconds ``/health_generate`` waits for a token."""
     drain_timeout: float = 30.0
@@ -54,4 +79,9 @@ class ServerConfig:
     body_timeout: float = 60.0
     """Seconds a client may take to send a request's body."""
     skip_server_warmup: bool = False
+    expert_distribution_recorder_mode: ExpertRecorderMode | None = None
+    """``stat`` counts how often each expert is chosen, ``per_token`` also keeps every token's choices; ``None``: the
+    routes that record them refuse."""
+    expert_distribution_dir: str = "expert_distribution"
+    """Folder that records of chosen experts are written to."""
     weight_version: str = "default"

@@ -102,6 +102,12 @@ MODEL = Group(
         option(
             "--checkpoint-format", "engine.model.checkpoint_format", "reader of the checkpoint", component="checkpoint"
         ),
+        option(
+            "--model-impl",
+            "engine.model.impl",
+            "where the model's code comes from: native (a plugin for its architecture), the name of a component that "
+            "serves any architecture, or auto (the first if there is one)",
+        ),
         option("--load-format", "engine.model.load_format", "loader of the weights", component="weights"),
         option("--dtype", "engine.model.dtype", "auto, float32, bfloat16 or float16"),
         option("--device", "engine.model.device", "auto, cpu, cuda or cuda:N"),
@@ -128,8 +134,21 @@ HTTP = Group(
     (
         option("--host", "host", "address to listen on"),
         option("--port", "port", "port to listen on; 0 lets the system choose", int, least=0, most=65535),
-        option("--api-key", "api_key", "bearer token that requests must carry", metavar="TOKEN"),
+        option(
+            "--api-key",
+            "api_keys",
+            "bearer token that requests must carry; repeatable, or several separated by commas",
+            tuple,
+            metavar="TOKEN",
+        ),
         option("--admin-api-key", "admin_api_key", "bearer token of the administrative routes", metavar="TOKEN"),
+        option(
+            "--allow-origins",
+            "allow_origins",
+            "origin whose pages may call the server from a browser, or *; repeatable, or several separated by commas",
+            tuple,
+            metavar="ORIGIN",
+        ),
         option(
             "--sampling-defaults",
             "sampling_defaults",
@@ -151,6 +170,14 @@ HTTP = Group(
             int,
             least=1,
         ),
+        option(
+            "--max-stored-responses",
+            "max_stored_responses",
+            "responses remembered for previous_response_id, in the memory of this process; 0 remembers none",
+            int,
+            least=0,
+        ),
+        option("--max-stored-response-bytes", "max_stored_response_bytes", "most bytes of them together", int, least=1),
         option("--health-timeout", "health_timeout", "seconds /health_generate waits for a token", float, above=0),
         option("--drain-timeout", "drain_timeout", "seconds for requests in flight after SIGTERM", float, least=0),
         option("--body-timeout", "body_timeout", "seconds a client may take to send a request's body", float, above=0),
@@ -245,6 +272,13 @@ WATCHING = Group(
             tuple,
             component="observer",
         ),
+        option(
+            "--expert-distribution-recorder-mode",
+            "expert_distribution_recorder_mode",
+            "let /start_expert_distribution_record count the experts that tokens choose, or keep every choice",
+            choices=("stat", "per_token"),
+        ),
+        option("--expert-distribution-dir", "expert_distribution_dir", "folder for /dump_expert_distribution_record"),
     ),
 )
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
-from sglang_plug import Attention, BuildEnv, ConfigError, ForwardBatch, Model
-from sglang_plug.layers import Embedding, Head, Linear, Packed, RMSNorm, Rope
+from sglang_plug import Attention, BuildEnv, ForwardBatch, Model
+from sglang_plug.layers import Embedding, Head, Linear, Packed, RMSNorm, Rope, gated_activation
 
 Angles = tuple[Tensor, Tensor]
 """Cosines and sines of this step's positions."""
+NormBuilder = Callable[[int, float, BuildEnv], RMSNorm]
+"""From width, epsilon and surroundings."""
 
 
 def head_dim(config: Any) -> int:
@@ -41,7 +45,10 @@ class SelfAttention(nn.Module):
         qkv_bias: bool = False,
         out_bias: bool = False,
         qk_norm: bool = False,
+        norm: NormBuilder = RMSNorm,
         window: int | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
     ) -> None:
         super().__init__()
         self.dim = head_dim(config)
@@ -50,9 +57,10 @@ class SelfAttention(nn.Module):
         parts = {"q": heads * self.dim, "k": kv_heads * self.dim, "v": kv_heads * self.dim}
         self.qkv_proj = Packed(config.hidden_size, parts, env, bias=qkv_bias)
         self.o_proj = Linear(heads * self.dim, config.hidden_size, env, bias=out_bias)
-        self.q_norm = RMSNorm(self.dim, config.rms_norm_eps, env) if qk_norm else None
-        self.k_norm = RMSNorm(self.dim, config.rms_norm_eps, env) if qk_norm else None
-        self.attention = Attention(env, index, scale=self.dim**-0.5, window=window)
+        self.q_norm = norm(self.dim, config.rms_norm_eps, env) if qk_norm else None
+        self.k_norm = norm(self.dim, config.rms_norm_eps, env) if qk_norm else None
+        scale = self.dim**-0.5 if scale is None else scale
+        self.attention = Attention(env, index, scale=scale, window=window, softcap=softcap)
         self._rope = env.kernels.apply_rope
 
     def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
@@ -68,20 +76,26 @@ class SelfAttention(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """``down(silu(gate(x)) * up(x))``."""
+    """``down(activation(gate(x)) * up(x))``; the activation is the checkpoint's ``hidden_act`` if not given."""
 
-    def __init__(self, config: Any, env: BuildEnv, *, bias: bool = False) -> None:
+    def __init__(
+        self,
+        config: Any,
+        env: BuildEnv,
+        *,
+        bias: bool = False,
+        width: int | None = None,
+        activation: str | None = None,
+    ) -> None:
         super().__init__()
-        if config.hidden_act not in ("silu", "swish"):
-            raise ConfigError(f"hidden_act {config.hidden_act!r} is not supported here, only 'silu'")
-        width = config.intermediate_size
+        width = config.intermediate_size if width is None else width
         self.gate_up_proj = Packed(config.hidden_size, {"gate": width, "up": width}, env, bias=bias)
         self.down_proj = Linear(width, config.hidden_size, env, bias=bias)
-        self._silu_mul = env.kernels.silu_mul
+        self._gated = gated_activation(activation or config.hidden_act, env)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[T, hidden]`` to ``[T, hidden]``."""
-        return self.down_proj(self._silu_mul(self.gate_up_proj(x)))
+        return self.down_proj(self._gated(self.gate_up_proj(x)))
 
 
 class DecoderLayer(nn.Module):
@@ -107,26 +121,39 @@ class DecoderLayer(nn.Module):
 class Decoder(nn.Module):
     """Embeddings, layers, and the last norm."""
 
-    def __init__(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> None:
+    def __init__(self, config: Any, env: BuildEnv, layers: list[nn.Module], *, norm: NormBuilder = RMSNorm) -> None:
         super().__init__()
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(layers)
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, env)
-        self.rope = Rope.of(config, head_dim(config))
+        self.norm = norm(config.hidden_size, config.rms_norm_eps, env)
+        self.rope = self.positions(config, env)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Hidden states of every new token, ``[T, hidden]``."""
-        x, residual = self.embed_tokens(batch.input_ids), None
-        angles = self.rope(batch.positions, x.dtype)
+        x, residual = self.embed(batch.input_ids), None
+        angles = self.angles(batch.positions, x.dtype)
         for layer in self.layers:
             x, residual = layer(x, residual, angles, batch)
         return self.norm(x) if residual is None else self.norm.add(x, residual)[0]
+
+    def positions(self, config: Any, env: BuildEnv) -> nn.Module:
+        """What ``angles`` works with."""
+        return Rope.of(config, head_dim(config), env.context_length)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """``[T]`` to ``[T, hidden]``, the input of the first layer."""
+        found: Tensor = self.embed_tokens(tokens)
+        return found
+
+    def angles(self, positions: Tensor, dtype: torch.dtype) -> Any:
+        """What every layer needs to know of ``positions`` ``[T]``."""
+        return self.rope(positions, dtype)
 
 
 class CausalLM(Model):
     """A decoder with a language-model head. A family says what its layers are made of."""
 
-    packed: ClassVar[dict[str, tuple[str, str]]] = {
+    packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {
         "q_proj": ("qkv_proj", "q"),
         "k_proj": ("qkv_proj", "k"),
         "v_proj": ("qkv_proj", "v"),
@@ -138,19 +165,27 @@ class CausalLM(Model):
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__(config, env)
         layers: list[nn.Module] = [
-            DecoderLayer(config, env, self.attention(config, env, index), self.mlp(config, env))
-            for index in range(config.num_hidden_layers)
+            self.layer(config, env, index) for index in range(config.num_hidden_layers)
         ]
-        self.model = Decoder(config, env, layers)
+        self.model = self.decoder(config, env, layers)
         tied = self.model.embed_tokens if config.tie_word_embeddings else None
-        self.lm_head = Head(config.hidden_size, config.vocab_size, env, tied=tied)
+        if "generate" in env.tasks:
+            self.lm_head = Head(config.hidden_size, config.vocab_size, env, tied=tied)
+
+    def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
+        """Everything but the head."""
+        return Decoder(config, env, layers)
+
+    def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
+        """Layer ``index``."""
+        return DecoderLayer(config, env, self.attention(config, env, index), self.mlp(config, env, index))
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """The attention of layer ``index``."""
         return SelfAttention(config, env, index)
 
-    def mlp(self, config: Any, env: BuildEnv) -> nn.Module:
-        """The MLP of one layer."""
+    def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
+        """The MLP of layer ``index``."""
         return GatedMLP(config, env)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
@@ -160,3 +195,12 @@ class CausalLM(Model):
     def head(self, hidden: Tensor) -> Tensor:
         """Logits ``[rows, vocabulary]``."""
         return self.lm_head(hidden)
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """As ``Model``; embedding checkpoints may leave ``model.`` out of every name, and may carry a head in vain."""
+        named = (
+            (f"model.{name}" if name.startswith(("embed_tokens.", "layers.", "norm.")) else name, tensor)
+            for name, tensor in weights
+        )
+        headless = "generate" not in self.env.tasks
+        super().load_weights(one for one in named if not (headless and one[0].startswith("lm_head.")))

@@ -47,6 +47,9 @@ class ModelOptions:
     task: str = AUTO
     """``generate``, or one of the pooling tasks ``embed``, ``classify``, ``rerank``; ``auto`` takes what the model
     is made for."""
+    impl: str = AUTO
+    """``native``: only a model declared under the checkpoint's architecture; ``auto``: that, or what the plugins
+    choose instead; otherwise the name of a generic model."""
     checkpoint_format: str = AUTO
     load_format: str = AUTO
     dtype: str = AUTO

@@ -103,7 +103,8 @@ def choose_component(kind: str, facts: Facts) -> str | None:
     """The component of ``kind`` to use where the user said ``auto``; ``None`` passes.
 
     Asked once per kind. The last installed distribution is asked first, sglang-plug's own answers come
-    last (they are marked ``trylast``). ``kind="model-path"`` asks for the model to serve when none was named.
+    last (they are marked ``trylast``). ``kind="model-path"`` asks for the model to serve when none was named,
+    ``kind="model"`` for a generic one where nothing is declared under the architecture of ``facts.model``.
     """
 
 

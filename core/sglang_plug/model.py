@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -14,6 +14,7 @@ from .batch import ForwardBatch
 from .config import ConfigError
 from .kernels import TORCH, Kernels
 from .policy import Pooling
+from .specs import Task
 
 
 class WeightError(ConfigError):
@@ -26,8 +27,12 @@ class BuildEnv:
 
     attention: AttentionBackend
     kernels: Kernels = field(default=TORCH)
+    context_length: int | None = None
+    """Tokens of the longest sequence that will be served; ``None``: as many as the checkpoint allows."""
     pooling: Pooling = field(default=Pooling())
     """For pooling tasks: how a prompt's hidden states become one vector."""
+    tasks: tuple[Task, ...] = ("generate",)
+    """What will be served: what only other tasks need may be left out."""
     tp_rank: int = 0
     tp_size: int = 1
 
@@ -61,6 +66,11 @@ class Model(nn.Module):
             layers=config.num_hidden_layers,
         )
 
+    @classmethod
+    def context_length(cls, config: Any) -> int | None:
+        """Most tokens of a sequence, for models whose configuration does not tell in the usual field."""
+        return None
+
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Hidden states of every new token: ``[T, hidden]``."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward(batch)")
@@ -81,6 +91,11 @@ class Model(nn.Module):
         be cut it has at least the last. By default as ``env.pooling`` says.
         """
         return pooled(hidden, lengths, self.env.pooling)
+
+    def controls(self) -> Mapping[str, Callable[..., Any]]:
+        """Control calls that this model adds to the engine's: name -> function of keyword arguments, which returns
+        plain data. A name the engine has already is an error."""
+        return {}
 
     @torch.no_grad()
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:

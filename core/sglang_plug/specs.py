@@ -40,6 +40,9 @@ class ModelSpec(Spec):
     tasks: frozenset[Task] = frozenset({"generate"})
     causal: bool = True
     """False for encoders: no KV pool, no prefix cache, no chunking."""
+    generic: bool = False
+    """True if it serves architectures other than its name; it is used where ``--model-impl`` names it, or where a
+    plugin chooses it for an architecture that nobody declares."""
     inputs: frozenset[str] = frozenset({"text"})
 
 

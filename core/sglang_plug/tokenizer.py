@@ -46,6 +46,9 @@ class Tokenizer(Protocol):
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Tokens of ``text``; ``special`` adds what the model expects around it (a start token)."""
 
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Tokens of two texts that are read together, with what the model expects around and between them."""
+
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
         """Text of ``tokens``."""
 

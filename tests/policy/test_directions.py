@@ -21,6 +21,7 @@ EXTRA = {  # what one folder or file may import besides
     "builtin_backends/sglang_plug_backends/huggingface": {"transformers", "huggingface_hub", "jinja2", "tokenizers"},
     "builtin_backends/sglang_plug_backends/triton": {"triton"},
     "builtin_backends/sglang_plug_backends/weights": {"safetensors"},
+    "builtin_models/sglang_plug_models/transformers_fallback": {"transformers"},
 }
 
 

@@ -18,6 +18,6 @@ class Llama(CausalLM):
         bias = getattr(config, "attention_bias", False)
         return SelfAttention(config, env, index, qkv_bias=bias, out_bias=bias)
 
-    def mlp(self, config: Any, env: BuildEnv) -> nn.Module:
+    def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """With biases where the checkpoint says so."""
         return GatedMLP(config, env, bias=getattr(config, "mlp_bias", False))

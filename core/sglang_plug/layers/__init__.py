@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from .activation import activation, gated_activation
 from .embedding import Embedding, Head
 from .linear import Linear, Packed
+from .moe import Experts, Router
 from .norm import RMSNorm
+from .recorder import ExpertRecorder
 from .rotary import Rope
 
-__all__ = ["Embedding", "Head", "Linear", "Packed", "RMSNorm", "Rope"]
+__all__ = [
+    "Embedding",
+    "ExpertRecorder",
+    "Experts",
+    "Head",
+    "Linear",
+    "Packed",
+    "RMSNorm",
+    "Rope",
+    "Router",
+    "activation",
+    "gated_activation",
+]

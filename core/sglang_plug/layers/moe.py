@@ -39,7 +39,7 @@ class Router(Linear):
         self.experts, self.chosen, self.layer, self.normalise = experts, chosen, layer, normalise
 
     def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """``x`` ``[T, hidden]`` to each token's experts ``[T, k]`` int64, best first, and float32 weights ``[T, k]``."""
+        """For ``x`` ``[T, hidden]``, the experts ``[T, k]`` of each token, best first, and their float32 weights."""
         probabilities = self(x).softmax(-1, dtype=torch.float32)
         weights, experts = probabilities.topk(self.chosen, dim=-1)
         if self.normalise:
@@ -96,9 +96,7 @@ class Experts(nn.Module):
         names: what the checkpoint calls an expert's matrices -> ``gate``, ``up``, ``down``.
     """
 
-    def __init__(
-        self, hidden: int, width: int, count: int, env: BuildEnv, *, names: Mapping[str, str] = NAMES
-    ) -> None:
+    def __init__(self, hidden: int, width: int, count: int, env: BuildEnv, *, names: Mapping[str, str] = NAMES) -> None:
         super().__init__()
         self.gate_up_proj = Stacked(count, {"gate": width, "up": width}, hidden)
         self.down_proj = Stacked(count, {"down": hidden}, width)

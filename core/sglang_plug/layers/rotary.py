@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,29 +21,32 @@ class Rope(nn.Module):
     Args:
         dim: width of a head.
         parameters: ``rope_parameters`` of the checkpoint: ``rope_type``, ``rope_theta`` and what the type needs.
-        longest: the model's context length, which ``dynamic`` and ``yarn`` refer to.
+        longest: the context length that the checkpoint states, which ``yarn`` and ``longrope`` refer to.
+        served: the longest context that will be served, which decides between the two tables of ``longrope``;
+            ``None``: ``longest``.
     """
 
     inverse: Tensor
 
-    def __init__(self, dim: int, parameters: Parameters, longest: int) -> None:
+    def __init__(self, dim: int, parameters: Parameters, longest: int, served: int | None = None) -> None:
         super().__init__()
         kind = parameters.get("rope_type") or parameters.get("type") or "default"
         build = SCALINGS.get(kind)
         if build is None:
             raise ConfigError(f"rope_type {kind!r} is not supported; known: {', '.join(sorted(SCALINGS))}")
         width = int(dim * parameters.get("partial_rotary_factor", 1.0))
-        inverse, self.factor = build(width, parameters, longest)
+        lengths = Lengths(stated=longest, served=longest if served is None else served)
+        inverse, self.factor = build(width, parameters, lengths)
         device = torch.get_default_device()
         self.register_buffer("inverse", inverse.to(device=device, dtype=torch.float32), persistent=False)
 
     @classmethod
-    def of(cls, config: Any, dim: int) -> Rope:
-        """From a checkpoint's configuration, in its newer or older spelling."""
+    def of(cls, config: Any, dim: int, served: int | None = None) -> Rope:
+        """From a checkpoint's configuration, in its newer or older spelling; ``served`` as above."""
         parameters = getattr(config, "rope_parameters", None)
         if parameters is None:
             parameters = {"rope_theta": getattr(config, "rope_theta", 10000.0), **(config.rope_scaling or {})}
-        return cls(dim, parameters, config.max_position_embeddings)
+        return cls(dim, parameters, config.max_position_embeddings, served)
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosines and sines of ``positions`` ``[T]``: two ``[T, width]`` in ``dtype``, each angle twice."""
@@ -54,30 +58,39 @@ class Rope(nn.Module):
         return cos.to(dtype), sin.to(dtype)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Context lengths that a scaling may refer to, in tokens."""
+
+    stated: int
+    """By the checkpoint."""
+    served: int
+
+
 Scaled = tuple[Tensor, float]
 """Inverse frequencies ``[width / 2]``, and a factor on cosine and sine."""
 
 
-def _default(width: int, parameters: Parameters, longest: int) -> Scaled:
+def _default(width: int, parameters: Parameters, lengths: Lengths) -> Scaled:
     theta = float(parameters.get("rope_theta", 10000.0))
     exponents = torch.arange(0, width, 2, dtype=torch.float32, device="cpu") / width
     return 1.0 / theta**exponents, 1.0
 
 
-def _linear(width: int, parameters: Parameters, longest: int) -> Scaled:
+def _linear(width: int, parameters: Parameters, lengths: Lengths) -> Scaled:
     """Positions divided by ``factor`` (Chen et al., 2023)."""
-    inverse, _ = _default(width, parameters, longest)
+    inverse, _ = _default(width, parameters, lengths)
     return inverse / float(parameters["factor"]), 1.0
 
 
-def _dynamic(width: int, parameters: Parameters, longest: int) -> Scaled:
+def _dynamic(width: int, parameters: Parameters, lengths: Lengths) -> Scaled:
     """A base that grows with the context; within the context length that the checkpoint states it is the plain one."""
-    return _default(width, parameters, longest)
+    return _default(width, parameters, lengths)
 
 
-def _llama3(width: int, parameters: Parameters, longest: int) -> Scaled:
+def _llama3(width: int, parameters: Parameters, lengths: Lengths) -> Scaled:
     """Long wavelengths divided by ``factor``, short ones kept, a ramp between (Llama 3.1)."""
-    inverse, _ = _default(width, parameters, longest)
+    inverse, _ = _default(width, parameters, lengths)
     factor = float(parameters["factor"])
     low, high = float(parameters["low_freq_factor"]), float(parameters["high_freq_factor"])
     original = float(parameters["original_max_position_embeddings"])
@@ -89,12 +102,12 @@ def _llama3(width: int, parameters: Parameters, longest: int) -> Scaled:
     return torch.where(between, ramped, scaled), 1.0
 
 
-def _yarn(width: int, parameters: Parameters, longest: int) -> Scaled:
+def _yarn(width: int, parameters: Parameters, lengths: Lengths) -> Scaled:
     """Interpolation by frequency, and a temperature on attention (YaRN; Peng et al., 2023)."""
-    inverse, _ = _default(width, parameters, longest)
+    inverse, _ = _default(width, parameters, lengths)
     theta = float(parameters.get("rope_theta", 10000.0))
-    original = float(parameters.get("original_max_position_embeddings") or longest)
-    factor = float(parameters.get("factor") or longest / original)
+    original = float(parameters.get("original_max_position_embeddings") or lengths.stated)
+    factor = float(parameters.get("factor") or lengths.stated / original)
 
     def dimension(rotations: float) -> float:
         """The dimension that turns ``rotations`` times over the original context."""
@@ -121,10 +134,30 @@ def _yarn_temperature(factor: float, parameters: Parameters) -> float:
     return grown(float(scale)) / grown(float(all_dims)) if scale and all_dims else grown(1.0)
 
 
-SCALINGS: Mapping[str, Callable[[int, Parameters, int], Scaled]] = {
+def _longrope(width: int, parameters: Parameters, lengths: Lengths) -> Scaled:
+    """A divisor for each frequency, from one of two lists (LongRoPE; Ding et al., 2024).
+
+    The list for short contexts counts if no context beyond the original length is served, else the one for long
+    contexts, for every sequence: keys in the pool are shared between prompts and outlive the step in which a
+    sequence grows past the original length, so one server has to turn all of them alike.
+    """
+    original = float(parameters.get("original_max_position_embeddings") or lengths.stated)
+    divisors = parameters["long_factor" if lengths.served > original else "short_factor"]
+    if len(divisors) != width // 2:
+        raise ConfigError(f"longrope needs {width // 2} factors for {width} rotated dimensions, got {len(divisors)}")
+    inverse, _ = _default(width, parameters, lengths)
+    temperature = parameters.get("attention_factor")
+    if temperature is None:
+        stretch = float(parameters.get("factor") or lengths.stated / original)
+        temperature = math.sqrt(1 + math.log(stretch) / math.log(original)) if stretch > 1 else 1.0
+    return inverse / torch.tensor(divisors, dtype=torch.float32, device="cpu"), float(temperature)
+
+
+SCALINGS: Mapping[str, Callable[[int, Parameters, Lengths], Scaled]] = {
     "default": _default,
     "linear": _linear,
     "dynamic": _dynamic,
     "llama3": _llama3,
+    "longrope": _longrope,
     "yarn": _yarn,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from transformers import LlamaConfig
+from transformers import LlamaConfig, PretrainedConfig
 
 from sglang_plug.testing import check_model
 
@@ -27,9 +27,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "many keys": {"num_key_value_heads": 4},
     "linear rope": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}},
 }
+CASES: dict[str, tuple[str, PretrainedConfig]] = {
+    name: ("LlamaForCausalLM", LlamaConfig(**{**SHAPE, **changes})) for name, changes in VARIANTS.items()
+}
 
 
-@pytest.mark.parametrize("variant", sorted(VARIANTS))
+@pytest.mark.parametrize("case", sorted(CASES))
 @pytest.mark.parametrize("kernels", ["torch", "cpu"])
-def test_against_transformers(variant: str, kernels: str) -> None:
-    check_model("LlamaForCausalLM", LlamaConfig(**{**SHAPE, **VARIANTS[variant]}), kernels=kernels)
+def test_against_transformers(case: str, kernels: str) -> None:
+    check_model(*CASES[case], kernels=kernels)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
 from sglang_plug import LogprobOptions, Request, RequestError, SamplingParams
+from sglang_plug.config import ConfigError
 from sglang_plug.engine.loop import FAILURES_IN_A_ROW, EngineLoop
 from sglang_plug.engine.messages import Abort, Close, Control, FromEngine, News, Reply, Submit, ToEngine
 from sglang_plug.engine.scheduler import Sampled, Scheduler, Share
@@ -46,7 +48,7 @@ class Device:
 class Bench:
     """A loop with everything a test looks at."""
 
-    def __init__(self, **info: Any) -> None:
+    def __init__(self, controls: Callable[[], Any] = dict, **info: Any) -> None:
         self.box, self.device, self.sent = Box(), Device(), list[FromEngine]()
         cache = RadixCache(1, LeastRecentlyUsed(), lambda: 0.0)
         self.scheduler = Scheduler(SlotPool(64, 1), cache, FirstCome(), chunk=32, max_running=2)
@@ -60,6 +62,7 @@ class Bench:
             max_queued=1,
             heartbeat=Heartbeat(),
             update_weights=self.load,
+            model_controls=controls,
         )
         self.loaded: list[tuple[str, str | None]] = []
 
@@ -211,3 +214,18 @@ def test_weights_that_cannot_be_loaded_leave_the_old_ones() -> None:
     assert bench.sent[-1].status == 400
     assert bench.sent[-1].error == "Failed to get weights iterator: nowhere (not found)."
     assert bench.device.model == "old"
+
+
+def test_a_model_may_add_control_calls() -> None:
+    models = iter(("old", "new"))
+    bench = Bench(controls=lambda: {"who": functools.partial(str, next(models))})
+    bench.loop.handle(Control(1, "who", {}))
+    assert bench.sent[-1].value == "old"
+    bench.loop.handle(Control(2, "update_weights", {"source": "new"}))
+    bench.loop.handle(Control(3, "who", {}))
+    assert bench.sent[-1].value == "new"
+
+
+def test_a_model_may_not_replace_control_calls_of_the_engine() -> None:
+    with pytest.raises(ConfigError, match="control call 'flush_cache' has the name of one of the engine's"):
+        Bench(controls=lambda: {"flush_cache": print})

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Phi3Config
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 
 from sglang_plug import ConfigError
 from sglang_plug.kernels import apply_rope
@@ -83,3 +84,36 @@ def test_a_part_of_the_head_is_turned() -> None:
 def test_unknown_kinds_are_refused() -> None:
     with pytest.raises(ConfigError, match="rope_type 'spiral' is not supported; known: default"):
         Rope(16, {"rope_type": "spiral"}, 64)
+
+
+LONGROPE: dict[str, Any] = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.75,
+    "short_factor": [1.0, 1.05, 1.2, 1.5, 1.9, 2.4],
+    "long_factor": [1.5, 2.0, 4.0, 8.0, 16.0, 31.0],
+    "original_max_position_embeddings": 64,
+}
+
+
+@pytest.mark.parametrize("more", [{}, {"factor": 8.0}, {"attention_factor": 1.25}], ids=["stated", "factor", "given"])
+@pytest.mark.parametrize(("last", "served"), [(63, 64), (64, 512), (511, None)])
+def test_longrope_within_and_beyond_the_original_length(more: dict[str, Any], last: int, served: int | None) -> None:
+    """Transformers looks at the longest position of a batch, we at the longest that will be served."""
+    config = Phi3Config(
+        hidden_size=64,
+        num_attention_heads=4,
+        max_position_embeddings=512,
+        original_max_position_embeddings=64,
+        rope_parameters={**LONGROPE, **more},
+    )
+    positions = torch.tensor([0, 1, 5, 40, last])
+    expected = Phi3RotaryEmbedding(config)(torch.zeros(1, dtype=torch.float32), positions[None])
+    found = Rope.of(config, 16, served)(positions, torch.float32)
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, two[0], atol=1e-5, rtol=1e-5)
+
+
+def test_longrope_needs_a_factor_for_each_frequency() -> None:
+    with pytest.raises(ConfigError, match="longrope needs 8 factors for 16 rotated dimensions, got 6"):
+        Rope(16, {**LONGROPE, "partial_rotary_factor": 1.0}, 64)

@@ -1,0 +1,93 @@
+"""``sglang-plug experts``: look at recorded choices of experts."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from sglang_plug import ConfigError, Plugins
+
+HEADER = ["layer_id", "expert_id", "count"]
+Counts = dict[tuple[int, int], int]
+"""(layer, expert) -> how many tokens chose it."""
+
+
+class ExpertsCommand:
+    """The action ``plot``."""
+
+    def arguments(self, parser: argparse.ArgumentParser, plugins: Plugins) -> None:
+        """One subparser for each action."""
+        actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+        plot = actions.add_parser("plot", help="a heat map of layers and experts")
+        plot.add_argument("file", metavar="FILE", type=Path, help="the .csv of /dump_expert_distribution_record")
+        plot.add_argument("--out", metavar="PNG", type=Path, help="the picture; default: beside FILE")
+        plot.set_defaults(act=_plot)
+
+    def run(self, options: argparse.Namespace, plugins: Plugins) -> int:
+        """The chosen action's exit status."""
+        return int(options.act(options))
+
+
+def _plot(options: argparse.Namespace) -> int:
+    counts = read_counts(options.file)
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("plotting needs matplotlib, which is not installed: pip install 'sglang-plug[plot]'")
+    out: Path = options.out or options.file.with_name(options.file.name.removesuffix(".csv") + ".png")
+    try:
+        draw(counts, out)
+    except (OSError, ValueError) as error:  # ValueError: an ending that names no picture format
+        raise ConfigError(f"cannot write {out}: {error}") from error
+    print(out)
+    return 0
+
+
+def read_counts(path: Path) -> Counts:
+    """The counts in a dumped ``.csv``. Raises ``ConfigError`` that names the line if it is not one."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"cannot read {path} as CSV: {error}") from error
+    if not rows or rows[0] != HEADER:
+        raise ConfigError(f"{path} is not a record of experts: its first line is not {','.join(HEADER)}")
+    counts: Counts = {}
+    for number, row in enumerate(rows[1:], 2):
+        try:
+            layer, expert, count = map(int, row)
+        except ValueError:
+            raise ConfigError(f"{path}, line {number}: three whole numbers expected, found {','.join(row)!r}") from None
+        if min(layer, expert, count) < 0:
+            raise ConfigError(f"{path}, line {number}: a negative number")
+        counts[layer, expert] = count
+    if not counts:
+        raise ConfigError(f"{path} has no line but the first")
+    return counts
+
+
+def table(counts: Counts) -> tuple[list[int], list[list[float]]]:
+    """The layers that have experts, and a row of shares for each: 1 is a layer's most chosen expert."""
+    layers = sorted({layer for layer, _ in counts})
+    width = max(expert for _, expert in counts) + 1
+    rows = [[counts.get((layer, expert), 0) for expert in range(width)] for layer in layers]
+    return layers, [[count / (max(row) or 1) for count in row] for row in rows]
+
+
+def draw(counts: Counts, out: Path) -> None:
+    """A heat map in ``out``: a row for each layer, a column for each expert."""
+    figures: Any = importlib.import_module("matplotlib.figure")
+    layers, rows = table(counts)
+    size = (max(4.0, 0.12 * len(rows[0]) + 2), max(3.0, 0.2 * len(layers) + 1.5))
+    figure = figures.Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(rows, aspect="auto", vmin=0, vmax=1, cmap="viridis", interpolation="nearest")
+    axes.set(xlabel="expert", ylabel="layer", title="tokens per expert, relative to each layer's busiest")
+    axes.set_yticks(range(len(layers)), [str(layer) for layer in layers])
+    figure.colorbar(image)
+    figure.savefig(out)
+
+
+command = ExpertsCommand()

@@ -1,0 +1,58 @@
+"""What the mixtures of experts share: the sparse MLP, and the record of what is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from sglang_plug import BuildEnv, ConfigError, ForwardBatch
+from sglang_plug.layers import ExpertRecorder, Experts, Router
+from sglang_plug.layers.moe import NAMES
+from sglang_plug_models.blocks import CausalLM
+
+
+class SparseMLP(nn.Module):
+    """A router and its experts."""
+
+    def __init__(
+        self,
+        config: Any,
+        env: BuildEnv,
+        index: int,
+        *,
+        width: int,
+        experts: int,
+        normalise: bool,
+        names: Mapping[str, str] = NAMES,
+    ) -> None:
+        super().__init__()
+        if config.hidden_act not in ("silu", "swish"):
+            raise ConfigError(f"hidden_act {config.hidden_act!r} is not supported here, only 'silu'")
+        chosen = config.num_experts_per_tok
+        if not 1 <= chosen <= experts:
+            raise ConfigError(f"num_experts_per_tok is {chosen}, but the model has {experts} experts")
+        self.gate = Router(config.hidden_size, experts, chosen, env, layer=index, normalise=normalise)
+        self.experts = Experts(config.hidden_size, width, experts, env, names=names)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[T, hidden]`` to ``[T, hidden]``."""
+        return self.experts(x, *self.gate.choose(x))
+
+
+class ExpertsCausalLM(CausalLM):
+    """A language model with experts, whose choices can be recorded while it is served."""
+
+    def __init__(self, config: Any, env: BuildEnv) -> None:
+        super().__init__(config, env)
+        self._recorder = ExpertRecorder(module for module in self.modules() if isinstance(module, Router))
+
+    def forward(self, batch: ForwardBatch) -> Tensor:
+        """Hidden states of every new token, ``[T, hidden]``."""
+        self._recorder.begin(batch)
+        return super().forward(batch)
+
+    def controls(self) -> Mapping[str, Callable[..., Any]]:
+        """Start, stop and dump the record of chosen experts."""
+        return self._recorder.controls()

@@ -1,0 +1,39 @@
+"""Phi-3 (Abdin et al., 2024) and Phi-4: Llama whose checkpoints store fused matrices.
+
+A part of each head may be left unrotated, and the long variants divide the angles' frequencies by ``longrope``
+factors: by the short list if the server's context length is within the original one, by the long list for every
+sequence if it is not (see ``sglang_plug.layers.rotary``). A server that needs no long context gives the model's
+outputs on short ones with ``--context-length`` set to the original length.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from torch import nn
+
+from sglang_plug import BuildEnv
+from sglang_plug_models.blocks import CausalLM, SelfAttention, window_of
+
+logger = logging.getLogger(__name__)
+
+
+class Phi3(CausalLM):
+    """Phi-3, Phi-3.5 and Phi-4."""
+
+    def __init__(self, config: Any, env: BuildEnv) -> None:
+        super().__init__(config, env)
+        original = config.rope_parameters.get("original_max_position_embeddings")
+        served = env.context_length or config.max_position_embeddings
+        if config.rope_parameters.get("rope_type") == "longrope" and original and served > original:
+            logger.info(
+                "longrope: every sequence is served with the factors for contexts of more than %d tokens; "
+                "--context-length %d selects those for short ones",
+                original,
+                original,
+            )
+
+    def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
+        """Every layer sees the last ``sliding_window`` tokens, or all."""
+        return SelfAttention(config, env, index, window=window_of(config, index))

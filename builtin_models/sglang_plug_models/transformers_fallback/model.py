@@ -1,0 +1,115 @@
+"""Transformers' model code with this engine's attention and KV pool underneath."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+from sglang_plug import Attention, AttentionShape, BuildEnv, ForwardBatch, Model
+
+from .reference import HANDLER, INTERFACE, filled, skeleton
+from .self_check import check
+from .trace import Layer, check_rope, trace
+
+PREFIX = "reference."
+
+
+class Step:
+    """The batch that is being computed, for the attention modules to find."""
+
+    batch: ForwardBatch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Paged:
+    """Does the work of one attention module."""
+
+    attention: Attention
+    step: Step
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, options: Mapping[str, Any]) -> Tensor:
+        """``[1, heads, T, dim]`` to ``[1, T, heads, value_dim]``."""
+        assert self.step.batch is not None
+        q, k, v = (one[0].transpose(0, 1).contiguous() for one in (q, k, v))
+        return self.attention(q, k, v, self.step.batch)[None]
+
+
+class BodyOutput(BaseModelOutputWithPast):
+    """What a body gives; whatever else a head may ask for is absent."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+
+class Given(nn.Module):
+    """Stands where the body was: hands on hidden states that were computed before."""
+
+    def forward(self, *tokens: Any, inputs_embeds: Tensor, **options: Any) -> BodyOutput:
+        """``[1, rows, hidden]`` as it is."""
+        return BodyOutput(last_hidden_state=inputs_embeds)
+
+
+class TransformersModel(Model):
+    """A causal model of transformers.
+
+    All sequences of a step form one row of tokens: everything but attention works on each token alone, and
+    attention is ours, which knows where a sequence begins. ``prepare`` compares the result with transformers' own
+    before anything is served.
+    """
+
+    def __init__(self, config: Any, env: BuildEnv) -> None:
+        super().__init__(config, env)
+        self._trace = trace(config)
+        check_rope(config, env.context_length or config.max_position_embeddings)
+        self.dtype, self.device = torch.get_default_dtype(), torch.get_default_device()
+        self.reference: Any = skeleton(config)
+        self.body: Any = None
+        self._step = Step()
+
+    @classmethod
+    def attention_shape(cls, config: Any) -> AttentionShape:
+        """As seen on a pass without weights, so it does not matter what a configuration calls its parts."""
+        return trace(config).shape()
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """As transformers does, old layouts included. Raises ``WeightError`` if anything is missing or left over."""
+        named = ((name.removeprefix(PREFIX), tensor) for name, tensor in weights)
+        self.reference = filled(self.config, named, self.dtype, self.device)
+
+    def prepare(self) -> None:
+        """Put our attention in, part body and head, and compare with what transformers computed by itself.
+
+        Raises ``ConfigError`` if the logits differ.
+        """
+        check(self.config, self.reference, self, self._attach, self.env.attention)
+
+    def _attach(self) -> None:
+        for layer in self._trace.layers:
+            setattr(self.reference.get_submodule(layer.module), HANDLER, Paged(self._attention(layer), self._step))
+        self.reference.config._attn_implementation = INTERFACE
+        self.body = self.reference.get_submodule(self._trace.body)
+        self.reference.set_submodule(self._trace.body, Given())
+
+    def _attention(self, layer: Layer) -> Attention:
+        return Attention(self.env, layer.index, scale=layer.scale, window=layer.window, softcap=layer.softcap)
+
+    def forward(self, batch: ForwardBatch) -> Tensor:
+        """Hidden states of every new token, ``[T, hidden]``."""
+        self._step.batch = batch
+        try:
+            found = self.body(input_ids=batch.input_ids[None], position_ids=batch.positions[None], use_cache=False)
+        finally:
+            self._step.batch = None
+        hidden: Tensor = found.last_hidden_state[0]
+        return hidden
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits ``[rows, vocabulary]``, by the reference's own forward: whatever it does to them is done."""
+        logits: Tensor = self.reference(inputs_embeds=hidden[None], use_cache=False).logits[0]
+        return logits

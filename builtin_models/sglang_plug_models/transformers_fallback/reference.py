@@ -1,0 +1,112 @@
+"""Transformers' own model: finding its class, building it, and replacing its attention."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from sglang_plug import ConfigError, WeightError
+
+INTERFACE = "sglang_plug"
+"""Our name among transformers' attention implementations. It has none among their masks, so none are built."""
+HANDLER = "sglang_plug_attention"
+"""The attribute of an attention module that does its work."""
+
+
+def attend(module: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Any, **options: Any) -> tuple[Tensor, None]:
+    """What transformers calls in each layer: ``[1, heads, T, dim]`` to ``[1, T, heads, value_dim]``."""
+    return getattr(module, HANDLER)(q, k, v, attention_mask, options), None
+
+
+def register() -> None:
+    """Make ``attend`` known to transformers, under ``INTERFACE``."""
+    AttentionInterface.register(INTERFACE, attend)
+
+
+def refusal(config: Any, reason: str) -> ConfigError:
+    """The error for a model that cannot be served, in one line."""
+    names = getattr(config, "architectures", None) or [type(config).__name__]
+    return ConfigError(f"{names[0]} cannot be served through transformers: {reason}")
+
+
+def model_class(config: Any) -> type[PreTrainedModel]:
+    """Transformers' class of the checkpoint's architecture. Raises ``ConfigError`` if it is not a causal model's."""
+    name = str((getattr(config, "architectures", None) or [""])[0])
+    causal = {one for names in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() for one in _names(names)}
+    found = getattr(transformers, name, None)
+    if found is None:
+        raise refusal(config, f"transformers {transformers.__version__} has no class of that name")
+    if name not in causal:
+        raise refusal(config, "it is not a causal language model")
+    if not isinstance(config, found.config_class):
+        raise refusal(
+            config, f"its config.json is a {type(config).__name__}, and the class needs a {found.config_class.__name__}"
+        )
+    if getattr(found, "_is_stateful", False):
+        raise refusal(config, "it keeps a state besides keys and values")
+    kind: type[PreTrainedModel] = found
+    return kind
+
+
+def _names(names: Any) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def own_config(config: Any, implementation: str) -> Any:
+    """A copy that selects an attention implementation."""
+    copied = copy.deepcopy(config)
+    copied._attn_implementation = implementation
+    return copied
+
+
+def rope_types(config: Any) -> Iterator[dict[str, Any]]:
+    """Parameters of every kind of rotary embedding in a configuration."""
+    found = getattr(config, "rope_parameters", None)
+    if isinstance(found, dict):
+        nested = [one for one in found.values() if isinstance(one, dict)]
+        yield from nested or [found]
+
+
+def skeleton(config: Any) -> PreTrainedModel:
+    """The model without memory for its weights, with our attention."""
+    register()
+    with torch.device("meta"):
+        return model_class(config)(own_config(config, INTERFACE)).eval()
+
+
+def filled(
+    config: Any, weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype, device: torch.device
+) -> PreTrainedModel:
+    """The model with its weights and transformers' own attention, loaded as transformers loads them.
+
+    Raises ``WeightError`` if the checkpoint lacks a tensor, or has one that the model has no place for.
+    """
+    progress = transformers.utils.logging.is_progress_bar_enabled()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        model, report = model_class(config).from_pretrained(
+            None,
+            config=own_config(config, "eager"),
+            attn_implementation="eager",
+            state_dict=dict(weights),
+            dtype=dtype,
+            output_loading_info=True,
+        )
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise WeightError(f"checkpoint does not fit {model_class(config).__name__}: {error}") from error
+    finally:
+        if progress:
+            transformers.utils.logging.enable_progress_bar()
+    if strange := report["unexpected_keys"]:
+        raise WeightError(f"checkpoint has {min(strange)!r} but {type(model).__name__} has no such parameter")
+    if missing := report["missing_keys"]:
+        raise WeightError(f"checkpoint leaves {len(missing)} parameters unfilled, first {min(missing)!r}")
+    found: PreTrainedModel = model.to(device).eval()
+    return found

@@ -1,0 +1,164 @@
+"""One pass over a model without weights: how each of its layers attends."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sglang_plug import AttentionShape, ConfigError
+
+from .reference import HANDLER, refusal, rope_types, skeleton
+
+TOKENS = 3
+HARMLESS = frozenset({"dropout", "position_ids", "cache_position", "use_cache", "is_causal"})
+"""Arguments of an attention call that say nothing about its result, or nothing we do not know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """How one layer attends."""
+
+    index: int
+    module: str
+    """Path of the attention module."""
+    heads: int
+    kv_heads: int
+    dim: int
+    value_dim: int
+    scale: float
+    window: int | None
+    softcap: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The layers of a model, and where its body is."""
+
+    layers: tuple[Layer, ...]
+    body: str
+    """Path of the module that computes hidden states; the rest is the head."""
+
+    def shape(self) -> AttentionShape:
+        """The geometry that all layers share."""
+        first = self.layers[0]
+        return AttentionShape(
+            heads=first.heads,
+            kv_heads=first.kv_heads,
+            dim=first.dim,
+            value_dim=None if first.value_dim == first.dim else first.value_dim,
+            layers=len(self.layers),
+        )
+
+
+def trace(config: Any) -> Trace:
+    """Run the model on the meta device and note what it asks of its attention.
+
+    Raises ``ConfigError`` for a model that would not be right on paged keys and values.
+    """
+    layers: list[Layer] = []
+    try:
+        model = _model(config)
+        for name, module in model.named_modules():
+            if hasattr(module, "layer_idx"):
+                setattr(module, HANDLER, _recorder(config, name, module, layers))
+        body = _body(model)
+        paths = [name for name, module in model.named_modules() if module is body and name]
+        if not paths:
+            raise refusal(config, "its body and its head are one module")
+        with torch.inference_mode():
+            tokens, positions = (torch.zeros(1, TOKENS, dtype=torch.int64, device="meta") for _ in range(2))
+            body(input_ids=tokens, position_ids=positions, use_cache=False)
+    except ConfigError:
+        raise
+    except Exception as error:  # any class of transformers, each with errors of its own
+        line = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise refusal(config, f"its attention cannot be replaced ({line})") from error
+    _check(config, layers)
+    return Trace(tuple(layers), paths[0])
+
+
+def _model(config: Any) -> PreTrainedModel:
+    plain = copy.deepcopy(config)
+    for parameters in rope_types(plain):
+        if parameters.get("rope_type") == "dynamic":  # it looks at positions, which have no values here
+            parameters["rope_type"] = "default"
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)  # some operators exist for it only
+    try:
+        return skeleton(plain)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _body(model: PreTrainedModel) -> Any:
+    """The part that attends; some classes call a matrix of their head a decoder."""
+    for found in (model.get_decoder(), model.base_model):
+        if any(hasattr(module, "layer_idx") for module in found.modules()):
+            return found
+    return model.get_decoder()
+
+
+def _recorder(
+    config: Any, name: str, module: Any, layers: list[Layer]
+) -> Callable[[Tensor, Tensor, Tensor, Any, Mapping[str, Any]], Tensor]:
+    def record(q: Tensor, k: Tensor, v: Tensor, mask: Any, options: Mapping[str, Any]) -> Tensor:
+        given = {key: value for key, value in options.items() if value is not None and value is not False}
+        causal = given.get("is_causal", getattr(module, "is_causal", True))
+        unknown = given.keys() - HARMLESS - {"scaling", "sliding_window", "softcap"}
+        if mask is not None or unknown:
+            raise refusal(config, f"its attention takes {min(unknown, default='a mask')}, which this engine's has not")
+        if not causal or options.get("is_causal") is False:
+            raise refusal(config, f"{name} looks at later tokens")
+        layers.append(
+            Layer(
+                index=int(module.layer_idx),
+                module=name,
+                heads=q.shape[1],
+                kv_heads=k.shape[1],
+                dim=q.shape[3],
+                value_dim=v.shape[3],
+                scale=float(given.get("scaling", q.shape[3] ** -0.5)),
+                window=given.get("sliding_window"),
+                softcap=given.get("softcap"),
+            )
+        )
+        return q.new_empty(1, q.shape[2], q.shape[1], v.shape[3])
+
+    return record
+
+
+def _check(config: Any, layers: list[Layer]) -> None:
+    """Every layer attends once, in order, in one geometry, and with the window that the configuration says."""
+    if not layers:
+        raise refusal(config, "its attention does not go through transformers' attention interface")
+    expected = getattr(config, "num_hidden_layers", len(layers))
+    if [one.index for one in layers] != list(range(expected)):
+        raise refusal(config, f"{expected} layers make {len(layers)} attention calls; each has to make one")
+    if len({(one.heads, one.kv_heads, one.dim, one.value_dim) for one in layers}) > 1:
+        raise refusal(config, "its layers differ in their numbers or widths of heads")
+    kinds = getattr(config, "layer_types", None)
+    for layer, kind in zip(layers, kinds or (), strict=False):
+        if kind not in ("full_attention", "sliding_attention") or (kind == "sliding_attention") != bool(layer.window):
+            raise refusal(config, f"layer {layer.index} is of type {kind!r} but asks for the window {layer.window}")
+    window = getattr(config, "sliding_window", None)
+    told = {one.window for one in layers}
+    if not told <= {None, window}:  # its masks would be built from the configuration's
+        raise refusal(config, f"its attention asks for windows other than the sliding_window {window}")
+    if not kinds and window is not None and getattr(config, "use_sliding_window", True) and told != {window}:
+        raise refusal(config, f"its attention is not told of the sliding_window {window}")
+
+
+def check_rope(config: Any, served: int) -> None:
+    """Refuse rotations that transformers chooses by a step's longest sequence, as they would not fit cached keys."""
+    for parameters in rope_types(config):
+        original = parameters.get("original_max_position_embeddings") or config.max_position_embeddings
+        if parameters.get("rope_type") == "longrope" and served > original:
+            raise refusal(
+                config, f"longrope beyond {original} tokens changes keys that are cached; add --context-length {original}"
+            )

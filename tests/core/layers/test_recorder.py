@@ -1,0 +1,147 @@
+"""The record of chosen experts."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from sglang_plug import BuildEnv, ForwardBatch, RequestError
+from sglang_plug.layers import ExpertRecorder, Router
+
+ENV = BuildEnv(attention=None)  # type: ignore[arg-type]
+LAYERS, EXPERTS, CHOSEN, HIDDEN = (1, 3), 4, 2, 3
+
+
+class Bench:
+    """Two routers, as the layers 1 and 3 of a model."""
+
+    def __init__(self, **options: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.routers = [Router(HIDDEN, EXPERTS, CHOSEN, ENV, layer=layer) for layer in LAYERS]
+        for router in self.routers:
+            router.weight = nn.Parameter(torch.randn(EXPERTS, HIDDEN, generator=generator))
+        self.generator = generator
+        self.recorder = ExpertRecorder(self.routers, **options)
+
+    @torch.inference_mode()
+    def step(self, *lengths: int, layers: int = 2) -> Tensor:
+        """One step of sequences of these lengths; what was chosen, ``[T, layers, k]``."""
+        total = sum(lengths)
+        x = torch.randn(total, HIDDEN, generator=self.generator)
+        positions = torch.cat([torch.arange(length) for length in lengths])
+        nothing = torch.zeros(0, dtype=torch.int64)
+        batch = ForwardBatch(positions + 100, positions, nothing, nothing, list(lengths), list(lengths))
+        self.recorder.begin(batch)
+        return torch.stack([router.choose(x)[0] for router in self.routers[:layers]], dim=1)
+
+
+def counted(chosen: Tensor) -> list[list[int]]:
+    return [torch.bincount(chosen[:, row].flatten(), minlength=EXPERTS).tolist() for row in range(len(LAYERS))]
+
+
+def dumped(bench: Bench, folder: Path) -> tuple[list[list[str]], dict[str, Tensor]]:
+    table, data = bench.recorder.dump(str(folder))["files"]
+    assert Path(table).parent == folder and Path(table).name.startswith("expert_distribution_")
+    with open(table, newline="") as file:
+        return list(csv.reader(file)), load_file(data)
+
+
+@pytest.mark.parametrize("mode", ["stat", "per_token"])
+def test_counts_between_start_and_stop(mode: str, tmp_path: Path) -> None:
+    bench = Bench()
+    bench.step(5)
+    bench.recorder.start(mode)
+    chosen = [bench.step(7, 1), bench.step(1, 1)]
+    bench.recorder.stop()
+    bench.step(5)
+    bench.recorder.start(mode)
+    chosen.append(bench.step(3))
+    bench.recorder.stop()
+    assert all(router.watcher is None for router in bench.routers)
+    rows, tensors = dumped(bench, tmp_path / "new" / "folder")
+    expected = counted(torch.cat(chosen))
+    assert rows[0] == ["layer_id", "expert_id", "count"]
+    assert [list(map(int, row)) for row in rows[1:]] == [
+        [layer, expert, expected[row][expert]] for row, layer in enumerate(LAYERS) for expert in range(EXPERTS)
+    ]
+    assert tensors["layers"].tolist() == list(LAYERS)
+    assert tensors["counts"].tolist() == expected
+    assert ("experts" in tensors) == (mode == "per_token")
+
+
+def test_choices_of_every_token(tmp_path: Path) -> None:
+    bench = Bench()
+    bench.recorder.start("per_token")
+    chosen = [bench.step(3, 2), bench.step(1, 1)]
+    _, tensors = dumped(bench, tmp_path)
+    assert tensors["experts"].tolist() == torch.cat(chosen).tolist()
+    assert tensors["positions"].tolist() == [0, 1, 2, 0, 1, 0, 0]
+    assert tensors["input_ids"].tolist() == [100, 101, 102, 100, 101, 100, 100]
+    assert tensors["rows"].tolist() == [0, 0, 0, 1, 1, 0, 1]
+    assert tensors["steps"].tolist() == [0, 0, 0, 0, 0, 1, 1]
+    assert tensors["dropped_tokens"].item() == 0
+
+
+def test_a_step_that_failed_half_way_has_no_tokens(tmp_path: Path) -> None:
+    bench = Bench()
+    bench.recorder.start("per_token")
+    bench.step(3, layers=1)
+    chosen = bench.step(2)
+    _, tensors = dumped(bench, tmp_path)
+    assert tensors["experts"].tolist() == chosen.tolist()
+    assert tensors["steps"].tolist() == [1, 1]
+
+
+def test_memory_is_bounded_and_counting_goes_on(tmp_path: Path) -> None:
+    bench = Bench(most_bytes=5 * len(LAYERS) * CHOSEN * 2)
+    bench.recorder.start("per_token")
+    chosen = [bench.step(3), bench.step(2), bench.step(4)]
+    _, tensors = dumped(bench, tmp_path)
+    assert tensors["experts"].tolist() == torch.cat(chosen[:2]).tolist()
+    assert tensors["dropped_tokens"].item() == 4
+    assert tensors["counts"].tolist() == counted(torch.cat(chosen))
+
+
+def test_a_dump_begins_a_new_record(tmp_path: Path) -> None:
+    bench = Bench()
+    bench.recorder.start()
+    bench.step(3)
+    dumped(bench, tmp_path)
+    chosen = bench.step(2)
+    _, tensors = dumped(bench, tmp_path)
+    assert tensors["counts"].tolist() == counted(chosen)
+    bench.recorder.stop()
+    dumped(bench, tmp_path)
+    with pytest.raises(RequestError, match="start recording first"):
+        bench.recorder.dump(str(tmp_path))
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_refusals(tmp_path: Path) -> None:
+    bench = Bench()
+    with pytest.raises(RequestError, match="start recording first"):
+        bench.recorder.dump(str(tmp_path))
+    with pytest.raises(RequestError, match="no recorder mode 'all'; known: stat, per_token"):
+        bench.recorder.start("all")
+    with pytest.raises(RequestError, match="no layer of the model has experts"):
+        ExpertRecorder([]).start()
+    bench.recorder.start("stat")
+    with pytest.raises(RequestError, match="a record in mode 'stat' was begun; dump it first"):
+        bench.recorder.start("per_token")
+
+
+def test_a_folder_that_cannot_be_written_keeps_the_record(tmp_path: Path) -> None:
+    bench = Bench()
+    bench.recorder.start()
+    chosen = bench.step(3)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RequestError, match="cannot be written") as caught:
+        bench.recorder.dump(str(tmp_path / "file"))
+    assert caught.value.status == 500
+    _, tensors = dumped(bench, tmp_path)
+    assert tensors["counts"].tolist() == counted(chosen)
