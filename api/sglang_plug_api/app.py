@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 
 from sglang_plug import ConfigError, Plugins, RequestError, RouteSpec, __version__
 from sglang_plug.engine.client import EngineError
 from sglang_plug.plugins import Component
 
 from .auth import guard
+from .bodies import Endpoint
 from .errors import ApiError, from_exception
 from .middleware import BodyLimit, Gate, GateState
 from .text import TextEngine
 
 logger = logging.getLogger(__name__)
 
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 REFERENCE = "#/components/schemas/{model}"
 
 
@@ -35,6 +40,7 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
     Raises ``ConfigError`` if two claim one method and path, naming both.
     """
     config = engine.config
+    limits: dict[str, int] = {}
     app = FastAPI(
         title="sglang-plug",
         version=__version__,
@@ -43,15 +49,17 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
         middleware=[
+            *_cors(config.allow_origins),
             Middleware(Gate, state=gate),
-            Middleware(BodyLimit, limit=config.max_request_bytes, timeout=config.body_timeout),
+            Middleware(BodyLimit, limit=config.max_request_bytes, timeout=config.body_timeout, larger=limits),
         ],
     )
     app.add_exception_handler(Exception, _answer)
-    for kind in (ApiError, HTTPException, RequestError, EngineError):
+    for kind in (ApiError, HTTPException, RequestValidationError, RequestError, EngineError):
         app.add_exception_handler(kind, _answer)
     owners: dict[tuple[str, str], Component] = {}
     bodies = set[type[BaseModel]]()
+    app.state.gate, app.state.endpoints = gate, {}
     tasks = set(engine.info["tasks"])
     for component in _chosen(plugins):
         spec = component.spec
@@ -63,9 +71,28 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
             raise ConfigError(f"{component}: build(engine) must return an APIRouter, not {type(router).__name__}")
         _claim(router, component, owners)
         bodies |= _bodies(router)
+        app.state.endpoints.update(_readers(router))
+        limits.update(_body_limits(router))
         app.include_router(router, dependencies=[Depends(guard(spec.auth, config))])
     app.openapi = lambda: _openapi(app, bodies)  # type: ignore[method-assign]
     return app
+
+
+def _cors(origins: Sequence[str]) -> list[Middleware]:
+    """What lets pages of ``origins`` call the server; nothing if there are none, so that browsers refuse.
+
+    Raises ``ConfigError`` for what no browser sends as an origin, which would never match.
+    """
+    for origin in origins:
+        if origin != "*" and not ORIGIN.fullmatch(origin):
+            raise ConfigError(f"--allow-origins: {origin!r} is no origin; write it as https://host or http://host:port")
+    if not origins:
+        return []
+    own = ["x-request-id"]
+    every = ["*"]
+    return [
+        Middleware(CORSMiddleware, allow_origins=origins, allow_methods=every, allow_headers=every, expose_headers=own)
+    ]
 
 
 def _chosen(plugins: Plugins) -> list[Component]:
@@ -103,10 +130,30 @@ def _bodies(router: APIRouter) -> set[type[BaseModel]]:
     return {endpoint.body_model for endpoint in endpoints if hasattr(endpoint, "body_model")}
 
 
+def _readers(router: APIRouter) -> dict[str, Endpoint]:
+    """POST path -> endpoint that reads its body itself: what other routes may call in the caller's place."""
+    return {
+        route.path: route.endpoint
+        for route in router.routes
+        if isinstance(route, APIRoute) and "POST" in (route.methods or ()) and hasattr(route.endpoint, "body_model")
+    }
+
+
+def _body_limits(router: APIRouter) -> dict[str, int]:
+    """Path -> bytes, of the endpoints that say themselves how large a body they take (``body_limit``)."""
+    routes = [route for route in router.routes if isinstance(route, APIRoute)]
+    return {route.path: route.endpoint.body_limit for route in routes if hasattr(route.endpoint, "body_limit")}
+
+
 def _openapi(app: FastAPI, bodies: Iterable[type[BaseModel]]) -> dict[str, Any]:
     """FastAPI's document, with the bodies that it does not know of."""
     if app.openapi_schema is None:
-        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Duplicate Operation ID")  # a route with two methods; named anew below
+            document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        for path, calls in document.get("paths", {}).items():
+            for method, call in calls.items():
+                call["operationId"] = re.sub(r"\W+", "_", method + path).rstrip("_")
         models = sorted(bodies, key=lambda model: model.__name__)
         _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REFERENCE)
         document.setdefault("components", {}).setdefault("schemas", {}).update(definitions.get("$defs", {}))

@@ -15,15 +15,15 @@ from .errors import ApiError
 
 def guard(level: Auth, config: ServerConfig) -> Callable[[Request], None]:
     """A dependency that refuses callers without the key for ``level`` with 401."""
+    own = (config.admin_api_key,) if config.admin_api_key else ()
     keys: tuple[str, ...]
     match level:
         case "public":
             keys = ()
         case "user":
-            keys = tuple(key for key in (config.api_key, config.admin_api_key) if config.api_key and key)
+            keys = (*config.api_keys, *own) if config.api_keys else ()
         case "admin":
-            strongest = config.admin_api_key or config.api_key
-            keys = (strongest,) if strongest else ()
+            keys = own or config.api_keys
 
     def check(request: Request) -> None:
         if keys and not _holds(request.headers.get("authorization", ""), keys):
@@ -41,5 +41,5 @@ def _holds(header: str, keys: tuple[str, ...]) -> bool:
     scheme, _, given = header.partition(" ")
     if scheme.lower() != "bearer":
         return False
-    offered = given.strip().encode("utf-8", "replace")
+    offered = given.strip().encode("latin-1")  # the bytes that were sent
     return any([hmac.compare_digest(offered, key.encode()) for key in keys])

@@ -7,8 +7,10 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 
 from .errors import ApiError, from_validation
+from .streaming import CLIENT_LEFT
 
 Body = TypeVar("Body", bound=BaseModel)
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -21,7 +23,10 @@ FORM = "application/x-www-form-urlencoded"
 async def read_body(request: Request, model: type[Body]) -> Body:
     """The body as ``model``. Raises ``ApiError`` 400, 408, 413 or 415 (408 and 413 come from the middleware)."""
     _check_type(request)
-    raw = await request.body()
+    try:
+        raw = await request.body()
+    except ClientDisconnect:
+        raise ApiError("the client left before the body was complete", CLIENT_LEFT) from None
     if not raw.strip():
         raise ApiError("the body is empty; a JSON object is expected")
     try:
@@ -30,6 +35,14 @@ async def read_body(request: Request, model: type[Body]) -> Body:
         raise from_validation(error) from None
     except (ValueError, RecursionError) as error:
         raise ApiError(f"the body is not valid JSON: {str(error)[:200]}") from None
+
+
+def read_query(request: Request, model: type[Body]) -> Body:
+    """The query as ``model``. Raises ``ApiError`` 400."""
+    try:
+        return model.model_validate(dict(request.query_params))
+    except ValidationError as error:
+        raise from_validation(error) from None
 
 
 def _check_type(request: Request) -> None:

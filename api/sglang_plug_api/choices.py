@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import string
 import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from sglang_plug import LogprobOptions
 
@@ -49,6 +51,7 @@ def make_jobs(
         [
             Job(
                 id=id if single else f"{id}-{index}",
+                request=id,
                 tokens=tokens,
                 sampling=sampling,
                 logprobs=logprobs,
@@ -63,6 +66,11 @@ def make_jobs(
 def request_id(body: GenerationBody) -> str:
     """The caller's id, or a new one."""
     return (body.rid or body.request_id or new_id())[:MAX_ID_CHARACTERS]
+
+
+def id_header(id: str) -> dict[str, str]:
+    """The header that tells the id; what a header cannot hold, line ends above all, is percent-encoded."""
+    return {"x-request-id": quote(id, safe=string.punctuation, errors="replace")}
 
 
 async def complete_all(engine: TextEngine, jobs: Sequence[Job]) -> list[Piece]:

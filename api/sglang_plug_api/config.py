@@ -85,3 +85,5 @@ class ServerConfig:
     expert_distribution_dir: str = "expert_distribution"
     """Folder that records of chosen experts are written to."""
     weight_version: str = "default"
+    allow_update_from: tuple[str, ...] = ()
+    """Folders below which ``/update_weights_from_disk`` may read; none: anything the server can read."""

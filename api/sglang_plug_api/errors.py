@@ -6,10 +6,11 @@ The body has OpenAI's nested ``error`` object, and the same keys at the top leve
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import Response
+from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from sglang_plug import RequestError
@@ -77,6 +78,9 @@ def from_exception(error: Exception) -> ApiError:
             return error
         case ValidationError():
             return from_validation(error)
+        case RequestValidationError():  # of a plugin's route that lets FastAPI read its parameters
+            first = error.errors()[0]
+            return _wrong_at(first["loc"][1:], first["msg"])
         case RequestError():
             return ApiError(str(error), error.status)
         case EngineError():
@@ -88,8 +92,12 @@ def from_exception(error: Exception) -> ApiError:
 def from_validation(error: ValidationError) -> ApiError:
     """The first thing that is wrong with a body, named by its path."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"] if not _is_internal(part))
-    message = first["msg"].removeprefix("Value error, ")
+    return _wrong_at(first["loc"], first["msg"])
+
+
+def _wrong_at(place: Sequence[str | int], text: str) -> ApiError:
+    where = ".".join(str(part) for part in place if not _is_internal(part))
+    message = text.removeprefix("Value error, ")
     return ApiError(f"{where[:SHOWN]}: {message}" if where else message, param=where[:SHOWN] or None)
 
 

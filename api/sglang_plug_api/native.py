@@ -14,7 +14,7 @@ from .choices import complete_all, stream_all
 from .errors import ApiError
 from .logprobs import alternatives, triples
 from .protocol.base import refuse
-from .protocol.native import GenerateBody, SamplingBody
+from .protocol.native import GenerateBody, PromptsBody, SamplingBody
 from .sampling import DEFAULT_NEW_TOKENS
 from .text import MAX_ID_CHARACTERS, Job, Piece, TextEngine, new_id
 
@@ -40,7 +40,7 @@ class Generation:
             raise ApiError(str(error)) from None
         inputs = body.inputs()
         prompts = await asyncio.gather(*(_encode(engine, one) for one in inputs))
-        ids = _ids(body)
+        ids = prompt_ids(body)
         jobs = []
         for index, tokens in enumerate(prompts):
             params: SamplingBody = columns["sampling_params"][index] or SamplingBody.model_validate({})
@@ -48,6 +48,7 @@ class Generation:
             jobs.append(
                 Job(
                     id=ids[index],
+                    request=body.rid if isinstance(body.rid, str) else ids[index],
                     tokens=tokens,
                     sampling=engine.defaults.complete(params.sampling(), len(tokens), DEFAULT_NEW_TOKENS),
                     logprobs=_logprobs({name: columns[name][index] for name in LOGPROB_FIELDS}, len(tokens)),
@@ -88,7 +89,7 @@ class Generation:
             "completion_tokens": piece.completion_tokens,
             "cached_tokens": piece.cached_tokens,
             "num_retractions": piece.retractions,
-            "weight_version": self._engine.config.weight_version,
+            "weight_version": self._engine.weight_version,
             "e2e_latency": time.time() - self._started,
         }
         if job.logprobs is not None:
@@ -121,7 +122,7 @@ async def _encode(engine: TextEngine, given: str | list[int]) -> list[int]:
     return given if isinstance(given, list) else await engine.encode(given)
 
 
-def _ids(body: GenerateBody) -> list[str]:
+def prompt_ids(body: PromptsBody) -> list[str]:
     """The caller's ids, one for each prompt, or new ones."""
     if body.rid is None:
         return [new_id() for _ in range(body.size)]

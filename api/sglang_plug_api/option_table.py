@@ -181,6 +181,12 @@ HTTP = Group(
         option("--health-timeout", "health_timeout", "seconds /health_generate waits for a token", float, above=0),
         option("--drain-timeout", "drain_timeout", "seconds for requests in flight after SIGTERM", float, least=0),
         option("--body-timeout", "body_timeout", "seconds a client may take to send a request's body", float, above=0),
+        option(
+            "--allow-update-from",
+            "allow_update_from",
+            "folder below which /update_weights_from_disk may read (repeatable); none: any",
+            tuple,
+        ),
         option("--skip-server-warmup", "skip_server_warmup", "be ready without serving a first request", bool),
     ),
 )

@@ -192,10 +192,13 @@ def _json_object(value: Any) -> Any:
 
 
 def _names(value: Any) -> Any:
-    given = [value] if isinstance(value, str) else value
+    given = [value] if isinstance(value, str | int | float) and not isinstance(value, bool) else value
     if not isinstance(given, list | tuple):
         return value
-    return [part for one in given for part in (one.split(",") if isinstance(one, str) else [one]) if part]
+    names = [part for one in given for part in (one.split(",") if isinstance(one, str) else [one]) if part]
+    if given and not names:
+        raise ValueError("must not be empty")
+    return names
 
 
 def _not_bool(value: Any) -> Any:

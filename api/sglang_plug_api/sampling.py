@@ -15,7 +15,7 @@ DEFAULT_NEW_TOKENS = 128
 MAX_STOPS = 32
 MAX_STOP_CHARACTERS = 1024
 MAX_BIASES = 4096
-SEED_LIMIT = 1 << 63
+INT64 = 1 << 63
 FROM_CHECKPOINT = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Keys of ``generation_config.json`` that become defaults."""
 ENGINE_FIELDS = frozenset(one.name for one in fields(SamplingParams))
@@ -70,7 +70,7 @@ class SamplingDefaults:
         if not values.get("ignore_eos"):
             stop_tokens = tuple(dict.fromkeys((*stop_tokens, *self.eos)))
         seed = values.get("seed")
-        if seed is not None and not -SEED_LIMIT <= seed < SEED_LIMIT:
+        if seed is not None and not -INT64 <= seed < INT64:
             raise ApiError("seed must fit 64 bits", param="seed")
         engine = {name: value for name, value in values.items() if name in ENGINE_FIELDS and value is not None}
         engine["logit_bias"] = _biases(values.get("logit_bias"))
@@ -115,6 +115,9 @@ def _biases(given: Mapping[str, float] | None) -> dict[int, float]:
     if len(given) > MAX_BIASES:
         raise ApiError(f"at most {MAX_BIASES} tokens can be biased, got {len(given)}", param="logit_bias")
     try:
-        return {int(token): float(bias) for token, bias in given.items()}
+        biases = {int(token): float(bias) for token, bias in given.items()}
     except ValueError:
         raise ApiError("logit_bias must map token ids to numbers", param="logit_bias") from None
+    if min(biases) < 0 or max(biases) >= INT64:
+        raise ApiError("a token id in logit_bias is not in the vocabulary", param="logit_bias")
+    return biases

@@ -21,7 +21,8 @@ from .app import build_app
 from .config import ServerConfig
 from .middleware import GateState
 from .plugin_table import plugin_table
-from .text import Job, TextEngine
+from .pooling import probe
+from .text import TextEngine
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +129,7 @@ class _Server:
         try:
             await self._uvicorn.serve(sockets=[self._listener])
         finally:
+            await self._end_requests()
             for task in (watch, ready):
                 task.cancel()
             await asyncio.gather(watch, ready, return_exceptions=True)
@@ -135,10 +137,21 @@ class _Server:
                 observer.on_stop()
         return self._code
 
+    async def _end_requests(self) -> None:
+        """Cancel what did not end in time: nothing may use the engine once it is closed."""
+        await asyncio.gather(*self._cancel_requests(), return_exceptions=True)
+
+    def _cancel_requests(self) -> list[asyncio.Task[None]]:
+        left = list(self._uvicorn.server_state.tasks)
+        for task in left:
+            task.cancel()
+        return left
+
     def _stop(self) -> None:
         """Refuse what is new, wait for what is in flight, then end; a second signal ends at once."""
         if self._stopping is not None:
-            self._uvicorn.should_exit = self._uvicorn.force_exit = True
+            self._cancel_requests()
+            self._uvicorn.should_exit = True
             return
         logger.info("Shutting down: %d requests in flight", self._gate.in_flight)
         self._gate.closing = True
@@ -187,23 +200,25 @@ class _Uvicorn(uvicorn.Server):
 
 async def _warm_up(engine: TextEngine) -> None:
     tokens = await engine.encode(WARM_UP) if engine.has_text else [0]
-    sampling = engine.defaults.complete({"temperature": 0.0}, len(tokens), WARM_UP_TOKENS)
-    await engine.complete(Job(tokens=tokens, sampling=sampling))
+    await probe(engine, tokens, new_tokens=WARM_UP_TOKENS)
     with contextlib.suppress(Exception):
         await engine.client.control("flush_cache")
 
 
 def _bind(config: ServerConfig) -> socket.socket:
     """A socket on the wanted address, not listening yet. Raises ``ConfigError`` if it is taken."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {config.host}:{config.port}: {error}; choose another --port") from error
+    with contextlib.ExitStack() as unless_bound:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            listener = unless_bound.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError as error:
+            where = f"{config.host}:{config.port}"
+            raise ConfigError(f"cannot listen on {where}: {error}; choose another --port") from error
+        unless_bound.pop_all()
     return listener
 
 
@@ -214,6 +229,6 @@ def _ready_text(engine: TextEngine, listener: socket.socket) -> str:
     lines = [f"sglang-plug serves {engine.model_name} at {url}"]
     if engine.has_text and "generate" in engine.info["tasks"]:
         body = '{"messages": [{"role": "user", "content": "What is the capital of France?"}]}'
-        key = " -H 'Authorization: Bearer YOUR_KEY'" if engine.config.api_key else ""
+        key = " -H 'Authorization: Bearer YOUR_KEY'" if engine.config.api_keys else ""
         lines.append(f"Try:\n  curl -s {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'")
     return "\n".join(lines)

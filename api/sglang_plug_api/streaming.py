@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
@@ -37,18 +38,29 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Respon
         await _stop(task, gone)
 
 
+@dataclass(frozen=True, slots=True)
+class NamedEvent:
+    """An event with an ``event:`` line before its data."""
+
+    name: str
+    data: Any
+
+
 class EventStream(Response):
-    """Server-sent events: one ``data:`` line for each value of ``events``, then ``[DONE]``.
+    """Server-sent events: one ``data:`` line for each value of ``events``, then ``[DONE]`` unless ``done`` is unset.
 
     An exception becomes an error event. ``events`` is closed before this returns, whatever happens.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[Any, None], headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, events: AsyncGenerator[Any, None], headers: dict[str, str] | None = None, *, done: bool = True
+    ) -> None:
         super().__init__(None, 200, {"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})})
         del self.headers["content-length"]
         self._events = events
+        self._last = DONE if done else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until they end or the client leaves."""
@@ -64,16 +76,15 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
             async for event in self._events:
-                await send(_chunk(b"data: " + json_bytes(event) + b"\n\n"))
+                await send(_chunk(_lines(event)))
         except OSError:
             return  # the client left
         except Exception as error:
             refusal = from_exception(error)
             if refusal.status == 500:
                 logger.exception("a stream failed")
-            await send(_chunk(b"data: " + json_bytes(refusal.body()) + b"\n\n"))
-        await send(_chunk(DONE))
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await send(_chunk(_lines(refusal.body())))
+        await send({"type": "http.response.body", "body": self._last, "more_body": False})
 
 
 async def first_of(events: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
@@ -85,7 +96,9 @@ async def first_of(events: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, N
     except BaseException:
         await events.aclose()
         raise
-    return _prepend(first, events)
+    found = _prepend(first, events)
+    await anext(found)
+    return found
 
 
 async def merged(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[tuple[int, Item], None]:
@@ -112,6 +125,7 @@ async def merged(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerato
 
 async def _prepend(first: Item, rest: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
     async with contextlib.aclosing(rest):
+        yield first  # taken at once: a generator that never began would not close ``rest``
         yield first
         async for item in rest:
             yield item
@@ -133,6 +147,12 @@ async def _stop(*tasks: asyncio.Future[Any]) -> None:
         if not task.done():
             task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _lines(event: Any) -> bytes:
+    name, data = (event.name, event.data) if isinstance(event, NamedEvent) else ("", event)
+    head = f"event: {name}\n".encode() if name else b""
+    return head + b"data: " + json_bytes(data) + b"\n\n"
 
 
 def _chunk(data: bytes) -> Message:

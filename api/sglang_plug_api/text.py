@@ -14,19 +14,23 @@ from typing import Any, cast
 
 from sglang_plug import (
     AUTO,
+    Finish,
     LogprobOptions,
     Observer,
     Output,
     Request,
     RequestEvent,
+    SamplingParams,
     TemplateError,
     Tokenizer,
     TokenLogprob,
 )
 from sglang_plug.engine.client import EngineClient
+from sglang_plug.specs import Task
 
 from .config import ServerConfig
 from .errors import SHOWN, ApiError
+from .pause import Pause
 from .sampling import Sampling, SamplingDefaults
 from .stops import StopMatcher
 
@@ -42,13 +46,20 @@ def new_id() -> str:
     return uuid.uuid4().hex
 
 
+PROMPT_ONLY = Sampling(params=SamplingParams(max_new_tokens=0))
+"""For pooling tasks, which generate nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One sequence to generate."""
 
     tokens: Sequence[int]
-    sampling: Sampling
+    sampling: Sampling = PROMPT_ONLY
+    task: Task = "generate"
     id: str = field(default_factory=new_id)
+    request: str = ""
+    """What the caller calls the request that this is one sequence of; empty: ``id``."""
     logprobs: LogprobOptions | None = None
     priority: int = 0
     salt: str = ""
@@ -75,6 +86,8 @@ class Piece:
     """In all."""
     cached_tokens: int
     retractions: int
+    values: tuple[float, ...] = ()
+    """Of a pooling task."""
 
 
 class TextEngine:
@@ -106,7 +119,14 @@ class TextEngine:
         self.defaults = SamplingDefaults(config, info, tokenizer.eos_token_ids if tokenizer else ())
         self.model_name = config.served_model_name or _model_name(config, info)
         self.started = int(time.time())
-        self.in_flight = 0
+        self.weight_version = config.weight_version
+        self._running = set[_Running]()
+        self._pause = Pause()
+
+    @property
+    def in_flight(self) -> int:
+        """Sequences that are being served or wait for it."""
+        return len(self._running)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -166,28 +186,56 @@ class TextEngine:
             id=job.id,
             tokens=tuple(job.tokens),
             params=job.sampling.params,
+            task=job.task,
             logprobs=job.logprobs,
             priority=job.priority,
             salt=job.salt,
             arrived=arrived,
         )
+        await self._pause.passed()
         first: float | None = None
-        self.in_flight += 1
+        running = _Running(job)
+        self._running.add(running)
         try:
             outputs = cast(AsyncGenerator[Output, None], self.client.submit(request))
             async with contextlib.aclosing(outputs):
-                async for output in outputs:
+                while assembly.ending is None:
+                    output = await running.next(outputs)
                     piece = assembly.feed(output)
                     now = time.time()
-                    first = now if first is None else first
+                    if output.tokens:
+                        first = now if first is None else first
                     for watcher in self._watchers:
                         watcher.on_tokens(job.id, len(piece.tokens), now)
                     yield piece
-                    if piece.ending is not None:
-                        break
         finally:
-            self.in_flight -= 1
+            self._running.discard(running)
             self._report(job, assembly, arrived, first)
+
+    async def update_weights(self, source: str, revision: str | None = None, version: str | None = None) -> None:
+        """Serve the weights of another checkpoint once what is in flight has ended; new requests wait meanwhile.
+
+        Raises ``RequestError`` if they do not fit, and ``TimeoutError`` if requests did not end in time; the old
+        weights serve on then.
+        """
+        async with self._pause.idle(lambda: self.in_flight, self.config.drain_timeout):
+            await self.client.control("update_weights", source=source, revision=revision)
+        self.info = {**self.info, "model_path": source}
+        self.weight_version = version or self.weight_version
+
+    def abort(self, request: str | None) -> int:
+        """End every sequence of the request with exactly this id, or all there are if ``None``.
+
+        Each ends with reason ``abort`` and with what it has. Returns how many were ended.
+        """
+        found = [one for one in self._running if not one.aborted and (request is None or one.is_of(request))]
+        for one in found:
+            one.abort()
+        return len(found)
+
+    async def pool(self, tokens: Sequence[int], task: Task, *, priority: int = 0, salt: str = "") -> Piece:
+        """Embedding or scores of one prompt, in ``values``. Raises ``RequestError`` if the model has no such task."""
+        return await self.complete(Job(tokens=tokens, task=task, priority=priority, salt=salt))
 
     async def complete(self, job: Job) -> Piece:
         """The whole output as one piece."""
@@ -239,7 +287,44 @@ def joined(pieces: Sequence[Piece]) -> Piece:
         completion_tokens=last.completion_tokens,
         cached_tokens=last.cached_tokens,
         retractions=last.retractions,
+        values=last.values,
     )
+
+
+class _Running:
+    """A job in flight, which can be ended from outside."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._waiting: asyncio.Task[Any] | None = None
+        self.aborted = False
+
+    def is_of(self, request: str) -> bool:
+        """True if the caller knows it by this id."""
+        return request in (self._job.id, self._job.request)
+
+    def abort(self) -> None:
+        """The next output, awaited already or not, is the last."""
+        self.aborted = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def next(self, outputs: AsyncGenerator[Output, None]) -> Output:
+        """The next of ``outputs``, or an ending if the job was aborted.
+
+        Only while this waits may ``abort`` interrupt the task: at other times it is busy with what came before.
+        """
+        task = asyncio.current_task()
+        if not self.aborted and task is not None:
+            self._waiting, cancellations = task, task.cancelling()
+            try:
+                return await anext(outputs)
+            except asyncio.CancelledError:
+                if not self.aborted or task.uncancel() > cancellations:
+                    raise  # it is not, or not only, the job that was to end
+            finally:
+                self._waiting = None
+        return Output(id=self._job.id, finish=Finish("abort"))
 
 
 class _Assembly:
@@ -281,6 +366,7 @@ class _Assembly:
             completion_tokens=self.count,
             cached_tokens=self.cached_tokens,
             retractions=output.retractions,
+            values=output.values,
         )
 
     def _decode(self, tokens: Sequence[int]) -> tuple[str, int]:
@@ -314,4 +400,5 @@ def _numbered(job: Job, index: int) -> Job:
     params = job.sampling.params
     if params.seed is not None:
         params = replace(params, seed=params.seed + index)
-    return replace(job, id=f"{job.id}-{index}", sampling=replace(job.sampling, params=params, n=1))
+    sampling = replace(job.sampling, params=params, n=1)
+    return replace(job, id=f"{job.id}-{index}", request=job.request or job.id, sampling=sampling)

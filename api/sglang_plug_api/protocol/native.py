@@ -49,8 +49,8 @@ class SamplingBody(RequestBody):
         return given
 
 
-class GenerateBody(RequestBody):
-    """``POST /generate``: one prompt, or a batch of them with every other field a value or a list of as many."""
+class PromptsBody(RequestBody):
+    """One prompt or a batch of them, as text or as token ids."""
 
     text: str | list[str] | None = None
     input_ids: list[TokenId] | list[list[TokenId]] | None = None
@@ -58,31 +58,13 @@ class GenerateBody(RequestBody):
     image_data: Any = None
     audio_data: Any = None
     video_data: Any = None
-    sampling_params: SamplingBody | list[SamplingBody] | None = None
     rid: Name | list[Name] | None = None
-    stream: bool = False
-    incremental: bool = False
-    """Each event has only the new text; by default it has all of it so far."""
-    return_logprob: bool | list[bool] | None = None
-    logprob_start_len: Integer | list[Integer] | None = None
-    top_logprobs_num: Integer | list[Integer] | None = None
-    token_ids_logprob: list[TokenId] | list[list[TokenId]] | None = None
-    return_text_in_logprobs: bool = False
-    return_hidden_states: bool | None = None
     priority: Integer | None = None
     cache_salt: Name | None = None
     extra_key: Name | None = None
 
-    @field_validator("top_logprobs_num")
-    @classmethod
-    def _bounded(cls, value: int | list[int] | None) -> int | list[int] | None:
-        for one in value if isinstance(value, list) else (value,):
-            if one is not None and not 0 <= one <= MAX_TOP_LOGPROBS:
-                raise ValueError(f"must be between 0 and {MAX_TOP_LOGPROBS}")
-        return value
-
     @model_validator(mode="after")
-    def _one_input(self) -> GenerateBody:
+    def _one_input(self) -> PromptsBody:
         if (self.text is None) == (self.input_ids is None):
             raise ValueError("Either text, input_ids or input_embeds should be provided.")
         if self.input_ids is not None and (not self.input_ids or [] in self.input_ids):
@@ -114,6 +96,29 @@ class GenerateBody(RequestBody):
         found: Any = self.text if self.text is not None else self.input_ids
         return found if self.is_batch else [found]
 
+
+class GenerateBody(PromptsBody):
+    """``POST /generate``: one prompt, or a batch of them with every other field a value or a list of as many."""
+
+    sampling_params: SamplingBody | list[SamplingBody] | None = None
+    stream: bool = False
+    incremental: bool = False
+    """Each event has only the new text; by default it has all of it so far."""
+    return_logprob: bool | list[bool] | None = None
+    logprob_start_len: Integer | list[Integer] | None = None
+    top_logprobs_num: Integer | list[Integer] | None = None
+    token_ids_logprob: list[TokenId] | list[list[TokenId]] | None = None
+    return_text_in_logprobs: bool = False
+    return_hidden_states: bool | None = None
+
+    @field_validator("top_logprobs_num")
+    @classmethod
+    def _bounded(cls, value: int | list[int] | None) -> int | list[int] | None:
+        for one in value if isinstance(value, list) else (value,):
+            if one is not None and not 0 <= one <= MAX_TOP_LOGPROBS:
+                raise ValueError(f"must be between 0 and {MAX_TOP_LOGPROBS}")
+        return value
+
     def each(self, name: str) -> list[Any]:
         """A field's value for each prompt. Raises ``ValueError`` if a list has another length."""
         value = getattr(self, name)
@@ -124,3 +129,10 @@ class GenerateBody(RequestBody):
         if len(value) != self.size:
             raise ValueError(f"{name} has {len(value)} entries for {self.size} prompts")
         return list(value)
+
+
+class PoolBody(PromptsBody):
+    """``POST /encode`` and ``POST /classify``."""
+
+    model: Name | None = None
+    dimensions: Integer | None = Field(None, ge=1)

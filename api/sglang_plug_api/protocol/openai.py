@@ -116,6 +116,20 @@ def _text_of(content: str | list[dict[str, Any]] | None) -> str:
     return "\n".join(str(part["text"]) for part in content)
 
 
+def text_only(messages: list[Message]) -> list[Message]:
+    """``messages``. Raises ``ValueError`` if there are none, or if one has a part that is not text."""
+    if not messages:
+        raise ValueError("Messages cannot be empty.")
+    for index, message in enumerate(messages):
+        for part in message.content if isinstance(message.content, list) else ():
+            if part.get("type") != "text" or not isinstance(part.get("text"), str):
+                raise ValueError(
+                    f"message {index} has a content part of type {str(part.get('type'))[:40]!r}; "
+                    "this model takes text parts only"
+                )
+    return messages
+
+
 class ChatBody(GenerationBody):
     """``POST /v1/chat/completions``."""
 
@@ -132,16 +146,7 @@ class ChatBody(GenerationBody):
     @field_validator("messages")
     @classmethod
     def _check_messages(cls, messages: list[Message]) -> list[Message]:
-        if not messages:
-            raise ValueError("Messages cannot be empty.")
-        for index, message in enumerate(messages):
-            for part in message.content if isinstance(message.content, list) else ():
-                if part.get("type") != "text" or not isinstance(part.get("text"), str):
-                    raise ValueError(
-                        f"message {index} has a content part of type {str(part.get('type'))[:40]!r}; "
-                        "this model takes text parts only"
-                    )
-        return messages
+        return text_only(messages)
 
     @model_validator(mode="after")
     def _top_needs_logprobs(self) -> ChatBody:

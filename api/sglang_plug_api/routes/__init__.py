@@ -39,4 +39,7 @@ def register_routes() -> Iterator[RouteSpec]:
     yield RouteSpec(
         name="experts", target=f"{__name__}.experts:build", auth="admin", summary="/start_expert_distribution_record, …"
     )
+    yield RouteSpec(
+        name="weights", target=f"{__name__}.weights:build", auth="admin", summary="/update_weights_from_disk"
+    )
     yield RouteSpec(name="docs", target=f"{__name__}.docs:build", summary="/openapi.json and /docs")

@@ -15,6 +15,7 @@ from sglang_plug_api.choices import (
     Usage,
     complete_all,
     finish_reason,
+    id_header,
     make_jobs,
     matched_stop,
     refuse_constraints,
@@ -41,7 +42,7 @@ def build(engine: TextEngine) -> APIRouter:
         body = await read_body(request, ChatBody)
         call = await _Call.prepare(engine, body)
         if body.stream:
-            return EventStream(await first_of(call.events()), {"x-request-id": call.id})
+            return EventStream(await first_of(call.events()), id_header(call.id))
         return await unless_disconnected(request, call.answer())
 
     return router
@@ -84,7 +85,7 @@ class _Call:
             message = {"role": "assistant", "content": piece.text, "reasoning_content": None, "tool_calls": None}
             choices.append({"index": index, "message": message, **self._ending(piece)})
         envelope = Envelope(self._engine, self._body, self.id, "chat.completion")
-        return json_response(envelope(choices, self._usage.report()), headers={"x-request-id": self.id})
+        return json_response(envelope(choices, self._usage.report()), headers=id_header(self.id))
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """Chunks: the role, the text as it comes, the ending, and the usage if wanted."""

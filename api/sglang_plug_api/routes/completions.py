@@ -15,6 +15,7 @@ from sglang_plug_api.choices import (
     Usage,
     complete_all,
     finish_reason,
+    id_header,
     make_jobs,
     matched_stop,
     refuse_constraints,
@@ -40,7 +41,7 @@ def build(engine: TextEngine) -> APIRouter:
         body = await read_body(request, CompletionBody)
         call = await _Call.prepare(engine, body)
         if body.stream:
-            return EventStream(await first_of(call.events()), {"x-request-id": call.id})
+            return EventStream(await first_of(call.events()), id_header(call.id))
         return await unless_disconnected(request, call.answer())
 
     return router
@@ -80,7 +81,7 @@ class _Call:
             found = (*piece.prompt_logprobs, *piece.logprobs)
             choices.append(self._choice(index, echo + piece.text, found, piece, 0))
         envelope = Envelope(self._engine, self._body, self.id, "text_completion")
-        return json_response(envelope(choices, self._usage.report()), headers={"x-request-id": self.id})
+        return json_response(envelope(choices, self._usage.report()), headers=id_header(self.id))
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """Chunks with the text as it comes."""

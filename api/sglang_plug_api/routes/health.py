@@ -7,7 +7,8 @@ import asyncio
 from fastapi import APIRouter, Response
 
 from sglang_plug_api.errors import ApiError
-from sglang_plug_api.text import Job, TextEngine
+from sglang_plug_api.pooling import probe
+from sglang_plug_api.text import TextEngine
 
 PROBE_PRIORITY = 1 << 30
 
@@ -25,16 +26,18 @@ def build(engine: TextEngine) -> APIRouter:
     async def ping() -> Response:
         return await health()
 
+    @router.get("/ready", summary="200 while new requests are taken; 503 also while the server stops")
+    async def ready() -> Response:
+        return await health()  # while the server stops, the gate before all routes answers 503
+
     @router.get("/health_generate", summary="200 once the model has produced a token")
     async def health_generate() -> Response:
         _check_alive(engine)
-        sampling = engine.defaults.complete({"max_new_tokens": 1, "temperature": 0.0}, 1, 1)
-        job = Job(tokens=(0,), sampling=sampling, priority=PROBE_PRIORITY)
         try:
             async with asyncio.timeout(engine.config.health_timeout):
-                await engine.complete(job)
+                await probe(engine, (0,), new_tokens=1, priority=PROBE_PRIORITY)
         except TimeoutError:
-            raise ApiError(f"no token within {engine.config.health_timeout:g} seconds", 503) from None
+            raise ApiError(f"no answer of the model within {engine.config.health_timeout:g} seconds", 503) from None
         return Response(status_code=200)
 
     return router

@@ -14,7 +14,7 @@ from sglang_plug_api.text import TextEngine
 
 logger = logging.getLogger(__name__)
 
-SECRET = frozenset({"api_key", "admin_api_key"})
+SECRET = frozenset({"api_keys", "admin_api_key"})
 DEPRECATED = "Endpoint '/get_%s' is deprecated and will be removed in a future version. Please use '/%s' instead."
 
 
@@ -54,7 +54,7 @@ def _basic(engine: TextEngine) -> dict[str, Any]:
         "tokenizer_path": config.tokenizer_path or info["model_path"],
         "is_generation": "generate" in info["tasks"],
         "preferred_sampling_params": dict(config.preferred_sampling_params) or None,
-        "weight_version": config.weight_version,
+        "weight_version": engine.weight_version,
         "has_image_understanding": False,
         "has_audio_understanding": False,
         "model_type": info["model_type"],
@@ -93,7 +93,7 @@ def _flat(options: Any) -> dict[str, Any]:
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
         if field.name in SECRET:
-            value = None if value is None else "********"
+            value = "********" if value else None
         if field.name == "plugins":
             found["plugin_options"] = dataclasses.asdict(value)
         elif dataclasses.is_dataclass(value):

@@ -1,0 +1,194 @@
+"""Files and batches as they are stored, and as OpenAI's clients see them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from sglang_plug_api.protocol.base import Name, RequestBody
+
+Status = Literal["validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"]
+Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
+
+MOVES: Mapping[Status, frozenset[Status]] = {
+    "validating": frozenset({"in_progress", "failed", "expired", "cancelling"}),
+    "in_progress": frozenset({"finalizing", "failed", "expired", "cancelling"}),
+    "finalizing": frozenset({"completed", "failed", "cancelling"}),
+    "cancelling": frozenset({"cancelled", "failed"}),
+    "completed": frozenset(),
+    "failed": frozenset(),
+    "expired": frozenset(),
+    "cancelled": frozenset(),
+}
+"""What may become of a batch; a status is only ever changed along these."""
+OPEN = frozenset(status for status, following in MOVES.items() if following)
+"""Statuses of batches that are not over."""
+
+DAY = 24 * 3600
+WINDOWS: Mapping[str, int] = {"24h": DAY}
+"""Completion window -> seconds."""
+
+INPUT_PURPOSE = "batch"
+OUTPUT_PURPOSE = "batch_output"
+INPUT_PREFIX = "backend_input_file-"
+RESULT_PREFIX = "backend_result_file-"
+ERROR_PREFIX = "backend_error_file-"
+BATCH_PREFIX = "batch_"
+LINE_PREFIX = "batch_req_"
+
+MAX_METADATA = 16
+MetadataKey = Annotated[str, StringConstraints(max_length=64)]
+MetadataValue = Annotated[str, StringConstraints(max_length=512)]
+
+
+def fresh_id(prefix: str) -> str:
+    """An id with 122 random bits."""
+    return f"{prefix}{uuid.uuid4()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRecord:
+    """A stored file. ``filename`` is what the client called it: text, never a path."""
+
+    id: str
+    purpose: str
+    filename: str
+    bytes: int
+    created_at: int
+
+    def shown(self) -> dict[str, Any]:
+        """OpenAI's file object."""
+        return {
+            "id": self.id,
+            "object": "file",
+            "bytes": self.bytes,
+            "created_at": self.created_at,
+            "filename": self.filename,
+            "purpose": self.purpose,
+            "status": "processed",
+            "status_details": None,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRecord:
+    """A stored batch; times are whole seconds since the epoch."""
+
+    id: str
+    model: str
+    """The model it was made for; no other may run it."""
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    created_at: int
+    expires_at: int
+    status: Status = "validating"
+    metadata: Mapping[str, str] | None = None
+    errors: tuple[Mapping[str, Any], ...] = ()
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    in_progress_at: int | None = None
+    finalizing_at: int | None = None
+    completed_at: int | None = None
+    failed_at: int | None = None
+    expired_at: int | None = None
+    cancelling_at: int | None = None
+    cancelled_at: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """False once nothing can change any more."""
+        return self.status in OPEN
+
+    def shown(self) -> dict[str, Any]:
+        """OpenAI's batch object."""
+        return {
+            "id": self.id,
+            "object": "batch",
+            "endpoint": self.endpoint,
+            "model": self.model,
+            "errors": {"object": "list", "data": list(self.errors)} if self.errors else None,
+            "input_file_id": self.input_file_id,
+            "completion_window": self.completion_window,
+            "status": self.status,
+            "output_file_id": self.output_file_id,
+            "error_file_id": self.error_file_id,
+            "created_at": self.created_at,
+            "in_progress_at": self.in_progress_at,
+            "expires_at": self.expires_at,
+            "finalizing_at": self.finalizing_at,
+            "completed_at": self.completed_at,
+            "failed_at": self.failed_at,
+            "expired_at": self.expired_at,
+            "cancelling_at": self.cancelling_at,
+            "cancelled_at": self.cancelled_at,
+            "request_counts": {"total": self.total, "completed": self.completed, "failed": self.failed},
+            "metadata": None if self.metadata is None else dict(self.metadata),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What came of one line."""
+
+    line: int
+    succeeded: bool
+    payload: bytes
+    """The line of the result or error file, without its newline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Some of a list, and whether there is more."""
+
+    items: tuple[Any, ...] = field(default=())
+    has_more: bool = False
+
+    def shown(self) -> dict[str, Any]:
+        """OpenAI's list object."""
+        data = [item.shown() for item in self.items]
+        return {
+            "object": "list",
+            "data": data,
+            "first_id": data[0]["id"] if data else None,
+            "last_id": data[-1]["id"] if data else None,
+            "has_more": self.has_more,
+        }
+
+
+class BatchBody(RequestBody):
+    """``POST /v1/batches``."""
+
+    input_file_id: Name
+    endpoint: Endpoint
+    completion_window: Literal["24h"]
+    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=MAX_METADATA)] | None = None
+
+
+class Query(BaseModel):
+    """Query of a list."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    after: Name | None = None
+    order: Literal["asc", "desc"] = "desc"
+
+
+class BatchQuery(Query):
+    """``GET /v1/batches``."""
+
+    limit: int = Field(20, ge=1, le=100)
+
+
+class FileQuery(Query):
+    """``GET /v1/files``."""
+
+    limit: int = Field(10_000, ge=1, le=10_000)
+    purpose: Name | None = None

@@ -1,0 +1,81 @@
+"""Result lines, and the files that they end up in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from sglang_plug_api.errors import json_bytes
+
+from .call import Answer
+from .lines import Line, read_lines
+from .models import ERROR_PREFIX, LINE_PREFIX, OUTPUT_PURPOSE, RESULT_PREFIX, BatchRecord, FileRecord, Result, fresh_id
+from .storage import DurableFile, Storage
+from .store import Store
+
+CHUNK = 256
+EXPIRED = {
+    "code": "batch_expired",
+    "message": "This request could not be executed before the completion window expired.",
+}
+
+
+def result_of(line: Line, answer: Answer) -> Result:
+    """What is stored of an answered line."""
+    response = {"status_code": answer.status, "request_id": answer.request_id, "body": answer.body}
+    return Result(line=line.number, succeeded=answer.status < 400, payload=_payload(line, response, None))
+
+
+async def write_results(
+    storage: Storage, batch: BatchRecord, succeeded: bool, now: int, also: Iterator[bytes]
+) -> FileRecord | None:
+    """A new file with a batch's results of one kind, then ``also``; ``None`` if that is nothing.
+
+    The file is on disk but not in the table yet.
+    """
+    kind, prefix = ("output", RESULT_PREFIX) if succeeded else ("error", ERROR_PREFIX)
+    id = fresh_id(prefix)
+    file = await asyncio.to_thread(DurableFile, storage.path(id))
+    try:
+        after = 0
+        while rows := await storage.call(partial(_results, batch.id, succeeded, after)):
+            await asyncio.to_thread(file.write, _joined([payload for _, payload in rows]))
+            after = rows[-1][0]
+        while more := await asyncio.to_thread(lambda: list(islice(also, CHUNK))):
+            await asyncio.to_thread(file.write, _joined(more))
+        if not file.size:
+            file.discard()
+            return None
+        await asyncio.to_thread(file.close)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            file.discard()
+        raise
+    return FileRecord(
+        id=id, purpose=OUTPUT_PURPOSE, filename=f"{batch.id}_{kind}.jsonl", bytes=file.size, created_at=now
+    )
+
+
+def expired_lines(path: Path, endpoint: str, max_bytes: int, done: set[int]) -> Iterator[bytes]:
+    """An entry of the error file for each line that was not run in time."""
+    for line in read_lines(path, endpoint, max_bytes):
+        if line.number not in done:
+            yield _payload(line, None, EXPIRED)
+
+
+def _payload(line: Line, response: dict[str, Any] | None, error: dict[str, str] | None) -> bytes:
+    found = {"id": fresh_id(LINE_PREFIX), "custom_id": line.custom_id, "response": response, "error": error}
+    return json_bytes(found)
+
+
+def _results(batch: str, succeeded: bool, after: int, store: Store) -> list[tuple[int, bytes]]:
+    return store.results(batch, succeeded, after=after, limit=CHUNK)
+
+
+def _joined(payloads: list[bytes]) -> bytes:
+    return b"".join(one + b"\n" for one in payloads)

@@ -1,0 +1,145 @@
+"""Reading an upload: multipart/form-data, straight to disk, every part of it bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import Request
+from python_multipart.exceptions import MultipartParseError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from sglang_plug_api.errors import ApiError
+
+from .storage import DurableFile
+
+MAX_PARTS = 16
+MAX_FIELD_BYTES = 1024
+MAX_FILENAME = 256
+MAX_BOUNDARY = 256
+OVERHEAD = MAX_PARTS * 8192
+"""What a body may have beyond the file: boundaries, headers, fields."""
+WRITE_BYTES = 1 << 20
+"""File bytes that are collected before they go to the disk."""
+
+
+@dataclass(slots=True)
+class Form:
+    """What came beside the file's content."""
+
+    filename: str | None = None
+    """``None``: no file yet."""
+    fields: dict[str, str] = field(default_factory=dict)
+
+
+async def receive_file(request: Request, file: DurableFile, max_bytes: int) -> Form:
+    """Write the part called ``file`` to ``file``; returns the other parts.
+
+    Raises ``ApiError``: 415 for another content type, 400 for a broken body, 413 for a part that is too large.
+    """
+    parts = _Parts(max_bytes)
+    parser = MultipartParser(_boundary(request), parts.callbacks())  # type: ignore[arg-type]
+    try:
+        async for chunk in request.stream():
+            parser.write(chunk)
+            if len(parts.content) >= WRITE_BYTES:
+                await asyncio.to_thread(file.write, parts.take())
+        parser.finalize()
+    except MultipartParseError as error:
+        raise ApiError(f"the body is not valid multipart/form-data: {str(error)[:200]}") from None
+    if not parts.ended:
+        raise ApiError("the body ends before its last boundary")
+    if parts.form.filename is None:
+        raise ApiError("the part 'file' is missing", param="file")
+    await asyncio.to_thread(file.write, parts.take())
+    return parts.form
+
+
+def _boundary(request: Request) -> bytes:
+    headers = request.headers
+    if ("origin" in headers or "sec-fetch-site" in headers) and "authorization" not in headers:
+        # a page can make its reader's browser send a form anywhere, but not with this header
+        raise ApiError("a browser must send an Authorization header with a form", 415)
+    kind, options = parse_options_header(request.headers.get("content-type", ""))
+    boundary = options.get(b"boundary", b"")
+    if kind.lower() != b"multipart/form-data" or not 0 < len(boundary) <= MAX_BOUNDARY:
+        raise ApiError("a file is sent as multipart/form-data, with a boundary", 415)
+    return boundary
+
+
+class _Parts:
+    """Collects what the parser finds, part by part."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.form = Form()
+        self.content = bytearray()
+        self.ended = False
+        self._max_bytes = max_bytes
+        self._file_bytes = 0
+        self._count = 0
+        self._header = bytearray(), bytearray()
+        self._disposition = b""
+        self._name = ""
+        self._value = bytearray()
+
+    def callbacks(self) -> dict[str, Any]:
+        """For the parser."""
+        return {
+            "on_part_begin": self._begin,
+            "on_header_field": lambda data, start, end: self._header[0].extend(data[start:end]),
+            "on_header_value": lambda data, start, end: self._header[1].extend(data[start:end]),
+            "on_header_end": self._end_header,
+            "on_headers_finished": self._open,
+            "on_part_data": self._data,
+            "on_part_end": self._end,
+            "on_end": self._finish,
+        }
+
+    def take(self) -> bytearray:
+        """File content that has come since the last call."""
+        taken, self.content = self.content, bytearray()
+        return taken
+
+    def _begin(self) -> None:
+        self._count += 1
+        if self._count > MAX_PARTS:
+            raise ApiError(f"the form has more than {MAX_PARTS} parts", 413)
+        self._disposition, self._name, self._value = b"", "", bytearray()
+
+    def _end_header(self) -> None:
+        name, value = self._header
+        if name.lower() == b"content-disposition":
+            self._disposition = bytes(value)
+        self._header = bytearray(), bytearray()
+
+    def _open(self) -> None:
+        kind, options = parse_options_header(self._disposition)
+        if kind.lower() != b"form-data" or b"name" not in options:
+            raise ApiError("a part of the form has no name")
+        self._name = options[b"name"].decode("utf-8", "replace")[:MAX_FILENAME]
+        if self._name != "file":
+            if b"filename" in options:
+                raise ApiError("the file must be in the part 'file'", param="file")
+            return
+        if self.form.filename is not None:
+            raise ApiError("the form has two parts 'file'; send one", param="file")
+        self.form.filename = options.get(b"filename", b"").decode("utf-8", "replace")[:MAX_FILENAME] or "file"
+
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        if self._name == "file":
+            self._file_bytes += end - start
+            if self._file_bytes > self._max_bytes:
+                raise ApiError(f"the file is larger than {self._max_bytes} bytes, the most that fits", 413)
+            self.content += data[start:end]
+            return
+        if len(self._value) + end - start > MAX_FIELD_BYTES:
+            raise ApiError(f"a field of the form is longer than {MAX_FIELD_BYTES} bytes", 413)
+        self._value += data[start:end]
+
+    def _end(self) -> None:
+        if self._name != "file":
+            self.form.fields[self._name] = self._value.decode("utf-8", "replace")
+
+    def _finish(self) -> None:
+        self.ended = True

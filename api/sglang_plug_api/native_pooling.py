@@ -1,0 +1,47 @@
+"""The native answer of pooling tasks, which ``/encode`` and ``/classify`` share."""
+
+from __future__ import annotations
+
+import time
+
+from fastapi import Response
+
+from sglang_plug.specs import Task
+
+from .errors import json_response
+from .native import prompt_ids
+from .pooling import encode_all, meta_info, pool_all, pooling_task, shortened
+from .protocol.base import refuse
+from .protocol.native import PoolBody
+from .text import Job, TextEngine
+
+
+async def pooled_answer(engine: TextEngine, body: PoolBody, *tasks: Task) -> Response:
+    """``{embedding, meta_info}``, or a list of them for a list of prompts. Raises ``ApiError``."""
+    started = time.time()
+    engine.check_model(body.model)
+    task = pooling_task(engine, *tasks)
+    refuse(body, "input_embeds", "image_data", "audio_data", "video_data")
+    if task != "embed":
+        refuse(body, "dimensions", remedy="scores cannot be shortened")
+    prompts = await encode_all(engine, body.inputs(), "text" if body.text is not None else "input_ids")
+    jobs = [
+        Job(
+            id=id,
+            request=body.rid if isinstance(body.rid, str) else id,
+            tokens=tokens,
+            task=task,
+            priority=body.priority or 0,
+            salt=body.cache_salt or body.extra_key or "",
+        )
+        for id, tokens in zip(prompt_ids(body), prompts, strict=True)
+    ]
+    pieces = await pool_all(engine, jobs)
+    found = [
+        {
+            "embedding": list(shortened(engine, piece.values, body.dimensions)),
+            "meta_info": meta_info(engine, job, piece, started),
+        }
+        for job, piece in zip(jobs, pieces, strict=True)
+    ]
+    return json_response(found if body.is_batch else found[0])

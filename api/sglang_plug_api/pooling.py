@@ -1,0 +1,152 @@
+"""Texts to vectors and scores: what the routes of pooling tasks share."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sglang_plug.specs import Task
+
+from .choices import complete_all
+from .errors import ApiError
+from .text import INLINE_CHARACTERS, PROMPT_ONLY, Job, Piece, TextEngine
+
+NOT_POOLING = (
+    "This model does not appear to be an embedding model by default. "
+    "Please add `--is-embedding` when launching the server or try another model."
+)
+
+Prompts = Sequence[str] | Sequence[list[int]]
+
+
+def pooling_task(engine: TextEngine, *wanted: Task) -> Task:
+    """The first of ``wanted`` that is served. Raises ``ApiError`` if none is."""
+    tasks: Sequence[Task] = engine.info["tasks"]
+    found = next((task for task in wanted if task in tasks), None)
+    if found is not None:
+        return found
+    if "generate" in tasks:
+        raise ApiError(NOT_POOLING)
+    raise ApiError(f"this model cannot {wanted[0]}; it can: {', '.join(tasks)}")
+
+
+async def encode_all(engine: TextEngine, prompts: Prompts, param: str) -> list[list[int]]:
+    """Tokens of each prompt. Raises ``ApiError`` if there are too many, or if one does not fit the model.
+
+    ``param`` is what the request calls its prompts.
+    """
+    _check_count(engine, len(prompts), param)
+    texts = [one for one in prompts if isinstance(one, str)]
+    encode = engine.tokenizer.encode if texts else None
+
+    def work() -> list[list[int]]:
+        return [encode(one) if encode is not None and isinstance(one, str) else list(one) for one in prompts]  # type: ignore[arg-type]
+
+    found = await _in_thread(work, sum(map(len, texts)))
+    check_lengths(engine, found, param)
+    return found
+
+
+async def encode_pairs(engine: TextEngine, first: str, seconds: Sequence[str], param: str) -> list[list[int]]:
+    """Tokens of ``first`` read together with each of ``seconds``. Raises ``ApiError`` as ``encode_all`` does."""
+    _check_count(engine, len(seconds), param)
+    encode = engine.tokenizer.encode_pair
+
+    def work() -> list[list[int]]:
+        return [encode(first, second) for second in seconds]
+
+    found = await _in_thread(work, len(first) * len(seconds) + sum(map(len, seconds)))
+    check_lengths(engine, found, param)
+    return found
+
+
+async def _in_thread(work: Callable[[], list[list[int]]], characters: int) -> list[list[int]]:
+    """Many characters are tokenised in a thread, so that other requests go on."""
+    return work() if characters <= INLINE_CHARACTERS else await asyncio.to_thread(work)
+
+
+def _check_count(engine: TextEngine, count: int, param: str) -> None:
+    most = engine.config.max_sequences_per_request
+    if count > most:
+        raise ApiError(f"{param} has {count} entries; the most is {most}", param=param)
+
+
+def check_lengths(engine: TextEngine, prompts: Sequence[Sequence[int]], param: str) -> None:
+    """Refuse the whole request if one text is too long, and say which. Raises ``ApiError``."""
+    most = engine.info["context_length"]
+    for index, tokens in enumerate(prompts):
+        if len(tokens) > most:
+            where = f"{param}[{index}]: " if len(prompts) > 1 else ""
+            raise ApiError(
+                f"{where}The input ({len(tokens)} tokens) is longer than the model's context length ({most} tokens).",
+                param=param,
+            )
+
+
+def pooling_jobs(prompts: Sequence[Sequence[int]], task: Task, id: str, priority: int | None) -> list[Job]:
+    """A job for each prompt of the request ``id``."""
+    return [
+        Job(id=f"{id}-{index}", request=id, tokens=tokens, task=task, priority=priority or 0)
+        for index, tokens in enumerate(prompts)
+    ]
+
+
+async def pool_all(engine: TextEngine, jobs: Sequence[Job]) -> list[Piece]:
+    """The vectors or scores of every job. Raises ``ApiError`` if the request was aborted."""
+    pieces = await complete_all(engine, jobs)
+    if any(not piece.values for piece in pieces):
+        raise ApiError("the request was aborted")
+    return pieces
+
+
+def shortened(engine: TextEngine, values: Sequence[float], dimensions: int | None) -> Sequence[float]:
+    """The first ``dimensions`` of a vector (Matryoshka), brought back to length 1 if whole vectors have it.
+
+    Raises ``ApiError`` if the vector has fewer.
+    """
+    if dimensions is None or dimensions == len(values):
+        return values
+    if dimensions > len(values):
+        raise ApiError(f"dimensions is {dimensions}, but the model's vectors have {len(values)}", param="dimensions")
+    cut = values[:dimensions]
+    if not engine.info["normalized"]:
+        return cut
+    length = math.sqrt(sum(one * one for one in cut))
+    return [one / length for one in cut] if length else cut
+
+
+def sigmoid(value: float) -> float:
+    """``1 / (1 + exp(-value))``, for any finite ``value``."""
+    if value >= 0:
+        return 1 / (1 + math.exp(-value))
+    return math.exp(value) / (1 + math.exp(value))
+
+
+def meta_info(engine: TextEngine, job: Job, piece: Piece, started: float) -> dict[str, Any]:
+    """What native answers tell of each prompt; ``started`` is ``time.time()`` at the request's arrival."""
+    return {
+        "id": job.id,
+        "finish_reason": {"type": "stop"},
+        "prompt_tokens": len(job.tokens),
+        "cached_tokens": piece.cached_tokens,
+        "weight_version": engine.config.weight_version,
+        "e2e_latency": time.time() - started,
+    }
+
+
+def prompt_usage(prompts: Sequence[Sequence[int]]) -> dict[str, int]:
+    """``usage`` where nothing is generated."""
+    tokens = sum(map(len, prompts))
+    return {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens}
+
+
+async def probe(engine: TextEngine, tokens: Sequence[int], *, new_tokens: int, priority: int = 0) -> None:
+    """One small request of the first task that the model can do."""
+    task: Task = engine.info["tasks"][0]
+    sampling = PROMPT_ONLY
+    if task == "generate":
+        sampling = engine.defaults.complete({"max_new_tokens": new_tokens, "temperature": 0.0}, len(tokens), new_tokens)
+    await engine.complete(Job(tokens=tokens, task=task, sampling=sampling, priority=priority))

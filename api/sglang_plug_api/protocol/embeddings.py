@@ -1,0 +1,92 @@
+"""Bodies of the OpenAI-like routes of pooling tasks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from .base import Integer, Name, RequestBody, TokenId
+
+MAX_DOCUMENTS = 65536
+
+Input = str | list[str] | list[TokenId] | list[list[TokenId]]
+
+
+class InputBody(RequestBody):
+    """One text or several, as text or as token ids."""
+
+    model: Name | None = None
+    input: Input
+    rid: Name | None = None
+    priority: Integer | None = None
+    user: str | None = None
+
+    @field_validator("input")
+    @classmethod
+    def _check_input(cls, given: Input) -> Input:
+        if not given:
+            raise ValueError("Input cannot be empty")
+        for index, one in enumerate(given if isinstance(given, list) else ()):
+            if one in ("", []):
+                raise ValueError(f"Input cannot be empty: entry {index} is")
+        return given
+
+    def inputs(self) -> list[Any]:
+        """One entry for each text: a string, or a list of token ids."""
+        if isinstance(self.input, str) or isinstance(self.input[0], int):
+            return [self.input]
+        return list(self.input)
+
+
+class EmbeddingsBody(InputBody):
+    """``POST /v1/embeddings``."""
+
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Integer | None = Field(None, ge=1)
+
+
+class ClassifyBody(InputBody):
+    """``POST /v1/classify``."""
+
+
+class Document(RequestBody):
+    """A document given as an object."""
+
+    text: str
+
+
+class RerankBody(RequestBody):
+    """``POST /v1/rerank``."""
+
+    model: Name | None = None
+    query: str
+    documents: Annotated[list[str | Document], Field(max_length=MAX_DOCUMENTS)]
+    top_n: Integer | None = Field(None, ge=1)
+    return_documents: bool = True
+    instruct: str | None = None
+    """What the query is after; only for models that are asked in words."""
+    rid: Name | None = None
+    priority: Integer | None = None
+    user: str | None = None
+
+    @field_validator("query")
+    @classmethod
+    def _check_query(cls, query: str) -> str:
+        if not query.strip():
+            raise ValueError("Query cannot be empty")
+        return query
+
+    @field_validator("documents")
+    @classmethod
+    def _check_documents(cls, documents: list[str | Document]) -> list[str | Document]:
+        if not documents:
+            raise ValueError("Documents cannot be empty")
+        for index, one in enumerate(documents):
+            if not (one if isinstance(one, str) else one.text).strip():
+                raise ValueError(f"Documents cannot be empty: entry {index} is")
+        return documents
+
+    def texts(self) -> list[str]:
+        """The documents as text."""
+        return [one if isinstance(one, str) else one.text for one in self.documents]

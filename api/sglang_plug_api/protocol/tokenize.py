@@ -1,0 +1,54 @@
+"""Bodies of ``/tokenize`` and ``/detokenize``."""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator, model_validator
+
+from .base import Name, RequestBody, TokenId
+from .openai import MAX_MESSAGES, Message, text_only
+
+MAX_TEXTS = 65536
+
+
+class TokenizeBody(RequestBody):
+    """``POST /tokenize``: a text, a list of texts, or a conversation that the chat template renders."""
+
+    model: Name | None = None
+    prompt: str | list[str] | None = None
+    messages: list[Message] | None = Field(None, max_length=MAX_MESSAGES)
+    add_special_tokens: bool = True
+    """Add what the model expects around a text; a chat template brings its own."""
+    add_generation_prompt: bool = True
+    return_token_strs: bool = False
+
+    @field_validator("messages")
+    @classmethod
+    def _check_messages(cls, messages: list[Message] | None) -> list[Message] | None:
+        return None if messages is None else text_only(messages)
+
+    @model_validator(mode="after")
+    def _one_input(self) -> TokenizeBody:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("give either prompt or messages")
+        if isinstance(self.prompt, list) and len(self.prompt) > MAX_TEXTS:
+            raise ValueError(f"at most {MAX_TEXTS} prompts are allowed, got {len(self.prompt)}")
+        return self
+
+
+class DetokenizeBody(RequestBody):
+    """``POST /detokenize``: tokens of one text, or of several."""
+
+    model: Name | None = None
+    tokens: list[TokenId] | list[list[TokenId]]
+    skip_special_tokens: bool = True
+
+    @model_validator(mode="after")
+    def _bounded(self) -> DetokenizeBody:
+        if self.is_batch and len(self.tokens) > MAX_TEXTS:
+            raise ValueError(f"at most {MAX_TEXTS} lists of tokens are allowed, got {len(self.tokens)}")
+        return self
+
+    @property
+    def is_batch(self) -> bool:
+        """True if the answer is a list."""
+        return bool(self.tokens) and isinstance(self.tokens[0], list)

@@ -1,0 +1,20 @@
+"""Body of ``/update_weights_from_disk``."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from .base import RequestBody
+
+
+class UpdateWeightsBody(RequestBody):
+    """``POST /update_weights_from_disk``: a checkpoint of the same shape as the served one."""
+
+    model_path: str = Field(min_length=1, max_length=4096)
+    revision: str | None = Field(None, max_length=256)
+    load_format: str | None = None
+    """Accepted for older clients; the format is found out."""
+    abort_all_requests: bool = False
+    """End what is in flight instead of waiting for it."""
+    weight_version: str | None = Field(None, max_length=256)
+    """Reported by ``/model_info`` and in answers from now on."""

@@ -1,0 +1,169 @@
+"""Responses: made, streamed, remembered, cancelled, deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+from sglang_plug_api.errors import SHOWN, ApiError, from_exception
+from sglang_plug_api.protocol.base import refuse
+from sglang_plug_api.protocol.openai import MAX_MESSAGES
+from sglang_plug_api.protocol.responses import ResponsesBody
+from sglang_plug_api.sampling import Sampling
+from sglang_plug_api.streaming import NamedEvent
+from sglang_plug_api.text import Job, TextEngine, new_id
+
+from .call import Call
+from .prompt import Message, render
+from .store import ResponseStore, Stored
+
+logger = logging.getLogger(__name__)
+
+
+class Responses:
+    """All responses of this process. Others that serve the same address know nothing of them."""
+
+    def __init__(self, engine: TextEngine) -> None:
+        config = engine.config
+        self._engine = engine
+        self._store = ResponseStore(config.max_stored_responses, config.max_stored_response_bytes)
+        self._running: dict[str, Call] = {}
+
+    async def prepare(self, body: ResponsesBody) -> Call:
+        """Render, tokenise and check. Raises ``ApiError``."""
+        self._engine.check_model(body.model)
+        _refuse_missing_features(body)
+        fresh = body.messages()
+        if not fresh:
+            raise ApiError("input cannot be empty", param="input")
+        messages = [*self._before(body.previous_response_id), *fresh]
+        if len(messages) > MAX_MESSAGES:
+            raise ApiError(f"the conversation has more than {MAX_MESSAGES} messages", param="previous_response_id")
+        tokens = await render(
+            self._engine,
+            body.instructions,
+            messages,
+            room=body.max_output_tokens or 1,
+            shorten=body.truncation == "auto",
+        )
+        job = Job(
+            id=f"resp_{new_id()}",
+            tokens=tokens,
+            sampling=_sampling(self._engine, body, len(tokens)),
+            priority=body.priority or 0,
+            salt=body.salt,
+        )
+        return Call(self._engine, body, messages, job, keep=body.store is not False and self._store.enabled)
+
+    async def answer(self, call: Call) -> dict[str, Any]:
+        """The whole response."""
+        call.add(await self._engine.complete(call.job))
+        call.close()
+        self._remember(call)
+        return call.show()
+
+    async def events(self, call: Call) -> AsyncGenerator[NamedEvent, None]:
+        """The response as it grows; the first event waits for the first token, so that refusals come before it.
+
+        Whatever ends the stream, the response is remembered with what it has.
+        """
+        error: ApiError | None = None
+        try:
+            async with contextlib.aclosing(self._engine.stream(call.job)) as pieces:
+                async for piece in pieces:
+                    if call.id not in self._running:
+                        self._running[call.id] = call
+                        for event in call.opening():
+                            yield event
+                    call.add(piece)
+                    if piece.text:
+                        yield call.delta(piece.text)
+        except Exception as failure:
+            if call.id not in self._running:
+                raise
+            error = from_exception(failure)
+            logger.warning("response %s failed: %s", call.id, failure, exc_info=error.status == 500)
+        finally:
+            call.close(error)
+            if self._running.pop(call.id, None) is not None:
+                self._remember(call)
+        for event in call.closing():
+            yield event
+
+    def retrieve(self, id: str) -> Mapping[str, Any]:
+        """A remembered response, or one that is being made and will be. Raises ``ApiError``."""
+        running = self._running.get(id)
+        if running is not None and running.keep:
+            return running.show()
+        return self._stored(id).answer
+
+    def cancel(self, id: str) -> Mapping[str, Any]:
+        """End a response; of one that has ended already nothing changes. Raises ``ApiError``."""
+        running = self._running.get(id)
+        if running is None:
+            return self._stored(id).answer
+        running.cancel()
+        return running.show()
+
+    def delete(self, id: str) -> dict[str, Any]:
+        """Forget a response, and end it if it is being made. Raises ``ApiError``."""
+        running = self._running.get(id)
+        if running is not None and running.keep:
+            running.keep = False
+            running.cancel()
+        elif not self._store.delete(id):
+            raise _unknown(id)
+        return {"id": id, "object": "response", "deleted": True}
+
+    def _before(self, id: str | None) -> list[Message]:
+        """What was said up to and with the response ``id``."""
+        if id is None:
+            return []
+        found = self._store.get(id)
+        if found is None or found.answer["status"] == "failed":
+            trouble = "is still being made" if id in self._running else "not found" if found is None else "failed"
+            raise ApiError(
+                f"Previous response with id {id[:SHOWN]!r} {trouble}.",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
+        return list(found.messages)
+
+    def _stored(self, id: str) -> Stored:
+        found = self._store.get(id)
+        if found is None:
+            raise _unknown(id)
+        return found
+
+    def _remember(self, call: Call) -> None:
+        if call.keep:
+            self._store.put(call.id, Stored(call.show(), call.conversation))
+
+
+def _sampling(engine: TextEngine, body: ResponsesBody, prompt: int) -> Sampling:
+    try:
+        return engine.defaults.complete(body.sampling(), prompt, None)
+    except ApiError as error:
+        if error.param in ("max_tokens", "max_new_tokens"):  # what other routes call it
+            error.param = "max_output_tokens"
+        raise
+
+
+def _unknown(id: str) -> ApiError:
+    return ApiError(f"Response with id {id[:SHOWN]!r} not found.", 404, param="response_id", code="response_not_found")
+
+
+def _refuse_missing_features(body: ResponsesBody) -> None:
+    """What would be ignored or broken silently. Raises ``ApiError``."""
+    refuse(body, "background", remedy="use stream")
+    refuse(body, "tools", remedy="no tool-call parser is installed")
+    refuse(body, "top_logprobs", remedy="use logprobs on /v1/chat/completions")
+    if body.tool_choice not in (None, "none", "auto"):
+        raise ApiError(f"Tools cannot be empty if tool choice is set to {body.tool_choice!r}.", param="tool_choice")
+    if any(value is not None for value in (body.reasoning or {}).values()):
+        raise ApiError("reasoning is not supported by this model", param="reasoning")
+    kind = body.text.format.type if body.text and body.text.format else "text"
+    if kind != "text":
+        raise ApiError(f"text.format {kind[:40]!r} needs a grammar backend, and none is installed", param="text.format")

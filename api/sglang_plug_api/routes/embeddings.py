@@ -1,0 +1,54 @@
+"""``POST /v1/embeddings``."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from sglang_plug_api.bodies import read_body, takes
+from sglang_plug_api.errors import json_response
+from sglang_plug_api.pooling import encode_all, pool_all, pooling_jobs, pooling_task, prompt_usage, shortened
+from sglang_plug_api.protocol.embeddings import EmbeddingsBody
+from sglang_plug_api.streaming import unless_disconnected
+from sglang_plug_api.text import TextEngine, new_id
+
+
+def build(engine: TextEngine) -> APIRouter:
+    """The route."""
+    router = APIRouter(tags=["OpenAI"])
+
+    @takes(router, "/v1/embeddings", EmbeddingsBody, summary="A vector for each text")
+    async def embeddings(request: Request) -> Response:
+        body = await read_body(request, EmbeddingsBody)
+        return await unless_disconnected(request, _answer(engine, body))
+
+    return router
+
+
+async def _answer(engine: TextEngine, body: EmbeddingsBody) -> Response:
+    engine.check_model(body.model)
+    task = pooling_task(engine, "embed")
+    prompts = await encode_all(engine, body.inputs(), "input")
+    id = body.rid or new_id()
+    pieces = await pool_all(engine, pooling_jobs(prompts, task, id, body.priority))
+    data = [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": _encoded(shortened(engine, piece.values, body.dimensions), body.encoding_format),
+        }
+        for index, piece in enumerate(pieces)
+    ]
+    model = body.model or engine.model_name
+    return json_response({"object": "list", "data": data, "model": model, "usage": prompt_usage(prompts)})
+
+
+def _encoded(values: Sequence[float], form: str) -> Any:
+    """A list, or base64 of little-endian float32."""
+    if form == "float":
+        return list(values)
+    return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode("ascii")

@@ -1,0 +1,47 @@
+"""``/v1/responses``."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from sglang_plug_api.bodies import read_body, takes
+from sglang_plug_api.choices import id_header
+from sglang_plug_api.errors import ApiError, json_response
+from sglang_plug_api.protocol.responses import ResponsesBody
+from sglang_plug_api.responses.service import Responses
+from sglang_plug_api.streaming import EventStream, first_of, unless_disconnected
+from sglang_plug_api.text import TextEngine
+
+
+def build(engine: TextEngine) -> APIRouter:
+    """The routes."""
+    router = APIRouter(tags=["OpenAI"])
+    responses = Responses(engine)
+
+    @takes(router, "/v1/responses", ResponsesBody, summary="A response, remembered for the next turn")
+    async def create(request: Request) -> Response:
+        body = await read_body(request, ResponsesBody)
+        call = await responses.prepare(body)
+        if body.stream:
+            return EventStream(await first_of(responses.events(call)), id_header(call.id), done=False)
+
+        async def answer() -> Response:
+            return json_response(await responses.answer(call), headers=id_header(call.id))
+
+        return await unless_disconnected(request, answer())
+
+    @router.get("/v1/responses/{response_id}", summary="A remembered response, or one being made")
+    async def retrieve(request: Request, response_id: str) -> Response:
+        if request.query_params.get("stream", "").lower() in ("true", "1"):
+            raise ApiError("a response can be streamed only while it is created", param="stream")
+        return json_response(responses.retrieve(response_id))
+
+    @router.delete("/v1/responses/{response_id}", summary="Forget a response")
+    async def delete(response_id: str) -> Response:
+        return json_response(responses.delete(response_id))
+
+    @router.post("/v1/responses/{response_id}/cancel", summary="End a response that is being streamed")
+    async def cancel(response_id: str) -> Response:
+        return json_response(responses.cancel(response_id))
+
+    return router

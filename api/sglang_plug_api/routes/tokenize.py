@@ -1,0 +1,76 @@
+"""``POST /tokenize`` and ``POST /detokenize``: the model's tokenizer as a service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from sglang_plug_api.bodies import read_body, takes
+from sglang_plug_api.errors import ApiError, json_response
+from sglang_plug_api.protocol.tokenize import DetokenizeBody, TokenizeBody
+from sglang_plug_api.text import TextEngine
+
+
+def build(engine: TextEngine) -> APIRouter:
+    """The routes."""
+    router = APIRouter(tags=["native"])
+
+    @takes(router, "/tokenize", TokenizeBody, summary="Tokens of a text, of several, or of a conversation")
+    @takes(router, "/v1/tokenize", TokenizeBody, summary="As /tokenize")
+    async def tokenize(request: Request) -> Response:
+        body = await read_body(request, TokenizeBody)
+        engine.check_model(body.model)
+        return json_response(await _tokenized(engine, body))
+
+    @takes(router, "/detokenize", DetokenizeBody, summary="Text of tokens")
+    @takes(router, "/v1/detokenize", DetokenizeBody, summary="As /detokenize")
+    async def detokenize(request: Request) -> Response:
+        body = await read_body(request, DetokenizeBody)
+        engine.check_model(body.model)
+        return json_response({"text": await asyncio.to_thread(_texts, engine, body)})
+
+    return router
+
+
+async def _tokenized(engine: TextEngine, body: TokenizeBody) -> dict[str, Any]:
+    tokenizer, prompt = engine.tokenizer, body.prompt
+    tokens: list[Any]
+    if body.messages is not None:
+        messages = [message.plain() for message in body.messages]
+        tokens = await engine.encode_chat(messages, add_generation_prompt=body.add_generation_prompt)
+    elif isinstance(prompt, list):
+        tokens = [await engine.encode(one, special=body.add_special_tokens) for one in prompt]
+    else:
+        tokens = await engine.encode(prompt or "", special=body.add_special_tokens)
+    found: dict[str, Any] = {
+        "tokens": tokens,
+        "count": list(map(len, tokens)) if isinstance(prompt, list) else len(tokens),
+        "max_model_len": engine.info["context_length"],
+    }
+    if body.return_token_strs:
+
+        def pieces(one: Any) -> Any:
+            return [pieces(part) for part in one] if isinstance(one, list) else tokenizer.piece(one)
+
+        found["token_strs"] = await asyncio.to_thread(pieces, tokens)
+    return found
+
+
+def _texts(engine: TextEngine, body: DetokenizeBody) -> str | list[str]:
+    tokenizer = engine.tokenizer
+    tokens: list[Any] = body.tokens if body.is_batch else [body.tokens]
+    texts = [
+        tokenizer.decode(_checked(one, tokenizer.vocab_size), skip_special=body.skip_special_tokens) for one in tokens
+    ]
+    return texts if body.is_batch else texts[0]
+
+
+def _checked(tokens: Sequence[int], size: int) -> Sequence[int]:
+    """Raises ``ApiError`` if one of ``tokens`` is not in the vocabulary."""
+    beyond = next((token for token in tokens if token >= size), None)
+    if beyond is not None:
+        raise ApiError(f"token id {beyond} is not in the vocabulary of {size} tokens", param="tokens")
+    return tokens

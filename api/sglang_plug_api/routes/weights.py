@@ -1,0 +1,46 @@
+"""``POST /update_weights_from_disk``."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from fastapi import APIRouter, Request, Response
+
+from sglang_plug import RequestError
+from sglang_plug_api.bodies import read_body, takes
+from sglang_plug_api.errors import json_response
+from sglang_plug_api.protocol.weights import UpdateWeightsBody
+from sglang_plug_api.text import TextEngine
+
+logger = logging.getLogger(__name__)
+
+
+def build(engine: TextEngine) -> APIRouter:
+    """The route."""
+    router = APIRouter(tags=["operations"])
+
+    @takes(router, "/update_weights_from_disk", UpdateWeightsBody, summary="Serve another checkpoint's weights")
+    async def update_weights(request: Request) -> Response:
+        body = await read_body(request, UpdateWeightsBody)
+        try:
+            _check_source(body.model_path, engine.config.allow_update_from)
+            if body.abort_all_requests:
+                engine.abort(None)
+            await engine.update_weights(body.model_path, body.revision, body.weight_version)
+        except (RequestError, TimeoutError) as error:
+            logger.warning("the weights were not updated: %s", error)
+            text = str(error) or f"requests in flight did not end within {engine.config.drain_timeout:g} seconds"
+            return json_response({"success": False, "message": text}, 400)
+        return json_response({"success": True, "message": "Succeeded to update model weights."})
+
+    return router
+
+
+def _check_source(source: str, allowed: tuple[str, ...]) -> None:
+    """Under ``--allow-update-from`` only folders below the named ones. Raises ``RequestError``."""
+    if not allowed:
+        return
+    path = Path(source).resolve()
+    if not any(path.is_relative_to(Path(folder).resolve()) for folder in allowed):
+        raise RequestError(f"Failed to get weights iterator: {source} (not below a folder of --allow-update-from).")

@@ -1,0 +1,143 @@
+"""The application in this process, over an engine in a thread, with the demo model."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import json
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from sglang_plug import Plugins
+from sglang_plug.engine.thread import ThreadClient
+from sglang_plug_api.app import build_app
+from sglang_plug_api.middleware import GateState
+from sglang_plug_api.options import server_config
+from sglang_plug_api.server import assemble
+
+PATIENCE = 60.0
+
+
+class Streaming:
+    """One answer, read as it comes by a client that may leave."""
+
+    def __init__(self, application: Any, path: str, body: Any) -> None:
+        self._raw = json.dumps(body).encode()
+        self.received = b""
+        self._news, self._left, self._asked = asyncio.Event(), asyncio.Event(), False
+        headers = [(b"content-type", b"application/json"), (b"host", b"test")]
+        scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+        scope |= {"headers": headers, "http_version": "1.1", "scheme": "http", "server": ("test", 80), "root_path": ""}
+        self.task = asyncio.ensure_future(application(scope, self._receive, self._send))
+
+    async def until(self, text: str) -> bytes:
+        """What has come, once ``text`` is in it."""
+        while text.encode() not in self.received:
+            assert not self.task.done(), self.received
+            self._news.clear()
+            await self._news.wait()
+        return self.received
+
+    async def end(self) -> bytes:
+        """The whole answer."""
+        await self.task
+        return self.received
+
+    async def leave(self) -> None:
+        """Close the connection, and wait until the application has noticed."""
+        self._left.set()
+        await self.task
+
+    async def _receive(self) -> dict[str, Any]:
+        if self._asked:
+            await self._left.wait()
+            return {"type": "http.disconnect"}
+        self._asked = True
+        return {"type": "http.request", "body": self._raw, "more_body": False}
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        self.received += message.get("body", b"")
+        self._news.set()
+
+
+class App:
+    """An application, called from tests without a running event loop; options as of ``sglang-plug serve``."""
+
+    def __init__(self, **options: Any) -> None:
+        plugins = Plugins.discover()
+        config = server_config(argparse.Namespace(**{"device": "cpu", "max_total_tokens": 4096, **options}), plugins)
+        self.runner = asyncio.Runner()
+        self._engine = ThreadClient(config.engine, plugins)
+        self.info = self.run(self._engine.start())
+        self.engine = assemble(config, plugins, self._engine, self.info)
+        self.gate = GateState()
+        self.application = build_app(self.engine, plugins, self.gate)
+        transport = httpx.ASGITransport(self.application, raise_app_exceptions=False)
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://test", timeout=PATIENCE)
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Await something in the application's loop."""
+        return self.runner.run(work)
+
+    def begin(self, path: str, body: Any) -> Streaming:
+        """POST, and read the answer as it comes; to be called in the application's loop."""
+        return Streaming(self.application, path, body)
+
+    def get(self, path: str, **more: Any) -> httpx.Response:
+        """GET."""
+        return self.run(self.client.get(path, **more))
+
+    def post(self, path: str, body: Any = None, **more: Any) -> httpx.Response:
+        """POST a JSON body."""
+        return self.run(self.client.post(path, json=body, **more))
+
+    def answer(self, path: str, body: Any = None) -> Any:
+        """The JSON of a POST that must succeed."""
+        response = self.post(path, body)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def refusal(self, path: str, body: Any, status: int = 400) -> dict[str, Any]:
+        """The nested error of a POST that must be refused."""
+        response = self.post(path, body)
+        assert response.status_code == status, response.text
+        found: dict[str, Any] = response.json()["error"]
+        assert found["code"] is not None and found["message"]
+        return found
+
+    def is_whole(self) -> bool:
+        """No request in the engine, and no KV slot lost."""
+        info = self.run(self._engine.control("info"))
+        slots = info["slots"]
+        return (info["running"], info["waiting"], slots["free"] + slots["cached"]) == (0, 0, slots["capacity"])
+
+    def close(self) -> None:
+        """Stop the engine."""
+        self.run(self.client.aclose())
+        self.run(self._engine.close())
+        self.runner.close()
+
+
+@pytest.fixture(scope="session")
+def apps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., App]]:
+    """``apps(**options)``: an application, the same one for the same options."""
+    started: list[App] = []
+
+    @functools.cache
+    def start(**options: Any) -> App:
+        started.append(App(file_storage_path=str(tmp_path_factory.mktemp("storage")), **options))
+        return started[-1]
+
+    yield start
+    for app in started:
+        app.close()
+
+
+@pytest.fixture(scope="session")
+def app(apps: Callable[..., App]) -> App:
+    """With default options."""
+    return apps()
