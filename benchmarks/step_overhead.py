@@ -63,7 +63,7 @@ class ListInbox:
     def __init__(self) -> None:
         self.messages: list[ToEngine] = []
 
-    def take(self, wait: bool) -> Iterable[ToEngine]:
+    def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
         """Everything there is; never waits."""
         taken, self.messages = self.messages, []
         return taken
