@@ -59,8 +59,9 @@ format: $(DEV_STAMP) ## Rewrite what ruff can rewrite
 types: $(DEV_STAMP) ## mypy --strict on the packages
 	$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
 
-docs: $(DOCS_STAMP) ## Write docs/hooks.md anew and build the site
+docs: $(DOCS_STAMP) ## Write docs/hooks.md and docs/models.md anew and build the site
 	$(BIN)/python docs/generate_hooks.py
+	$(BIN)/python docs/generate_models.py
 	$(BIN)/mkdocs build --strict
 
 bench: $(SERVE_STAMP) ## Measure throughput and latency against what the machine can do

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from fastapi import Request
 
@@ -26,9 +26,9 @@ def guard(level: Auth, config: ServerConfig) -> Callable[[Request], None]:
             keys = own or config.api_keys
 
     def check(request: Request) -> None:
-        if keys and not _holds(request.headers.get("authorization", ""), keys):
+        if keys and not any([_is_one_of(keys, offered) for offered in _offered(request)]):
             raise ApiError(
-                "Unauthorized: a valid API key is needed, as 'Authorization: Bearer KEY'",
+                "Unauthorized: a valid API key is needed, as 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'",
                 401,
                 code="invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
@@ -37,9 +37,14 @@ def guard(level: Auth, config: ServerConfig) -> Callable[[Request], None]:
     return check
 
 
-def _holds(header: str, keys: tuple[str, ...]) -> bool:
-    scheme, _, given = header.partition(" ")
-    if scheme.lower() != "bearer":
-        return False
-    offered = given.strip().encode("latin-1")  # the bytes that were sent
+def _offered(request: Request) -> Iterator[bytes]:
+    """Every key that came with the request, as the bytes that were sent."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        yield token.strip().encode("latin-1")
+    for key in request.headers.getlist("x-api-key"):
+        yield key.strip().encode("latin-1")
+
+
+def _is_one_of(keys: tuple[str, ...], offered: bytes) -> bool:
     return any([hmac.compare_digest(offered, key.encode()) for key in keys])

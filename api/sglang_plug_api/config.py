@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sglang_plug.config import AUTO, EngineConfig
+from sglang_plug.config import EngineConfig
 
 SamplingDefaults = Literal["model", "openai"]
 ExpertRecorderMode = Literal["stat", "per_token"]
@@ -48,9 +48,6 @@ class ServerConfig:
     """Refuse requests for another model with 404 instead of serving them whatever they call it."""
     served_model_name: str | None = None
     """The name in ``/v1/models`` and in answers; ``None``: the model path."""
-    tokenizer_path: str | None = None
-    """A folder or hub id; ``None``: the model's."""
-    tokenizer_mode: str = AUTO
     skip_tokenizer_init: bool = False
     """Serve token ids only: requests bring ``input_ids`` and get ``output_ids``."""
     chat_template: str | None = None

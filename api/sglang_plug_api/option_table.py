@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_plug.config import AUTO
+from sglang_plug.config import AUTO, NO_GRAMMARS
 from sglang_plug.discovery import DISTRIBUTION
 from sglang_plug.plugin_flags import variable_of
 from sglang_plug.plugins import Plugins
@@ -30,6 +30,8 @@ class Option:
     """``str``, ``int``, ``float``, ``bool``, ``dict`` (a JSON object) or ``tuple`` (names)."""
     component: str | None = None
     """Kind of component that the value names."""
+    others: tuple[str, ...] = ()
+    """Values besides the names of components."""
     choices: tuple[str, ...] = ()
     least: float | None = None
     most: float | None = None
@@ -72,7 +74,7 @@ class Option:
     def _names(self, plugins: Plugins) -> list[str]:
         if self.component is None:
             return list(self.choices)
-        names = [AUTO] if self.default == AUTO else []
+        names = [AUTO, *self.others] if self.default == AUTO else [*self.others]
         for component in plugins.all(self.component):
             owner = component.found.distribution
             names.append(component.spec.name + ("" if owner == DISTRIBUTION else f" ({owner})"))
@@ -119,8 +121,8 @@ MODEL = Group(
             dict,
             metavar="JSON",
         ),
-        option("--tokenizer-path", "tokenizer_path", "folder or hub id, if not the model's"),
-        option("--tokenizer-mode", "tokenizer_mode", "tokenizer", component="tokenizer"),
+        option("--tokenizer-path", "engine.model.tokenizer_path", "folder, if not the model's"),
+        option("--tokenizer-mode", "engine.model.tokenizer_mode", "tokenizer", component="tokenizer"),
         option("--skip-tokenizer-init", "skip_tokenizer_init", "serve token ids only", bool),
         option("--chat-template", "chat_template", "text or file of a Jinja template instead of the model's"),
         option("--served-model-name", "served_model_name", "name in /v1/models and answers"),
@@ -251,6 +253,20 @@ BACKENDS = Group(
     (
         option("--attention-backend", "engine.backends.attention", "attention backend", component="attention"),
         option("--kernels", "engine.backends.kernels", "set of kernels", component="kernels"),
+        option(
+            "--grammar-backend",
+            "engine.backends.grammar",
+            "backend of structured outputs; none refuses them",
+            component="grammar",
+            others=(NO_GRAMMARS,),
+        ),
+        option(
+            "--grammar-timeout",
+            "engine.backends.grammar_timeout",
+            "seconds that compiling one grammar may take",
+            float,
+            above=0,
+        ),
         option(
             "--random-seed", "engine.random_seed", "seed of sampling and random weights", int, least=0, most=MOST_SEED
         ),

@@ -22,7 +22,7 @@ from pydantic_settings import (
 )
 
 from sglang_plug.command_line import did_you_mean
-from sglang_plug.config import AUTO, ConfigError
+from sglang_plug.config import AUTO, NO_GRAMMARS, ConfigError
 from sglang_plug.plugin_flags import ENVIRONMENT_PREFIX, KEYS, read_config_file
 from sglang_plug.plugins import PluginError, Plugins
 
@@ -75,6 +75,8 @@ def server_config(options: argparse.Namespace, plugins: Plugins) -> ServerConfig
         _disable_prefix_cache(values, given)
     if values.pop("is_embedding", False):
         _serve_embeddings(values)
+    if values.get("skip_tokenizer_init"):
+        values.setdefault("grammar_backend", NO_GRAMMARS)  # grammars are made of what the tokens stand for
     rows = by_key()
     for key, value in values.items():
         _check_component(rows[key], value, given, plugins)
@@ -232,7 +234,7 @@ def _check_component(option: Option, value: Any, given: Given, plugins: Plugins)
     if option.component is None:
         return
     for name in value if isinstance(value, tuple) else (value,):
-        if name == AUTO:
+        if name == AUTO or name in option.others:
             continue
         try:
             plugins.get(option.component, name)

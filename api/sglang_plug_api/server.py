@@ -73,8 +73,8 @@ def assemble(config: ServerConfig, plugins: Plugins, client: EngineClient, info:
 
 def load_tokenizer(config: ServerConfig, plugins: Plugins, info: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer that fits the model. Raises ``ConfigError``."""
-    component = plugins.resolve("tokenizer", config.tokenizer_mode, Facts(device=str(info["device"])))
-    path = Path(config.tokenizer_path or info["checkpoint_path"])
+    component = plugins.resolve("tokenizer", config.engine.model.tokenizer_mode, Facts(device=str(info["device"])))
+    path = Path(config.engine.model.tokenizer_path or info["checkpoint_path"])
     if not path.is_dir():
         raise ConfigError(f"--tokenizer-path {str(path)!r} is not a folder")
     tokenizer: Tokenizer = component.load()(TokenizerSource(path=path, chat_template=config.chat_template))

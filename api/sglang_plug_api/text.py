@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from sglang_plug import (
     AUTO,
+    Constraint,
     Finish,
     LogprobOptions,
     Observer,
@@ -61,6 +62,7 @@ class Job:
     request: str = ""
     """What the caller calls the request that this is one sequence of; empty: ``id``."""
     logprobs: LogprobOptions | None = None
+    constraint: Constraint | None = None
     priority: int = 0
     salt: str = ""
 
@@ -188,6 +190,7 @@ class TextEngine:
             params=job.sampling.params,
             task=job.task,
             logprobs=job.logprobs,
+            constraint=job.constraint,
             priority=job.priority,
             salt=job.salt,
             arrived=arrived,
@@ -346,7 +349,7 @@ class _Assembly:
         finish = output.finish
         tokens = output.tokens
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
-        ends_by_token = finish is not None and finish.reason == "stop" and not self._sampling.keep_stop
+        ends_by_token = finish is not None and finish.matched is not None and not self._sampling.keep_stop
         shown = tokens[:-1] if ends_by_token else tokens
         text, used = self._decode(shown)
         if self._matcher.matched is not None:

@@ -1,14 +1,31 @@
-"""One-file plugins for the tests of the command line."""
+"""One-file plugins for the tests of the command line; an engine that follows a script for those of the server."""
 
 from __future__ import annotations
 
+import asyncio
 import textwrap
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sglang_plug import PluginOptions, Plugins
+from sglang_plug import (
+    EngineConfig,
+    Finish,
+    LogprobOptions,
+    Output,
+    PluginOptions,
+    Plugins,
+    Request,
+    StepStats,
+    TemplateError,
+    TokenLogprob,
+)
+from sglang_plug.config import ModelOptions
+from sglang_plug.engine.client import EngineClient
+from sglang_plug_api.config import ServerConfig
+from sglang_plug_api.text import TextEngine
 
 HEADER = "from __future__ import annotations\nfrom sglang_plug import hookimpl\nfrom sglang_plug.specs import *\n"
 
@@ -32,3 +49,161 @@ def plugin_file(tmp_path: Path) -> SourceFile:
 def discover() -> Discover:
     """``discover(*files, **options)``: the built-in plugins and those in ``files``."""
     return lambda *files, **options: Plugins.discover(PluginOptions(files=files, **options))
+
+
+END = 1
+VOCABULARY = 1000
+INFO: dict[str, Any] = {
+    "tasks": ["generate"],
+    "vocab_size": VOCABULARY,
+    "context_length": 100,
+    "max_total_tokens": 500,
+    "eos_token_ids": [END],
+    "generation": {"temperature": 0.5, "top_p": None, "max_length": 7},
+    "model_path": "org/letters",
+    "checkpoint_path": "/models/letters",
+    "architecture": "LettersForCausalLM",
+    "model_type": "letters",
+    "dtype": "float32",
+    "device": "cpu",
+    "components": {"attention": {"name": "torch", "plugin": "p", "distribution": "d", "version": "1"}},
+}
+
+
+class Letters:
+    """A tokenizer whose tokens are characters; those below 32, but for line ends, are special."""
+
+    vocab_size = VOCABULARY
+    eos_token_ids = (END,)
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        return list(map(ord, text))
+
+    def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
+        return "".join(chr(one) for one in tokens if not skip_special or one >= 32 or one == 10)
+
+    def piece(self, token: int) -> str:
+        return chr(token)
+
+    def piece_bytes(self, token: int) -> bytes:
+        return chr(token).encode()
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        if any(message["role"] == "tool" for message in messages):
+            raise TemplateError("no tools here")
+        return "".join(f"{message['role']}: {message['content']}\n" for message in messages)
+
+    def decoder(self, *, skip_special: bool = True, prompt: Sequence[int] = ()) -> LettersDecoder:
+        return LettersDecoder(skip_special)
+
+
+class LettersDecoder:
+    """Decodes at once, but for a tilde, which waits for what follows."""
+
+    def __init__(self, skip_special: bool) -> None:
+        self._skip_special, self._held = skip_special, ""
+
+    def feed(self, tokens: Sequence[int]) -> str:
+        text = self._held + Letters().decode(tokens, skip_special=self._skip_special)
+        self._held = "~" if text.endswith("~") else ""
+        return text.removesuffix(self._held)
+
+    def flush(self) -> str:
+        held, self._held = self._held, ""
+        return held
+
+
+LETTERS = Letters()
+
+
+class ScriptedEngine(EngineClient):
+    """Says ``reply``, one token or ``burst`` of them at a time, then the end token."""
+
+    def __init__(self, reply: str = "Hello, world", *, burst: int = 1) -> None:
+        self.reply, self.burst = reply, burst
+        self.requests: list[Request] = []
+        self.aborted: list[str] = []
+        self.error: Exception | None = None
+        self.dead: str | None = None
+        self.listeners: list[Callable[[StepStats], None]] = []
+        self.pause = asyncio.Event()
+        self.pause.set()
+
+    async def start(self) -> Mapping[str, Any]:
+        return INFO
+
+    async def submit(self, request: Request) -> AsyncIterator[Output]:
+        self.requests.append(request)
+        if self.error is not None:
+            raise self.error
+        params = request.params
+        tokens = [*map(ord, self.reply), END] * 100
+        stops = [place for place, token in enumerate(tokens) if token in params.stop_token_ids]
+        end = min([*stops, params.max_new_tokens - 1])
+        finish = Finish("stop", tokens[end]) if end in stops else Finish("length")
+        wanted = request.logprobs
+        finished = False
+        try:
+            for at in range(0, end + 1, self.burst) or [0]:
+                await asyncio.sleep(0)
+                await self.pause.wait()
+                part = tuple(tokens[at : min(at + self.burst, end + 1)])
+                finished = at + self.burst > end
+                yield Output(
+                    id=request.id,
+                    tokens=part,
+                    finish=finish if finished else None,
+                    cached_tokens=2,
+                    logprobs=tuple(_logprob(token, wanted) for token in part) if wanted else (),
+                    prompt_logprobs=_prompt_logprobs(request) if at == 0 else (),
+                )
+        finally:
+            if not finished:
+                self.aborted.append(request.id)
+
+    async def control(self, name: str, **arguments: Any) -> Any:
+        return {"success": True, **INFO}
+
+    def on_step(self, listener: Callable[[StepStats], None]) -> None:
+        self.listeners.append(listener)
+
+    @property
+    def failure(self) -> str | None:
+        return self.dead
+
+    async def wait_failed(self) -> str:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        pass
+
+
+def _logprob(token: int, wanted: LogprobOptions) -> TokenLogprob:
+    top = tuple((other, -0.5 - other / 1000) for other in range(token, token + wanted.top))
+    return TokenLogprob(token, -0.5, top, tuple((other, float("-inf")) for other in wanted.ids))
+
+
+def _prompt_logprobs(request: Request) -> tuple[TokenLogprob, ...]:
+    wanted = request.logprobs
+    if wanted is None or wanted.start < 0:
+        return ()
+    found = [_logprob(token, wanted) for token in request.tokens]
+    found[0] = TokenLogprob(request.tokens[0], None)
+    return tuple(found[wanted.start :])
+
+
+@pytest.fixture
+def scripted() -> ScriptedEngine:
+    """An engine that says what it is told to."""
+    return ScriptedEngine()
+
+
+@pytest.fixture
+def text_engine(scripted: ScriptedEngine) -> Callable[..., TextEngine]:
+    """``text_engine(**options)``: the text side of ``scripted``, with options of ``ServerConfig``."""
+
+    def make(*, tokenizer: Any = LETTERS, observers: Any = None, **options: Any) -> TextEngine:
+        config = ServerConfig(engine=EngineConfig(model=ModelOptions(path="org/letters")), **options)
+        return TextEngine(config, scripted, INFO, tokenizer, observers=observers)
+
+    return make

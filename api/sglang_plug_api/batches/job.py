@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -31,6 +31,14 @@ BUSY_PAUSE = 0.5
 """Seconds before a line that the engine had no room for is tried again."""
 
 
+class Turns:
+    """Shared by all jobs: how many files are checked together, and how many batches run lines together."""
+
+    def __init__(self, *, checks: int, lines: int) -> None:
+        self.checks = asyncio.Semaphore(checks)
+        self.lines = asyncio.Semaphore(lines)
+
+
 class Job:
     """Runs a batch. Every result is on disk before it is counted, so a job can be left at any moment.
 
@@ -39,7 +47,7 @@ class Job:
         storage: where it and its files are.
         call: runs a line.
         admission: decides when.
-        turns: bounds the batches that run lines together.
+        turns: bounds what batches do at the same time.
         max_line_bytes: longest line.
     """
 
@@ -49,7 +57,7 @@ class Job:
         storage: Storage,
         call: Call,
         admission: Admission,
-        turns: asyncio.Semaphore,
+        turns: Turns,
         max_line_bytes: int,
     ) -> None:
         self._batch, self._storage, self._call = batch, storage, call
@@ -93,37 +101,31 @@ class Job:
         return time.time() >= self._batch.expires_at and self._batch.status in ("validating", "in_progress")
 
     async def _validate(self) -> None:
-        config = self._storage.config
-        check = await asyncio.to_thread(
-            check_file,
-            self._input,
-            self._batch.endpoint,
-            max_lines=config.max_batch_lines,
-            max_bytes=self._max_line_bytes,
-        )
+        if not await self._unless_stopped(self._check()):
+            await self._look()
+
+    async def _check(self) -> None:
+        config, endpoint = self._storage.config, self._batch.endpoint
+        limits = {"max_lines": config.max_batch_lines, "max_bytes": self._max_line_bytes}
+        async with self._turns.checks:
+            check = await asyncio.to_thread(check_file, self._input, endpoint, **limits)
         to: Status = "failed" if check.errors else "in_progress"
         await self._move(to, total=check.total, errors=check.errors)
 
     async def _run_lines(self) -> None:
         """Run what has no result yet, until that is all or the job is stopped."""
-        work = asyncio.ensure_future(self._work())
-        stopped = asyncio.ensure_future(self._stopped.wait())
         try:
-            await asyncio.wait((work, stopped), return_when=asyncio.FIRST_COMPLETED)
+            complete = await self._unless_stopped(self._run_rest())
         finally:
-            for task in (work, stopped):
-                task.cancel()
-            await asyncio.gather(work, stopped, return_exceptions=True)
             await self._journal.settle()
-        if work.cancelled():
-            self._batch = await self._storage.call(lambda store: store.batch(self._batch.id))
-            return
-        work.result()
-        await self._move("finalizing")
+        if complete:
+            await self._move("finalizing")
+        else:
+            await self._look()
 
-    async def _work(self) -> None:
+    async def _run_rest(self) -> None:
         id = self._batch.id
-        async with self._turns:
+        async with self._turns.lines:
             done = await self._storage.call(lambda store: store.done_lines(id))
             lines = read_lines(self._input, self._batch.endpoint, self._max_line_bytes)
             try:
@@ -132,16 +134,24 @@ class Job:
                         for line in chunk:
                             if line.number not in done:
                                 await self._admission.enter(line.width)
-                                group.create_task(self._line(line))
+                                self._start(line, group)
             except ExceptionGroup as errors:
                 raise errors.exceptions[0] from None
 
-    async def _line(self, line: Line) -> None:
+    def _start(self, line: Line, group: asyncio.TaskGroup) -> None:
+        """Run an admitted line. Its place is given back even if it is cancelled before its first step."""
+        work = self._line(line)
         try:
-            answer = await self._answer(line)
-            await self._journal.keep(result_of(line, answer))
-        finally:
+            task = group.create_task(work)
+        except RuntimeError:  # the group is ending because another line failed
+            work.close()
             self._admission.leave(line.width)
+            raise
+        task.add_done_callback(lambda _: self._admission.leave(line.width))
+
+    async def _line(self, line: Line) -> None:
+        answer = await self._answer(line)
+        await self._journal.keep(result_of(line, answer))
 
     async def _answer(self, line: Line) -> Answer:
         while True:
@@ -149,6 +159,25 @@ class Job:
                 return await self._call(self._batch.endpoint, line.body)
             except Busy:
                 await asyncio.sleep(BUSY_PAUSE)
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Await ``work``; cancels it and returns false once the job is stopped."""
+        task = asyncio.ensure_future(work)
+        stopped = asyncio.ensure_future(self._stopped.wait())
+        try:
+            await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in (task, stopped):
+                one.cancel()
+            await asyncio.gather(task, stopped, return_exceptions=True)
+        if task.cancelled():
+            return False
+        task.result()
+        return True
+
+    async def _look(self) -> None:
+        """Learn what others have made of the batch."""
+        self._batch = await self._storage.call(lambda store: store.batch(self._batch.id))
 
     async def _move(self, to: Status, *, total: int | None = None, errors: Faults = ()) -> None:
         """Change the status, unless somebody else has; either way know what it is now."""
@@ -174,7 +203,7 @@ class Job:
         else:
             for file in filter(None, files):
                 self._storage.path(file.id).unlink(missing_ok=True)
-            self._batch = await self._storage.call(lambda store: store.batch(batch.id))
+            await self._look()
         logger.info("batch %s: %s", batch.id, self._batch.status)
 
 

@@ -18,7 +18,7 @@ from .models import ERROR_PREFIX, LINE_PREFIX, OUTPUT_PURPOSE, RESULT_PREFIX, Ba
 from .storage import DurableFile, Storage
 from .store import Store
 
-CHUNK = 256
+CHUNK = 64
 EXPIRED = {
     "code": "batch_expired",
     "message": "This request could not be executed before the completion window expired.",

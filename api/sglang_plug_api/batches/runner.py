@@ -16,7 +16,7 @@ from sglang_plug_api.text import TextEngine
 
 from .admission import Admission
 from .call import call, endpoint_of
-from .job import Job
+from .job import Job, Turns
 from .models import BatchRecord
 from .storage import RunnerLock, Storage
 
@@ -40,7 +40,8 @@ class Runner:
         self._tasks = set[asyncio.Task[None]]()
         self._stuck = set[str]()
         self._news = asyncio.Event()
-        self._turns = asyncio.Semaphore(ACTIVE_BATCHES)
+        self._turns = Turns(checks=1, lines=ACTIVE_BATCHES)
+        self._complaint = ""
 
     def wake(self) -> None:
         """The table has changed."""
@@ -71,8 +72,11 @@ class Runner:
             self._news.clear()
             try:
                 await self._sweep(app, admission)
-            except Exception:
-                logger.exception("the batches could not be looked at")
+                self._complaint = ""
+            except Exception as error:
+                if str(error) != self._complaint:  # once, not every second
+                    self._complaint = str(error)
+                    logger.exception("the batches could not be looked at")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SWEEP if self._storage.exists else None):
                     await self._news.wait()

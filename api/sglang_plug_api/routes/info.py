@@ -51,7 +51,7 @@ def _basic(engine: TextEngine) -> dict[str, Any]:
     info, config = engine.info, engine.config
     return {
         "model_path": info["model_path"],
-        "tokenizer_path": config.tokenizer_path or info["model_path"],
+        "tokenizer_path": config.engine.model.tokenizer_path or info["model_path"],
         "is_generation": "generate" in info["tasks"],
         "preferred_sampling_params": dict(config.preferred_sampling_params) or None,
         "weight_version": engine.weight_version,

@@ -1,0 +1,93 @@
+"""An engine in this process: any object with the ``generate`` of ``sglang_plug_api.Engine``."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from sglang_plug_lang.choices import ChoicesMethod, Decision
+from sglang_plug_lang.errors import BackendError
+from sglang_plug_lang.ir import GenerationOptions
+from sglang_plug_lang.templates import template_for, template_named
+
+from .base import Completion, Prompt
+from .native import NativeGeneration
+
+
+@runtime_checkable
+class EngineLike(Protocol):
+    """What is asked of an engine."""
+
+    def generate(self, prompt: Any = None, sampling_params: Any = None, **fields: Any) -> Any:
+        """As ``POST /generate``; with ``stream`` an iterator of growing answers."""
+
+    def flush_cache(self) -> Any:
+        """Empty the prefix cache."""
+
+    def get_server_info(self) -> Any:
+        """Limits, load and components."""
+
+
+class _Generate:
+    """``generate`` of an engine."""
+
+    def __init__(self, engine: EngineLike) -> None:
+        self._engine = engine
+
+    def generate(self, body: dict[str, Any]) -> Any:
+        """The answer."""
+        try:
+            return self._engine.generate(body.get("text"), **_fields(body))
+        except Exception as error:
+            raise _refusal(error) from error
+
+    def events(self, body: dict[str, Any]) -> Generator[dict[str, Any], None, None]:
+        """The answer as it grows."""
+        try:
+            yield from self._engine.generate(body.get("text"), stream=True, **_fields(body))
+        except Exception as error:
+            raise _refusal(error) from error
+
+
+class EngineBackend:
+    """Programs on an engine in this process; the engine stays its owner's to shut down.
+
+    Args:
+        engine: such as ``sglang_plug_api.Engine()``.
+        chat_template_name: a template instead of the one found by the model's name.
+    """
+
+    def __init__(self, engine: EngineLike, chat_template_name: str | None = None) -> None:
+        self._engine = engine
+        path = str(dict(engine.get_server_info()).get("model_path", ""))
+        self.chat_template = template_for(path) if chat_template_name is None else template_named(chat_template_name)
+        self._native = NativeGeneration(_Generate(engine), self.chat_template)
+
+    def generate(self, prompt: Prompt, options: GenerationOptions) -> Completion:
+        """The whole continuation."""
+        return self._native.generate(prompt, options)
+
+    def stream(self, prompt: Prompt, options: GenerationOptions) -> Generator[Completion, None, None]:
+        """The continuation in pieces."""
+        return self._native.stream(prompt, options)
+
+    def select(self, prompt: Prompt, choices: Sequence[str], method: ChoicesMethod, temperature: float) -> Decision:
+        """The likeliest choice."""
+        return self._native.select(prompt, choices, method, temperature)
+
+    def flush_cache(self) -> bool:
+        """Empty the prefix cache; False if requests are running."""
+        return bool(self._engine.flush_cache())
+
+    def get_server_info(self) -> dict[str, Any]:
+        """Limits, load and components."""
+        return dict(self._engine.get_server_info())
+
+
+def _fields(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name != "text"}
+
+
+def _refusal(error: Exception) -> BackendError:
+    status = getattr(error, "status", None)
+    return BackendError(str(error) or type(error).__name__, status if isinstance(status, int) else None)

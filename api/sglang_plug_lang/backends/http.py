@@ -1,0 +1,110 @@
+"""JSON over HTTP."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Generator
+from typing import Any
+
+import httpx
+
+from sglang_plug_lang.errors import BackendError
+
+CONNECT_SECONDS = 30.0
+
+
+class JsonClient:
+    """Calls of one server; an error of the server or of the way there is a ``BackendError``."""
+
+    def __init__(self, base_url: str, api_key: str | None, verify: bool | str | None) -> None:
+        self.base_url = base_url.rstrip("/")
+        self._client = httpx.Client(
+            headers=bearer(api_key),
+            verify=_verify(verify),
+            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+        )
+        weakref.finalize(self, self._client.close)
+
+    def get(self, path: str) -> Any:
+        """``GET``, decoded."""
+        return self._answer("GET", path, None)
+
+    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """``POST``, decoded."""
+        return self._answer("POST", path, body)
+
+    def status(self, method: str, path: str) -> int:
+        """Only the status of an answer without JSON."""
+        try:
+            return self._client.request(method, self.base_url + path).status_code
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+
+    def events(self, path: str, body: dict[str, Any]) -> Generator[dict[str, Any], None, None]:
+        """The server-sent events of a ``POST``; closing this early ends the request."""
+        try:
+            with self._client.stream("POST", self.base_url + path, json=body) as answer:
+                if answer.status_code >= 400:
+                    answer.read()
+                    raise _refusal(answer)
+                for line in answer.iter_lines():
+                    data = line.removeprefix("data:").strip()
+                    if line.startswith("data:") and data != "[DONE]":
+                        yield _event(data)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _answer(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        try:
+            answer = self._client.request(method, self.base_url + path, json=body)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        if answer.status_code >= 400:
+            raise _refusal(answer)
+        try:
+            return answer.json()
+        except ValueError as error:
+            raise BackendError(f"{self.base_url}{path} did not answer with JSON: {answer.text[:200]!r}") from error
+
+    def _unreachable(self, error: httpx.HTTPError) -> BackendError:
+        return BackendError(f"no answer from {self.base_url}: {error or type(error).__name__}")
+
+
+def bearer(api_key: str | None) -> dict[bytes, bytes]:
+    """The header that carries a key."""
+    return {} if api_key is None else {b"Authorization": f"Bearer {api_key}".encode()}
+
+
+def _verify(verify: bool | str | None) -> Any:
+    if isinstance(verify, str):
+        import ssl
+
+        return ssl.create_default_context(cafile=verify)
+    return True if verify is None else verify
+
+
+def _event(data: str) -> dict[str, Any]:
+    event: dict[str, Any] = json.loads(data)
+    error = event.get("error")
+    if error:
+        found = error if isinstance(error, dict) else {"message": str(error)}
+        code = found.get("code")
+        raise BackendError(str(found.get("message", error)), code if isinstance(code, int) else None)
+    return event
+
+
+def _refusal(answer: httpx.Response) -> BackendError:
+    """The server's own words, wherever they stand in the body."""
+    try:
+        body = answer.json()
+    except ValueError:
+        body = None
+    error = body.get("error", body) if isinstance(body, dict) else None
+    message = error.get("message") if isinstance(error, dict) else error
+    return BackendError(str(message or answer.text[:500] or answer.reason_phrase), answer.status_code)

@@ -1,0 +1,139 @@
+"""A server with ``/generate``, at an address or started for the purpose."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from sglang_plug_lang.choices import ChoicesMethod, Decision
+from sglang_plug_lang.ir import GenerationOptions
+from sglang_plug_lang.templates import template_for, template_named
+from sglang_plug_lang.utils import launch_server, terminate_process, wait_for_server
+
+from .base import Completion, Prompt
+from .http import JsonClient
+from .native import NativeGeneration
+
+
+class _Generate:
+    """``/generate`` of a server."""
+
+    def __init__(self, client: JsonClient) -> None:
+        self._client = client
+
+    def generate(self, body: dict[str, Any]) -> Any:
+        """The answer."""
+        return self._client.post("/generate", body)
+
+    def events(self, body: dict[str, Any]) -> Generator[dict[str, Any], None, None]:
+        """The answer as it grows."""
+        return self._client.events("/generate", {**body, "stream": True})
+
+
+class RuntimeEndpoint:
+    """A running server. Asks it for its model, and takes that model's chat template.
+
+    Args:
+        base_url: such as ``http://localhost:30000``.
+        api_key: the server's ``--api-key``.
+        verify: False accepts any certificate; text names a file with the certificates to trust.
+        chat_template_name: a template instead of the one found by the model's name.
+
+    Raises ``BackendError`` if the server does not answer.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        verify: bool | str | None = None,
+        chat_template_name: str | None = None,
+    ) -> None:
+        self._client = JsonClient(base_url, api_key, verify)
+        try:
+            self.model_info: dict[str, Any] = self._client.get("/get_model_info")
+            name, path = chat_template_name, self.model_info["model_path"]
+            self.chat_template = template_for(path) if name is None else template_named(name)
+        except BaseException:
+            self._client.close()
+            raise
+        self._native = NativeGeneration(_Generate(self._client), self.chat_template)
+
+    @property
+    def base_url(self) -> str:
+        """The server's address."""
+        return self._client.base_url
+
+    def get_model_name(self) -> str:
+        """The path or hub id of the model."""
+        return str(self.model_info["model_path"])
+
+    def generate(self, prompt: Prompt, options: GenerationOptions) -> Completion:
+        """The whole continuation."""
+        return self._native.generate(prompt, options)
+
+    def stream(self, prompt: Prompt, options: GenerationOptions) -> Generator[Completion, None, None]:
+        """The continuation in pieces."""
+        return self._native.stream(prompt, options)
+
+    def select(self, prompt: Prompt, choices: Sequence[str], method: ChoicesMethod, temperature: float) -> Decision:
+        """The likeliest choice."""
+        return self._native.select(prompt, choices, method, temperature)
+
+    def flush_cache(self) -> bool:
+        """Empty the prefix cache; False if requests are running."""
+        return self._client.status("POST", "/flush_cache") == 200
+
+    def get_server_info(self) -> dict[str, Any]:
+        """Configuration, limits and load."""
+        info: dict[str, Any] = self._client.get("/server_info")
+        return info
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+
+class Runtime(RuntimeEndpoint):
+    """A server of its own, started here with this interpreter and ended by ``shutdown``.
+
+    Args:
+        model_path: a local folder or a hub id; ``None`` takes the embedded demo model.
+        timeout: seconds to wait for the server.
+        options: what ``sglang-plug serve`` takes, with underscores: ``max_total_tokens=4096``.
+    """
+
+    def __init__(
+        self,
+        model_path: str | None = None,
+        *,
+        timeout: float = 600.0,
+        chat_template_name: str | None = None,
+        **options: Any,
+    ) -> None:
+        arguments = [sys.executable, "-m", "sglang_plug", "serve"]
+        arguments += [] if model_path is None else ["--model-path", model_path]
+        for name, value in options.items():
+            flag = "--" + name.replace("_", "-")
+            arguments += [flag] if value is True else [] if value in (None, False) else [flag, str(value)]
+        self._process, port = launch_server(arguments, host="127.0.0.1")
+        try:
+            key = options.get("api_key")
+            url = f"http://127.0.0.1:{port}"
+            wait_for_server(url, timeout=timeout, process=self._process, api_key=key)
+            super().__init__(url, api_key=key, chat_template_name=chat_template_name)
+        except BaseException:
+            terminate_process(self._process)
+            raise
+
+    def shutdown(self) -> None:
+        """End the server."""
+        self.close()
+        terminate_process(self._process)
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()

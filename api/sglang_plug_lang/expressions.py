@@ -1,0 +1,191 @@
+"""What programs are written with."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .choices import ChoicesMethod, token_length_normalized
+from .images import image_data
+from .ir import (
+    PATTERNS,
+    Concatenation,
+    Expression,
+    Generate,
+    GenerationOptions,
+    Image,
+    RoleBegin,
+    RoleBlock,
+    RoleEnd,
+    Select,
+    as_expression,
+)
+from .reasoning import ReasoningFormat
+from .templates import ASSISTANT, SYSTEM, USER
+
+
+def gen(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    min_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    stop_token_ids: Sequence[int] | None = None,
+    stop_regex: str | Sequence[str] | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    min_p: float | None = None,
+    frequency_penalty: float | None = None,
+    presence_penalty: float | None = None,
+    ignore_eos: bool | None = None,
+    return_logprob: bool | None = None,
+    logprob_start_len: int | None = None,
+    top_logprobs_num: int | None = None,
+    return_text_in_logprobs: bool | None = None,
+    dtype: type | str | None = None,
+    choices: Sequence[str] | None = None,
+    choices_method: ChoicesMethod | None = None,
+    regex: str | None = None,
+    json_schema: str | Mapping[str, Any] | None = None,
+) -> Expression:
+    """Text from the model, kept under ``name``. Options that are not given are the program's, then the server's.
+
+    Args:
+        n: samples; with more than one the variable is a list, and the first goes on in the text.
+        dtype: ``int``, ``float`` or ``str``: a value of this type (of ``str``: quoted text, without its quotes).
+        choices: take the likeliest of these instead of generating; see ``select``.
+        regex, json_schema: what the text has to match; these need a server with a grammar backend.
+    """
+    if choices is not None:
+        return select(name, choices, temperature or 0.0, choices_method or token_length_normalized)
+    kind = _kind(dtype)
+    if kind is not None and (regex is not None or json_schema is not None):
+        raise ValueError("dtype excludes regex and json_schema: give one of them")
+    options = GenerationOptions(
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        n=n,
+        stop=stop,
+        stop_token_ids=stop_token_ids,
+        stop_regex=stop_regex,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
+        frequency_penalty=frequency_penalty,
+        presence_penalty=presence_penalty,
+        ignore_eos=ignore_eos,
+        regex=regex if kind is None else PATTERNS[kind],
+        json_schema=json_schema,
+        return_logprob=return_logprob,
+        logprob_start_len=logprob_start_len,
+        top_logprobs_num=top_logprobs_num,
+        return_text_in_logprobs=return_text_in_logprobs,
+    )
+    return Generate(name, options, kind)
+
+
+def gen_int(name: str | None = None, **options: Any) -> Expression:
+    """A whole number from the model; ``options`` as of ``gen``."""
+    return gen(name, dtype=int, **options)
+
+
+def gen_string(name: str | None = None, **options: Any) -> Expression:
+    """A quoted text from the model; the variable is without the quotes; ``options`` as of ``gen``."""
+    return gen(name, dtype=str, **options)
+
+
+def select(
+    name: str | None = None,
+    choices: Sequence[str] | None = None,
+    temperature: float = 0.0,
+    choices_method: ChoicesMethod = token_length_normalized,
+) -> Expression:
+    """The choice that the model finds likeliest here; it goes on in the text and is kept under ``name``."""
+    if isinstance(choices, str) or choices is None:
+        raise ValueError("select needs choices, a list of texts")
+    return Select(name, tuple(choices), choices_method, temperature)
+
+
+def image(source: str | bytes | Path) -> Expression:
+    """An image: its bytes, a file, or an address. Raises ``OSError`` if the file cannot be read."""
+    return Image(image_data(source))
+
+
+def separate_reasoning(expression: Expression, model_type: str) -> Expression:
+    """Take the thoughts out of what ``expression`` generates.
+
+    The variable ``NAME`` has the answer, ``NAME_reasoning_content`` the thoughts, and the text goes on with the
+    answer alone. The answer comes in one piece, with ``stream=True`` too.
+
+    Args:
+        model_type: ``deepseek-r1`` and ``qwen3-thinking`` think at once, ``qwen3`` if it begins with ``<think>``.
+    """
+    return _with_reasoning(expression, ReasoningFormat.of(model_type))
+
+
+def system(expression: Expression | str) -> Expression:
+    """A system message."""
+    return RoleBlock(SYSTEM, as_expression(expression))
+
+
+def user(expression: Expression | str) -> Expression:
+    """A user's message."""
+    return RoleBlock(USER, as_expression(expression))
+
+
+def assistant(expression: Expression | str) -> Expression:
+    """An assistant's message; ``gen`` stands here."""
+    return RoleBlock(ASSISTANT, as_expression(expression))
+
+
+def system_begin() -> Expression:
+    """A system message begins."""
+    return RoleBegin(SYSTEM)
+
+
+def system_end() -> Expression:
+    """The system message ends."""
+    return RoleEnd(SYSTEM)
+
+
+def user_begin() -> Expression:
+    """A user's message begins."""
+    return RoleBegin(USER)
+
+
+def user_end() -> Expression:
+    """The user's message ends."""
+    return RoleEnd(USER)
+
+
+def assistant_begin() -> Expression:
+    """An assistant's message begins."""
+    return RoleBegin(ASSISTANT)
+
+
+def assistant_end() -> Expression:
+    """The assistant's message ends."""
+    return RoleEnd(ASSISTANT)
+
+
+def _kind(dtype: type | str | None) -> type | None:
+    names = {kind.__name__: kind for kind in PATTERNS}
+    kind = names.get(dtype) if isinstance(dtype, str) else dtype
+    if dtype is not None and kind not in PATTERNS:
+        raise ValueError(f"dtype must be int, float or str, got {dtype!r}")
+    return kind
+
+
+def _with_reasoning(expression: Expression, reasoning: ReasoningFormat) -> Expression:
+    match expression:
+        case Concatenation():
+            return Concatenation(tuple(_with_reasoning(part, reasoning) for part in expression.parts))
+        case RoleBlock():
+            return RoleBlock(expression.role, _with_reasoning(expression.body, reasoning))
+        case Generate():
+            return dataclasses.replace(expression, reasoning=reasoning)
+    return expression

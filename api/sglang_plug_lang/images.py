@@ -1,0 +1,66 @@
+"""Images as requests carry them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+from pathlib import Path
+
+import httpx
+
+ADDRESSES = ("http://", "https://")
+FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
+"""JPEG markers whose segment has the size."""
+
+
+def image_data(source: str | bytes | Path) -> str:
+    """What a request carries: an address as it is, anything else as base64. Raises ``OSError`` for a missing file."""
+    if isinstance(source, str) and source.startswith((*ADDRESSES, "data:")):
+        return source
+    return base64.b64encode(image_bytes(source)).decode("ascii")
+
+
+def image_bytes(source: str | bytes | Path) -> bytes:
+    """The bytes of an image. Raises ``OSError`` if there is nothing to read."""
+    if isinstance(source, bytes):
+        return source
+    text = str(source)
+    if text.startswith(ADDRESSES):
+        try:
+            return httpx.get(text, follow_redirects=True, timeout=30.0).raise_for_status().content
+        except httpx.HTTPError as error:
+            raise OSError(f"no image at {text}: {error}") from error
+    if text.startswith("data:"):
+        try:
+            return base64.b64decode(text.partition(",")[2], validate=True)
+        except binascii.Error as error:
+            raise OSError(f"the data address is not base64: {error}") from error
+    return Path(source).read_bytes()
+
+
+def image_size(data: bytes) -> tuple[int, int] | None:
+    """Width and height of a PNG, GIF or JPEG; ``None`` for anything else."""
+    try:
+        if data.startswith(b"\x89PNG\r\n\x1a\n"):
+            width, height = struct.unpack_from(">II", data, 16)
+            return width, height
+        if data.startswith((b"GIF87a", b"GIF89a")):
+            width, height = struct.unpack_from("<HH", data, 6)
+            return width, height
+        if data.startswith(b"\xff\xd8"):
+            return _jpeg_size(data)
+    except struct.error:
+        pass
+    return None
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    place = 2
+    while data[place : place + 1] == b"\xff":
+        marker, length = struct.unpack_from(">xBH", data, place)
+        if marker in FRAMES:
+            height, width = struct.unpack_from(">HH", data, place + 5)
+            return width, height
+        place += 2 + length
+    return None

@@ -1,0 +1,325 @@
+"""Carries out what a program appends, one expression after the other, in a thread of its own.
+
+Appending never waits; reading waits for what is read. The thread lives only while there is something to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from .backends.base import Backend, Completion
+from .errors import LanguageError
+from .ir import (
+    Concatenation,
+    Expression,
+    Generate,
+    GenerationOptions,
+    Image,
+    RoleBegin,
+    RoleBlock,
+    RoleEnd,
+    ScopeBegin,
+    ScopeEnd,
+    Select,
+    Text,
+    variables,
+)
+from .transcript import Transcript
+
+
+@dataclass
+class Variable:
+    """A name's value, and its text as it grows."""
+
+    value: Any = None
+    meta_info: dict[str, Any] = field(default_factory=dict)
+    pieces: list[str] = field(default_factory=list)
+    pending: int = 0
+    """How often an appended expression will still set it."""
+
+    def copy(self) -> Variable:
+        """One that grows by itself."""
+        return Variable(self.value, self.meta_info, list(self.pieces))
+
+
+class Interpreter:
+    """One conversation: a transcript, variables, and a queue of expressions."""
+
+    def __init__(self, backend: Backend, defaults: GenerationOptions, stream: bool = False) -> None:
+        self.backend, self._defaults, self._stream = backend, defaults, stream
+        self._transcript = Transcript(backend.chat_template)
+        self._variables: dict[str, Variable] = {}
+        self._scopes: list[str] = []
+        self._condition = threading.Condition()
+        self._queue: deque[Expression] = deque()
+        self._is_busy = False
+        self._is_running = False
+        self._program: int | None = None
+        self._error: BaseException | None = None
+        self._wakers: set[Callable[[], None]] = set()
+
+    # The program's side: nothing here waits, except ``fork``.
+
+    def announce_program(self) -> None:
+        """A program is going to append; until it ends, readers in other threads wait for what they miss."""
+        self._is_running = True
+
+    def begin_program(self) -> None:
+        """It runs in this thread."""
+        self._program = threading.get_ident()
+
+    def end_program(self) -> None:
+        """It has ended."""
+        with self._condition:
+            self._is_running, self._program = False, None
+            self._notify()
+
+    def submit(self, expression: Expression) -> None:
+        """Append. After an error nothing is carried out any more."""
+        with self._condition:
+            if self._error is not None:
+                return
+            for name in variables(expression):
+                self._variables.setdefault(name, Variable()).pending += 1
+            self._queue.append(expression)
+            if not self._is_busy:
+                threading.Thread(target=self._work, name="program-state", daemon=True).start()
+                self._is_busy = True
+
+    def set(self, name: str, value: Any) -> None:
+        """Give a variable a value."""
+        with self._condition:
+            self._variables.setdefault(name, Variable()).value = value
+            self._notify()
+
+    def fail(self, error: BaseException) -> None:
+        """Stop here; the first error stays."""
+        with self._condition:
+            self._error = self._error or error
+            self._notify()
+
+    def fork(self) -> Interpreter:
+        """Wait until all is carried out, and copy. What the copy does is not seen here."""
+        self.wait()
+        other = Interpreter(self.backend, self._defaults, self._stream)
+        other._transcript = self._transcript.copy()
+        other._variables = {name: one.copy() for name, one in self._variables.items() if not one.pending}
+        other._error = self._error
+        return other
+
+    # The reader's side.
+
+    def wait(self) -> None:
+        """Wait until all that was appended is carried out, or an error has ended it."""
+        with self._condition:
+            self._condition.wait_for(self._is_settled)
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended the program, once all is carried out."""
+        self.wait()
+        return self._error
+
+    def transcript(self) -> Transcript:
+        """All of it. Raises what ended the program."""
+        self.wait()
+        if self._error is not None:
+            raise self._error
+        return self._transcript
+
+    def variable(self, name: str) -> Variable:
+        """Wait for a variable. Raises what ended the program before, or ``KeyError`` if nothing sets it."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._is_set(name) or self._is_settled())
+            if self._is_set(name):
+                return self._variables[name]
+            if self._error is not None:
+                raise self._error
+            known = ", ".join(sorted(self._variables)) or "none"
+            raise KeyError(f"no variable {name!r} was generated; there are: {known}")
+
+    def names(self) -> list[str]:
+        """Variables that have a value."""
+        self.wait()
+        return [name for name, one in self._variables.items() if not one.pending]
+
+    def pieces_after(self, count: int, name: str | None) -> tuple[list[str], bool]:
+        """Pieces of the text (or a variable's) after the first ``count``, and whether these are all. Never waits."""
+        with self._condition:
+            is_settled = self._is_settled()
+            if name is None:
+                return self._transcript.pieces[count:], is_settled
+            found = self._variables.get(name)
+            pieces = found.pieces[count:] if found else []
+            return pieces, is_settled or self._is_set(name)
+
+    def meta_info_now(self, name: str | None) -> dict[str, Any]:
+        """What is known about a variable's generation so far."""
+        found = None if name is None else self._variables.get(name)
+        return {} if found is None else found.meta_info
+
+    def wait_for_pieces(self, count: int, name: str | None) -> tuple[list[str], bool]:
+        """The same, but waits until there is a piece or the end."""
+        with self._condition:
+            while not any(found := self.pieces_after(count, name)):
+                self._condition.wait()
+            return found
+
+    def check_end(self, name: str | None) -> None:
+        """After the last piece: raise what ended the program early."""
+        if name is not None:
+            self.variable(name)
+        elif self._error is not None:
+            raise self._error
+
+    @contextlib.contextmanager
+    def waking(self, waker: Callable[[], None]) -> Iterator[None]:
+        """Call ``waker`` whenever something new may be read."""
+        self._wakers.add(waker)
+        try:
+            yield
+        finally:
+            self._wakers.discard(waker)
+
+    def _is_set(self, name: str) -> bool:
+        return name in self._variables and not self._variables[name].pending
+
+    def _is_settled(self) -> bool:
+        """True if nothing more will come; the program itself does not wait for its own end."""
+        if self._is_busy:
+            return False
+        return self._error is not None or not self._is_running or self._program == threading.get_ident()
+
+    def _notify(self) -> None:
+        self._condition.notify_all()
+        for waker in list(self._wakers):
+            waker()
+
+    # The worker.
+
+    def _work(self) -> None:
+        while True:
+            with self._condition:
+                if not self._queue or self._error is not None:
+                    self._queue.clear()
+                    self._is_busy = False
+                    self._notify()
+                    return
+                expression = self._queue.popleft()
+            try:
+                self._execute(expression)
+            except BaseException as error:
+                self.fail(error)
+
+    def _execute(self, expression: Expression) -> None:
+        match expression:
+            case Text():
+                self._append(expression.text)
+            case Concatenation():
+                for part in expression.parts:
+                    self._execute(part)
+            case RoleBlock():
+                self._execute(RoleBegin(expression.role))
+                self._execute(expression.body)
+                self._execute(RoleEnd(expression.role))
+            case RoleBegin():
+                self._begin_role(expression.role)
+            case RoleEnd():
+                self._publish(self._transcript.end_role(expression.role))
+            case Image():
+                self._publish(self._transcript.add_image(expression.data))
+            case ScopeBegin():
+                self._begin_scope(expression.name)
+            case ScopeEnd():
+                self._end_scope(expression.name)
+            case Select():
+                self._select(expression)
+            case Generate():
+                self._generate(expression)
+            case _:
+                raise LanguageError(f"a state cannot carry out {type(expression).__name__}")
+
+    def _begin_role(self, role: str) -> None:
+        for text in self._transcript.begin_role(role):
+            self._publish(text)
+
+    def _begin_scope(self, name: str) -> None:
+        self._variables[name].pieces.clear()
+        self._scopes.append(name)
+
+    def _end_scope(self, name: str) -> None:
+        self._scopes.remove(name)
+        self._set(name, "".join(self._variables[name].pieces))
+
+    def _select(self, one: Select) -> None:
+        decision = self.backend.select(self._transcript.prompt(), one.choices, one.method, one.temperature)
+        self._append(decision.choice, one.name)
+        self._set(one.name, decision.choice, decision.meta_info)
+
+    def _generate(self, one: Generate) -> None:
+        options = one.options.over(self._defaults)
+        if self._stream and one.reasoning is None and (options.n or 1) == 1:
+            completion = self._generate_in_pieces(one, options)
+        else:
+            completion = self.backend.generate(self._transcript.prompt(), options)
+            if one.reasoning is not None:
+                completion = self._without_thoughts(one, completion)
+            self._append(completion.text, one.name)
+        texts = [_value(text, one.dtype) for text in (completion.text, *completion.others)]
+        self._set(one.name, texts if completion.others else texts[0], dict(completion.meta_info))
+
+    def _generate_in_pieces(self, one: Generate, options: GenerationOptions) -> Completion:
+        pieces = []
+        last = Completion("")
+        with contextlib.closing(self.backend.stream(self._transcript.prompt(), options)) as stream:
+            for last in stream:
+                pieces.append(last.text)
+                if one.name is not None:
+                    self._variables[one.name].meta_info = dict(last.meta_info)
+                self._append(last.text, one.name)
+        return Completion("".join(pieces), last.meta_info)
+
+    def _without_thoughts(self, one: Generate, completion: Completion) -> Completion:
+        assert one.reasoning is not None
+        thoughts, answer = one.reasoning.split(completion.text)
+        if one.name is not None:
+            self._set(one.reasoning.variable(one.name), thoughts)
+        return Completion(answer, completion.meta_info)
+
+    def _append(self, text: str, name: str | None = None) -> None:
+        """Add text to the message that has begun, and to a variable."""
+        self._publish(self._transcript.add_text(text), name)
+
+    def _publish(self, text: str, name: str | None = None) -> None:
+        if not text:
+            return
+        with self._condition:
+            self._transcript.pieces.append(text)
+            for one in {*self._scopes, *([] if name is None else [name])}:
+                self._variables[one].pieces.append(text)
+            self._notify()
+
+    def _set(self, name: str | None, value: Any, meta_info: dict[str, Any] | None = None) -> None:
+        if name is None:
+            return
+        with self._condition:
+            variable = self._variables[name]
+            variable.value, variable.meta_info = value, meta_info or {}
+            variable.pending -= 1
+            self._notify()
+
+
+def _value(text: str, dtype: type | None) -> Any:
+    if dtype is None:
+        return text
+    if dtype is str:
+        return text.strip().strip('"')
+    try:
+        return dtype(text.strip())
+    except ValueError:
+        raise LanguageError(f"the model was asked for {dtype.__name__} and said {text!r}") from None

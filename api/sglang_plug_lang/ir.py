@@ -1,0 +1,213 @@
+"""What a program appends to its state: plain values that say what to do, combined with ``+``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .choices import ChoicesMethod
+from .reasoning import ReasoningFormat
+
+PATTERNS: Mapping[type, str] = {
+    int: r"[-+]?[0-9]{1,18}",
+    float: r"[-+]?[0-9]{1,18}(\.[0-9]{1,18})?",
+    str: r'"[^"\\\n\r]*"',
+}
+"""The regular expression that makes a generation a value of a type."""
+
+SAMPLING_NAMES: Mapping[str, str] = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
+"""Options whose name in ``sampling_params`` differs."""
+RESULT_FIELDS = ("return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs")
+"""Options that say what comes back besides text; they stand next to ``sampling_params``."""
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """How to generate; ``None`` leaves a value to the program's options, and then to the server."""
+
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    n: int | None = None
+    stop: str | Sequence[str] | None = None
+    stop_token_ids: Sequence[int] | None = None
+    stop_regex: str | Sequence[str] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    ignore_eos: bool | None = None
+    regex: str | None = None
+    json_schema: str | Mapping[str, Any] | None = None
+    return_logprob: bool | None = None
+    logprob_start_len: int | None = None
+    top_logprobs_num: int | None = None
+    return_text_in_logprobs: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.regex is not None and self.json_schema is not None:
+            raise ValueError("regex and json_schema exclude each other: give one of them")
+
+    def over(self, defaults: GenerationOptions) -> GenerationOptions:
+        """These options, with ``defaults`` where they say nothing."""
+        given = self._given()
+        inherited = defaults._given()
+        if "regex" in given or "json_schema" in given:
+            inherited = {name: value for name, value in inherited.items() if name not in ("regex", "json_schema")}
+        return GenerationOptions(**{**inherited, **given})
+
+    def sampling_params(self) -> dict[str, Any]:
+        """What ``/generate`` takes as ``sampling_params``."""
+        given = {name: value for name, value in self._given().items() if name not in RESULT_FIELDS}
+        return {SAMPLING_NAMES.get(name, name): plain(value) for name, value in given.items()}
+
+    def result_fields(self) -> dict[str, Any]:
+        """What ``/generate`` takes next to ``sampling_params``."""
+        return {name: value for name, value in self._given().items() if name in RESULT_FIELDS}
+
+    def _given(self) -> dict[str, Any]:
+        values = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+OPTION_NAMES = frozenset(one.name for one in dataclasses.fields(GenerationOptions))
+
+
+def plain(value: Any) -> Any:
+    """Tuples as lists, mappings as dictionaries."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+class Expression:
+    """A part of a prompt. ``+`` joins parts, and parts with text on either side."""
+
+    def __add__(self, other: Expression | str) -> Expression:
+        return _joined(self, other)
+
+    def __radd__(self, other: str) -> Expression:
+        return _joined(other, self)
+
+
+@dataclass(frozen=True)
+class Text(Expression):
+    """Text as it is."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Concatenation(Expression):
+    """Parts, one after the other; none of them is a concatenation."""
+
+    parts: tuple[Expression, ...]
+
+
+@dataclass(frozen=True)
+class Generate(Expression):
+    """Text from the model, kept under ``name``."""
+
+    name: str | None
+    options: GenerationOptions = field(default_factory=GenerationOptions)
+    dtype: type | None = None
+    """``int``, ``float`` or ``str``: the variable is a value of this type."""
+    reasoning: ReasoningFormat | None = None
+    """The text before the answer goes to a variable of its own."""
+
+
+@dataclass(frozen=True)
+class Select(Expression):
+    """The choice that the model finds most likely, kept under ``name``."""
+
+    name: str | None
+    choices: tuple[str, ...]
+    method: ChoicesMethod
+    temperature: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.choices or not all(self.choices):
+            raise ValueError(f"select needs choices that are not empty, got {list(self.choices)!r}")
+
+
+@dataclass(frozen=True)
+class RoleBegin(Expression):
+    """A message begins."""
+
+    role: str
+
+
+@dataclass(frozen=True)
+class RoleEnd(Expression):
+    """The message ends."""
+
+    role: str
+
+
+@dataclass(frozen=True)
+class RoleBlock(Expression):
+    """A whole message."""
+
+    role: str
+    body: Expression
+
+
+@dataclass(frozen=True)
+class Image(Expression):
+    """An image: base64 text, or an address."""
+
+    data: str
+
+
+@dataclass(frozen=True)
+class ScopeBegin(Expression):
+    """From here on text belongs to a variable too."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class ScopeEnd(Expression):
+    """Up to here."""
+
+    name: str
+
+
+def as_expression(value: Expression | str) -> Expression:
+    """``value``, text wrapped. Raises ``TypeError`` for what cannot be part of a prompt."""
+    if isinstance(value, Expression):
+        return value
+    if isinstance(value, str):
+        return Text(value)
+    raise TypeError(
+        f"only text and expressions such as gen(...) can be appended, got {type(value).__name__}: use str()"
+    )
+
+
+def parts(value: Expression | str) -> tuple[Expression, ...]:
+    """The parts of a concatenation, or the one part there is."""
+    expression = as_expression(value)
+    return expression.parts if isinstance(expression, Concatenation) else (expression,)
+
+
+def variables(expression: Expression) -> Iterator[str]:
+    """Names that get a value when ``expression`` is carried out; a scope's when it ends."""
+    match expression:
+        case Concatenation():
+            for part in expression.parts:
+                yield from variables(part)
+        case RoleBlock():
+            yield from variables(expression.body)
+        case Generate(name=str() as name, reasoning=reasoning):
+            yield name
+            if reasoning is not None:
+                yield reasoning.variable(name)
+        case Select(name=str() as name) | ScopeBegin(name=name):
+            yield name
+
+
+def _joined(*values: Expression | str) -> Concatenation:
+    return Concatenation(tuple(part for value in values for part in parts(value)))

@@ -1,0 +1,127 @@
+"""How the messages of a conversation become the text that a model was trained on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """Text before and after each message. Special tokens that a tokenizer adds by itself are left out."""
+
+    name: str
+    affixes: Mapping[str, tuple[str, str]]
+    """Role → what precedes and what follows a message."""
+    default_system_prompt: str | None = None
+    """Said first if a conversation begins with another role."""
+    user_after_system: str | None = None
+    """What precedes a user's message right after the system's, where the two share one turn."""
+    stop: tuple[str, ...] = ()
+    """Text at which a message ends."""
+    image_token: str = "<image>"
+
+    def before(self, role: str, previous: str | None) -> str:
+        """What precedes a message; ``previous`` is the role of the message before."""
+        if role == USER and previous == SYSTEM and self.user_after_system is not None:
+            return self.user_after_system
+        return self._affix(role)[0]
+
+    def after(self, role: str) -> str:
+        """What follows a message."""
+        return self._affix(role)[1]
+
+    def _affix(self, role: str) -> tuple[str, str]:
+        if role not in self.affixes:
+            raise ValueError(f"chat template {self.name!r} has no role {role!r}: it has {', '.join(self.affixes)}")
+        return self.affixes[role]
+
+
+def _roles(system: tuple[str, str], user: tuple[str, str], assistant: tuple[str, str]) -> dict[str, tuple[str, str]]:
+    return {SYSTEM: system, USER: user, ASSISTANT: assistant}
+
+
+def _marked(begin: str, end: str) -> dict[str, tuple[str, str]]:
+    """Every role between the same marks, with its name in the first."""
+    return {role: (begin.format(role), end) for role in (SYSTEM, USER, ASSISTANT)}
+
+
+_CHATML = _marked("<|im_start|>{}\n", "<|im_end|>\n")
+_HELPFUL = "You are a helpful assistant."
+
+TEMPLATES: Mapping[str, ChatTemplate] = {
+    one.name: one
+    for one in (
+        ChatTemplate("default", _roles(("SYSTEM: ", "\n"), ("USER: ", "\n"), ("ASSISTANT: ", "\n")), stop=("\nUSER:",)),
+        ChatTemplate("chatml", _CHATML, stop=("<|im_end|>",)),
+        ChatTemplate("qwen", _CHATML, _HELPFUL, stop=("<|im_end|>",)),
+        ChatTemplate(
+            "qwen2-vl",
+            _CHATML,
+            _HELPFUL,
+            stop=("<|im_end|>",),
+            image_token="<|vision_start|><|image_pad|><|vision_end|>",
+        ),
+        ChatTemplate(
+            "llama-3-instruct",
+            _marked("<|start_header_id|>{}<|end_header_id|>\n\n", "<|eot_id|>"),
+            stop=("<|eot_id|>",),
+            image_token="<|image|>",
+        ),
+        ChatTemplate(
+            "llama-2-chat",
+            _roles(("[INST] <<SYS>>\n", "\n<</SYS>>\n\n"), ("[INST] ", " [/INST]"), (" ", " </s><s>")),
+            user_after_system="",
+            stop=("</s>",),
+        ),
+        ChatTemplate(
+            "mistral",
+            _roles(("[INST] ", "\n\n"), ("[INST] ", "[/INST]"), (" ", "</s>")),
+            user_after_system="",
+            stop=("</s>",),
+            image_token="[IMG]",
+        ),
+        ChatTemplate(
+            "gemma-it",
+            _roles(
+                ("<start_of_turn>user\n", "\n\n"),
+                ("<start_of_turn>user\n", "<end_of_turn>\n"),
+                ("<start_of_turn>model\n", "<end_of_turn>\n"),
+            ),
+            user_after_system="",
+            stop=("<end_of_turn>",),
+            image_token="<start_of_image>",
+        ),
+        ChatTemplate("vicuna", _roles(("", " "), ("USER: ", " "), ("ASSISTANT: ", "</s>")), stop=("</s>", "USER:")),
+    )
+}
+
+_PATTERNS = (
+    (r"qwen.*vl", "qwen2-vl"),
+    (r"qwen|sglang-plug-demo", "qwen"),
+    (r"llama-?3.*instruct", "llama-3-instruct"),
+    (r"llama-?2.*chat", "llama-2-chat"),
+    (r"mi[sx]tral.*instruct|mistral-(small|large|nemo)", "mistral"),
+    (r"gemma.*-it\b", "gemma-it"),
+    (r"vicuna|llava-v1\.5", "vicuna"),
+    (r"chatml|hermes|smollm", "chatml"),
+)
+
+
+def template_named(name: str) -> ChatTemplate:
+    """The template of this name. Raises ``ValueError``, which lists the names, for an unknown one."""
+    if name not in TEMPLATES:
+        raise ValueError(f"unknown chat template {name!r}: there are {', '.join(sorted(TEMPLATES))}")
+    return TEMPLATES[name]
+
+
+def template_for(model_path: str) -> ChatTemplate:
+    """The template of the model, recognised by its name, then by its folders' names; a plain one if none is known."""
+    for part in reversed(re.split(r"[/\\]", model_path.lower())):
+        for pattern, template in _PATTERNS:
+            if re.search(pattern, part):
+                return TEMPLATES[template]
+    return TEMPLATES["default"]

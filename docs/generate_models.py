@@ -1,0 +1,176 @@
+"""Write ``docs/models.md``: every model the installed project declares, and what tests compare with transformers.
+
+The rows come from the plugin registry. What was checked comes from the tests themselves: each module under
+``tests/builtin_models`` has a table ``CASES`` of ``name: (architecture, configuration)``, and ``families()`` of
+``tests/conftest.py`` lists the models that are served end to end.
+
+``--check`` writes nothing and fails if the page is not what would be written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from sglang_plug import Plugins
+from sglang_plug.discovery import DISTRIBUTION
+from sglang_plug.specs import ModelSpec
+
+ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "tests"
+PAGE = ROOT / "docs" / "models.md"
+
+PAGE_TEXT = """\
+# Models
+
+<!-- Written by docs/generate_models.py from the plugin registry and the tests: edit those. -->
+
+A checkpoint is served by the model that a plugin declared under its `architectures` entry. `sglang-plug plugins list`
+shows yours too; [write a plugin](write-a-plugin.md) tells how to add one.
+
+*Compared* lists the configurations (random weights, small widths, float32) whose logits are compared with
+transformers': one prompt, chunks, ragged batches, decoding. *Served* lists the shapes of real models that run
+through the whole engine, where greedy tokens are equal and log-probabilities within 1e-4.
+
+| architecture | what it is | plugin | compared | served |
+|---|---|---|---|---|
+{native}
+
+Models that embed, classify or rank have no vocabulary to compare; tests of the whole engine compare what they return.
+
+| architecture | what it is | plugin | tasks |
+|---|---|---|---|
+{pooling}
+
+## Without a plugin of its own
+
+`--model-impl` says where a model's code comes from: `native` takes the table above, a name from the table below takes
+that component for any architecture, and `auto`, the default, takes the first if the architecture is in it and asks the
+plugins otherwise.
+
+| component | what it serves | plugin |
+|---|---|---|
+{generic}
+
+`transformers` runs the model's code of transformers with this engine's attention and KV pool: continuous batching,
+chunks, the prefix cache and retraction work as for any other model, only slower than with a plugin. It turns away, in
+one line, what would not be right: attention that does not go through transformers' attention interface, states besides
+keys and values (Mamba), attention sinks, models that look ahead. Before it serves, it compares two sequences in chunks
+and in one row with transformers' own result on each alone, and refuses if they differ.
+
+Compared, and served where named:
+
+| architecture | compared | served |
+|---|---|---|
+{fallback}
+
+## Contexts beyond the original length
+
+Checkpoints with `longrope` (Phi-3 with 128k tokens, Phi-4-mini) have two lists of factors, for contexts up to the
+original length and beyond. Transformers chooses by the length of each batch and computes a sequence anew when it
+outgrows the original length. Here keys are shared between prompts and stay cached, so the choice is made once: a server
+whose context length is within the original one uses the short list and gives transformers' outputs; any other uses the
+long list for every sequence, as transformers does for long ones. Add `--context-length` with the original length if
+you need no longer contexts.
+"""
+
+
+def load(path: Path) -> ModuleType:
+    """A test module, by its path."""
+    spec = importlib.util.spec_from_file_location(f"checked_{path.parent.name}_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def compared(folders: Iterator[Path]) -> dict[str, list[str]]:
+    """For each architecture, the names of the configurations that tests in ``folders`` compare."""
+    found: dict[str, list[str]] = {}
+    for folder in sorted(folders):
+        for path in sorted(folder.glob("test_*.py")):
+            for name, case in getattr(load(path), "CASES", {}).items():
+                found.setdefault(case[0], []).append(name)
+    return found
+
+
+def served() -> dict[str, list[str]]:
+    """For each architecture, the names of the models that are served end to end."""
+    found: dict[str, list[str]] = {}
+    for name, config in load(TESTS / "conftest.py").families().items():
+        architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]
+        found.setdefault(architecture, []).append(name)
+    return found
+
+
+def models() -> Iterator[tuple[ModelSpec, str]]:
+    """What the project itself declares: spec, and name of the plugin."""
+    for one in Plugins.discover().all("model"):
+        if one.found.distribution == DISTRIBUTION and isinstance(one.spec, ModelSpec):
+            yield one.spec, one.found.name
+
+
+def row(*cells: str) -> str:
+    """A line of a table."""
+    return "| " + " | ".join(cell.replace("|", "\\|") or "–" for cell in cells) + " |"
+
+
+def listed(names: list[str]) -> str:
+    """Names in one cell; they may hold commas."""
+    return "; ".join(names)
+
+
+def page() -> str:
+    """The whole page."""
+    own = list(models())
+    native = [(spec, plugin) for spec, plugin in own if "generate" in spec.tasks and not spec.generic]
+    folders = [one for one in (TESTS / "builtin_models").iterdir() if one.is_dir()]
+    by_plugin = compared(one for one in folders if one.name != "transformers_fallback")
+    through = compared(one for one in folders if one.name == "transformers_fallback")
+    engine = served()
+    known = {spec.name for spec, _ in native}
+    return PAGE_TEXT.format(
+        native="\n".join(
+            row(
+                f"`{spec.name}`",
+                spec.summary,
+                f"`{plugin}`",
+                listed(by_plugin.get(spec.name, [])),
+                listed(engine.get(spec.name, [])),
+            )
+            for spec, plugin in native
+        ),
+        pooling="\n".join(
+            row(f"`{spec.name}`", spec.summary, f"`{plugin}`", ", ".join(sorted(spec.tasks)))
+            for spec, plugin in own
+            if "generate" not in spec.tasks
+        ),
+        generic="\n".join(row(f"`{spec.name}`", spec.summary, f"`{plugin}`") for spec, plugin in own if spec.generic),
+        fallback="\n".join(
+            row(f"`{name}`", listed(cases), listed([] if name in known else engine.get(name, [])))
+            for name, cases in sorted(through.items())
+        ),
+    )
+
+
+def main() -> int:
+    """Write or check the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
+    if not parser.parse_args().check:
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page():
+        return 0
+    print("docs/models.md is out of date; run: python docs/generate_models.py", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,13 @@
+"""Which observers are built in."""
+
+from __future__ import annotations
+
+from sglang_plug import Observer, Plugins
+
+
+def test_observers_can_be_loaded() -> None:
+    plugins = Plugins.discover()
+    for name in ("prometheus", "log"):
+        component = plugins.get("observer", name)
+        assert component.found.name == "observers"
+        assert issubclass(component.load(Observer), Observer)

@@ -1,0 +1,51 @@
+"""Lines for prefill and decode batches."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from sglang_plug import StepStats
+from sglang_plug_api.observers.log import LogObserver
+
+
+def step(**changes: Any) -> StepStats:
+    blank: dict[str, Any] = dict.fromkeys(StepStats.__slots__, 0)
+    return StepStats(**{**blank, "capacity": 100, **changes})
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Any:
+    caplog.set_level(logging.INFO)
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_every_prefill_is_a_line(lines: Any) -> None:
+    observer = LogObserver()
+    observer.on_step(step(prefill_sequences=2, prefill_tokens=30, cached_tokens=5, used_slots=25, running=3, waiting=1))
+    assert lines() == [
+        "Prefill batch. #new-seq: 2, #new-token: 30, #cached-token: 5, token usage: 0.25, #running-req: 3, "
+        "#queue-req: 1"
+    ]
+
+
+def test_decoding_is_a_line_every_so_many_steps(lines: Any) -> None:
+    observer = LogObserver()
+    observer.on_start({"log_interval": 3})
+    for second in range(1, 7):
+        observer.on_step(step(decode_sequences=4, running=4, used_slots=50, time=float(second)))
+    assert lines() == [
+        "Decode batch. #running-req: 4, #token: 50, token usage: 0.50, gen throughput (token/s): 0.00, #queue-req: 0",
+        "Decode batch. #running-req: 4, #token: 50, token usage: 0.50, gen throughput (token/s): 4.00, #queue-req: 0",
+    ]
+
+
+def test_a_step_that_did_nothing_says_nothing(lines: Any) -> None:
+    observer = LogObserver()
+    observer.on_start({"log_interval": 0})
+    observer.on_step(step(capacity=0))
+    assert lines() == []
+    observer.on_step(step(decode_sequences=1, capacity=0))
+    assert len(lines()) == 1

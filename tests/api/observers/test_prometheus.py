@@ -1,0 +1,107 @@
+"""Metrics: names, kinds, and what moves them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from sglang_plug import RequestEvent, StepStats
+from sglang_plug_api.observers.prometheus import PrometheusObserver
+
+COMPONENT = {"name": "torch", "plugin": "torch_native", "distribution": "sglang-plug", "version": "1"}
+
+
+@pytest.fixture
+def observer() -> PrometheusObserver:
+    found = PrometheusObserver()
+    found.on_start({"served_model_name": "demo", "components": {"attention": COMPONENT}})
+    return found
+
+
+def values(observer: PrometheusObserver) -> dict[str, float]:
+    """Sample -> value, of those with the model's label alone."""
+    families = text_string_to_metric_families(observer.text().decode())
+    samples = [sample for family in families for sample in family.samples]
+    return {
+        sample.name.removeprefix("sglang:"): sample.value
+        for sample in samples
+        if sample.labels == {"model_name": "demo"} and not sample.name.endswith("_created")
+    }
+
+
+def step(**changes: Any) -> StepStats:
+    blank: dict[str, Any] = dict.fromkeys(StepStats.__slots__, 0)
+    return StepStats(**{**blank, **changes})
+
+
+def event(**changes: Any) -> RequestEvent:
+    values: dict[str, Any] = {"id": "r", "reason": "stop", "prompt_tokens": 7, "cached_tokens": 3, "output_tokens": 5}
+    return RequestEvent(**{**values, "arrived": 10.0, "first_token": 10.5, "finished": 12.0, **changes})
+
+
+def test_everything_is_there_from_the_start(observer: PrometheusObserver) -> None:
+    found = values(observer)
+    assert set(found.values()) == {0.0}
+    assert {"num_running_reqs", "prompt_tokens_total", "e2e_request_latency_seconds_count"} <= found.keys()
+    text = observer.text().decode()
+    assert all(line.startswith(("#", "sglang:")) for line in text.splitlines())
+    assert 'sglang:plugin_info{distribution="sglang-plug",kind="attention",name="torch"' in text
+
+
+def test_gauges_show_the_last_step(observer: PrometheusObserver) -> None:
+    observer.on_step(step(running=9, waiting=9, used_slots=90, cached_slots=9, capacity=100))
+    observer.on_step(step(running=2, waiting=3, used_slots=40, cached_slots=5, capacity=100))
+    found = values(observer)
+    assert (found["num_running_reqs"], found["num_queue_reqs"]) == (2, 3)
+    assert (found["num_used_tokens"], found["num_cached_tokens"], found["token_usage"]) == (40, 5, 0.4)
+    observer.on_step(step())
+    assert values(observer)["token_usage"] == 0
+
+
+def test_hits_and_retractions_add_up(observer: PrometheusObserver) -> None:
+    observer.on_step(step(prefill_tokens=30, cached_tokens=10, retracted=1))
+    observer.on_step(step(prefill_tokens=0, cached_tokens=40, retracted=2))
+    found = values(observer)
+    assert found["cache_hit_rate"] == 50 / 80
+    assert (found["cached_tokens_total"], found["num_retracted_reqs_total"]) == (50, 3)
+
+
+def test_requests(observer: PrometheusObserver) -> None:
+    observer.on_request(event())
+    observer.on_request(event(reason="length", first_token=11.0))
+    observer.on_request(event(reason="abort", first_token=None))
+    found = values(observer)
+    assert (found["num_requests_total"], found["num_aborted_requests_total"]) == (3, 1)
+    assert found["prompt_tokens_total"] == 21
+    assert (found["time_to_first_token_seconds_count"], found["time_to_first_token_seconds_sum"]) == (2, 1.5)
+    assert (found["e2e_request_latency_seconds_count"], found["e2e_request_latency_seconds_sum"]) == (3, 6.0)
+
+
+def test_tokens_and_the_time_between_them(observer: PrometheusObserver) -> None:
+    observer.on_tokens("a", 1, 10.0)
+    observer.on_tokens("b", 1, 10.1)
+    observer.on_tokens("a", 2, 10.5)
+    observer.on_tokens("a", 0, 99.0)
+    found = values(observer)
+    assert found["generation_tokens_total"] == 4
+    assert found["inter_token_latency_seconds_count"] == 2
+    assert found["inter_token_latency_seconds_sum"] == pytest.approx(0.5)
+    assert found["gen_throughput"] == 0
+    observer.on_tokens("b", 6, 12.0)
+    assert values(observer)["gen_throughput"] == 4.5  # nine tokens in the two seconds since the first
+
+
+def test_a_request_that_ended_is_forgotten(observer: PrometheusObserver) -> None:
+    observer.on_tokens("r", 1, 10.0)
+    observer.on_request(event())
+    observer.on_tokens("r", 1, 50.0)  # another request of the same id
+    assert values(observer)["inter_token_latency_seconds_count"] == 0
+
+
+def test_two_servers_in_one_process_do_not_meet(observer: PrometheusObserver) -> None:
+    other = PrometheusObserver()
+    other.on_start({"served_model_name": "demo", "components": {}})
+    observer.on_step(step(running=5))
+    assert values(other)["num_running_reqs"] == 0

@@ -1,0 +1,59 @@
+"""Numbers that are numbers, and foreign fields that would silently do nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sglang_plug_api.errors import ApiError
+from sglang_plug_api.protocol.base import MISPLACED, Integer, Number, RequestBody, TokenId, refuse
+
+
+class Body(RequestBody):
+    number: Number | None = None
+    integer: Integer | None = None
+    token: TokenId | None = None
+    extra: Any = None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"number": True}, {"number": float("nan")}, {"number": float("inf")}, {"number": "x"}, {"integer": True},
+        {"integer": 1.5}, {"integer": 1 << 63}, {"integer": -(1 << 63) - 1}, {"token": -1}, {"token": 1 << 63},
+        {"token": False},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_number(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Body.model_validate(fields)
+
+
+def test_numbers() -> None:
+    body = Body.model_validate({"number": 1, "integer": (1 << 63) - 1, "token": 0})
+    assert (body.number, body.integer, body.token) == (1.0, (1 << 63) - 1, 0)
+
+
+@pytest.mark.parametrize("name", sorted(MISPLACED))
+def test_fields_of_other_servers_are_refused_with_a_remedy(name: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Body.model_validate({name: "x"})
+    assert name in str(caught.value) and MISPLACED[name] in str(caught.value)
+    Body.model_validate({name: None})
+    Body.model_validate({name: False})
+
+
+def test_unknown_fields_pass() -> None:
+    assert Body.model_validate({"metadata": {"a": 1}}).model_extra == {"metadata": {"a": 1}}
+
+
+def test_refuse() -> None:
+    for nothing in (None, False, [], {}, ""):
+        refuse(Body(extra=nothing), "extra")
+    for something in (True, [1], {"a": 1}, "x", 5):
+        with pytest.raises(ApiError, match="extra is not supported by this server; do that") as caught:
+            refuse(Body(extra=something), "extra", remedy="do that")
+        assert caught.value.param == "extra"

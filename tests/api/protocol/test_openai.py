@@ -1,0 +1,102 @@
+"""Bodies of chat and completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sglang_plug_api.protocol.openai import ChatBody, CompletionBody
+
+HELLO = [{"role": "user", "content": "Hi"}]
+
+
+def chat(**fields: Any) -> ChatBody:
+    return ChatBody.model_validate({"messages": HELLO, **fields})
+
+
+def completion(**fields: Any) -> CompletionBody:
+    return CompletionBody.model_validate({"prompt": "x", **fields})
+
+
+def test_only_what_was_given_is_passed_on_in_native_names() -> None:
+    assert chat().sampling() == {}
+    given = {"min_tokens": 2, "include_stop_str_in_output": True, "max_tokens": 5, "top_k": 3, "seed": 0}
+    expected = {"min_new_tokens": 2, "no_stop_trim": True, "max_new_tokens": 5, "top_k": 3, "seed": 0}
+    assert chat(**given).sampling() == expected
+
+
+def test_the_newer_limit_wins() -> None:
+    assert chat(max_tokens=5, max_completion_tokens=7).token_limit() == 7
+    assert chat(max_completion_tokens=0, max_tokens=5).token_limit() == 0
+    assert chat(max_tokens=5).token_limit() == 5
+    assert chat().token_limit() is None
+
+
+def test_usage_options() -> None:
+    plain = chat(stream=True)
+    assert (plain.usage_in_stream, plain.usage_in_chunks) == (False, False)
+    full = chat(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True})
+    assert (full.usage_in_stream, full.usage_in_chunks) == (True, True)
+    with pytest.raises(ValidationError, match="only allowed when stream is true"):
+        chat(stream_options={"include_usage": True})
+
+
+def test_messages_become_plain() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    (message,) = chat(messages=[{"role": "user", "content": parts, "name": "me"}]).messages
+    assert message.plain() == {"role": "user", "content": "a\nb", "name": "me"}
+    (empty,) = chat(messages=[{"role": "assistant", "content": None}]).messages
+    assert empty.plain() == {"role": "assistant", "content": ""}
+    (custom,) = chat(messages=[{"role": "user", "content": "x", "mood": "good"}]).messages
+    assert custom.plain()["mood"] == "good"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": []},
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        {"messages": [{"role": "king", "content": "x"}]},
+        {"messages": [{"content": "x"}]},
+        {"top_logprobs": 3},
+        {"logprobs": True, "top_logprobs": 21},
+        {"temperature": -1},
+        {"n": 0},
+        {"max_tokens": -1},
+        {"model": "m" * 257},
+    ],
+    ids=str,
+)
+def test_what_chat_refuses(fields: Any) -> None:
+    with pytest.raises(ValidationError):
+        chat(**fields)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2]], [[1], [2]]), (["a"], ["a"])],
+)
+def test_prompts(prompt: Any, prompts: list[Any]) -> None:
+    assert completion(prompt=prompt).prompts() == prompts
+
+
+@pytest.mark.parametrize(
+    "prompt", ["", [], [""], ["a", ""], [[]], [[1], []], None, 5, [1, "a"], [True], [-1], [[1], 2]]
+)
+def test_prompts_that_are_none(prompt: Any) -> None:
+    with pytest.raises(ValidationError):
+        completion(prompt=prompt)
+
+
+def test_old_completion_fields() -> None:
+    assert completion(best_of=1).best_of == 1
+    assert completion(best_of=3, n=3).n == 3
+    for fields in ({"best_of": 2}, {"best_of": 5, "n": 3}, {"suffix": "x"}, {"logprobs": 21}):
+        with pytest.raises(ValidationError):
+            completion(**fields)
+
+
+def test_salts() -> None:
+    assert (chat().salt, chat(extra_key="k").salt, chat(extra_key="k", cache_salt="s").salt) == ("", "k", "s")

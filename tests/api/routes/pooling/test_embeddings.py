@@ -1,0 +1,137 @@
+"""``/v1/embeddings``."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+TEXTS = ["what is a panda ?", "the giant panda", "once upon a time", "hi"]
+Fixture = Callable[..., Any]
+PATH = "/v1/embeddings"
+
+
+def vectors(answer: Any) -> list[list[float]]:
+    assert answer["object"] == "list" and [one["object"] for one in answer["data"]] == ["embedding"] * len(
+        answer["data"]
+    )
+    assert [one["index"] for one in answer["data"]] == list(range(len(answer["data"])))
+    return [one["embedding"] for one in answer["data"]]
+
+
+@pytest.mark.parametrize(("name", "row"), [("encoder", 0), ("decoder", -1)])
+def test_vectors_are_transformers(name: str, row: int, served: Fixture, tiny: Fixture) -> None:
+    app, model = served(name), tiny(name)
+    answer = app.answer(PATH, {"model": "any", "input": TEXTS, "user": "me"})
+    for text, found in zip(TEXTS, vectors(answer), strict=True):
+        assert found == pytest.approx(F.normalize(model.states(text)[row], dim=0).tolist(), abs=1e-5)
+    tokens = sum(len(model.tokens(text)) for text in TEXTS)
+    assert answer["model"] == "any"
+    assert (answer["usage"]["prompt_tokens"], answer["usage"]["total_tokens"]) == (tokens, tokens)
+    assert app.is_whole()
+
+
+def test_forms_of_input(served: Fixture, tiny: Fixture) -> None:
+    app, model = served("encoder"), tiny("encoder")
+    expected = vectors(app.answer(PATH, {"input": TEXTS}))
+    (single,) = vectors(app.answer(PATH, {"input": TEXTS[0]}))
+    (ids,) = vectors(app.answer(PATH, {"input": model.tokens(TEXTS[0])}))
+    many = vectors(app.answer(PATH, {"input": [model.tokens(text) for text in TEXTS]}))
+    assert single == pytest.approx(expected[0], abs=1e-6) and ids == pytest.approx(single, abs=1e-6)
+    for one, other in zip(many, expected, strict=True):
+        assert one == pytest.approx(other, abs=1e-6)
+
+
+def test_base64_is_little_endian_float32(served: Fixture) -> None:
+    app = served("encoder")
+    (plain,) = vectors(app.answer(PATH, {"input": "hi"}))
+    (packed,) = vectors(app.answer(PATH, {"input": "hi", "encoding_format": "base64"}))
+    found = torch.frombuffer(bytearray(base64.b64decode(packed)), dtype=torch.float32)  # this machine's order
+    assert found.tolist() == pytest.approx(plain, abs=1e-7)
+    assert base64.b64decode(packed)[:4] == torch.tensor(plain[0]).numpy().astype("<f4").tobytes()
+
+
+def test_dimensions_cut_and_normalise(served: Fixture) -> None:
+    app = served("encoder")
+    (whole,) = vectors(app.answer(PATH, {"input": "hi"}))
+    (cut,) = vectors(app.answer(PATH, {"input": "hi", "dimensions": 8}))
+    length = math.sqrt(sum(one * one for one in whole[:8]))
+    assert cut == pytest.approx([one / length for one in whole[:8]], abs=1e-6)
+    (same,) = vectors(app.answer(PATH, {"input": "hi", "dimensions": len(whole)}))
+    assert same == pytest.approx(whole, abs=1e-7)
+    assert app.refusal(PATH, {"input": "hi", "dimensions": len(whole) + 1})["param"] == "dimensions"
+    assert app.refusal(PATH, {"input": "hi", "dimensions": 0})["param"] == "dimensions"
+
+
+@pytest.mark.parametrize("given", ["", [], [""], ["hi", ""], [[]], [[5], []]])
+def test_nothing_to_embed(given: Any, served: Fixture) -> None:
+    assert "empty" in served("encoder").refusal(PATH, {"input": given})["message"]
+
+
+@pytest.mark.parametrize("given", [None, 5, {"text": "hi"}, ["hi", 5], [5, "hi"], [[5], 5], [-1], [True]])
+def test_what_is_no_input(given: Any, served: Fixture) -> None:
+    served("encoder").refusal(PATH, {"input": given})
+
+
+def test_a_long_text_is_named(served: Fixture) -> None:
+    app = served("encoder")
+    error = app.refusal(PATH, {"input": ["hi", "panda " * 60]})
+    assert error["message"].startswith("input[1]: The input (62 tokens) is longer than the model's context length (40")
+    assert app.refusal(PATH, {"input": "panda " * 60})["message"].startswith("The input (62 tokens)")
+    assert app.refusal(PATH, {"input": [5, 10**6]})["message"].startswith("a token id in prompt")
+    assert app.is_whole()
+
+
+def test_the_number_of_texts_is_bounded(served: Fixture) -> None:
+    app = served("encoder", max_sequences_per_request=3)
+    assert len(vectors(app.answer(PATH, {"input": ["hi"] * 3}))) == 3
+    assert "input has 4 entries; the most is 3" in app.refusal(PATH, {"input": ["hi"] * 4})["message"]
+
+
+def test_unknown_format(served: Fixture) -> None:
+    assert served("encoder").refusal(PATH, {"input": "hi", "encoding_format": "int8"})["param"] == "encoding_format"
+
+
+def test_without_a_tokenizer(served: Fixture, tiny: Fixture) -> None:
+    app = served("encoder", skip_tokenizer_init=True)
+    assert "--skip-tokenizer-init" in app.refusal(PATH, {"input": "hi"})["message"]
+    (found,) = vectors(app.answer(PATH, {"input": tiny("encoder").tokens("hi")}))
+    assert found == pytest.approx(vectors(served("encoder").answer(PATH, {"input": "hi"}))[0], abs=1e-6)
+
+
+def test_another_servers_model_is_refused(served: Fixture) -> None:
+    app = served("encoder", strict_model_name=True)
+    assert app.refusal(PATH, {"model": "other", "input": "hi"}, 404)["code"] == "model_not_found"
+
+
+def test_a_generating_server_says_what_to_do(app: Any) -> None:
+    for path, body in ((PATH, {"input": "hi"}), ("/encode", {"text": "hi"}), ("/classify", {"text": "hi"})):
+        message = app.refusal(path, body)["message"]
+        assert message == (
+            "This model does not appear to be an embedding model by default. "
+            "Please add `--is-embedding` when launching the server or try another model."
+        )
+
+
+def test_an_embedding_server_does_not_generate(served: Fixture) -> None:
+    app = served("decoder")
+    assert app.get("/get_model_info").json()["is_generation"] is False
+    assert app.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}).status_code == 404
+    assert app.get("/health_generate").status_code == 200
+    assert "this model cannot classify; it can: embed" in app.refusal("/v1/classify", {"input": "hi"})["message"]
+    assert "this model cannot rerank" in app.refusal("/v1/rerank", {"query": "hi", "documents": ["hi"]})["message"]
+
+
+@pytest.mark.parametrize("name", ["encoder", "decoder", "reward", "xlm-reranker"])
+def test_probes(name: str, served: Fixture) -> None:
+    from sglang_plug_api.server import _warm_up
+
+    app = served(name)
+    app.run(_warm_up(app.engine))
+    assert app.get("/health_generate").status_code == 200
+    assert app.is_whole()

@@ -1,0 +1,122 @@
+"""``/v1/rerank``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+Fixture = Callable[..., Any]
+QUERY = "what is panda?"
+DOCUMENTS = ["hi", "The giant panda lives in China.", "once upon a time", "bad"]
+CROSS = ["bert-reranker", "xlm-reranker"]
+
+
+@pytest.mark.parametrize("name", CROSS)
+def test_as_in_the_documents(name: str, served: Fixture, tiny: Fixture) -> None:
+    app, model = served(name), tiny(name)
+    found = app.answer("/v1/rerank", {"model": "any/name", "query": QUERY, "documents": DOCUMENTS})
+    assert sorted(one["index"] for one in found) == [0, 1, 2, 3]
+    scores = [one["score"] for one in found]
+    assert scores == sorted(scores, reverse=True) and len(set(scores)) == 4
+    for one in found:
+        document = DOCUMENTS[one["index"]]
+        assert one["document"] == document
+        assert one["score"] == pytest.approx(model.logits(QUERY, document)[0], abs=1e-5)
+        assert one["meta_info"]["prompt_tokens"] == len(model.tokens(QUERY, document))
+    assert app.is_whole()
+
+
+def test_the_two_texts_of_a_pair_are_told_apart(tiny: Fixture) -> None:
+    """Otherwise the test above could not see token types."""
+    model = tiny("bert-reranker")
+    tokens = torch.tensor([model.tokens(QUERY, DOCUMENTS[1])])
+    with torch.inference_mode():
+        without = model.model(input_ids=tokens).logits[0, 0].item()
+    assert abs(without - model.logits(QUERY, DOCUMENTS[1])[0]) > 1e-3
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
+def test_jinas_form(path: str, served: Fixture, tiny: Fixture) -> None:
+    app, model = served("xlm-reranker"), tiny("xlm-reranker")
+    body = {"model": "m", "query": QUERY, "documents": [{"text": one} for one in DOCUMENTS], "top_n": 2}
+    answer = app.answer(f"{path}?format=jina", body)
+    best = sorted(range(4), key=lambda index: -model.logits(QUERY, DOCUMENTS[index])[0])[:2]
+    assert [one["index"] for one in answer["results"]] == best
+    for one in answer["results"]:
+        assert one["document"] == {"text": DOCUMENTS[one["index"]]}
+        score = torch.tensor(model.logits(QUERY, DOCUMENTS[one["index"]])[0]).sigmoid().item()
+        assert one["relevance_score"] == pytest.approx(score, abs=1e-5)
+    assert answer["model"] == "m" and answer["id"].startswith("rerank-")
+    assert answer["usage"]["prompt_tokens"] == sum(len(model.tokens(QUERY, one)) for one in DOCUMENTS)
+    assert app.refusal(f"{path}?format=cohere", body)["param"] == "format"
+
+
+def test_documents_can_be_left_out(served: Fixture) -> None:
+    app = served("xlm-reranker")
+    body = {"query": QUERY, "documents": DOCUMENTS, "return_documents": False, "top_n": 100}
+    assert [set(one) for one in app.answer("/v1/rerank", body)] == [{"score", "index", "meta_info"}] * 4
+    assert [set(one) for one in app.answer("/v1/rerank?format=jina", body)["results"]] == [
+        {"index", "relevance_score"}
+    ] * 4
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"query": ""},
+        {"query": "  "},
+        {"documents": []},
+        {"documents": ["hi", ""]},
+        {"documents": [5]},
+        {"documents": "hi"},
+        {"top_n": 0},
+        {"instruct": "find bears"},
+        {"documents": ["hi", "panda " * 60]},
+    ],
+)
+def test_refusals(wrong: dict[str, Any], served: Fixture) -> None:
+    app = served("xlm-reranker")
+    app.refusal("/v1/rerank", {"query": QUERY, "documents": DOCUMENTS, **wrong})
+    assert app.is_whole()
+
+
+def test_a_long_document_is_named(served: Fixture) -> None:
+    body = {"query": QUERY, "documents": ["hi", "panda " * 60]}
+    assert served("xlm-reranker").refusal("/v1/rerank", body)["message"].startswith("documents[1]: The input (")
+
+
+def test_several_labels_cannot_sort(served: Fixture) -> None:
+    body = {"query": QUERY, "documents": DOCUMENTS}
+    assert "3 scores" in served("labels").refusal("/v1/rerank", body)["message"]
+
+
+def test_a_chat_model_is_asked(served: Fixture, tiny: Fixture) -> None:
+    """Its scores are the share of "yes" among the two answers, in the prompt that the template makes."""
+    app, model = served("decoder", is_embedding=False), tiny("decoder")
+    documents = ["hi", "the giant panda"]
+    found = app.answer("/v1/rerank", {"query": "panda", "documents": documents, "instruct": "good"})
+    yes, no = model.tokens("yes")[0], model.tokens("no")[0]
+    for one in found:
+        system = (
+            "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
+            'Note that the answer can only be "yes" or "no".'
+        )
+        user = f"<Instruct>: good\n<Query>: panda\n<Document>: {documents[one['index']]}"
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        prompt = model.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        with torch.inference_mode():
+            logits = model.model(input_ids=torch.tensor([model.tokens(prompt)])).logits[0, -1]
+        assert one["score"] == pytest.approx((logits[yes] - logits[no]).sigmoid().item(), abs=1e-5)
+        assert one["meta_info"]["prompt_tokens"] == len(model.tokens(prompt))
+    answer = app.answer("/v1/rerank?format=jina", {"query": "panda", "documents": documents, "instruct": "good"})
+    assert [one["relevance_score"] for one in answer["results"]] == pytest.approx([one["score"] for one in found])
+
+
+def test_a_model_without_the_answers_is_not_asked(app: Any) -> None:
+    tokenizer = app.engine.tokenizer
+    assert len(tokenizer.encode("yes", special=False)) != 1 or len(tokenizer.encode("no", special=False)) != 1
+    message = app.refusal("/v1/rerank", {"query": QUERY, "documents": DOCUMENTS})["message"]
+    assert message.startswith("This model does not appear to be an embedding model by default.")

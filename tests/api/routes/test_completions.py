@@ -1,0 +1,35 @@
+"""``/v1/completions``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+PATH = "/v1/completions"
+FRANCE = {"prompt": "The capital of France is", "temperature": 0, "max_tokens": 4}
+
+
+def test_answer(app: Any) -> None:
+    found = app.answer(PATH, {**FRANCE, "logprobs": 1, "echo": True})
+    (choice,) = found["choices"]
+    assert choice["text"].startswith("The capital of France is Paris")
+    assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
+    assert choice["logprobs"]["text_offset"][:2] == [0, 3]
+    assert (found["object"], found["usage"]["prompt_tokens"]) == ("text_completion", 5)
+
+
+def test_stream_of_two_prompts(app: Any) -> None:
+    whole = app.answer(PATH, {**FRANCE, "prompt": ["one", "two"], "echo": True})["choices"]
+    response = app.post(PATH, {**FRANCE, "prompt": ["one", "two"], "echo": True, "stream": True})
+    texts = ["", ""]
+    for event in response.text.split("\n\n")[:-2]:
+        (choice,) = json.loads(event.removeprefix("data: "))["choices"]
+        texts[choice["index"]] += choice["text"]
+    assert texts == [choice["text"] for choice in whole]
+    assert [text[:3] for text in texts] == ["one", "two"]
+
+
+def test_refusals(app: Any) -> None:
+    assert app.refusal(PATH, {**FRANCE, "prompt": ""})["message"].endswith("Prompt cannot be empty")
+    assert app.refusal(PATH, {**FRANCE, "regex": "a"})["param"] == "regex"
+    assert app.is_whole()

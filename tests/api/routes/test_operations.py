@@ -1,0 +1,57 @@
+"""Routes for those who run the server: health, information, models, metrics, the cache, the document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize("path", ["/health", "/ping", "/health_generate"])
+def test_health(app: Any, path: str) -> None:
+    response = app.get(path)
+    assert (response.status_code, response.content) == (200, b"")
+    assert app.is_whole()
+
+
+def test_models(app: Any) -> None:
+    listed = app.get("/v1/models").json()
+    assert listed["object"] == "list"
+    (card,) = listed["data"]
+    assert app.get(f"/v1/models/{card['id']}").json() == card
+    assert app.get("/v1/models/a/b").status_code == 404
+
+
+def test_model_info_extends_the_old_keys(app: Any) -> None:
+    old, new = app.get("/get_model_info").json(), app.get("/model_info").json()
+    assert len(old) == 9
+    assert old.items() < new.items()
+
+
+def test_server_info_hides_keys(apps: Any) -> None:
+    app = apps(admin_api_key="hidden-key")
+    info = app.get("/server_info")
+    assert "hidden-key" not in info.text
+    assert info.json()["admin_api_key"] == "********"
+    assert info.json()["plugins"] == app.get("/plugins").json() == app.engine.plugins
+
+
+def test_metrics(app: Any) -> None:
+    response = app.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=")
+    assert "\nsglang:num_requests_total{" in response.text
+
+
+def test_flush_cache(app: Any) -> None:
+    app.answer("/generate", {"text": "something to remember"})
+    for call in (app.get, app.post):
+        response = call("/flush_cache")
+        assert (response.status_code, response.text.startswith("Cache flushed.\nPlease check")) == (200, True)
+    assert app.run(app.client.get("/server_info")).json()["slots"]["cached"] == 0
+
+
+def test_document(app: Any) -> None:
+    document = app.get("/openapi.json").json()
+    assert document["info"]["title"] == "sglang-plug"
+    assert "put" in document["paths"]["/generate"]
+    assert "/openapi.json" in app.get("/docs").text

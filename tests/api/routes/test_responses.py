@@ -1,0 +1,364 @@
+"""``/v1/responses``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+FRANCE = "What is the capital of France?"
+PARIS = "The capital of France is Paris."
+GREEDY = {"temperature": 0}
+LONG: dict[str, Any] = {"max_output_tokens": 3000, "ignore_eos": True}
+ORDER = [
+    "response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
+    "response.output_text.delta", "response.output_text.done", "response.content_part.done",
+    "response.output_item.done", "response.completed",
+]  # fmt: skip
+
+
+def create(app: Any, input: Any = FRANCE, **more: Any) -> dict[str, Any]:
+    return app.answer("/v1/responses", {"model": "m", "input": input, **GREEDY, **more})
+
+
+def text_of(response: dict[str, Any]) -> str:
+    (item,) = response["output"]
+    (part,) = item["content"]
+    return part["text"]
+
+
+def parsed(stream: str) -> list[dict[str, Any]]:
+    """The events of a stream, with names and numbers checked."""
+    *blocks, last = stream.split("\n\n")
+    assert last == ""
+    found = []
+    for number, block in enumerate(blocks):
+        name, data = block.split("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert (name, event["sequence_number"]) == (f"event: {event['type']}", number)
+        found.append(event)
+    return found
+
+
+def stream(app: Any, input: Any = FRANCE, **more: Any) -> list[dict[str, Any]]:
+    answer = app.post("/v1/responses", {"model": "m", "input": input, "stream": True, **GREEDY, **more})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    return parsed(answer.text)
+
+
+def test_a_text(app: Any) -> None:
+    response = create(app, metadata={"a": "b"}, user="u", max_output_tokens=40)
+    assert text_of(response) == PARIS
+    assert (response["object"], response["status"], response["model"]) == ("response", "completed", "m")
+    assert response["id"].startswith("resp_") and response["output"][0]["id"].startswith("msg_")
+    assert response["output"][0]["status"] == "completed"
+    assert response["created_at"] <= response["completed_at"]
+    assert (response["metadata"], response["user"], response["max_output_tokens"]) == ({"a": "b"}, "u", 40)
+    assert (response["temperature"], response["store"], response["error"]) == (0, True, None)
+    usage = response["usage"]
+    chat = app.answer("/v1/chat/completions", {"messages": [{"role": "user", "content": FRANCE}], "temperature": 0})
+    assert usage["input_tokens"] == chat["usage"]["prompt_tokens"]
+    assert usage["output_tokens"] == chat["usage"]["completion_tokens"]
+    assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+    assert app.is_whole()
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"role": "user", "content": FRANCE},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": FRANCE}]},
+    ],
+)
+def test_items_are_messages(app: Any, item: dict[str, Any]) -> None:
+    plain, response = create(app), create(app, [item])
+    assert (text_of(response), response["usage"]) == (PARIS, plain["usage"])
+
+
+def test_a_conversation_in_the_input(app: Any) -> None:
+    """What an earlier answer put out can be sent back as it came."""
+    first = create(app)
+    turns = [{"role": "user", "content": FRANCE}, *first["output"], {"role": "user", "content": "And of Japan?"}]
+    messages = [{"role": "user", "content": FRANCE}, {"role": "assistant", "content": PARIS}, turns[-1]]
+    chat = app.answer("/v1/chat/completions", {"messages": messages, "temperature": 0})
+    response = create(app, turns)
+    assert response["usage"]["input_tokens"] == chat["usage"]["prompt_tokens"]
+    assert text_of(response) == chat["choices"][0]["message"]["content"]
+
+
+def test_instructions_are_the_system_message(app: Any) -> None:
+    system = [{"role": "system", "content": "Be brief.\n\nBe kind."}, {"role": "user", "content": FRANCE}]
+    count = app.answer("/tokenize", {"messages": system})["count"]
+    items = [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": FRANCE}]
+    response = create(app, items, instructions="Be brief.")
+    assert (response["usage"]["input_tokens"], response["instructions"]) == (count, "Be brief.")
+
+
+def test_the_token_limit(app: Any) -> None:
+    response = create(app, max_output_tokens=2)
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert (response["usage"]["output_tokens"], response["output"][0]["status"]) == (2, "incomplete")
+    assert response["completed_at"] is None
+    assert PARIS.startswith(text_of(response))
+
+
+def test_native_sampling_parameters(app: Any) -> None:
+    assert text_of(create(app, stop="France")) == "The capital of "
+    story = {"temperature": 1, "max_output_tokens": 12}
+    first, again, other = (text_of(create(app, "Tell me a story.", **story, seed=seed)) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_a_stream(app: Any) -> None:
+    events = stream(app, max_output_tokens=40)
+    kinds = [event["type"] for event in events]
+    assert [kind for index, kind in enumerate(kinds) if index == 0 or kind != kinds[index - 1]] == ORDER
+    assert kinds.count("response.output_text.delta") > 1
+    created, _, added, part, *_ = events
+    assert (created["response"]["status"], created["response"]["output"]) == ("in_progress", [])
+    assert created["response"]["usage"] is None
+    assert (added["item"]["status"], added["item"]["content"]) == ("in_progress", [])
+    assert part["part"]["text"] == ""
+    assert "".join(event["delta"] for event in events if event["type"].endswith(".delta")) == PARIS
+    assert events[-4]["text"] == events[-3]["part"]["text"] == PARIS
+    final = events[-1]["response"]
+    assert final["id"] == created["response"]["id"]
+    assert final["output"] == [events[-2]["item"]]
+    assert {event["item_id"] for event in events if "item_id" in event} == {final["output"][0]["id"]}
+    whole = create(app, max_output_tokens=40)
+    own = {"id", "created_at", "completed_at", "output"}
+    assert {key: final[key] for key in final if key not in own} == {key: whole[key] for key in whole if key not in own}
+    assert app.get(f"/v1/responses/{final['id']}").json() == final
+
+
+def test_a_stream_that_reaches_the_limit(app: Any) -> None:
+    final = stream(app, max_output_tokens=2)[-1]
+    assert (final["type"], final["response"]["status"]) == ("response.incomplete", "incomplete")
+
+
+def test_the_next_turn(app: Any) -> None:
+    first = create(app, instructions="Answer.")
+    second = create(app, "And of Japan?", previous_response_id=first["id"])
+    third = stream(app, "And of Italy?", previous_response_id=second["id"])[-1]["response"]
+    turns = [FRANCE, text_of(first), "And of Japan?", text_of(second), "And of Italy?"]
+    roles = ["user", "assistant"] * 3
+    messages = [{"role": role, "content": text} for role, text in zip(roles, turns, strict=False)]
+    for response, count in ((second, 3), (third, 5)):
+        wanted = app.answer("/tokenize", {"messages": messages[:count]})["count"]
+        assert response["usage"]["input_tokens"] == wanted, "instructions are not carried over"
+    assert third["previous_response_id"] == second["id"]
+
+
+def test_two_branches_from_one_response(app: Any) -> None:
+    root = create(app)
+    one, two = (create(app, text, previous_response_id=root["id"]) for text in ("And of Japan?", "And of Italy?"))
+    assert one["usage"]["input_tokens"] == two["usage"]["input_tokens"]
+    assert text_of(one) != text_of(two)
+
+
+def test_retrieve_and_delete(app: Any) -> None:
+    response = create(app)
+    path = f"/v1/responses/{response['id']}"
+    assert app.get(path).json() == response
+    assert app.post(f"{path}/cancel").json() == response, "of one that has ended nothing changes"
+    deleted = app.run(app.client.delete(path))
+    assert deleted.json() == {"id": response["id"], "object": "response", "deleted": True}
+    for gone in (app.get(path), app.post(f"{path}/cancel"), app.run(app.client.delete(path))):
+        assert (gone.status_code, gone.json()["error"]["code"]) == (404, "response_not_found")
+    assert app.refusal("/v1/responses", {"input": "x", "previous_response_id": response["id"]})["code"] == (
+        "previous_response_not_found"
+    )
+
+
+def test_not_stored(app: Any) -> None:
+    response = create(app, store=False)
+    assert response["store"] is False
+    assert app.get(f"/v1/responses/{response['id']}").status_code == 404
+
+
+def test_the_least_recently_used_is_forgotten(apps: Callable[..., Any]) -> None:
+    app = apps(max_stored_responses=2)
+    first, second = create(app)["id"], create(app)["id"]
+    app.get(f"/v1/responses/{first}")
+    third = create(app)["id"]
+    statuses = [app.get(f"/v1/responses/{one}").status_code for one in (first, second, third)]
+    assert statuses == [200, 404, 200]
+
+
+def test_nothing_is_stored_if_the_operator_says_so(apps: Callable[..., Any]) -> None:
+    app = apps(max_stored_responses=0)
+    response = create(app)
+    assert response["store"] is False
+    assert app.get(f"/v1/responses/{response['id']}").status_code == 404
+
+
+async def running_response(app: Any, **more: Any) -> tuple[str, Any]:
+    """The id of a response that is being made, and its stream."""
+    streaming = app.begin("/v1/responses", {"input": "Tell me a story.", "stream": True, **LONG, **more})
+    received = await streaming.until("response.output_text.delta")
+    created = json.loads(received.split(b"\n\n")[0].split(b"data: ")[1])
+    return created["response"]["id"], streaming
+
+
+def test_cancel(app: Any) -> None:
+    async def work() -> Any:
+        id, streaming = await running_response(app)
+        seen = (await app.client.get(f"/v1/responses/{id}")).json()
+        early = await app.client.post("/v1/responses", json={"input": "x", "previous_response_id": id})
+        cancelled = (await app.client.post(f"/v1/responses/{id}/cancel")).json()
+        return seen, early, cancelled, await streaming.end()
+
+    seen, early, cancelled, received = app.run(work())
+    final = parsed(received.decode())[-1]
+    assert (seen["status"], seen["usage"], seen["output"][0]["status"]) == ("in_progress", None, "in_progress")
+    assert early.status_code == 400 and "still being made" in early.json()["error"]["message"]
+    assert cancelled["status"] == "cancelled"
+    assert (final["type"], final["response"]["status"]) == ("response.incomplete", "cancelled")
+    assert 0 < final["response"]["usage"]["output_tokens"] < 3000
+    assert app.get(f"/v1/responses/{final['response']['id']}").json() == final["response"]
+    assert app.is_whole()
+
+
+@pytest.mark.parametrize("store", [False, True])
+def test_a_client_that_leaves(app: Any, store: bool) -> None:
+    async def work() -> Any:
+        id, streaming = await running_response(app, store=store)
+        await streaming.leave()
+        return await app.client.get(f"/v1/responses/{id}")
+
+    answer = app.run(work())
+    assert app.is_whole()
+    assert answer.status_code == (200 if store else 404)
+    if store:
+        response = answer.json()
+        assert response["status"] == "cancelled"
+        assert text_of(response)
+
+
+def test_delete_while_it_is_made(app: Any) -> None:
+    async def work() -> Any:
+        id, streaming = await running_response(app)
+        deleted = await app.client.delete(f"/v1/responses/{id}")
+        received = await streaming.end()
+        return deleted, received.decode(), await app.client.get(f"/v1/responses/{id}")
+
+    deleted, received, gone = app.run(work())
+    assert (deleted.status_code, gone.status_code) == (200, 404)
+    assert parsed(received)[-1]["response"]["status"] == "cancelled"
+
+
+def test_abort_request_cancels(app: Any) -> None:
+    async def work() -> Any:
+        id, streaming = await running_response(app)
+        await app.client.post("/abort_request", json={"rid": id})
+        return await streaming.end()
+
+    assert parsed(app.run(work()).decode())[-1]["response"]["status"] == "cancelled"
+
+
+def test_truncation(apps: Callable[..., Any]) -> None:
+    app = apps(context_length=128)
+    turns = []
+    for number in range(12):
+        turns += [{"role": "user", "content": f"Question {number}?"}, {"role": "assistant", "content": "An answer."}]
+    turns.append({"role": "user", "content": FRANCE})
+    body = {"input": turns, "instructions": "Be brief.", "max_output_tokens": 20}
+    assert "context length" in app.refusal("/v1/responses", body)["message"]
+    response = app.answer("/v1/responses", {**body, "truncation": "auto"})
+    system = {"role": "system", "content": "Be brief."}
+    counts = [app.answer("/tokenize", {"messages": [system, *turns[start:]]})["count"] for start in range(0, 25, 2)]
+    assert response["usage"]["input_tokens"] == next(count for count in counts if count + 20 <= 128)
+    short = app.answer("/v1/responses", {"input": FRANCE, "truncation": "auto"})
+    assert short["usage"]["input_tokens"] == app.answer("/tokenize", {"messages": turns[-1:]})["count"]
+    endless = {"input": "very " * 500, "truncation": "auto"}
+    assert "longer than" in app.refusal("/v1/responses", endless)["message"]
+
+
+REFUSALS: list[tuple[dict[str, Any], str, str | None]] = [
+    ({"input": ""}, "input cannot be empty", "input"),
+    ({"input": []}, "input cannot be empty", "input"),
+    ({"input": None}, "valid array", "input"),
+    ({"input": 3}, "valid array", "input"),
+    ({"input": [3]}, "an object", "input.0"),
+    ({"input": [{"role": "user"}]}, "content", "input.0.content"),
+    ({"input": [{"role": "nobody", "content": "x"}]}, "role", "input.0.role"),
+    ({"input": [{"type": "function_call", "call_id": "x"}]}, "'function_call'", "input.0"),
+    ({"input": [{"type": "item_reference", "id": "x"}]}, "'item_reference'", "input.0"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "'input_image'", "input.0.content"),
+    ({"input": [{"role": "user", "content": [{"type": "input_text", "text": 3}]}]}, "text", "input.0.content"),
+    ({"max_output_tokens": 0}, "greater than", "max_output_tokens"),
+    ({"max_output_tokens": 10**9}, "maximum context length", "max_output_tokens"),
+    ({"temperature": -1}, "temperature", "temperature"),
+    ({"top_p": 2}, "top_p", "top_p"),
+    ({"stop": [""]}, "stop", "stop"),
+    ({"background": True}, "background", "background"),
+    ({"tools": [{"type": "function", "name": "f"}]}, "tools", "tools"),
+    ({"tool_choice": "required"}, "Tools cannot be empty", "tool_choice"),
+    ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "json_schema", "text.format"),
+    ({"reasoning": {"effort": "high"}}, "reasoning", "reasoning"),
+    ({"top_logprobs": 3}, "top_logprobs", "top_logprobs"),
+    ({"include": ["file_search_call.results"]}, "file_search_call", None),
+    ({"truncation": "middle"}, "truncation", "truncation"),
+    ({"metadata": {str(number): "x" for number in range(17)}}, "at most 16", "metadata"),
+    ({"metadata": {"a": "x" * 513}}, "512", "metadata"),
+    ({"metadata": {"a": 1}}, "metadata", "metadata.a"),
+    ({"previous_response_id": "resp_unknown"}, "not found", "previous_response_id"),
+    ({"messages": [{"role": "user", "content": "x"}]}, "use input", None),
+    ({"max_tokens": 3}, "use max_output_tokens", None),
+    ({"n": 2}, "one response", None),
+]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(("change", "text", "param"), REFUSALS, ids=lambda value: str(value)[:40])
+def test_refusals(app: Any, change: dict[str, Any], text: str, param: str | None, streams: bool) -> None:
+    error = app.refusal("/v1/responses", {"input": FRANCE, "stream": streams, **change})
+    assert text in error["message"]
+    assert error["param"] == param
+
+
+def test_stream_options_need_a_stream(app: Any) -> None:
+    options = {"stream_options": {"include_obfuscation": False}}
+    assert "stream_options" in app.refusal("/v1/responses", {"input": FRANCE, **options})["message"]
+    assert stream(app, **options)[-1]["response"]["status"] == "completed"
+
+
+def test_fields_that_change_nothing_pass(app: Any) -> None:
+    harmless = {
+        "tools": [], "tool_choice": "auto", "reasoning": {"effort": None}, "text": {"format": {"type": "text"}},
+        "background": False, "include": ["reasoning.encrypted_content"], "parallel_tool_calls": True,
+        "service_tier": "auto", "prompt_cache_key": "k", "safety_identifier": "s", "truncation": None,
+        "top_logprobs": 0, "store": None, "metadata": None,
+    }  # fmt: skip
+    response = create(app, **harmless)
+    assert (text_of(response), response["metadata"], response["truncation"]) == (PARIS, {}, "disabled")
+
+
+def test_a_remembered_response_cannot_be_streamed_again(app: Any) -> None:
+    id = create(app)["id"]
+    assert app.get(f"/v1/responses/{id}?stream=true").status_code == 400
+    assert app.get(f"/v1/responses/{id}?stream=false").status_code == 200
+
+
+def test_an_engine_that_fails_in_the_middle(apps: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    app = apps(max_stored_responses=3)
+    submit = app.engine.client.submit
+
+    async def failing(request: Any) -> Any:
+        async for output in submit(request):
+            yield output
+            raise RuntimeError("secret")
+
+    monkeypatch.setattr(app.engine.client, "submit", failing)
+    events = stream(app)
+    monkeypatch.undo()
+    assert (events[-1]["type"], events[-1]["response"]["status"]) == ("response.failed", "failed")
+    assert events[-1]["response"]["error"]["code"] == "server_error"
+    assert "secret" not in json.dumps(events)
+    id = events[-1]["response"]["id"]
+    assert app.get(f"/v1/responses/{id}").json() == events[-1]["response"]
+    assert "failed" in app.refusal("/v1/responses", {"input": "x", "previous_response_id": id})["message"]
+    assert app.is_whole()

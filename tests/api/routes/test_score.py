@@ -1,0 +1,106 @@
+"""``/v1/score``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+QUERY = "The capital of"
+ITEMS = [" France is", " Japan is", " Italy is"]
+CITIES = [" Paris", " Tokyo", " Rome"]
+
+
+@pytest.fixture(scope="module")
+def labels(app: Any) -> list[int]:
+    """First tokens of the cities' names."""
+    return [app.engine.tokenizer.encode(city, special=False)[0] for city in CITIES]
+
+
+def scores(app: Any, labels: list[int], **more: Any) -> list[list[float]]:
+    body = {"model": "m", "query": QUERY, "items": ITEMS, "label_token_ids": labels, **more}
+    return app.answer("/v1/score", body)["scores"]
+
+
+def test_the_right_label_is_the_likeliest(app: Any, labels: list[int]) -> None:
+    assert len(set(labels)) == 3
+    rows = scores(app, labels)
+    assert [row.index(max(row)) for row in rows] == [0, 1, 2]
+    assert all(0 <= one <= 1 for row in rows for one in row)
+
+
+def test_scores_are_the_next_tokens_probabilities(app: Any, labels: list[int]) -> None:
+    for item, row in zip(ITEMS, scores(app, labels), strict=True):
+        params = {"max_new_tokens": 1, "temperature": 0}
+        body = {"text": QUERY + item, "sampling_params": params, "return_logprob": True, "token_ids_logprob": labels}
+        (found,) = app.answer("/generate", body)["meta_info"]["output_token_ids_logprobs"]
+        assert row == pytest.approx([math.exp(logprob) for logprob, _, _ in found], rel=1e-4)
+
+
+def test_softmax_is_among_the_labels(app: Any, labels: list[int]) -> None:
+    plain, shares = scores(app, labels), scores(app, labels, apply_softmax=True)
+    for row, share in zip(plain, shares, strict=True):
+        assert sum(share) == pytest.approx(1)
+        assert share == pytest.approx([one / sum(row) for one in row], rel=1e-4)
+
+
+def test_items_first(app: Any, labels: list[int]) -> None:
+    swapped = app.answer(
+        "/v1/score", {"query": ITEMS[0], "items": [QUERY], "label_token_ids": labels, "item_first": True}
+    )["scores"]
+    assert swapped[0] == pytest.approx(scores(app, labels)[0], rel=1e-4)
+
+
+def test_token_ids(app: Any, labels: list[int]) -> None:
+    tokenizer = app.engine.tokenizer
+    query = tokenizer.encode(QUERY)
+    items = [tokenizer.encode(item, special=False) for item in ITEMS]
+    assert query + items[0] == tokenizer.encode(QUERY + ITEMS[0])
+    by_ids = scores(app, labels, query=query, items=items)
+    assert by_ids == [pytest.approx(row, rel=1e-4) for row in scores(app, labels)]
+
+
+def test_the_answers_shape(app: Any, labels: list[int]) -> None:
+    body = {"model": "m", "query": QUERY, "items": ITEMS[0], "label_token_ids": labels}
+    answer = app.answer("/v1/score", body)
+    count = len(app.engine.tokenizer.encode(QUERY + ITEMS[0]))
+    assert set(answer) == {"scores", "object", "model", "usage"}
+    assert (answer["object"], answer["model"], len(answer["scores"])) == ("scoring", "m", 1)
+    assert answer["usage"] == {"prompt_tokens": count, "completion_tokens": 0, "total_tokens": count}
+    assert app.is_whole()
+
+
+def test_the_operators_sampling_does_not_change_scores(app: Any, apps: Callable[..., Any], labels: list[int]) -> None:
+    params = '{"min_new_tokens": 5, "temperature": 2.0, "logit_bias": {"5": 50}}'
+    assert scores(apps(preferred_sampling_params=params), labels) == [
+        pytest.approx(row, rel=1e-4) for row in scores(app, labels)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"items": []}, "items"),
+        ({"items": ""}, "items"),
+        ({"items": [[1]]}, "both be text"),
+        ({"query": [1]}, "both be text"),
+        ({"query": None}, "query"),
+        ({"label_token_ids": []}, "label_token_ids"),
+        ({"label_token_ids": None}, "label_token_ids"),
+        ({"label_token_ids": [-1]}, "label_token_ids"),
+        ({"label_token_ids": [10**9]}, "label token id 1000000000"),
+        ({"label_token_ids": [1] * 1025}, "label_token_ids"),
+        ({"items": ["x"] * 1025}, "1025 sequences"),
+        ({"items": ["x " * 5000]}, "longer than"),
+        ({"query": [], "items": [[]]}, "no tokens"),
+        ({"query": [10**9], "items": [[1]]}, "vocabulary"),
+        ({"temperature": 0.5}, "temperature"),
+        ({"return_token_logprobs": True}, "return_token_logprobs"),
+        ({"apply_softmax": "perhaps"}, "apply_softmax"),
+    ],
+)
+def test_refusals(app: Any, labels: list[int], change: dict[str, Any], text: str) -> None:
+    body = {"query": QUERY, "items": ITEMS, "label_token_ids": labels, **change}
+    assert text in app.refusal("/v1/score", body)["message"]

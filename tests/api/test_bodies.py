@@ -1,0 +1,93 @@
+"""Reading bodies: content types, emptiness, JSON, the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi import APIRouter, FastAPI, Request, Response
+from pydantic import BaseModel
+
+from sglang_plug_api.bodies import read_body, takes
+from sglang_plug_api.errors import ApiError
+
+
+class Body(BaseModel):
+    count: int
+    nested: Any = None
+
+
+def request_of(raw: bytes, leaves: bool = False, **headers: str) -> Request:
+    messages: Iterator[dict[str, Any]] = iter(
+        [{"type": "http.request", "body": raw[:5], "more_body": True}]
+        + ([{"type": "http.disconnect"}] if leaves else [{"type": "http.request", "body": raw[5:], "more_body": False}])
+    )
+
+    async def receive() -> dict[str, Any]:
+        return next(messages)
+
+    found = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return Request({"type": "http", "method": "POST", "headers": found}, receive)
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/json", "Application/JSON; charset=utf-8", "text/json", "application/vnd.x+json", ""]
+)
+async def test_json_by_any_name(kind: str) -> None:
+    assert (await read_body(request_of(b'{"count": 3}', content_type=kind), Body)).count == 3
+    assert (await read_body(request_of(b'{"count": 3}'), Body)).count == 3
+
+
+FORM = "application/x-www-form-urlencoded"
+
+
+async def test_what_curl_sends_is_read_but_not_from_a_browser() -> None:
+    assert (await read_body(request_of(b'{"count": 3}', content_type=FORM), Body)).count == 3
+    for header in ("origin", "sec_fetch_site"):
+        with pytest.raises(ApiError) as caught:
+            await read_body(request_of(b'{"count": 3}', content_type=FORM, **{header: "x"}), Body)
+        assert caught.value.status == 415
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data; boundary=x", "application/xml", "json"])
+async def test_other_types_are_refused(kind: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        await read_body(request_of(b'{"count": 3}', content_type=kind), Body)
+    assert (caught.value.status, kind.partition(";")[0] in caught.value.message) == (415, True)
+
+
+@pytest.mark.parametrize("raw", [b"", b"  \n", b"{", b"\xff", b"[1]", b'{"count": NaN}', b'{"nested":' * 5000])
+async def test_what_is_no_such_object_is_refused(raw: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        await read_body(request_of(raw), Body)
+    assert caught.value.status == 400
+    assert len(caught.value.message) < 500
+
+
+async def test_a_wrong_field_is_named() -> None:
+    with pytest.raises(ApiError) as caught:
+        await read_body(request_of(b'{"count": "many"}'), Body)
+    assert caught.value.param == "count"
+
+
+async def test_a_client_that_leaves_while_sending() -> None:
+    with pytest.raises(ApiError) as caught:
+        await read_body(request_of(b'{"count": 3}', leaves=True), Body)
+    assert caught.value.status == 499
+
+
+def test_takes_registers_the_model_for_the_document() -> None:
+    router = APIRouter()
+
+    @takes(router, "/count", Body, summary="counts", methods=["PUT"])
+    async def count(request: Request) -> Response:
+        return Response()
+
+    app = FastAPI()
+    app.include_router(router)
+    call = app.openapi()["paths"]["/count"]
+    assert call.keys() == {"put"}
+    schema = call["put"]["requestBody"]["content"]["application/json"]["schema"]
+    assert schema == {"$ref": "#/components/schemas/Body"}
+    assert count.__dict__["body_model"] is Body

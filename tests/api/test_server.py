@@ -1,0 +1,123 @@
+"""Assembling the text side of a started engine, and what is refused before it starts."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from sglang_plug import ConfigError, EngineConfig, StepStats
+from sglang_plug.config import ModelOptions
+from sglang_plug_api.config import ServerConfig
+from sglang_plug_api.server import assemble, load_observers, load_tokenizer, serve
+
+OBSERVERS = """
+    from sglang_plug import Observer
+
+    @hookimpl
+    def register_observers():
+        yield ObserverSpec(name="watcher", target=f"{__name__}:Watcher", enabled=False)
+        yield ObserverSpec(name="no-observer", target=f"{__name__}:Stranger", enabled=False)
+
+    class Watcher(Observer):
+        def __init__(self):
+            self.info, self.steps = None, []
+
+        def on_start(self, info):
+            self.info = info
+
+        def on_step(self, stats):
+            self.steps.append(stats)
+
+    class Stranger:
+        pass
+"""
+TOKENIZERS = """
+    @hookimpl
+    def register_tokenizers():
+        yield TokenizerSpec(name="wide", target=f"{__name__}:load")
+
+    class Wide:
+        vocab_size = 5000
+        eos_token_ids = ()
+
+    def load(source):
+        tokenizer = Wide()
+        tokenizer.source = source
+        return tokenizer
+"""
+
+
+def config(**options: Any) -> ServerConfig:
+    own = {name: options.pop(name) for name in ("tokenizer_mode", "tokenizer_path") if name in options}
+    return ServerConfig(engine=EngineConfig(model=ModelOptions(path="org/letters", **own)), **options)
+
+
+@pytest.fixture
+def plugins(discover: Any, plugin_file: Any) -> Any:
+    return discover(plugin_file("watcher", OBSERVERS), plugin_file("wide", TOKENIZERS))
+
+
+@pytest.fixture
+async def info(scripted: Any, tmp_path: Any) -> Mapping[str, Any]:
+    return {**await scripted.start(), "checkpoint_path": str(tmp_path)}
+
+
+def test_observers_that_are_on_by_default_or_named(plugins: Any) -> None:
+    assert set(load_observers(config(), plugins)) == {"prometheus", "log"}
+    assert set(load_observers(config(observers=("watcher",)), plugins)) == {"prometheus", "log", "watcher"}
+
+
+def test_observers_that_cannot_be(plugins: Any) -> None:
+    with pytest.raises(ConfigError, match="'wacher'.*did you mean 'watcher'"):
+        load_observers(config(observers=("wacher",)), plugins)
+    with pytest.raises(ConfigError, match="no-observer"):
+        load_observers(config(observers=("no-observer",)), plugins)
+
+
+async def test_tokenizers(plugins: Any, info: Any, caplog: pytest.LogCaptureFixture, tmp_path: Any) -> None:
+    chosen = config(tokenizer_mode="wide", chat_template="{{ x }}")
+    with caplog.at_level(logging.WARNING):
+        tokenizer: Any = load_tokenizer(chosen, plugins, info)
+    assert (tokenizer.source.path, tokenizer.source.chat_template) == (tmp_path, "{{ x }}")
+    assert "5000 tokens" in caplog.text and "only 1000" in caplog.text
+    with pytest.raises(ConfigError, match="is not a folder"):
+        load_tokenizer(config(tokenizer_mode="wide", tokenizer_path=str(tmp_path / "none")), plugins, info)
+    with pytest.raises(ConfigError, match="did you mean 'wide'"):
+        load_tokenizer(config(tokenizer_mode="wied"), plugins, info)
+
+
+async def test_assembled_observers_see_the_start_and_every_step(plugins: Any, scripted: Any, info: Any) -> None:
+    chosen = config(tokenizer_mode="wide", observers=("watcher",), served_model_name="mine")
+    engine = assemble(chosen, plugins, scripted, info)
+    watcher: Any = engine.observers["watcher"]
+    assert watcher.info["served_model_name"] == "mine"
+    assert watcher.info["log_interval"] == chosen.engine.schedule.log_interval
+    names = ("time", "seconds", "prefill_sequences", "prefill_tokens", "cached_tokens", "decode_sequences", "running")
+    names += ("waiting", "used_slots", "cached_slots", "free_slots", "capacity", "retracted")
+    stats = StepStats(**dict.fromkeys(names, 0))
+    for listener in scripted.listeners:
+        listener(stats)
+    assert watcher.steps == [stats]
+    assert engine.plugins["components"]
+
+
+async def test_assembled_without_a_tokenizer(plugins: Any, scripted: Any, info: Any) -> None:
+    assert not assemble(config(skip_tokenizer_init=True), plugins, scripted, info).has_text
+
+
+def test_a_taken_port_is_told_before_anything_is_loaded(plugins: Any) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: .*; choose another --port"):
+            serve(config(port=port), plugins)
+
+
+def test_an_address_that_is_none(plugins: Any) -> None:
+    with pytest.raises(ConfigError, match="cannot listen on 256.0.0.1:0"):
+        serve(config(host="256.0.0.1", port=0), plugins)

@@ -1,0 +1,112 @@
+"""Every family equals transformers once it is served, with a plugin of its own or through transformers' own code."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sglang_plug import EngineConfig, LogprobOptions, Request, SamplingParams
+from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
+
+FAMILIES = ["gemma-2-2b", "gemma-3-1b", "phi-3-mini", "phi-4-mini", "olmo-2-1b", "gpt2"]
+FALLBACK = ["starcoder2-3b", "granite-3-2b", "command-r", "stablelm-2"]
+"""Architectures without a plugin of their own."""
+NEW_TOKENS = 12
+LONG_RUN = 40
+
+
+def prompts() -> list[list[int]]:
+    """Mixed lengths; some share long prefixes."""
+    draw = random.Random(3)
+    shared = [draw.randrange(3, 512) for _ in range(60)]
+    own = [[draw.randrange(3, 512) for _ in range(length)] for length in (1, 17, 90)]
+    return [*own, shared + own[1], shared[:40], [*shared]]
+
+
+def config(path: Any, *, pool: int = 4096, **model: Any) -> EngineConfig:
+    return EngineConfig(
+        model=ModelOptions(path=str(path), device="cpu", **model),
+        cache=CacheOptions(max_total_tokens=pool),
+        schedule=ScheduleOptions(chunked_prefill_size=16, max_running_requests=16),
+        backends=BackendOptions(attention="torch"),
+    )
+
+
+def requests(new_tokens: int, name: str, start: int = -1) -> list[Request]:
+    return [
+        Request(
+            id=f"{name}{index}",
+            tokens=tuple(tokens),
+            params=SamplingParams(max_new_tokens=new_tokens, temperature=0.0),
+            logprobs=LogprobOptions(start=start),
+        )
+        for index, tokens in enumerate(prompts())
+    ]
+
+
+def check(model: Any, engine: Any, new_tokens: int) -> int:
+    """Greedy tokens and logprobs, cold and warm; how often a sequence was retracted."""
+    expected = [model.greedy(tokens, new_tokens) for tokens in prompts()]
+    logprobs = [
+        model.logprobs([*tokens, *new])[len(tokens) - 1 :] for tokens, new in zip(prompts(), expected, strict=True)
+    ]
+    retractions = 0
+    for temperature in ("cold", "warm"):
+        outputs = engine.outputs(requests(new_tokens, temperature))
+        assert [list(output.tokens) for output in outputs] == expected, temperature
+        for output, wanted in zip(outputs, logprobs, strict=True):
+            assert [one.logprob for one in output.logprobs] == pytest.approx(wanted, abs=1e-4)
+        retractions += sum(output.retractions for output in outputs)
+    accounts = engine.control("check")
+    assert accounts["free"] + accounts["cached"] == accounts["capacity"]
+    if not retractions:
+        assert sum(output.cached_tokens for output in outputs) > 100
+    return retractions
+
+
+@pytest.mark.parametrize("family", FAMILIES + FALLBACK)
+def test_greedy_tokens_and_logprobs_in_chunks(
+    family: str, tiny_model: Callable[..., Any], serve: Callable[..., Any]
+) -> None:
+    model = tiny_model(family)
+    engine = serve(config(model.path))
+    chosen = engine.info["components"]["model"]
+    assert (chosen["name"] == "transformers") == (family in FALLBACK), chosen
+    check(model, engine, NEW_TOKENS)
+    outputs = engine.outputs(requests(NEW_TOKENS, "logprobs", start=0))
+    for tokens, output in zip(prompts(), outputs, strict=True):
+        found = [one.logprob for one in output.prompt_logprobs[1:]]
+        assert found == pytest.approx(model.logprobs(tokens), abs=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES + FALLBACK)
+def test_retracted_sequences_go_on_as_if_nothing_had_happened(
+    family: str, tiny_model: Callable[..., Any], serve: Callable[..., Any]
+) -> None:
+    model = tiny_model(family)
+    assert check(model, serve(config(model.path, pool=140)), LONG_RUN) > 0
+
+
+@pytest.mark.parametrize("family", ["qwen3-0.6b", "mistral-7b", "gemma-2-2b", "gpt2"])
+def test_a_family_with_a_plugin_can_go_through_transformers_too(
+    family: str, tiny_model: Callable[..., Any], serve: Callable[..., Any]
+) -> None:
+    model = tiny_model(family)
+    engine = serve(config(model.path, impl="transformers"))
+    assert engine.info["components"]["model"]["name"] == "transformers"
+    check(model, engine, NEW_TOKENS)
+
+
+def test_the_short_factors_serve_what_they_were_made_for(
+    tiny_model: Callable[..., Any], serve: Callable[..., Any]
+) -> None:
+    """A model for long contexts, served within its original length, is transformers' model of short ones."""
+    model = tiny_model("phi-4-mini")
+    longer = {"max_position_embeddings": 4096, "rope_parameters": {"original_max_position_embeddings": 512, "factor": 1}}
+    engine = serve(config(model.path, context_length=512, overrides=longer))
+    check(model, engine, NEW_TOKENS)
+    with pytest.raises(AssertionError):
+        check(model, serve(config(model.path, overrides=longer)), NEW_TOKENS)

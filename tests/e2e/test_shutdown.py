@@ -1,0 +1,100 @@
+"""How a server ends: in order when told, at once when told twice, never leaving a process behind; and how it
+refuses to start."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import httpx
+import pytest
+
+LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 600, "ignore_eos": True}}
+
+
+def test_sigterm_lets_streams_end_and_refuses_what_is_new(launch: Any) -> None:
+    server = launch()
+    with server.client.stream("POST", "/generate", json={**LONG, "stream": True, "incremental": True}) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        server.signal(signal.SIGTERM)
+        with httpx.Client(base_url=server.url, timeout=60) as other:
+            answer = other.get("/health")
+            while answer.status_code == 200:  # the signal is on its way
+                answer = other.get("/health")
+            for refused in (answer, other.post("/generate", json=LONG)):
+                assert refused.status_code == 503
+                assert "shutting down" in refused.json()["error"]["message"]
+                assert refused.json()["error"]["type"] == "ServiceUnavailableError"
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]"
+    assert json.loads(rest[-2].removeprefix("data: "))["meta_info"]["completion_tokens"] == 600
+    assert server.exit_code() == 0
+    assert server.members() == []
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{server.url}/health")
+
+
+def test_a_second_sigterm_ends_at_once(launch: Any) -> None:
+    server = launch("--drain-timeout", "600")
+    with server.client.stream("POST", "/generate", json={**LONG, "stream": True}) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        server.signal(signal.SIGTERM)
+        while server.client.get("/health").status_code == 200:
+            pass
+        server.signal(signal.SIGTERM)
+        assert server.exit_code() == 0
+        with pytest.raises(httpx.HTTPError):
+            list(lines)
+    assert server.members() == []
+
+
+def test_requests_that_take_too_long_are_aborted(launch: Any) -> None:
+    server = launch("--drain-timeout", "0.1")
+    with server.client.stream("POST", "/generate", json={**LONG, "stream": True}) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        server.signal(signal.SIGINT)
+        assert server.exit_code() == 0
+        with pytest.raises(httpx.HTTPError):
+            list(lines)
+    assert server.members() == []
+    assert "1 requests did not end in time" in server.log
+
+
+def failed_start(*flags: str) -> str:
+    """What a start that fails for a reason of the user's says; no traceback, exit status 2."""
+    command = [sys.executable, "-m", "sglang_plug", "serve", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    return done.stderr
+
+
+def test_a_taken_port() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        said = failed_start("--port", str(port))
+    assert len(said.strip().splitlines()) == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in said and "--port" in said
+
+
+def test_an_unknown_backend() -> None:
+    said = failed_start("--port", "0", "--attention-backend", "torhc")
+    assert "no attention named 'torhc'" in said and "did you mean 'torch'?" in said
+
+
+def test_a_model_that_is_not_there(tmp_path: Any) -> None:
+    said = failed_start("--port", "0", str(tmp_path / "missing"))
+    assert "missing" in said
+    (tmp_path / "empty").mkdir()
+    said = failed_start("--port", "0", "--model-path", str(tmp_path / "empty"))
+    assert "empty" in said
