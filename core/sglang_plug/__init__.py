@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .batch import ForwardBatch, KVPool
     from .cache import EvictionPolicy, Match, NodeStats, PrefixCache
     from .config import AUTO, ConfigError, EngineConfig, PluginOptions
+    from .grammar import Constraint, ConstraintError, Grammar, GrammarBackend, Vocabulary
     from .hookspecs import API_VERSION, hookimpl
     from .kernels import Kernels
     from .model import BuildEnv, Model, WeightError
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         CheckpointSpec,
         CommandSpec,
         EvictionSpec,
+        GrammarSpec,
         KernelSpec,
         ModelSpec,
         ObserverSpec,
@@ -52,6 +54,7 @@ _HOME = {
     "batch": ("ForwardBatch", "KVPool"),
     "cache": ("EvictionPolicy", "Match", "NodeStats", "PrefixCache"),
     "config": ("AUTO", "ConfigError", "EngineConfig", "PluginOptions"),
+    "grammar": ("Constraint", "ConstraintError", "Grammar", "GrammarBackend", "Vocabulary"),
     "hookspecs": ("API_VERSION", "hookimpl"),
     "kernels": ("Kernels",),
     "model": ("BuildEnv", "Model", "WeightError"),
@@ -74,6 +77,7 @@ _HOME = {
         "CheckpointSpec",
         "CommandSpec",
         "EvictionSpec",
+        "GrammarSpec",
         "KernelSpec",
         "ModelSpec",
         "ObserverSpec",
@@ -102,12 +106,17 @@ __all__ = [
     "CheckpointSpec",
     "CommandSpec",
     "ConfigError",
+    "Constraint",
+    "ConstraintError",
     "EngineConfig",
     "EvictionPolicy",
     "EvictionSpec",
     "Facts",
     "Finish",
     "ForwardBatch",
+    "Grammar",
+    "GrammarBackend",
+    "GrammarSpec",
     "GraphCapable",
     "KVPool",
     "KernelSpec",
@@ -141,6 +150,7 @@ __all__ = [
     "Tokenizer",
     "TokenizerSource",
     "TokenizerSpec",
+    "Vocabulary",
     "Waiting",
     "WeightError",
     "WeightLoader",

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 AUTO = "auto"
+NO_GRAMMARS = "none"
+"""The grammar backend that refuses every constraint."""
 
 
 class ConfigError(ValueError):
@@ -56,6 +58,9 @@ class ModelOptions:
     device: str = AUTO
     context_length: int | None = None
     """Tokens; ``None`` takes the checkpoint's."""
+    tokenizer_path: str | None = None
+    """A local folder; ``None``: the model's."""
+    tokenizer_mode: str = AUTO
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Replaces fields of ``config.json`` (``--json-model-override-args``)."""
 
@@ -97,6 +102,10 @@ class BackendOptions:
 
     attention: str = AUTO
     kernels: str = AUTO
+    grammar: str = AUTO
+    """``none`` refuses structured outputs."""
+    grammar_timeout: float = 10.0
+    """Seconds that compiling one grammar may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

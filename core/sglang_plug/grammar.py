@@ -30,7 +30,14 @@ class Constraint:
 
 
 class ConstraintError(ValueError):
-    """The constraint cannot be compiled; the message is meant for the caller who sent it."""
+    """The constraint cannot be compiled; the message is meant for the caller who sent it.
+
+    ``lasting``: the next attempt would end the same way.
+    """
+
+    def __init__(self, message: str, *, lasting: bool = True) -> None:
+        super().__init__(message)
+        self.lasting = lasting
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from .specs import (
     CheckpointSpec,
     CommandSpec,
     EvictionSpec,
+    GrammarSpec,
     KernelSpec,
     ModelSpec,
     ObserverSpec,
@@ -81,6 +82,14 @@ def register_weight_loaders() -> Iterable[CheckpointSpec | WeightsSpec]:  # type
 @hookspec
 def register_tokenizers() -> Iterable[TokenizerSpec]:  # type: ignore[empty-body]
     """Tokenizers selectable with ``--tokenizer-mode``; they live in the API process."""
+
+
+@hookspec
+def register_grammar_backends() -> Iterable[GrammarSpec]:  # type: ignore[empty-body]
+    """Backends of structured outputs selectable with ``--grammar-backend``.
+
+    The chosen one is built in the engine, which fills masks, and in a process of its own, which compiles.
+    """
 
 
 @hookspec

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from .grammar import Constraint
 from .sampling import SamplingParams
 from .specs import Task
 
@@ -44,6 +45,8 @@ class Request:
     tokens: tuple[int, ...]
     params: SamplingParams = field(default_factory=SamplingParams)
     logprobs: LogprobOptions | None = None
+    constraint: Constraint | None = None
+    """What the output must look like."""
     task: Task = "generate"
     priority: int = 0
     """Higher is served first under the ``priority`` policy and retracted last."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from .grammar import CONSTRAINT_KINDS, ConstraintKind
+
 Task = Literal["generate", "embed", "classify", "rerank"]
 Auth = Literal["public", "user", "admin"]
 
@@ -107,6 +109,16 @@ class TokenizerSpec(Spec):
     """A tokenizer. Target: a function ``(TokenizerSource) -> Tokenizer``."""
 
     kind: ClassVar[str] = "tokenizer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrammarSpec(Spec):
+    """A backend of structured outputs. Target: a ``GrammarBackend`` subclass."""
+
+    kind: ClassVar[str] = "grammar"
+
+    forms: frozenset[ConstraintKind] = frozenset(CONSTRAINT_KINDS)
+    """Kinds of constraints that it can enforce at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

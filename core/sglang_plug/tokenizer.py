@@ -1,4 +1,7 @@
-"""Types of the tokenizer plugin. Core never turns text into tokens; the API process does, with these."""
+"""Types of the tokenizer plugin. Core never turns text into tokens; the API process does, with these.
+
+The engine only asks a tokenizer what each token stands for, and only for structured outputs.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,10 @@ class Tokenizer(Protocol):
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
         """Tokens that end an output."""
+
+    @property
+    def special_token_ids(self) -> frozenset[int]:
+        """Tokens that control the model and are no text."""
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Tokens of ``text``; ``special`` adds what the model expects around it (a start token)."""

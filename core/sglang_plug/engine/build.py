@@ -16,9 +16,13 @@ from sglang_plug.cache import PrefixCache
 from sglang_plug.config import ConfigError, EngineConfig
 from sglang_plug.kernels import Kernels
 from sglang_plug.plugins import Plugins
+from sglang_plug.specs import GrammarSpec
 
+from .compiler import BackendCompiler
+from .constraints import Constraints
 from .load import load_model
 from .loop import EngineLoop, Inbox
+from .masks import MaskFiller
 from .messages import FromEngine
 from .resolve import Resolved, resolve
 from .runner import Runner
@@ -60,7 +64,14 @@ def build_engine(
         max_running=resolved.max_running,
         whole=resolved.whole,
     )
-    runner = Runner(model, backend, kv, device=resolved.device, page_size=config.cache.page_size)
+    runner = Runner(
+        model,
+        backend,
+        kv,
+        device=resolved.device,
+        page_size=config.cache.page_size,
+        masks=MaskFiller(resolved.vocab_size),
+    )
     return EngineLoop(
         scheduler,
         runner,
@@ -71,7 +82,16 @@ def build_engine(
         heartbeat=heartbeat,
         update_weights=WeightUpdater(resolved, backend, kernels),
         model_controls=lambda: runner.model.controls(),
+        constraints=_constraints(resolved),
     )
+
+
+def _constraints(resolved: Resolved) -> Constraints:
+    if "grammar" not in resolved.choices:
+        return Constraints(resolved.no_grammars or "the model does not generate")
+    spec = resolved.choices["grammar"].component.spec
+    assert isinstance(spec, GrammarSpec)
+    return Constraints(BackendCompiler(resolved), forms=spec.forms)
 
 
 def _kv_pool(resolved: Resolved, pool: SlotPool) -> KVPool:
@@ -149,7 +169,6 @@ def _free_bytes(resolved: Resolved) -> tuple[float, float]:
 def _info(resolved: Resolved, plugins: Plugins, pool: SlotPool) -> dict[str, Any]:
     """What is known of the engine; plain data, it crosses the process line."""
     config, checkpoint = resolved.config, resolved.checkpoint
-    eos = checkpoint.generation.get("eos_token_id", getattr(checkpoint.config, "eos_token_id", None))
     return {
         "model_path": checkpoint.source,
         "checkpoint_path": str(checkpoint.path),
@@ -157,7 +176,7 @@ def _info(resolved: Resolved, plugins: Plugins, pool: SlotPool) -> dict[str, Any
         "model_type": getattr(checkpoint.config, "model_type", "") or "",
         "tasks": list(resolved.tasks),
         "context_length": resolved.context_length,
-        "vocab_size": checkpoint.config.vocab_size,
+        "vocab_size": resolved.vocab_size,
         "dtype": str(resolved.dtype).removeprefix("torch."),
         "device": str(resolved.device),
         "max_total_tokens": pool.capacity,
@@ -166,7 +185,7 @@ def _info(resolved: Resolved, plugins: Plugins, pool: SlotPool) -> dict[str, Any
         "chunked_prefill_size": resolved.chunk,
         "page_size": config.cache.page_size,
         "components": {kind: choice.describe() for kind, choice in resolved.choices.items()},
-        "eos_token_ids": [] if eos is None else [eos] if isinstance(eos, int) else list(eos),
+        "eos_token_ids": list(resolved.eos_token_ids),
         "generation": dict(checkpoint.generation),
         "normalized": resolved.pooling.normalize,
         "labels": _labels(checkpoint.config),

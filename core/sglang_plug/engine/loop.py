@@ -12,9 +12,10 @@ from sglang_plug.model import Model
 from sglang_plug.policy import StepStats
 from sglang_plug.request import Finish, Output, Request, RequestError
 
+from .constraints import Constraints
 from .messages import Abort, Close, Control, FromEngine, News, Reply, Submit, ToEngine
 from .runner import Runner
-from .scheduler import Sampled, Scheduler, Share
+from .scheduler import Sampled, Scheduler, Share, Tally
 from .sequence import Sequence
 from .watchdog import Heartbeat
 
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 Controls = Mapping[str, Callable[..., Any]]
 """Name of a control call -> function of keyword arguments that returns plain data."""
+POLL = 0.005
+"""Seconds between two looks at what is being compiled, while nothing else is to be done."""
 FAILURES_IN_A_ROW = 3
 """Steps that may fail one after the other before the engine gives up."""
 
@@ -29,8 +32,8 @@ FAILURES_IN_A_ROW = 3
 class Inbox(Protocol):
     """Where messages to the engine arrive."""
 
-    def take(self, wait: bool) -> Iterable[ToEngine]:
-        """Everything that has arrived; if ``wait``, at least one message."""
+    def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
+        """Everything that has arrived; if ``wait``, at least one message, unless none comes in ``timeout`` seconds."""
 
 
 class EngineLoop:
@@ -46,6 +49,7 @@ class EngineLoop:
         heartbeat: told when a step begins and ends.
         update_weights: builds the model with the weights of a checkpoint and revision.
         model_controls: asks the model being served for control calls of its own.
+        constraints: where constrained requests wait for their grammars.
     """
 
     def __init__(
@@ -60,12 +64,14 @@ class EngineLoop:
         heartbeat: Heartbeat,
         update_weights: Callable[[str, str | None], Model],
         model_controls: Callable[[], Controls] = dict,
+        constraints: Constraints | None = None,
     ) -> None:
         self.scheduler, self.runner, self.inbox, self.send = scheduler, runner, inbox, send
         self.info, self.max_queued, self.heartbeat = info, max_queued, heartbeat
         self.vocab_size: int = info["vocab_size"]
         self.longest = min(info["context_length"], scheduler.pool.capacity)
         self._load_weights, self._model_controls = update_weights, model_controls
+        self.constraints = Constraints("the engine has no grammar backend") if constraints is None else constraints
         self._ids = set[str]()
         self._failures = 0
         self._closed = False
@@ -73,13 +79,24 @@ class EngineLoop:
 
     def run(self) -> None:
         """Serve until ``Close`` arrives. Raises what a step raised if that happens again and again."""
-        while not self._closed:
-            self.step()
+        try:
+            while not self._closed:
+                self.step()
+        finally:
+            self.constraints.close()
+
+    @property
+    def busy(self) -> bool:
+        """True while any request is being served."""
+        return self.scheduler.busy or len(self.constraints) > 0
 
     def step(self) -> None:
         """One turn: messages in, one step of the model, news out."""
-        for message in self.inbox.take(wait=not self.scheduler.busy):
+        held = POLL if len(self.constraints) else None
+        for message in self.inbox.take(wait=not self.scheduler.busy, timeout=held):
             self.handle(message)
+        for sequence, error in self.constraints.release():
+            self._admit(sequence, error)
         if not self.scheduler.busy:
             return
         with self.heartbeat.beat():
@@ -122,12 +139,28 @@ class EngineLoop:
     def _submit(self, request: Request) -> None:
         try:
             self._validate(request)
+            sequence = Sequence.of(request, self.longest)
+            if request.constraint is not None:
+                self.constraints.hold(sequence)
         except RequestError as error:
-            finish = Finish("error", message=str(error), status=error.status)
-            self.send(News([Output(id=request.id, finish=finish)]))
+            self._end(request.id, _refused(error))
             return
         self._ids.add(request.id)
-        self.scheduler.add(Sequence.of(request, self.longest))
+        if request.constraint is None:
+            self.scheduler.add(sequence)
+
+    def _admit(self, sequence: Sequence, error: RequestError | None) -> None:
+        """Queue a sequence that was held, unless there is nothing to compute."""
+        grammar, id = sequence.grammar, sequence.request.id
+        if error is None and (grammar is None or not grammar.ended):
+            self.scheduler.add(sequence)
+            return
+        self._ids.discard(id)
+        self._end(id, Finish("stop") if error is None else _refused(error))
+
+    def _end(self, id: str, finish: Finish) -> None:
+        """The only news of a request that was never computed."""
+        self.send(News([Output(id=id, finish=finish)]))
 
     def _validate(self, request: Request) -> None:
         scheduler, tokens = self.scheduler, request.tokens
@@ -153,17 +186,26 @@ class EngineLoop:
         for what, ids in (("prompt", tokens), ("stop_token_ids, logit_bias or logprob ids", named)):
             if ids and not (0 <= min(ids) and max(ids) < self.vocab_size):
                 raise RequestError(f"a token id in {what} is not in the vocabulary of {self.vocab_size} tokens")
-        if len(scheduler.waiting) + len(scheduler.running) >= scheduler.max_running + self.max_queued:
+        there = len(self.constraints) + len(scheduler.waiting) + len(scheduler.running)
+        if there >= scheduler.max_running + self.max_queued:
             raise RequestError(f"The request queue is full ({self.max_queued} waiting); try again later.", 503)
 
     def _abort(self, id: str) -> None:
         if id not in self._ids:
             return
-        self.scheduler.abort(id)
+        if not self.constraints.abort(id):
+            self.scheduler.abort(id)
         self._ids.discard(id)
-        self.send(News([Output(id=id, finish=Finish("abort"))]))
-        if not self.scheduler.busy:
-            self.scheduler.check()
+        self._end(id, Finish("abort"))
+        self._tell_idle()
+
+    def _tell_idle(self) -> None:
+        """What changed without a step, for those who watch; also the moment to look for lost slots."""
+        if self.scheduler.busy:
+            return
+        self.scheduler.check()
+        self.scheduler.tally = Tally()
+        self.send(News([], self._stats(0.0)))
 
     def _control(self, message: Control) -> Reply:
         call = self._controls.get(message.name)
@@ -192,21 +234,23 @@ class EngineLoop:
 
     def _info(self) -> dict[str, Any]:
         scheduler = self.scheduler
-        load = {"running": len(scheduler.running), "waiting": len(scheduler.waiting)}
+        load = {"running": len(scheduler.running), "waiting": len(scheduler.waiting) + len(self.constraints)}
         return {**self.info, "slots": scheduler.accounts(), **load}
 
     def _flush_cache(self) -> dict[str, Any]:
-        done = self.scheduler.flush()
+        done = not self.busy and self.scheduler.flush()
+        self._tell_idle()
         logger.info("Cache flushed successfully!" if done else "Cache not flushed: requests are running or waiting")
         return {"success": done, "message": "Cache flushed." if done else "Requests are running or waiting."}
 
     def _update_weights(self, source: str, revision: str | None = None) -> dict[str, Any]:
         """Serve the weights of ``source`` from now on; what was cached with the old ones is forgotten."""
-        if self.scheduler.busy:
+        if self.busy:
             raise RequestError("weights can only be updated while no request is running or waiting", 409)
         self.runner.model = self._load_weights(source, revision)
         self._controls = self._all_controls()
         self.scheduler.flush()
+        self._tell_idle()
         return {"success": True, "message": "Succeeded to update model weights."}
 
     def _check(self) -> dict[str, int]:
@@ -224,10 +268,14 @@ class EngineLoop:
             cached_tokens=tally.cached_tokens,
             decode_sequences=tally.decode_sequences,
             running=len(scheduler.running),
-            waiting=len(scheduler.waiting),
+            waiting=len(scheduler.waiting) + len(self.constraints),
             used_slots=accounts["running"],
             cached_slots=accounts["cached"],
             free_slots=accounts["free"],
             capacity=accounts["capacity"],
             retracted=tally.retracted,
         )
+
+
+def _refused(error: RequestError) -> Finish:
+    return Finish("error", message=str(error), status=error.status)

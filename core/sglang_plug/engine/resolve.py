@@ -10,9 +10,9 @@ from typing import Any, get_args
 import torch
 
 from sglang_plug.attention import AttentionShape
-from sglang_plug.config import AUTO, ConfigError, EngineConfig
+from sglang_plug.config import AUTO, NO_GRAMMARS, ConfigError, EngineConfig
 from sglang_plug.model import Model
-from sglang_plug.plugins import Component, Facts, Plugins
+from sglang_plug.plugins import Component, Facts, PluginError, Plugins
 from sglang_plug.policy import Checkpoint, CheckpointRequest, Pooling
 from sglang_plug.specs import AttentionSpec, KernelSpec, ModelSpec, Task
 
@@ -69,7 +69,22 @@ class Resolved:
     """False for encoders, which have no KV pool."""
     chunk: int
     max_running: int
+    no_grammars: str | None = None
+    """Why structured outputs are refused."""
     choices: Mapping[str, Choice] = field(default_factory=dict)
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of the logits."""
+        size: int = self.checkpoint.config.vocab_size
+        return size
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end an output, as the checkpoint says."""
+        checkpoint = self.checkpoint
+        eos = checkpoint.generation.get("eos_token_id", getattr(checkpoint.config, "eos_token_id", None))
+        return () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
 
     def load(self, kind: str, base: type | None = None) -> Any:
         """Import the chosen component of ``kind``."""
@@ -124,6 +139,9 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     choose("prefix-cache", "none" if whole else config.cache.prefix_cache, facts)
     choose("eviction", config.cache.eviction_policy, facts)
     choose("schedule", config.schedule.policy, facts)
+    refusal = None
+    if "generate" in tasks:
+        refusal = _choose_grammar(config, plugins, facts, choices)
     context_length = _context_length(config.model.context_length, model_class, checkpoint.config)
     chunk = config.schedule.chunked_prefill_size or DEFAULT_CHUNK.get(device.type, ACCELERATOR_CHUNK)
     return Resolved(
@@ -140,8 +158,31 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
         causal=model.spec.causal,
         chunk=chunk if chunk > 0 else context_length,
         max_running=config.schedule.max_running_requests or DEFAULT_RUNNING.get(device.type, ACCELERATOR_RUNNING),
+        no_grammars=refusal,
         choices=choices,
     )
+
+
+def _choose_grammar(config: EngineConfig, plugins: Plugins, facts: Facts, choices: dict[str, Choice]) -> str | None:
+    """Choose the grammar backend and the tokenizer it needs; returns why there is none."""
+    name = config.backends.grammar
+    if name == NO_GRAMMARS:
+        return (
+            "Grammar-based generation (json_schema, regex, ebnf, structural_tag) is not supported when the server is "
+            "launched with --grammar-backend none or --skip-tokenizer-init"
+        )
+    try:
+        for kind, given in (("grammar", name), ("tokenizer", config.model.tokenizer_mode)):
+            component = plugins.resolve(kind, given, facts)
+            if missing := component.unavailable():
+                raise PluginError(f"{component} is unavailable: {missing}")
+            choices[kind] = Choice(component, "chosen" if given == AUTO else "named by the configuration")
+    except PluginError as error:
+        if name != AUTO:
+            raise
+        choices.pop("grammar", None)
+        return f"structured outputs are not available: {error}"
+    return None
 
 
 def _tasks(wanted: str, model: Component) -> tuple[Task, ...]:

@@ -14,6 +14,7 @@ from sglang_plug.batch import ForwardBatch, KVPool
 from sglang_plug.model import Model
 from sglang_plug.request import TokenLogprob
 
+from .masks import MaskFiller
 from .sampler import describe, sample
 from .scheduler import Sampled, Share
 
@@ -26,14 +27,26 @@ class Runner:
     """Runs steps. Holds the model, its backend and the KV pool, and nothing of any request."""
 
     def __init__(
-        self, model: Model, backend: AttentionBackend, kv: KVPool | None, *, device: torch.device, page_size: int
+        self,
+        model: Model,
+        backend: AttentionBackend,
+        kv: KVPool | None,
+        *,
+        device: torch.device,
+        page_size: int,
+        masks: MaskFiller | None = None,
     ) -> None:
         self.model, self.backend, self.kv = model, backend, kv
-        self.device, self.page_size = device, page_size
+        self.device, self.page_size, self.masks = device, page_size, masks
 
     @torch.inference_mode()
     def run(self, shares: Ordered[Share]) -> list[Sampled]:
         """Compute the shares' tokens; sample one where a share is complete. One result for each share."""
+        complete = [
+            index for index, share in enumerate(shares) if share.complete and share.sequence.request.task == "generate"
+        ]
+        sequences = [shares[index].sequence for index in complete]
+        filling = self.masks.start(sequences) if self.masks is not None else None
         batch = self.build(shares)
         self.backend.plan(batch)
         hidden = self.model(batch)  # [T, hidden]
@@ -41,16 +54,16 @@ class Runner:
         prompt = [self._prompt_logprobs(hidden, share, end) for share, end in zip(shares, ends, strict=True)]
         results = [Sampled(prompt_logprobs=one) for one in prompt]
         self._pool(hidden, shares, ends, results)
-        complete = [
-            index for index, share in enumerate(shares) if share.complete and share.sequence.request.task == "generate"
-        ]
         if not complete:
             return results
         rows = [ends[index] - 1 for index in complete]
         last = hidden if len(rows) == len(hidden) else hidden[torch.tensor(rows, device=self.device)]
-        tokens, logprobs = sample(self.model.head(last), [shares[index].sequence for index in complete])
-        for index, token, logprob in zip(complete, tokens, logprobs, strict=True):
-            error = NOT_FINITE if token < 0 else None
+        logits = self.model.head(last)
+        allowed = None if filling is None else filling.result()
+        tokens, logprobs = sample(logits, sequences, allowed)
+        reasons = {} if allowed is None else allowed.errors
+        for row, (index, token, logprob) in enumerate(zip(complete, tokens, logprobs, strict=True)):
+            error = reasons.get(row, NOT_FINITE) if token < 0 else None
             results[index] = Sampled(token, logprob, prompt[index], error)
         return results
 
@@ -117,4 +130,3 @@ class Runner:
             logprobs = self.model.head(hidden[row + start : row + stop]).float().log_softmax(-1)
             found += describe(logprobs, sequence.tokens[start:stop], [options] * (stop - start))
         return tuple(found)
-

@@ -1,16 +1,17 @@
 """Logits to tokens and log-probabilities, vectorised over the batch.
 
-Nine steps, each skipped when no row needs it:
+Ten steps, each skipped when no row needs it:
 
 1. log-probabilities of the model's own distribution, for rows that report them
 2. logit bias
 3. repetition, frequency and presence penalties
 4. stop tokens forbidden before ``min_new_tokens``
-5. greedy rows take the most likely token; a batch of only these ends here
-6. temperature
-7. top-k, then top-p of what is left, then min-p
-8. one number in [0, 1) per row, a function of the row's seed and position alone, picks the token
-9. log-probabilities of the picked tokens and their alternatives
+5. tokens forbidden that a row's grammar does not allow; its mask knows of step 4
+6. greedy rows take the most likely token; a batch of only these ends here
+7. temperature
+8. top-k, then top-p of what is left, then min-p
+9. one number in [0, 1) per row, a function of the row's seed and position alone, picks the token
+10. log-probabilities of the picked tokens and their alternatives
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch.nn import functional as F
 from sglang_plug.request import LogprobOptions, TokenLogprob
 from sglang_plug.sampling import SamplingParams
 
+from .masks import Allowed
 from .sequence import Sequence
 
 CANDIDATES = 1024
@@ -33,16 +35,20 @@ BLOCK = 512
 _MASK = (1 << 64) - 1
 
 
-def sample(logits: Tensor, sequences: Ordered[Sequence]) -> tuple[list[int], list[TokenLogprob | None]]:
+def sample(
+    logits: Tensor, sequences: Ordered[Sequence], allowed: Allowed | None = None
+) -> tuple[list[int], list[TokenLogprob | None]]:
     """One token for each row of ``logits`` ``[rows, vocabulary]``, and its log-probability if asked for.
 
-    A row whose logits are not finite gets token -1. ``logits`` may be overwritten.
+    A row whose logits are not finite, or of which nothing is ``allowed``, gets token -1. ``logits`` may be overwritten.
     """
     logits = logits.float()
     reported = [row for row, one in enumerate(sequences) if one.request.logprobs is not None]
     logprobs = logits[reported].log_softmax(-1) if reported else None
     params = [one.request.params for one in sequences]
     logits = _forbid_early_stop(_penalise(_bias(logits, params), sequences), sequences)
+    if allowed is not None:
+        logits = allowed.apply(logits)
     best = logits.max(-1)
     tokens = best.indices
     drawn = [row for row, one in enumerate(params) if not one.greedy]
@@ -130,13 +136,13 @@ def _count(sequences: Ordered[Sequence], tokens: Ordered[int]) -> None:
 def _forbid_early_stop(logits: Tensor, sequences: Ordered[Sequence]) -> Tensor:
     for row, one in enumerate(sequences):
         params = one.request.params
-        if one.generated < params.min_new_tokens and params.stop_token_ids:
+        if one.generated < params.min_new_tokens and params.stop_token_ids and one.grammar is None:
             logits[row].index_fill_(0, _index(params.stop_token_ids, logits), -torch.inf)
     return logits
 
 
 def _draw(logits: Tensor, params: Ordered[SamplingParams], sequences: Ordered[Sequence]) -> Tensor:
-    """Steps 6 to 8 for rows that are not greedy: ``[rows]`` token ids."""
+    """Steps 7 to 9 for rows that are not greedy: ``[rows]`` token ids."""
     device = logits.device
     temperature = torch.tensor([[one.temperature] for one in params], device=device)
     uniform = torch.tensor([[_uniform(one)] for one in sequences], dtype=torch.float64, device=device)

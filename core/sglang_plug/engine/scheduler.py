@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from sglang_plug.cache import Match, PrefixCache
+from sglang_plug.grammar import Grammar
 from sglang_plug.policy import SchedulePolicy
 from sglang_plug.request import Finish, Output, TokenLogprob
 
@@ -274,7 +275,10 @@ class Scheduler:
         if len(sequence.tokens) < sequence.limit:
             sequence.tokens.append(token)
             tokens = (token,)
-        finish = self._finish(sequence)
+        try:
+            finish = self._finish(sequence) if sequence.grammar is None else self._follow(sequence, sequence.grammar)
+        except Exception as error:  # a plugin's grammar: it must not take the others' step down
+            return self.fail(sequence, f"the grammar failed: {type(error).__name__}: {error}")
         if finish is not None:
             self.running.remove(sequence)
             self._release(sequence)
@@ -293,6 +297,19 @@ class Scheduler:
         last = sequence.tokens[-1]
         if sequence.generated and last in sequence.request.params.stop_token_ids:
             return Finish("stop", matched=last)
+        return Finish("length") if len(sequence.tokens) >= sequence.limit else None
+
+    @classmethod
+    def _follow(cls, sequence: Sequence, grammar: Grammar) -> Finish | None:
+        """Advance the grammar by the last token. A stop token is content unless the output may end there."""
+        if sequence.generated:
+            last = sequence.tokens[-1]
+            if last in sequence.request.params.stop_token_ids and grammar.may_end:
+                return Finish("stop", matched=last)
+            if not grammar.accept(last):
+                raise ValueError(f"it does not accept token {last}, which it had allowed")
+            if grammar.ended:
+                return Finish("stop")
         return Finish("length") if len(sequence.tokens) >= sequence.limit else None
 
     def _remember(self, sequence: Sequence) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglang_plug.cache import Match
+from sglang_plug.grammar import Grammar
 from sglang_plug.request import Request, TokenLogprob
 
 SEED_BITS = 63
@@ -40,6 +41,8 @@ class Sequence:
     """From ``logprobs.start`` on; grows with the prefill."""
     counts: Any = None
     """The sampler's: how often each token occurs, if a penalty asks."""
+    grammar: Grammar | None = None
+    """Has accepted every generated token; a retraction leaves it as it is."""
 
     @classmethod
     def of(cls, request: Request, longest: int) -> Sequence:

@@ -33,10 +33,13 @@ class QueueInbox:
         """Called from any thread."""
         self._queue.put(message)
 
-    def take(self, wait: bool) -> Iterable[ToEngine]:
-        """Everything that has arrived; if ``wait``, at least one message."""
+    def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
+        """Everything that has arrived; if ``wait``, at least one message, unless none comes in ``timeout`` seconds."""
         if wait:
-            yield self._queue.get()
+            try:
+                yield self._queue.get(timeout=timeout)
+            except queue.Empty:
+                return
         while True:
             try:
                 yield self._queue.get_nowait()

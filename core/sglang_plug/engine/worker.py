@@ -33,9 +33,11 @@ class SocketInbox:
         self._socket = socket
         self._decoder = msgspec.msgpack.Decoder(ToEngine)
 
-    def take(self, wait: bool) -> Iterable[ToEngine]:
-        """Everything that has arrived; if ``wait``, at least one message."""
+    def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
+        """Everything that has arrived; if ``wait``, at least one message, unless none comes in ``timeout`` seconds."""
         if wait:
+            if timeout is not None and not self._socket.poll(int(timeout * 1000)):
+                return
             yield self._decoder.decode(self._socket.recv())
         while True:
             try:
@@ -110,7 +112,7 @@ def _compare(plugins: Plugins, launch: Launch) -> None:
 
 def _end_with_parent() -> None:
     """The parent holds the other end of standard input; when it is gone, so are we."""
-    while sys.stdin.buffer.read(4096):
+    while os.read(sys.stdin.fileno(), 4096):  # not the buffered reader: its lock is fatal when the interpreter ends
         pass
     threading.Event().wait(2.0)  # time to close in order, if that is under way
     os._exit(FAILED_EXIT)

@@ -26,8 +26,8 @@ class Box:
     def __init__(self) -> None:
         self.messages: list[ToEngine] = []
 
-    def take(self, wait: bool) -> Iterable[ToEngine]:
-        assert self.messages or not wait, "the loop would wait for ever"
+    def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
+        assert self.messages or not wait or timeout, "the loop would wait for ever"
         taken, self.messages = self.messages, []
         return taken
 

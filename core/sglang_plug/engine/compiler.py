@@ -1,0 +1,84 @@
+"""The grammar backend in its two places: this process, which loads, and another, which compiles."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sglang_plug.config import ConfigError
+from sglang_plug.grammar import Constraint, GrammarBackend, Vocabulary
+from sglang_plug.tokenizer import Tokenizer, TokenizerSource
+
+from .grammar_process import GrammarProcess
+from .grammar_worker import Setup
+from .resolve import Resolved
+
+logger = logging.getLogger(__name__)
+
+MEMORY = 4 << 30
+"""Bytes that compiling may take on top of what the process has once it is ready."""
+
+
+class BackendCompiler:
+    """Compiles with the chosen backend, for the vocabulary of the chosen tokenizer."""
+
+    def __init__(self, resolved: Resolved) -> None:
+        self._resolved: Resolved | None = resolved
+        self._process: GrammarProcess | None = None
+        self._closed = False
+
+    def start(self) -> GrammarBackend:
+        """Read the vocabulary and build the backend here and there. Raises ``ConfigError``."""
+        assert self._resolved is not None
+        resolved, self._resolved = self._resolved, None
+        started = time.perf_counter()
+        vocabulary = read_vocabulary(_tokenizer(resolved), resolved.vocab_size, resolved.eos_token_ids)
+        component = resolved.choices["grammar"].component
+        setup = Setup(
+            plugins=resolved.config.plugins,
+            backend=component.spec.name,
+            pieces=list(vocabulary.pieces),
+            stop_ids=vocabulary.stop_ids,
+            memory=MEMORY,
+            timeout=resolved.config.backends.grammar_timeout,
+        )
+        self._process = GrammarProcess(setup)
+        if self._closed:  # in the meantime, by another thread
+            raise ConfigError("the engine is closing")
+        self._process.start()
+        backend: GrammarBackend = component.load(GrammarBackend)(vocabulary, component.settings())
+        self._process.wait_ready()
+        logger.info("Structured outputs are ready (%s, %.1f s)", component.spec.name, time.perf_counter() - started)
+        return backend
+
+    def compile(self, constraint: Constraint, is_wanted: Callable[[], bool]) -> bytes:
+        """Raises ``ConstraintError``."""
+        assert self._process is not None
+        return self._process.compile(constraint, is_wanted)
+
+    def interrupt(self) -> None:
+        """Give up, whatever is being done."""
+        self._closed = True
+        if self._process is not None:
+            self._process.interrupt()
+
+    def close(self) -> None:
+        """End the compiling process."""
+        if self._process is not None:
+            self._process.close()
+
+
+def _tokenizer(resolved: Resolved) -> Tokenizer:
+    path = Path(resolved.config.model.tokenizer_path or resolved.checkpoint.path)
+    tokenizer: Tokenizer = resolved.load("tokenizer")(TokenizerSource(path=path))
+    return tokenizer
+
+
+def read_vocabulary(tokenizer: Tokenizer, size: int, stop_ids: tuple[int, ...]) -> Vocabulary:
+    """What the ids of a model with ``size`` of them stand for; ids that the tokenizer lacks have no text."""
+    special, known = tokenizer.special_token_ids, min(size, tokenizer.vocab_size)
+    pieces = [b"" if token in special else tokenizer.piece_bytes(token) for token in range(known)]
+    pieces += [b""] * (size - known)
+    return Vocabulary(pieces, tuple(dict.fromkeys((*stop_ids, *tokenizer.eos_token_ids))))

@@ -1,0 +1,222 @@
+"""Requests that wait for their grammar, and the grammars that are remembered.
+
+The loop holds a constrained sequence here until its grammar has been compiled; a thread asks the compiling process
+for one grammar at a time. Nothing here makes the loop wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Container, Iterator
+from typing import Protocol
+
+from sglang_plug.grammar import CONSTRAINT_KINDS, Constraint, ConstraintError, ConstraintKind, Grammar, GrammarBackend
+from sglang_plug.request import RequestError
+
+from .sequence import Sequence
+
+logger = logging.getLogger(__name__)
+
+CACHE_BYTES = 256 << 20
+"""Compiled grammars, and refusals, that are remembered."""
+MOST_WAITING = 256
+"""Different constraints that may wait for the compiler."""
+MOST_CHARACTERS = 1 << 20
+"""Longest constraint."""
+CLOSE_TIMEOUT = 5.0
+"""Seconds to wait for the thread in the end."""
+ENTRY_BYTES = 1024
+"""What remembering anything takes besides its text."""
+
+Factory = Callable[[], Grammar]
+Result = Factory | RequestError | None
+"""``None``: given up, because nobody waited any more."""
+
+
+class Compiler(Protocol):
+    """Compiles constraints elsewhere; used by one thread."""
+
+    def start(self) -> GrammarBackend:
+        """Get ready; returns the backend that loads what is compiled. Raises ``ConfigError`` if it cannot."""
+
+    def compile(self, constraint: Constraint, is_wanted: Callable[[], bool]) -> bytes:
+        """Raises ``ConstraintError``. May give up once ``is_wanted`` says no."""
+
+    def interrupt(self) -> None:
+        """Make the thread give up what it does; called from another one."""
+
+    def close(self) -> None:
+        """Free what is held; the last call."""
+
+
+class Constraints:
+    """Holds sequences until their grammars are there. Used by the loop's thread only.
+
+    Args:
+        compiler: what compiles, or the reason why constrained requests cannot be served.
+        forms: kinds of constraints that it can enforce at all.
+        cache_bytes: most bytes of compiled grammars that are remembered.
+    """
+
+    def __init__(
+        self,
+        compiler: Compiler | str,
+        *,
+        forms: Container[ConstraintKind] = CONSTRAINT_KINDS,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        self._forms = forms
+        self._refusal = compiler if isinstance(compiler, str) else None
+        self._cache = _Cache(cache_bytes)
+        self._waiting: dict[Constraint, list[Sequence]] = {}
+        self._asked = set[Constraint]()
+        self._ready: list[tuple[Sequence, RequestError | None]] = []
+        self._jobs: queue.SimpleQueue[Constraint | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Constraint, Result, int]] = queue.SimpleQueue()
+        self._compiler = None if isinstance(compiler, str) else compiler
+        self._thread: threading.Thread | None = None
+        if self._compiler is not None:
+            self._thread = threading.Thread(target=self._work, args=(self._compiler,), name="grammars", daemon=True)
+            self._thread.start()
+
+    def __len__(self) -> int:
+        """Sequences held."""
+        return sum(map(len, self._waiting.values())) + len(self._ready)
+
+    def hold(self, sequence: Sequence) -> None:
+        """Keep a constrained sequence until ``release`` returns it. Raises ``RequestError`` if it cannot be served."""
+        constraint = sequence.request.constraint
+        assert constraint is not None
+        if self._refusal is not None:
+            raise RequestError(self._refusal)
+        if constraint.kind not in self._forms:
+            raise RequestError(f"the grammar backend cannot enforce a {constraint.kind}")
+        if len(constraint.source) > MOST_CHARACTERS:
+            raise RequestError(f"a {constraint.kind} has at most {MOST_CHARACTERS} characters")
+        found = self._cache.get(constraint)
+        if found is not None:
+            self._ready.append(_begin(sequence, found))
+            return
+        if constraint not in self._waiting and len(self._waiting) >= MOST_WAITING:
+            raise RequestError(f"{MOST_WAITING} grammars wait for the compiler; try again later", 503)
+        self._waiting.setdefault(constraint, []).append(sequence)
+        self._ask(constraint)
+
+    def release(self) -> Iterator[tuple[Sequence, RequestError | None]]:
+        """Sequences whose grammar has come, now in ``sequence.grammar``, or the reason why it never will."""
+        while not self._done.empty():
+            constraint, result, size = self._done.get()
+            self._asked.discard(constraint)
+            if result is None:
+                if constraint in self._waiting:  # somebody came while it was given up
+                    self._ask(constraint)
+                continue
+            if size:
+                self._cache.put(constraint, result, size)
+            self._ready += [_begin(sequence, result) for sequence in self._waiting.pop(constraint, [])]
+        ready, self._ready = self._ready, []
+        yield from ready
+
+    def abort(self, id: str) -> bool:
+        """Drop a held sequence; False if there is none."""
+        for constraint, sequences in self._waiting.items():
+            for sequence in sequences:
+                if sequence.request.id == id:
+                    sequences.remove(sequence)
+                    if not sequences:
+                        del self._waiting[constraint]
+                    return True
+        held = len(self._ready)
+        self._ready = [one for one in self._ready if one[0].request.id != id]
+        return len(self._ready) < held
+
+    def close(self) -> None:
+        """End the compiling process."""
+        self._waiting.clear()
+        self._jobs.put(None)
+        if self._compiler is not None and self._thread is not None:
+            self._compiler.interrupt()
+            self._thread.join(CLOSE_TIMEOUT)
+
+    def _ask(self, constraint: Constraint) -> None:
+        if constraint not in self._asked:
+            self._asked.add(constraint)
+            self._jobs.put(constraint)
+
+    # -- in the thread --------------------------------------------------------------------------------------------
+
+    def _work(self, compiler: Compiler) -> None:
+        try:
+            self._serve(compiler)
+        finally:
+            compiler.close()
+
+    def _serve(self, compiler: Compiler) -> None:
+        try:
+            backend = compiler.start()
+        except Exception as error:
+            self._refusal = f"structured outputs are not available: {error}"
+            logger.warning("%s", self._refusal)
+            while (job := self._jobs.get()) is not None:
+                self._done.put((job, RequestError(self._refusal), 0))
+            return
+        while (job := self._jobs.get()) is not None:
+            self._done.put((job, *self._compile(compiler, backend, job)))
+
+    def _compile(self, compiler: Compiler, backend: GrammarBackend, constraint: Constraint) -> tuple[Result, int]:
+        """What came of it, and the bytes that remembering it takes; 0: not to be remembered."""
+
+        def is_wanted() -> bool:
+            return constraint in self._waiting
+
+        if not is_wanted():
+            return None, 0
+        overhead = len(constraint.source) + ENTRY_BYTES
+        try:
+            compiled = compiler.compile(constraint, is_wanted)
+            return backend.load(constraint, compiled), len(compiled) + overhead
+        except ConstraintError as error:
+            if not is_wanted():
+                return None, 0
+            return RequestError(str(error)), overhead if error.lasting else 0
+        except Exception as error:
+            logger.exception("a grammar could not be made")
+            return RequestError(f"the {constraint.kind} could not be compiled: {type(error).__name__}: {error}", 500), 0
+
+
+def _begin(sequence: Sequence, found: Factory | RequestError) -> tuple[Sequence, RequestError | None]:
+    if isinstance(found, RequestError):
+        return sequence, found
+    try:
+        sequence.grammar = found()
+    except Exception as error:
+        logger.exception("a grammar could not be started")
+        return sequence, RequestError(f"the grammar failed: {type(error).__name__}: {error}", 500)
+    return sequence, None
+
+
+class _Cache:
+    """The most recently used results, up to a number of bytes."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._total = most, 0
+        self._entries: OrderedDict[Constraint, tuple[Factory | RequestError, int]] = OrderedDict()
+
+    def get(self, constraint: Constraint) -> Factory | RequestError | None:
+        if constraint not in self._entries:
+            return None
+        self._entries.move_to_end(constraint)
+        return self._entries[constraint][0]
+
+    def put(self, constraint: Constraint, result: Factory | RequestError, size: int) -> None:
+        if constraint in self._entries:
+            self._total -= self._entries.pop(constraint)[1]
+        if size > self._most:
+            return
+        self._entries[constraint] = result, size
+        self._total += size
+        while self._total > self._most:
+            self._total -= self._entries.popitem(last=False)[1][1]
