@@ -13,10 +13,11 @@ from urllib.parse import quote
 from sglang_plug import LogprobOptions
 
 from .errors import ApiError
+from .job import MAX_ID_CHARACTERS, Job, Piece, new_id
 from .protocol.openai import GenerationBody
 from .sampling import Sampling
 from .streaming import merged
-from .text import MAX_ID_CHARACTERS, Job, Piece, TextEngine, new_id
+from .text import TextEngine
 
 UNSUPPORTED_FORMATS = ("json_object", "json_schema", "structural_tag")
 

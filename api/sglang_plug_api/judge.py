@@ -7,10 +7,11 @@ import asyncio
 from sglang_plug import LogprobOptions, SamplingParams, TemplateError
 
 from .errors import ApiError
+from .job import Job, Piece
 from .pooling import NOT_POOLING, check_lengths, sigmoid
 from .protocol.embeddings import RerankBody
 from .sampling import Sampling
-from .text import Job, Piece, TextEngine
+from .text import TextEngine
 
 INSTRUCT = "Given a web search query, retrieve relevant passages that answer the query"
 SYSTEM = (

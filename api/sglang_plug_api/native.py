@@ -12,11 +12,12 @@ from sglang_plug import LogprobOptions, Tokenizer, TokenLogprob
 
 from .choices import complete_all, stream_all
 from .errors import ApiError
+from .job import MAX_ID_CHARACTERS, Job, Piece, new_id
 from .logprobs import alternatives, triples
 from .protocol.base import refuse
 from .protocol.native import GenerateBody, PromptsBody, SamplingBody
 from .sampling import DEFAULT_NEW_TOKENS
-from .text import MAX_ID_CHARACTERS, Job, Piece, TextEngine, new_id
+from .text import TextEngine
 
 CONSTRAINTS = ("json_schema", "regex", "ebnf", "structural_tag")
 

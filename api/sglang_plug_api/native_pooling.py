@@ -9,11 +9,12 @@ from fastapi import Response
 from sglang_plug.specs import Task
 
 from .errors import json_response
+from .job import Job
 from .native import prompt_ids
 from .pooling import encode_all, meta_info, pool_all, pooling_task, shortened
 from .protocol.base import refuse
 from .protocol.native import PoolBody
-from .text import Job, TextEngine
+from .text import TextEngine
 
 
 async def pooled_answer(engine: TextEngine, body: PoolBody, *tasks: Task) -> Response:

@@ -24,10 +24,11 @@ from __future__ import annotations
 
 from .bodies import read_body, read_query, takes
 from .errors import ApiError, from_exception, json_response
+from .job import Ending, Job, Piece, joined, new_id
 from .protocol.base import Integer, Name, Number, RequestBody, TokenId
 from .sampling import Sampling
 from .streaming import EventStream, NamedEvent, first_of, merged, unless_disconnected
-from .text import Ending, Job, Piece, TextEngine, joined, new_id
+from .text import TextEngine
 
 ROUTE_API_VERSION = 1
 """Rises only when a name is removed from here or changes its meaning. New names do not raise it."""

@@ -12,7 +12,8 @@ from sglang_plug.specs import Task
 
 from .choices import complete_all
 from .errors import ApiError
-from .text import INLINE_CHARACTERS, PROMPT_ONLY, Job, Piece, TextEngine
+from .job import PROMPT_ONLY, Job, Piece
+from .text import INLINE_CHARACTERS, TextEngine
 
 NOT_POOLING = (
     "This model does not appear to be an embedding model by default. "

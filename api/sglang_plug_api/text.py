@@ -6,90 +6,33 @@ import asyncio
 import contextlib
 import logging
 import time
-import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from sglang_plug import (
     AUTO,
-    Constraint,
     Finish,
-    LogprobOptions,
     Observer,
     Output,
     Request,
     RequestEvent,
-    SamplingParams,
     TemplateError,
     Tokenizer,
-    TokenLogprob,
 )
 from sglang_plug.engine.client import EngineClient
-from sglang_plug.specs import Task
 
+from .assembly import Assembly
 from .config import ServerConfig
 from .errors import SHOWN, ApiError
+from .job import Job, Piece, joined, numbered
 from .pause import Pause
-from .sampling import Sampling, SamplingDefaults
-from .stops import StopMatcher
+from .sampling import SamplingDefaults
 
 logger = logging.getLogger(__name__)
 
 INLINE_CHARACTERS = 2048
 """Longer texts are tokenised in a thread."""
-MAX_ID_CHARACTERS = 256
-
-
-def new_id() -> str:
-    """A request id: 32 hexadecimal digits."""
-    return uuid.uuid4().hex
-
-
-PROMPT_ONLY = Sampling(params=SamplingParams(max_new_tokens=0))
-"""For pooling tasks, which generate nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One sequence to generate."""
-
-    tokens: Sequence[int]
-    sampling: Sampling = PROMPT_ONLY
-    task: Task = "generate"
-    id: str = field(default_factory=new_id)
-    request: str = ""
-    """What the caller calls the request that this is one sequence of; empty: ``id``."""
-    logprobs: LogprobOptions | None = None
-    constraint: Constraint | None = None
-    priority: int = 0
-    salt: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """Why an output ended: ``stop``, ``length`` or ``abort``; ``matched`` is the stop token or string."""
-
-    reason: str
-    matched: int | str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """What came of a job since its last piece."""
-
-    text: str
-    tokens: tuple[int, ...]
-    logprobs: tuple[TokenLogprob, ...]
-    prompt_logprobs: tuple[TokenLogprob, ...]
-    ending: Ending | None
-    completion_tokens: int
-    """In all."""
-    cached_tokens: int
-    retractions: int
-    values: tuple[float, ...] = ()
-    """Of a pooling task."""
 
 
 class TextEngine:
@@ -175,7 +118,7 @@ class TextEngine:
                 f"the most is {self.config.max_sequences_per_request}",
                 param="n",
             )
-        return [_numbered(job, index) for job in jobs for index in range(job.sampling.n)]
+        return [numbered(job, index) for job in jobs for index in range(job.sampling.n)]
 
     async def stream(self, job: Job) -> AsyncGenerator[Piece, None]:
         """Pieces as they come; the last has ``ending`` set. Closing early aborts the request.
@@ -183,7 +126,7 @@ class TextEngine:
         Raises ``RequestError`` if the engine refuses and ``EngineError`` if it is gone.
         """
         arrived = time.time()
-        assembly = _Assembly(job, self._tokenizer)
+        assembly = Assembly(job, self._tokenizer)
         request = Request(
             id=job.id,
             tokens=tuple(job.tokens),
@@ -236,16 +179,12 @@ class TextEngine:
             one.abort()
         return len(found)
 
-    async def pool(self, tokens: Sequence[int], task: Task, *, priority: int = 0, salt: str = "") -> Piece:
-        """Embedding or scores of one prompt, in ``values``. Raises ``RequestError`` if the model has no such task."""
-        return await self.complete(Job(tokens=tokens, task=task, priority=priority, salt=salt))
-
     async def complete(self, job: Job) -> Piece:
         """The whole output as one piece."""
         async with contextlib.aclosing(self.stream(job)) as pieces:
             return joined([piece async for piece in pieces])
 
-    def _report(self, job: Job, assembly: _Assembly, arrived: float, first: float | None) -> None:
+    def _report(self, job: Job, assembly: Assembly, arrived: float, first: float | None) -> None:
         event = RequestEvent(
             id=job.id,
             reason=assembly.ending.reason if assembly.ending else "abort",
@@ -275,22 +214,6 @@ def unknown_model(name: str, served: str) -> ApiError:
         404,
         param="model",
         code="model_not_found",
-    )
-
-
-def joined(pieces: Sequence[Piece]) -> Piece:
-    """Several pieces of one output as one."""
-    last = pieces[-1]
-    return Piece(
-        text="".join(piece.text for piece in pieces),
-        tokens=tuple(token for piece in pieces for token in piece.tokens),
-        logprobs=tuple(one for piece in pieces for one in piece.logprobs),
-        prompt_logprobs=tuple(one for piece in pieces for one in piece.prompt_logprobs),
-        ending=last.ending,
-        completion_tokens=last.completion_tokens,
-        cached_tokens=last.cached_tokens,
-        retractions=last.retractions,
-        values=last.values,
     )
 
 
@@ -328,80 +251,3 @@ class _Running:
             finally:
                 self._waiting = None
         return Output(id=self._job.id, finish=Finish("abort"))
-
-
-class _Assembly:
-    """Turns the engine's outputs into pieces: text, stop strings, counts."""
-
-    def __init__(self, job: Job, tokenizer: Tokenizer | None) -> None:
-        sampling = job.sampling
-        if tokenizer is None and sampling.stops:
-            raise ApiError("the server runs with --skip-tokenizer-init: use stop_token_ids, not stop", param="stop")
-        self._sampling = sampling
-        self._decoder = tokenizer.decoder(skip_special=sampling.skip_special, prompt=job.tokens) if tokenizer else None
-        self._matcher = StopMatcher(sampling.stops, keep=sampling.keep_stop)
-        self.count = 0
-        self.cached_tokens = 0
-        self.ending: Ending | None = None
-
-    def feed(self, output: Output) -> Piece:
-        """What ``output`` adds."""
-        finish = output.finish
-        tokens = output.tokens
-        self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
-        ends_by_token = finish is not None and finish.matched is not None and not self._sampling.keep_stop
-        shown = tokens[:-1] if ends_by_token else tokens
-        text, used = self._decode(shown)
-        if self._matcher.matched is not None:
-            tokens = tokens[:used]
-            self.ending = Ending("stop", self._matcher.matched)
-        elif finish is not None:
-            text += self._flush()
-            matched = self._matcher.matched
-            self.ending = Ending(finish.reason, finish.matched) if matched is None else Ending("stop", matched)
-        self.count += len(tokens)
-        return Piece(
-            text=text,
-            tokens=tokens,
-            logprobs=output.logprobs[: len(tokens)],
-            prompt_logprobs=output.prompt_logprobs,
-            ending=self.ending,
-            completion_tokens=self.count,
-            cached_tokens=self.cached_tokens,
-            retractions=output.retractions,
-            values=output.values,
-        )
-
-    def _decode(self, tokens: Sequence[int]) -> tuple[str, int]:
-        """Text of ``tokens`` up to a stop string, and how many of them that took."""
-        if self._decoder is None:
-            return "", len(tokens)
-        if not self._sampling.stops:
-            return self._decoder.feed(tokens), len(tokens)
-        text = []
-        for place, token in enumerate(tokens):
-            fresh = self._decoder.feed((token,))
-            if self.count + place < self._sampling.params.min_new_tokens:
-                text.append(fresh)  # too early to stop
-                continue
-            text.append(self._matcher.feed(fresh))
-            if self._matcher.matched is not None:
-                return "".join(text), place + 1
-        return "".join(text), len(tokens)
-
-    def _flush(self) -> str:
-        if self._decoder is None:
-            return ""
-        text = self._matcher.feed(self._decoder.flush())
-        return text if self._matcher.matched is not None else text + self._matcher.flush()
-
-
-def _numbered(job: Job, index: int) -> Job:
-    """Output ``index`` of a job with several: its own id, and its own seed if there is one."""
-    if job.sampling.n == 1:
-        return job
-    params = job.sampling.params
-    if params.seed is not None:
-        params = replace(params, seed=params.seed + index)
-    sampling = replace(job.sampling, params=params, n=1)
-    return replace(job, id=f"{job.id}-{index}", request=job.request or job.id, sampling=sampling)

@@ -164,9 +164,7 @@ class CausalLM(Model):
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__(config, env)
-        layers: list[nn.Module] = [
-            self.layer(config, env, index) for index in range(config.num_hidden_layers)
-        ]
+        layers: list[nn.Module] = [self.layer(config, env, index) for index in range(config.num_hidden_layers)]
         self.model = self.decoder(config, env, layers)
         tied = self.model.embed_tokens if config.tie_word_embeddings else None
         if "generate" in env.tasks:

@@ -21,8 +21,8 @@ from sglang_plug_api.choices import (
     stream_all,
 )
 from sglang_plug_api.errors import ApiError
+from sglang_plug_api.job import Ending, Piece
 from sglang_plug_api.protocol.openai import CompletionBody
-from sglang_plug_api.text import Ending, Piece
 
 
 def body(**fields: Any) -> CompletionBody:

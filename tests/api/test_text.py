@@ -11,8 +11,9 @@ import pytest
 from sglang_plug import LogprobOptions, Observer, RequestError, RequestEvent
 from sglang_plug.engine.client import EngineError
 from sglang_plug_api.errors import ApiError
+from sglang_plug_api.job import Job, Piece, new_id
 from sglang_plug_api.sampling import Sampling
-from sglang_plug_api.text import Job, Piece, TextEngine, new_id
+from sglang_plug_api.text import TextEngine
 
 END = 1
 

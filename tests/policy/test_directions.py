@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 ENGINE_LIBRARIES = {"msgspec", "zmq"}
-CONTRACTS = "model attention kernels cache policy tokenizer batch request sampling layers specs config".split()
+CONTRACTS = "model attention kernels cache policy tokenizer grammar batch request sampling layers specs config".split()
 ALLOWED = {
     "core": {"sglang_plug", "torch", "pluggy"},
     "builtin_models": {"sglang_plug", "sglang_plug_models", "torch"},
@@ -15,11 +15,13 @@ ALLOWED = {
     | {"httpx", "yaml", "prometheus_client"},
 }
 EXTRA = {  # what one folder or file may import besides
+    "api/sglang_plug_lang": {"sglang_plug_lang"},
     "core/sglang_plug/engine": ENGINE_LIBRARIES,
     "core/sglang_plug/settings.py": {"msgspec"},
     "core/sglang_plug/testing": {"transformers"},
     "builtin_backends/sglang_plug_backends/huggingface": {"transformers", "huggingface_hub", "jinja2", "tokenizers"},
     "builtin_backends/sglang_plug_backends/triton": {"triton"},
+    "builtin_backends/sglang_plug_backends/xgrammar": {"xgrammar"},
     "builtin_backends/sglang_plug_backends/weights": {"safetensors"},
     "builtin_models/sglang_plug_models/transformers_fallback": {"transformers"},
 }
@@ -36,3 +38,11 @@ def test_contracts_and_built_ins_do_not_know_the_engine(sources: list[Any]) -> N
     for source in sources:
         if source.shelf.startswith("builtin") or source.module.split(".")[1:2] in [[name] for name in CONTRACTS]:
             assert not [name for name in source.imports() if name.startswith("sglang_plug.engine")], source.path
+
+
+def test_the_language_stands_alone(sources: list[Any]) -> None:
+    language = [source for source in sources if source.path.is_relative_to("api/sglang_plug_lang")]
+    assert len(language) > 10
+    for source in language:
+        names = {name.partition(".")[0] for name in source.imports()}
+        assert names <= {"sglang_plug_lang", "httpx", *sys.stdlib_module_names}, source.path

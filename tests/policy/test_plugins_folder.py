@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import sglang_plug
+import sglang_plug_api.plugin
 
 PUBLIC_PACKAGES = ("sglang_plug.layers.", "sglang_plug.testing.")
 
 
 def test_only_public_names_are_imported(plugin_sources: list[Any]) -> None:
     public = {f"sglang_plug.{name}" for name in sglang_plug.__all__}
+    public |= {f"sglang_plug_api.plugin.{name}" for name in sglang_plug_api.plugin.__all__}
     for source in plugin_sources:
         own = source.path.parts[1].replace("-", "_")
         ours = {name for name in source.imports() if name.startswith("sglang_plug")}

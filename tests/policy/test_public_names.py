@@ -10,7 +10,7 @@ import pytest
 import sglang_plug
 
 GOLDEN = Path(__file__).with_name("golden_names.txt")
-PUBLIC = ("sglang_plug", "sglang_plug.layers", "sglang_plug.testing")
+PUBLIC = ("sglang_plug", "sglang_plug.layers", "sglang_plug.testing", "sglang_plug_api.plugin")
 
 
 @pytest.mark.parametrize("package", PUBLIC)

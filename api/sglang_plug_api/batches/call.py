@@ -19,7 +19,7 @@ from sglang_plug import RequestError
 from sglang_plug.engine.client import EngineError
 from sglang_plug_api.bodies import Endpoint
 from sglang_plug_api.errors import from_exception
-from sglang_plug_api.text import new_id
+from sglang_plug_api.job import new_id
 
 logger = logging.getLogger(__name__)
 

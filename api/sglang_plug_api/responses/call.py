@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sglang_plug_api.errors import ApiError
+from sglang_plug_api.job import Ending, Job, Piece, new_id
 from sglang_plug_api.protocol.responses import ResponsesBody
 from sglang_plug_api.streaming import NamedEvent
-from sglang_plug_api.text import Ending, Job, Piece, TextEngine, new_id
+from sglang_plug_api.text import TextEngine
 
 WHERE = {"output_index": 0, "content_index": 0}
 FINAL_EVENTS = {"completed": "response.completed", "failed": "response.failed"}

@@ -8,12 +8,13 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from sglang_plug_api.errors import SHOWN, ApiError, from_exception
+from sglang_plug_api.job import Job, new_id
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.openai import MAX_MESSAGES
 from sglang_plug_api.protocol.responses import ResponsesBody
 from sglang_plug_api.sampling import Sampling
 from sglang_plug_api.streaming import NamedEvent
-from sglang_plug_api.text import Job, TextEngine, new_id
+from sglang_plug_api.text import TextEngine
 
 from .call import Call
 from .prompt import Message, render

@@ -23,11 +23,12 @@ from sglang_plug_api.choices import (
     stream_all,
 )
 from sglang_plug_api.errors import ApiError, json_response
+from sglang_plug_api.job import Job, Piece
 from sglang_plug_api.logprobs import for_chat
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.openai import ChatBody
 from sglang_plug_api.streaming import EventStream, first_of, unless_disconnected
-from sglang_plug_api.text import Job, Piece, TextEngine
+from sglang_plug_api.text import TextEngine
 
 RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "raise_exception"})
 """Template variables that ``chat_template_kwargs`` cannot set."""

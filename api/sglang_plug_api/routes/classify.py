@@ -11,12 +11,13 @@ from fastapi import APIRouter, Request, Response
 
 from sglang_plug_api.bodies import read_body, takes
 from sglang_plug_api.errors import json_response
+from sglang_plug_api.job import new_id
 from sglang_plug_api.native_pooling import pooled_answer
 from sglang_plug_api.pooling import encode_all, pool_all, pooling_jobs, pooling_task, prompt_usage, sigmoid
 from sglang_plug_api.protocol.embeddings import ClassifyBody
 from sglang_plug_api.protocol.native import PoolBody
 from sglang_plug_api.streaming import unless_disconnected
-from sglang_plug_api.text import TextEngine, new_id
+from sglang_plug_api.text import TextEngine
 
 
 def build(engine: TextEngine) -> APIRouter:

@@ -23,10 +23,11 @@ from sglang_plug_api.choices import (
     stream_all,
 )
 from sglang_plug_api.errors import json_response
+from sglang_plug_api.job import Job, Piece
 from sglang_plug_api.logprobs import for_completion
 from sglang_plug_api.protocol.openai import CompletionBody
 from sglang_plug_api.streaming import EventStream, first_of, unless_disconnected
-from sglang_plug_api.text import Job, Piece, TextEngine
+from sglang_plug_api.text import TextEngine
 
 DEFAULT_TOKENS = 16
 """As in OpenAI's own API."""

@@ -11,10 +11,11 @@ from fastapi import APIRouter, Request, Response
 
 from sglang_plug_api.bodies import read_body, takes
 from sglang_plug_api.errors import json_response
+from sglang_plug_api.job import new_id
 from sglang_plug_api.pooling import encode_all, pool_all, pooling_jobs, pooling_task, prompt_usage, shortened
 from sglang_plug_api.protocol.embeddings import EmbeddingsBody
 from sglang_plug_api.streaming import unless_disconnected
-from sglang_plug_api.text import TextEngine, new_id
+from sglang_plug_api.text import TextEngine
 
 
 def build(engine: TextEngine) -> APIRouter:

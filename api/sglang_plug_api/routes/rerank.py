@@ -15,12 +15,13 @@ from fastapi import APIRouter, Request, Response
 from sglang_plug_api.bodies import read_body, takes
 from sglang_plug_api.choices import complete_all
 from sglang_plug_api.errors import ApiError, json_response
+from sglang_plug_api.job import Job, Piece, new_id
 from sglang_plug_api.judge import judge_jobs, judgement
 from sglang_plug_api.pooling import encode_pairs, meta_info, pool_all, pooling_jobs, pooling_task, prompt_usage, sigmoid
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.embeddings import RerankBody
 from sglang_plug_api.streaming import unless_disconnected
-from sglang_plug_api.text import Job, Piece, TextEngine, new_id
+from sglang_plug_api.text import TextEngine
 
 FORMATS = ("list", "jina")
 

@@ -10,11 +10,12 @@ from sglang_plug import LogprobOptions, SamplingParams
 from sglang_plug_api.bodies import read_body, takes
 from sglang_plug_api.choices import complete_all
 from sglang_plug_api.errors import ApiError, json_response
+from sglang_plug_api.job import Job, Piece, new_id
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.score import ScoreBody
 from sglang_plug_api.sampling import Sampling
 from sglang_plug_api.streaming import unless_disconnected
-from sglang_plug_api.text import Job, Piece, TextEngine, new_id
+from sglang_plug_api.text import TextEngine
 
 ONE_TOKEN = Sampling(params=SamplingParams(max_new_tokens=1, temperature=0.0))
 

@@ -75,6 +75,10 @@ class HuggingFaceTokenizer:
     def eos_token_ids(self) -> tuple[int, ...]:
         return self._eos
 
+    @property
+    def special_token_ids(self) -> frozenset[int]:
+        return self._special
+
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         try:
             ids: list[int] = self._backend.encode(text, add_special_tokens=special).ids

@@ -9,9 +9,9 @@ from sglang_plug import AttentionSpec, Facts, KernelSpec, hookimpl
 
 @hookimpl
 def register_attention_backends() -> Iterator[AttentionSpec]:
-    yield AttentionSpec(
-        name="torch", target=f"{__name__}.attention:TorchAttention", summary="scaled dot-product attention of torch"
-    )
+    target = f"{__name__}.attention:TorchAttention"
+    yield AttentionSpec(name="torch", target=target, summary="scaled dot-product attention of torch")
+    yield AttentionSpec(name="torch_native", target=target, summary="the same, under the name that SGLang gives it")
 
 
 @hookimpl

@@ -13,7 +13,7 @@ def register_attention_backends() -> Iterator[AttentionSpec]:
         name="triton",
         target=f"{__name__}.attention:TritonAttention",
         settings=f"{__name__}.settings:TritonSettings",
-        summary="Triton kernels for NVIDIA GPUs; on the CPU only for tests, with TRITON_INTERPRET=1",
+        summary="Triton kernels for NVIDIA GPUs; on a CPU they are interpreted, which is very slow",
         devices=frozenset({"cuda", "cpu"}),
         graphs=True,
         needs=("triton",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from sglang_plug import Attention, AttentionBackend, AttentionShape, ConfigError, ForwardBatch, GraphCapable
 
+from . import interpreter  # noqa: F401 - decides how the kernels below are defined
 from .kernels_decode import decode_kernel, merge_kernel
 from .kernels_prefill import prefill_kernel
 from .plan import (
@@ -27,7 +29,9 @@ from .plan import (
 from .settings import TritonSettings
 
 INTERPRETED = not isinstance(decode_kernel, triton.JITFunction)
-"""Triton decides when a kernel is defined: ``TRITON_INTERPRET=1`` must be set before it is imported."""
+"""Triton decides when a kernel is defined, by ``TRITON_INTERPRET``; see ``interpreter``."""
+logger = logging.getLogger(__name__)
+
 SHORTEST_PART = 256
 """Tokens of context that are worth a program of their own."""
 MOST_SPLITS = 64
@@ -48,6 +52,8 @@ class TritonAttention(AttentionBackend, GraphCapable):
                 f"attention backend 'triton' cannot run on {device.type!r}: choose another backend, or set "
                 "TRITON_INTERPRET=1 before the start to interpret its kernels, which is slow and meant for tests"
             )
+        if INTERPRETED:
+            logger.warning("Triton's kernels are interpreted on the CPU: good for a try, but very slow")
         if shape.heads % shape.kv_heads:
             raise ConfigError(
                 f"attention backend 'triton' needs as many query heads for each key head, got {shape.heads} query "

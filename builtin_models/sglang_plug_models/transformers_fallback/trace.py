@@ -160,5 +160,6 @@ def check_rope(config: Any, served: int) -> None:
         original = parameters.get("original_max_position_embeddings") or config.max_position_embeddings
         if parameters.get("rope_type") == "longrope" and served > original:
             raise refusal(
-                config, f"longrope beyond {original} tokens changes keys that are cached; add --context-length {original}"
+                config,
+                f"longrope beyond {original} tokens changes keys that are cached; add --context-length {original}",
             )

@@ -119,11 +119,7 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     assert isinstance(model.spec, ModelSpec)
     dtype = _dtype(config.model.dtype, checkpoint.config, device)
     model_class: type[Model] = model.load(Model)
-    try:
-        shape = model_class.attention_shape(checkpoint.config)
-    except ConfigError as error:
-        near = f"; {_nearest(checkpoint.architecture, plugins)}" if model.spec.generic else ""
-        raise ConfigError(f"{error}{near}") from error
+    shape = _shape(model, checkpoint, plugins)
     facts = Facts(
         device=device.type,
         dtype=str(dtype).removeprefix("torch."),
@@ -222,6 +218,17 @@ def choose_model(impl: str, checkpoint: Checkpoint, plugins: Plugins, facts: Fac
     flag = f"; --model-impl {' or '.join(generic)} may serve it without a plugin of its own" if generic else ""
     failures = "".join(f"\n  {failure}" for failure in plugins.failures)
     raise ConfigError(f"no model named {architecture!r}; {_nearest(architecture, plugins)}{flag}{failures}")
+
+
+def _shape(model: Component, checkpoint: Checkpoint, plugins: Plugins) -> AttentionShape:
+    """The model's geometry; what a generic model refuses may be a mistyped name of another."""
+    model_class: type[Model] = model.load(Model)
+    try:
+        return model_class.attention_shape(checkpoint.config)
+    except ConfigError as error:
+        generic = isinstance(model.spec, ModelSpec) and model.spec.generic
+        near = f"; {_nearest(checkpoint.architecture, plugins)}" if generic else ""
+        raise ConfigError(f"{error}{near}") from error
 
 
 def _models(plugins: Plugins) -> tuple[list[str], list[str]]:

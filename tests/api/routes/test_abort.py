@@ -28,9 +28,10 @@ def events(response: httpx.Response) -> list[Any]:
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
 
 
-async def until_running(app: Any, count: int) -> None:
+async def until_running(app: Any, count: int, tasks: list[asyncio.Future[httpx.Response]]) -> None:
     """Wait until so many sequences are in flight and several tokens have been generated."""
     while app.engine.in_flight < count or (await app.engine.client.control("info"))["slots"]["running"] < 64:
+        assert not all(task.done() for task in tasks), [task.result().text for task in tasks]
         await asyncio.sleep(0.002)
 
 
@@ -39,7 +40,7 @@ def run_and_abort(app: Any, calls: list[tuple[str, dict[str, Any]]], abort: dict
 
     async def work() -> Any:
         tasks = [asyncio.ensure_future(app.client.post(path, json=body)) for path, body in calls]
-        await until_running(app, sequences)
+        await until_running(app, sequences, tasks)
         aborted = await app.client.post("/abort_request", json=abort)
         return [await task for task in tasks], aborted
 
@@ -110,14 +111,16 @@ def test_one_that_waits_in_the_queue(apps: Callable[..., Any]) -> None:
     app = apps(max_running_requests=1)
 
     async def work() -> Any:
-        calls = [native("first"), native("second")]
-        first, second = [asyncio.ensure_future(app.client.post(path, json=body)) for path, body in calls]
-        await until_running(app, 2)
+        first, second = (app.client.post(path, json=body) for path, body in (native("first"), native("second")))
+        tasks = [asyncio.ensure_future(first)]
+        await until_running(app, 1, tasks)
+        tasks.append(asyncio.ensure_future(second))
+        await until_running(app, 2, tasks)
         await app.client.post("/abort_request", json={"rid": "second"})
-        ended = await second
-        still_running = not first.done()
+        ended = await tasks[1]
+        still_running = not tasks[0].done()
         await app.client.post("/abort_request", json={"rid": "first"})
-        await first
+        await tasks[0]
         return still_running, ended.json()
 
     still_running, second = app.run(work())

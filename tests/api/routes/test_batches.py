@@ -122,7 +122,6 @@ def test_too_many_lines(app: Any) -> None:
     [
         ({"endpoint": "/v1/responses"}, "endpoint"),
         ({"endpoint": "/flush_cache"}, "endpoint"),
-        ({"endpoint": "/v1/embeddings"}, "endpoint"),
         ({"completion_window": "1h"}, "completion_window"),
         ({"input_file_id": 5}, "input_file_id"),
         ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),
@@ -134,6 +133,12 @@ def test_wrong_requests(app: Any, changes: dict[str, Any], param: str) -> None:
     answer = create(app, upload(app, [chat(1)]), **changes)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
+
+
+def test_a_route_that_this_server_does_not_have(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(app.application.state.endpoints, CHAT)
+    answer = create(app, upload(app, [chat(1)]))
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "endpoint")
 
 
 def test_unknown_ids(app: Any) -> None:

@@ -10,6 +10,7 @@ import torch
 from sglang_plug import AttentionShape, ConfigError, PluginOptions, Plugins
 from sglang_plug.testing import check_attention_backend
 
+os.environ["TRITON_INTERPRET"] = "0"  # in this process; what is interpreted here runs in others
 pytest.importorskip("triton", reason="Triton is not installed")
 
 KIT = """
@@ -46,7 +47,13 @@ def test_heads_that_do_not_divide_are_refused() -> None:
     assert "ConfigError" in done.stderr and "7 query heads on 2 key heads" in done.stderr
 
 
-@pytest.mark.skipif(bool(os.environ.get("TRITON_INTERPRET")), reason="the interpreter is on, so the CPU is served")
+def test_without_a_gpu_the_kernels_are_interpreted() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    code = "from sglang_plug_backends.triton.attention import INTERPRETED; import torch;"
+    code += "assert INTERPRETED == (not torch.cuda.is_available())"
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
 def test_the_cpu_is_refused_without_the_interpreter() -> None:
     from sglang_plug_backends.triton.attention import TritonAttention
 

@@ -14,7 +14,7 @@ from sglang_plug import Attention, AttentionShape, BuildEnv, KVPool
 from sglang_plug.testing.scene import ShuffledSlots, make_batch
 
 triton = pytest.importorskip("triton", reason="Triton is not installed")
-if os.environ.get("TRITON_INTERPRET"):
+if os.environ.setdefault("TRITON_INTERPRET", "0") != "0":
     pytest.skip("the interpreter is on, so there is nothing to compile", allow_module_level=True)
 
 from triton.backends.compiler import GPUTarget  # noqa: E402

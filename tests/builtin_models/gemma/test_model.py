@@ -39,7 +39,10 @@ CASES: dict[str, tuple[str, PretrainedConfig]] = {
         "Gemma2ForCausalLM",
         Gemma2Config(**SHAPE, attn_logit_softcapping=None, final_logit_softcapping=None),
     ),
-    "gemma2 biased, untied": ("Gemma2ForCausalLM", Gemma2Config(**SHAPE, attention_bias=True, tie_word_embeddings=False)),
+    "gemma2 biased, untied": (
+        "Gemma2ForCausalLM",
+        Gemma2Config(**SHAPE, attention_bias=True, tie_word_embeddings=False),
+    ),
     "gemma2 without windows": ("Gemma2ForCausalLM", Gemma2Config(**SHAPE, layer_types=["full_attention"] * 3)),
     "gemma3": ("Gemma3ForCausalLM", Gemma3TextConfig(**{**SHAPE, "num_hidden_layers": 7})),
     "gemma3, every second layer sees all": ("Gemma3ForCausalLM", Gemma3TextConfig(**SHAPE, sliding_window_pattern=2)),

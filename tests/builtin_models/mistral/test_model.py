@@ -9,7 +9,6 @@ from transformers import MistralConfig, PretrainedConfig
 
 from sglang_plug.testing import check_model
 
-
 SHAPE: dict[str, Any] = {
     "vocab_size": 96,
     "hidden_size": 32,

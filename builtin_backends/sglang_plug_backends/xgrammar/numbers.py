@@ -1,0 +1,133 @@
+"""Numbers within bounds, as expressions of an EBNF grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+
+from .refusal import Refusal
+
+MOST_DIGITS = 18
+"""Digits of an integer, and of each part of a decimal: what every reader of JSON takes."""
+DECIMALS = 4
+"""Digits after the point of numbers with bounds, unless a bound has more."""
+MOST_DECIMALS = 12
+
+Digits = tuple[tuple[int, int], ...]
+"""For each place the first and last digit."""
+
+INTEGER = f'"-"? ("0" | [1-9] [0-9]{{0,{MOST_DIGITS - 1}}})'
+NUMBER = f'{INTEGER} ("." [0-9]{{1,{MOST_DIGITS}}})? ([eE] [+-]? [0-9]{{1,2}})?'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Least and most, both included."""
+
+    least: Decimal | None = None
+    most: Decimal | None = None
+
+
+def integers(bounds: Bounds, multiple: int = 1) -> str:
+    """Integers within ``bounds``. Raises ``Refusal`` if there are none."""
+    if multiple != 1:
+        raise Refusal("multipleOf")
+    least, most = _whole(bounds.least, up=True), _whole(bounds.most, up=False)
+    return _signed(least, most, 0)
+
+
+def decimals(bounds: Bounds, *, above: bool, below: bool) -> str:
+    """Numbers within ``bounds``; ``above`` and ``below``: without the bound itself. Raises ``Refusal``."""
+    places = max(DECIMALS, *(_places(one) for one in (bounds.least, bounds.most) if one is not None))
+    if places > MOST_DECIMALS:
+        raise Refusal(f"a bound with more than {MOST_DECIMALS} digits after the point")
+    scale = Decimal(10) ** places
+    least = None if bounds.least is None else int(bounds.least * scale) + above
+    most = None if bounds.most is None else int(bounds.most * scale) - below
+    texts = [_signed(least, most, places)]
+    up = None if bounds.least is None else _whole(bounds.least, up=True)
+    down = None if bounds.most is None else _whole(bounds.most, up=False)
+    up = up + 1 if up is not None and above and up == bounds.least else up
+    down = down - 1 if down is not None and below and down == bounds.most else down
+    if up is None or down is None or up <= down:
+        texts.append(_signed(up, down, 0))
+    return " | ".join(texts)
+
+
+def _whole(value: Decimal | None, *, up: bool) -> int | None:
+    if value is None:
+        return None
+    whole = int(value.to_integral_value("ROUND_CEILING" if up else "ROUND_FLOOR"))
+    return whole
+
+
+def _places(value: Decimal) -> int:
+    exponent = value.normalize().as_tuple().exponent
+    return max(0, -exponent) if isinstance(exponent, int) else 0
+
+
+def _signed(least: int | None, most: int | None, places: int) -> str:
+    """Numbers ``n / 10**places`` for ``least <= n <= most``, written with all of their places."""
+    limit = 10 ** (MOST_DIGITS + places) - 1
+    low = -limit if least is None else least
+    high = limit if most is None else most
+    if low > high or low > limit or high < -limit:
+        raise Refusal("bounds between which there is no number")
+    low, high = max(low, -limit), min(high, limit)
+    found = []
+    if low < 0:
+        found += [f'"-" {one}' for one in _texts(max(1, -high), -low, places)]
+    if high >= 0:
+        found += _texts(max(0, low), high, places)
+    return " | ".join(found)
+
+
+def _texts(low: int, high: int, places: int) -> Iterator[str]:
+    for digits in _spans(low, high, places + 1):
+        parts = [f"[{first}-{last}]" if first < last else f'"{first}"' for first, last in digits]
+        if places:
+            parts.insert(len(parts) - places, '"."')
+        yield " ".join(_compressed(parts))
+
+
+def _compressed(parts: list[str]) -> Iterator[str]:
+    """Runs of the same class as one with a count."""
+    at = 0
+    while at < len(parts):
+        end = at
+        while end < len(parts) and parts[end] == parts[at]:
+            end += 1
+        yield parts[at] if end - at == 1 else f"{parts[at]}{{{end - at}}}"
+        at = end
+
+
+def _spans(low: int, high: int, least_width: int) -> Iterator[Digits]:
+    """Cover ``low..high`` with spans whose places vary independently; at least ``least_width`` digits each."""
+    width = max(least_width, len(str(low)))
+    while low <= high:
+        top = min(high, 10**width - 1)
+        yield from _same_width(str(low).zfill(width), str(top).zfill(width))
+        low, width = top + 1, width + 1
+
+
+def _same_width(low: str, high: str) -> Iterator[Digits]:
+    if not low:
+        yield ()
+        return
+    first, last = int(low[0]), int(high[0])
+    rest = len(low) - 1
+    nothing, everything = "0" * rest, "9" * rest
+    if first == last:
+        yield from (((first, first), *tail) for tail in _same_width(low[1:], high[1:]))
+        return
+    start, stop = first, last
+    if low[1:] != nothing:
+        yield from (((first, first), *tail) for tail in _same_width(low[1:], everything))
+        start += 1
+    if high[1:] != everything:
+        stop -= 1
+    if start <= stop:
+        yield ((start, stop), *(((0, 9),) * rest))
+    if high[1:] != everything:
+        yield from (((last, last), *tail) for tail in _same_width(nothing, high[1:]))
