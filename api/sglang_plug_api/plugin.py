@@ -1,14 +1,13 @@
 """What a route plugin may import besides ``sglang_plug``: the server's side of the contract.
 
 ``build(engine)``, the target of a ``RouteSpec``, gets a ``TextEngine`` and returns a ``fastapi.APIRouter``. A route
-reads its body with ``read_body``, makes a ``Job``, and answers with ``json_response`` or an ``EventStream``; whatever it
-refuses, it refuses by raising ``ApiError``. Import this module in the file that ``target`` names, never in the module
-that declares.
+reads its body with ``read_body``, makes a ``Job``, answers with ``json_response`` or an ``EventStream``, and refuses by
+raising ``ApiError``. Import this module in the file that ``target`` names, never in the module that declares.
 
-================== ===================================================================================================
+================== ==========================================================================================
 ``TextEngine``     the model in terms of text: ``encode``, ``encode_chat``, ``stream``, ``complete``, ``defaults``, …
 ``Job``            one sequence to generate; ``new_id`` makes an id for it
-``Piece``          what came of a job since its last piece; ``joined`` makes one of several; ``Ending`` says why it ended
+``Piece``          what came of a job since its last piece, and its ``Ending``; ``joined`` makes one of several
 ``Sampling``       a request's parameters, as ``engine.defaults.complete`` returns them
 ``RequestBody``    base of bodies (pydantic), with the field types ``Integer``, ``Number``, ``TokenId`` and ``Name``
 ``takes``          registers a POST endpoint with its body in the OpenAPI document; ``read_body`` then reads it
@@ -17,7 +16,7 @@ that declares.
 ``first_of``       fetches a stream's first event, so that what is refused at once has an error status
 ``merged``         several streams as one
 ``ApiError``       a refusal; ``from_exception`` makes one of any exception, as the server itself would
-================== ===================================================================================================
+================== ==========================================================================================
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ ROUTE_API_VERSION = 1
 """Rises only when a name is removed from here or changes its meaning. New names do not raise it."""
 
 __all__ = [
-    "ROUTE_API_VERSION",
     "ApiError",
     "Ending",
     "EventStream",
@@ -44,6 +42,7 @@ __all__ = [
     "NamedEvent",
     "Number",
     "Piece",
+    "ROUTE_API_VERSION",
     "RequestBody",
     "Sampling",
     "TextEngine",

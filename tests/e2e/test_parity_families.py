@@ -105,7 +105,10 @@ def test_the_short_factors_serve_what_they_were_made_for(
 ) -> None:
     """A model for long contexts, served within its original length, is transformers' model of short ones."""
     model = tiny_model("phi-4-mini")
-    longer = {"max_position_embeddings": 4096, "rope_parameters": {"original_max_position_embeddings": 512, "factor": 1}}
+    longer = {
+        "max_position_embeddings": 4096,
+        "rope_parameters": {"original_max_position_embeddings": 512, "factor": 1},
+    }
     engine = serve(config(model.path, context_length=512, overrides=longer))
     check(model, engine, NEW_TOKENS)
     with pytest.raises(AssertionError):

@@ -15,6 +15,7 @@ ALLOWED = {
     | {"httpx", "yaml", "prometheus_client"},
 }
 EXTRA = {  # what one folder or file may import besides
+    "api/sglang_plug_api/batches": {"python_multipart"},
     "api/sglang_plug_lang": {"sglang_plug_lang"},
     "core/sglang_plug/engine": ENGINE_LIBRARIES,
     "core/sglang_plug/settings.py": {"msgspec"},
