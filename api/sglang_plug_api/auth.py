@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 from fastapi import Request
 
@@ -13,8 +14,11 @@ from .config import ServerConfig
 from .errors import ApiError
 
 
-def guard(level: Auth, config: ServerConfig) -> Callable[[Request], None]:
-    """A dependency that refuses callers without the key for ``level`` with 401."""
+def guard(level: Auth, config: ServerConfig) -> Callable[[Request], Coroutine[Any, Any, None]]:
+    """A dependency that refuses callers without the key for ``level`` with 401.
+
+    Asynchronous, although it waits for nothing: FastAPI would run a plain function in a thread, for every request.
+    """
     own = (config.admin_api_key,) if config.admin_api_key else ()
     keys: tuple[str, ...]
     match level:
@@ -25,7 +29,7 @@ def guard(level: Auth, config: ServerConfig) -> Callable[[Request], None]:
         case "admin":
             keys = own or config.api_keys
 
-    def check(request: Request) -> None:
+    async def check(request: Request) -> None:
         if keys and not any([_is_one_of(keys, offered) for offered in _offered(request)]):
             raise ApiError(
                 "Unauthorized: a valid API key is needed, as 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'",

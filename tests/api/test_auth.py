@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 
 import pytest
@@ -16,7 +17,8 @@ from sglang_plug_api.errors import ApiError
 def allowed(level: Auth, authorization: bytes | None, *user: str, admin: str | None = None) -> bool:
     headers = [] if authorization is None else [(b"authorization", authorization)]
     try:
-        guard(level, ServerConfig(api_keys=user, admin_api_key=admin))(Request({"type": "http", "headers": headers}))
+        request = Request({"type": "http", "headers": headers})
+        asyncio.run(guard(level, ServerConfig(api_keys=user, admin_api_key=admin))(request))
     except ApiError as error:
         assert (error.status, error.code) == (401, "invalid_api_key")
         return False
@@ -59,6 +61,33 @@ def test_keys_beyond_ascii_are_compared_as_the_bytes_sent() -> None:
     assert allowed("user", "Bearer clé–日".encode(), "clé–日")
     assert not allowed("user", "Bearer clé–月".encode(), "clé–日")
     assert not allowed("user", b"Bearer \xff\xfe", "clé–日")
+
+
+def opened_by(*headers: tuple[bytes, bytes], user: str = "key") -> bool:
+    request = Request({"type": "http", "headers": list(headers)})
+    try:
+        asyncio.run(guard("user", ServerConfig(api_keys=(user,)))(request))
+    except ApiError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("value", [b"key", b" key "])
+def test_the_key_may_come_as_a_header_of_its_own(value: bytes) -> None:
+    assert opened_by((b"x-api-key", value))
+
+
+@pytest.mark.parametrize("value", [b"", b"ke", b"keys", b"Bearer key", b"\xff"])
+def test_what_that_header_does_not_open(value: bytes) -> None:
+    assert not opened_by((b"x-api-key", value))
+
+
+def test_one_valid_key_is_enough() -> None:
+    wrong, right = (b"authorization", b"Bearer no"), (b"x-api-key", b"key")
+    assert opened_by(wrong, right)
+    assert opened_by((b"x-api-key", b"no"), right)
+    assert opened_by((b"authorization", b"Bearer key"), (b"x-api-key", b"no"))
+    assert opened_by((b"x-api-key", "clé".encode()), user="clé")
 
 
 def test_every_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:

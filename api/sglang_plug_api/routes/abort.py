@@ -20,7 +20,7 @@ def build(engine: TextEngine) -> APIRouter:
     async def abort_request(request: Request) -> Response:
         body = await read_body(request, AbortBody)
         if body.abort_all:
-            check_admin(request)
+            await check_admin(request)
         return json_response({"aborted": engine.abort(None if body.abort_all else body.rid)})
 
     return router
