@@ -1,0 +1,284 @@
+"""Write ``docs/api.md``: every endpoint of the built-in routes, who may call it, and the fields of its body.
+
+The endpoints come from the route plugins, the fields from the OpenAPI document that a server shows at
+``/openapi.json``. No model is loaded: routes are built for an engine that can do every task and is never asked.
+
+``--check`` writes nothing and fails if the page is not what would be written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from sglang_plug import Output, PluginOptions, Plugins, Request, RouteSpec, StepStats
+from sglang_plug.discovery import DISTRIBUTION
+from sglang_plug.engine.client import EngineClient
+from sglang_plug.specs import Task
+from sglang_plug_api.app import build_app
+from sglang_plug_api.config import ServerConfig, StorageConfig
+from sglang_plug_api.middleware import GateState
+from sglang_plug_api.text import TextEngine
+
+PAGE = Path(__file__).with_name("api.md")
+SHOWN = 60
+"""Characters of a default that a table shows."""
+LARGEST = 1 << 63
+"""What every integer fits into; not worth a cell."""
+VALIDATION = ("HTTPValidationError", "ValidationError")
+"""Schemas of FastAPI's own errors, which this server never answers with."""
+BOUNDS = {
+    "ge": "≥ {}",
+    "minimum": "≥ {}",
+    "gt": "> {}",
+    "exclusiveMinimum": "> {}",
+    "le": "≤ {}",
+    "maximum": "≤ {}",
+    "lt": "< {}",
+    "exclusiveMaximum": "< {}",
+    "minLength": "at least {} characters",
+    "maxLength": "at most {} characters",
+    "minItems": "at least {} entries",
+    "maxItems": "at most {} entries",
+    "maxProperties": "at most {} keys",
+    "pattern": "matches `{}`",
+}
+
+PAGE_TEXT = """\
+# HTTP API
+
+<!-- Written by docs/generate_api.py from the route plugins and the OpenAPI document: edit those. -->
+
+What the built-in route plugins answer. A running server shows the same, with the routes of plugins that are installed
+besides, as `/openapi.json` and, to read, as `/docs`.
+
+* **Access**: `public` routes need no key. `user` routes need one of `--api-key`, or the admin key, once there is an
+  `--api-key`. `admin` routes need `--admin-api-key`, or an `--api-key` if there is no admin key. Keys come as
+  `Authorization: Bearer KEY` or as `X-Api-Key: KEY`.
+* **Component**: what to name to be without the route, `--block-plugin route:chat`.
+* **Errors** are JSON: `{{"error": {{"message", "type", "param", "code"}}, …}}`, with the same keys at the top level.
+  400 says what is wrong with which field; 401 asks for a key; 404 there is no such route, model or object; 408 and 413
+  the body came too slowly or is too large; 415 it is no JSON; 503 the server is full, stopping, or its engine is gone.
+* **Unknown fields** are ignored, unless they are known to change the answer on other servers: those are refused by
+  name, rather than silently without effect.
+* **Limits** in the tables are those of the body itself. The operator's (`--max-request-bytes`,
+  `--max-sequences-per-request`, …) are in [Options](config.md).
+
+## Endpoints
+
+{endpoints}
+## Bodies
+
+A field without a default is required; `–` is a default that stands for "not given".
+
+{bodies}"""
+
+
+class Nobody(EngineClient):
+    """An engine that nobody asks."""
+
+    async def start(self) -> Mapping[str, Any]:
+        raise NotImplementedError
+
+    def submit(self, request: Request) -> AsyncIterator[Output]:
+        raise NotImplementedError
+
+    async def control(self, name: str, **arguments: Any) -> Any:
+        raise NotImplementedError
+
+    def on_step(self, listener: Callable[[StepStats], None]) -> None:
+        pass
+
+    @property
+    def failure(self) -> str | None:
+        return None
+
+    async def wait_failed(self) -> str:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        pass
+
+
+class Facts(dict[str, Any]):
+    """What an engine says of itself; what routes may ask besides is not known."""
+
+    def __missing__(self, key: str) -> None:
+        return None
+
+
+FACTS = Facts(
+    tasks=sorted(get_args(Task)),
+    vocab_size=0,
+    context_length=0,
+    max_total_tokens=0,
+    eos_token_ids=[],
+    generation={},
+    model_path="model",
+    checkpoint_path="model",
+)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One path with its methods, and who offers it."""
+
+    path: str
+    methods: tuple[str, ...]
+    call: Mapping[str, Any]
+    """Its part of the OpenAPI document."""
+    spec: RouteSpec
+
+    @property
+    def tag(self) -> str:
+        """The heading it stands under."""
+        tags = self.call.get("tags") or ["other"]
+        return str(tags[0])
+
+    @property
+    def body(self) -> str:
+        """A link to its body, if it has one."""
+        for kind, content in self.call.get("requestBody", {}).get("content", {}).items():
+            return type_of(content["schema"]) if "$ref" in content["schema"] else f"`{kind}`"
+        return ""
+
+    def row(self) -> str:
+        """Its line of the table."""
+        summary = str(self.call.get("summary", "")) + (" (deprecated)" if self.call.get("deprecated") else "")
+        tasks = ", ".join(sorted(self.spec.tasks)) or "any"
+        methods = ", ".join(self.methods)
+        return row(f"`{methods} {self.path}`", summary, self.spec.auth, tasks, self.body, f"`route:{self.spec.name}`")
+
+
+def endpoints(engine: TextEngine, plugins: Plugins, document: Mapping[str, Any]) -> Iterator[Endpoint]:
+    """Every endpoint of the plugins, in the order of the routes."""
+    for component in plugins.all("route"):
+        assert isinstance(component.spec, RouteSpec)
+        for route in component.load()(engine).routes:
+            if isinstance(route, APIRoute):
+                methods = tuple(sorted(route.methods or ()))
+                hidden = {"tags": route.tags, "summary": route.summary or ""}
+                call = document["paths"].get(route.path_format, {}).get(methods[0].lower(), hidden)
+                yield Endpoint(route.path_format, methods, call, component.spec)
+
+
+def endpoint_tables(found: Iterable[Endpoint]) -> Iterator[str]:
+    """A table for each tag."""
+    by_tag: dict[str, list[Endpoint]] = {}
+    for endpoint in found:
+        by_tag.setdefault(endpoint.tag, []).append(endpoint)
+    for tag in sorted(by_tag, key=str.lower):
+        yield f"### {tag[:1].upper() + tag[1:]}\n"
+        yield "| endpoint | | access | for models that | body | component |\n|---|---|---|---|---|---|"
+        for endpoint in sorted(by_tag[tag], key=lambda one: (one.path, one.methods)):
+            yield endpoint.row()
+        yield ""
+
+
+def body_tables(schemas: Mapping[str, Any]) -> Iterator[str]:
+    """A section for each body and each part of one."""
+    for name in sorted(schemas):
+        if name in VALIDATION or "properties" not in schemas[name]:
+            continue
+        schema = schemas[name]
+        yield f"### {name}\n"
+        if text := plain(schema.get("description", "")):
+            yield f"{text}\n"
+        yield "| field | type | default | limits |\n|---|---|---|---|"
+        for field, kind in schema["properties"].items():
+            default = "required" if field in schema.get("required", ()) else shown(kind.get("default"))
+            yield row(f"`{field}`", type_of(kind), default, ", ".join(dict.fromkeys(limits(kind))))
+        yield ""
+
+
+def type_of(schema: Mapping[str, Any]) -> str:
+    """A schema in a few words; that null stands for "not given" goes without saying."""
+    if "$ref" in schema:
+        name = str(schema["$ref"]).rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
+        return ", ".join(f"`{json.dumps(value)}`" for value in values)
+    if parts := schema.get("anyOf") or schema.get("oneOf"):
+        return " or ".join(dict.fromkeys(type_of(part) for part in parts if part.get("type") != "null"))
+    match schema.get("type"):
+        case "array":
+            inner = type_of(schema.get("items", {}))
+            return f"list of ({inner})" if " or " in inner else f"list of {inner}"
+        case "object":
+            values = schema.get("additionalProperties")
+            return f"object of {type_of(values)}" if isinstance(values, dict) and values else "object"
+        case str(kind):
+            return kind
+        case _:
+            return "any"
+
+
+def limits(schema: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """What bounds a value, its entries included."""
+    for key, pattern in BOUNDS.items():
+        bound = schema.get(key)
+        if bound is not None and not (isinstance(bound, int) and abs(bound) >= LARGEST):
+            yield prefix + pattern.format(bound)
+    for part in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        yield from limits(part, prefix)
+    if isinstance(items := schema.get("items"), dict):
+        yield from limits(items, "each ")
+
+
+def shown(default: Any) -> str:
+    """A default in a cell."""
+    if default is None:
+        return "–"
+    text = json.dumps(default, ensure_ascii=False)
+    return f"`{text[:SHOWN]}{'…' if len(text) > SHOWN else ''}`"
+
+
+def plain(text: str) -> str:
+    """A docstring as a paragraph of markdown."""
+    return re.sub(r"``([^`]+)``", r"`\1`", " ".join(text.split()))
+
+
+def row(*cells: str) -> str:
+    """A line of a table."""
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def page() -> str:
+    """The whole page."""
+    plugins = Plugins.discover(PluginOptions(allow=(DISTRIBUTION,), strict=True))
+    with tempfile.TemporaryDirectory() as folder:
+        config = ServerConfig(storage=StorageConfig(file_storage_path=folder))
+        engine = TextEngine(config, Nobody(), FACTS, None)
+        app: FastAPI = build_app(engine, plugins, GateState())
+        document = app.openapi()
+        found = list(endpoints(engine, plugins, document))
+    return PAGE_TEXT.format(
+        endpoints="\n".join(endpoint_tables(found)), bodies="\n".join(body_tables(document["components"]["schemas"]))
+    )
+
+
+def main() -> int:
+    """Write or check the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
+    if not parser.parse_args().check:
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page():
+        return 0
+    print("docs/api.md is out of date; run: python docs/generate_api.py", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

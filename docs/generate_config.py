@@ -1,0 +1,177 @@
+"""Write ``docs/config.md``: every option of ``sglang-plug serve``, from the option table.
+
+``--check`` writes nothing and fails if the page is not what would be written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sglang_plug import AUTO, PluginOptions, Plugins
+from sglang_plug.discovery import DISTRIBUTION
+from sglang_plug.plugin_flags import ENVIRONMENT_KEYS, plugin_flags, variable_of
+from sglang_plug.plugins import import_target
+from sglang_plug_api.option_table import GROUPS, Option
+
+PAGE = Path(__file__).with_name("config.md")
+TYPES: Mapping[type, str] = {
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "switch",
+    dict: "JSON object",
+    tuple: "names",
+}
+NUMBERED: Mapping[str, str] = {"least": "≥ {}", "most": "≤ {}", "above": "> {}", "below": "< {}"}
+
+PAGE_TEXT = """\
+# Options
+
+<!-- Written by docs/generate_config.py from the option table: edit that. -->
+
+What `sglang-plug serve` can be told. Every option has one name in three spellings: `--max-total-tokens` on the command
+line, `max_total_tokens` (or with dashes) in the YAML file that `--config` names, and `SGLANG_PLUG_MAX_TOTAL_TOKENS` in
+the environment. What stands on the command line comes before the environment, that before the file, that before the
+default. A running server shows what came of them as `/server_info`.
+
+A *switch* is set by `--name` and unset by `--no-name`; in a file and in the environment it is `true` or `false`.
+*Names* may be repeated or separated by commas; in a file they are a list. A default of `–` means that nothing is set.
+The model may also be given as the first argument.
+
+```yaml
+# serve.yaml, for: sglang-plug serve --config serve.yaml
+model-path: ./my-model
+port: 8080
+api-key: [first-key, second-key]
+max-running-requests: 64
+set:
+  triton.splits: 8
+```
+
+An unknown key, a value of the wrong type and a value out of bounds stop the start, with the name of the option and of
+its source, and exit code 2.
+
+{groups}
+## plugins and configuration file
+
+Read before everything else, because plugins declare choices of the options above.
+
+| flag | YAML key | environment | |
+|---|---|---|---|
+{flags}
+
+## settings of components
+
+A component's own options, as `--set NAME.KEY=VALUE` or under `set:` in the file. `sglang-plug plugins show NAME` tells
+those of any component, yours included.
+
+| setting | type | default | component |
+|---|---|---|---|
+{settings}
+"""
+
+
+def group_sections(plugins: Plugins) -> Iterator[str]:
+    """A table for each group of options."""
+    for group in GROUPS:
+        yield f"## {group.title}\n"
+        yield "| flag | YAML key | environment | type | default | |\n|---|---|---|---|---|---|"
+        for option in group.options:
+            yield row(
+                ", ".join(f"`{flag}`" for flag in option.flags),
+                ", ".join(f"`{key}`" for key in option.keys),
+                f"`{option.variable}`",
+                "; ".join([TYPES[option.kind], *bounds(option)]),
+                shown(option.default),
+                "; ".join(explanation(option, plugins)),
+            )
+        yield ""
+
+
+def bounds(option: Option) -> Iterator[str]:
+    """What a number must keep to."""
+    for name, pattern in NUMBERED.items():
+        bound = getattr(option, name)
+        if bound is not None:
+            yield pattern.format(bound)
+
+
+def explanation(option: Option, plugins: Plugins) -> Iterator[str]:
+    """What the option does, and what can be chosen."""
+    yield option.help
+    names = list(option.choices)
+    if option.component is not None:
+        names = [AUTO] * (option.default == AUTO) + plugins.names(option.component)
+    if names:
+        yield "one of " + ", ".join(f"`{name}`" for name in names)
+
+
+def flag_rows() -> Iterator[str]:
+    """The flags about plugins."""
+    for action in plugin_flags()._actions:
+        key = action.dest
+        has_variable = key in ENVIRONMENT_KEYS or key == "config"
+        yield row(
+            f"`{action.option_strings[0]}{f' {action.metavar}' if isinstance(action.metavar, str) else ''}`",
+            "" if key == "config" else f"`{key}`",
+            f"`{variable_of(key)}`" if has_variable else "",
+            str(action.help),
+        )
+
+
+def setting_rows(plugins: Plugins) -> Iterator[str]:
+    """The settings of the built-in components."""
+    for component in plugins.all():
+        if component.spec.settings is None:
+            continue
+        kind = import_target(component.spec.settings)
+        types = typing.get_type_hints(kind)
+        for field in dataclasses.fields(kind):
+            default = "required" if field.default is dataclasses.MISSING else shown(field.default)
+            name = getattr(types[field.name], "__name__", str(types[field.name]))
+            yield row(f"`{component.spec.name}.{field.name}`", f"`{name}`", default, f"`{component.key}`")
+
+
+def shown(default: Any) -> str:
+    """A default in a cell."""
+    if default is None or default == () or default == {}:
+        return "–"
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
+
+
+def row(*cells: str) -> str:
+    """A line of a table."""
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def page() -> str:
+    """The whole page."""
+    plugins = Plugins.discover(PluginOptions(allow=(DISTRIBUTION,), strict=True))
+    return PAGE_TEXT.format(
+        groups="\n".join(group_sections(plugins)),
+        flags="\n".join(flag_rows()),
+        settings="\n".join(setting_rows(plugins)),
+    )
+
+
+def main() -> int:
+    """Write or check the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
+    if not parser.parse_args().check:
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page():
+        return 0
+    print("docs/config.md is out of date; run: python docs/generate_config.py", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
