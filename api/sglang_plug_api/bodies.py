@@ -15,7 +15,7 @@ from .streaming import CLIENT_LEFT
 Body = TypeVar("Body", bound=BaseModel)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-JSON_TYPES = ("application/json", "text/json", "application/x-ndjson", "")
+JSON_TYPES = ("application/json", "text/json", "application/x-ndjson")
 FORM = "application/x-www-form-urlencoded"
 """What ``curl -d`` sends when no type is given."""
 
@@ -46,15 +46,25 @@ def read_query(request: Request, model: type[Body]) -> Body:
 
 
 def _check_type(request: Request) -> None:
-    """JSON; also JSON that curl labels a form, but not from a browser, which could be made to send one anywhere."""
+    """JSON; also JSON without a type, or that curl labels a form, but not from a browser: it sends both unasked."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind in JSON_TYPES or kind.endswith("+json"):
         return
-    if kind == FORM:
+    if kind in ("", FORM):
         if "origin" in request.headers or "sec-fetch-site" in request.headers:
-            raise ApiError(f"a browser must send JSON as application/json, not {FORM}", 415)
+            raise ApiError(f"a browser must send JSON as application/json, not as {kind or 'nothing'}", 415)
         return
     raise ApiError(f"the body must be JSON with content type application/json, not {kind[:80]!r}", 415)
+
+
+def refuse_other_pages(request: Request) -> None:
+    """For routes that need no body: a page of another origin must not call them. Raises ``ApiError`` 403.
+
+    Browsers say where a request comes from; what a visitor types, other programs and the server's own pages pass.
+    """
+    site = request.headers.get("sec-fetch-site")
+    if site in ("cross-site", "same-site") or (site is None and "origin" in request.headers):
+        raise ApiError("pages of other origins may not call this", 403)
 
 
 def takes(router: APIRouter, path: str, model: type[BaseModel], **options: Any) -> Callable[[Endpoint], Endpoint]:

@@ -9,7 +9,7 @@ import pytest
 from fastapi import APIRouter, FastAPI, Request, Response
 from pydantic import BaseModel
 
-from sglang_plug_api.bodies import read_body, takes
+from sglang_plug_api.bodies import read_body, refuse_other_pages, takes
 from sglang_plug_api.errors import ApiError
 
 
@@ -91,3 +91,25 @@ def test_takes_registers_the_model_for_the_document() -> None:
     schema = call["put"]["requestBody"]["content"]["application/json"]["schema"]
     assert schema == {"$ref": "#/components/schemas/Body"}
     assert count.__dict__["body_model"] is Body
+
+
+@pytest.mark.parametrize(
+    ("headers", "refused"),
+    [
+        ({}, False),
+        ({"sec-fetch-site": "none"}, False),
+        ({"sec-fetch-site": "same-origin", "origin": "http://here"}, False),
+        ({"sec-fetch-site": "cross-site"}, True),
+        ({"sec-fetch-site": "same-site"}, True),
+        ({"origin": "http://elsewhere"}, True),
+    ],
+)
+def test_pages_of_other_origins(headers: dict[str, str], refused: bool) -> None:
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    request = Request({"type": "http", "method": "GET", "path": "/", "headers": raw})
+    if not refused:
+        refuse_other_pages(request)
+        return
+    with pytest.raises(ApiError) as error:
+        refuse_other_pages(request)
+    assert error.value.status == 403

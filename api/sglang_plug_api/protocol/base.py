@@ -44,8 +44,8 @@ def _no_bool(value: Any) -> Any:
 
 
 Number = Annotated[float, BeforeValidator(_no_bool)]
-Integer = Annotated[int, BeforeValidator(_no_bool), Field(ge=-INT64, lt=INT64)]
-TokenId = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, lt=INT64)]
+Integer = Annotated[int, Field(ge=-INT64, lt=INT64), BeforeValidator(_no_bool)]
+TokenId = Annotated[int, Field(ge=0, lt=INT64), BeforeValidator(_no_bool)]
 Name = Annotated[str, Field(max_length=MAX_NAME)]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
+from sglang_plug_api.bodies import refuse_other_pages
 from sglang_plug_api.text import TextEngine
 
 FLUSHED = (
@@ -18,7 +19,8 @@ def build(engine: TextEngine) -> APIRouter:
     router = APIRouter(tags=["operations"])
 
     @router.api_route("/flush_cache", methods=["GET", "POST"], summary="Empty the prefix cache")
-    async def flush_cache() -> Response:
+    async def flush_cache(request: Request) -> Response:
+        refuse_other_pages(request)
         done = await engine.client.control("flush_cache")
         return PlainTextResponse(FLUSHED, 200 if done["success"] else 400)
 

@@ -1,0 +1,108 @@
+"""One message while it is made: the object and the events that show it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from sglang_plug_api.plugin import ApiError, Ending, Job, NamedEvent, Piece, TextEngine, from_exception
+
+from .bodies import AnthropicBody
+from .errors import envelope, logged
+
+ABORTED = "the request was aborted through /abort_request"
+
+
+class Answer:
+    """What was asked, and what has come of it so far.
+
+    Args:
+        engine: who answers.
+        body: the request.
+        job: the sequence to generate; its id is the message's.
+        request_id: what errors repeat.
+    """
+
+    def __init__(self, engine: TextEngine, body: AnthropicBody, job: Job, request_id: str) -> None:
+        self._engine, self._body, self._job, self._request_id = engine, body, job, request_id
+        self._output = self._cached = 0
+
+    async def whole(self) -> dict[str, Any]:
+        """The message. Raises ``ApiError`` if it was aborted."""
+        piece = await self._engine.complete(self._job)
+        self._count(piece)
+        content = [{"type": "text", "text": piece.text}] if piece.text else []
+        return {**self._message(), "content": content, **_stop(piece.ending), "usage": self._usage()}
+
+    async def events(self) -> AsyncGenerator[NamedEvent, None]:
+        """Events of the stream. What is refused at once is raised, what fails later is an event."""
+        started = False
+        try:
+            async with contextlib.aclosing(self._shown()) as shown:
+                async for event in shown:
+                    started = True
+                    yield event
+        except Exception as error:
+            if not started:
+                raise
+            yield NamedEvent("error", envelope(logged(from_exception(error), error), self._request_id))
+
+    async def _shown(self) -> AsyncGenerator[NamedEvent, None]:
+        started = opened = False
+        async with contextlib.aclosing(self._engine.stream(self._job)) as pieces:
+            async for piece in pieces:
+                stop = None if piece.ending is None else _stop(piece.ending)
+                self._count(piece)
+                if not started:
+                    started = True
+                    yield self._start()
+                if piece.text and not opened:
+                    opened = True
+                    yield _event("content_block_start", index=0, content_block={"type": "text", "text": ""})
+                    yield _event("ping")
+                if piece.text:
+                    yield _event("content_block_delta", index=0, delta={"type": "text_delta", "text": piece.text})
+                if stop is None:
+                    continue
+                if opened:
+                    yield _event("content_block_stop", index=0)
+                yield _event("message_delta", delta=stop, usage=self._usage())
+                yield _event("message_stop")
+
+    def _count(self, piece: Piece) -> None:
+        self._output, self._cached = piece.completion_tokens, piece.cached_tokens
+
+    def _start(self) -> NamedEvent:
+        empty: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+        return _event("message_start", message={**self._message(), **empty, "usage": self._usage()})
+
+    def _message(self) -> dict[str, Any]:
+        return {"id": self._job.id, "type": "message", "role": "assistant", "model": self._body.model}
+
+    def _usage(self) -> dict[str, int]:
+        """Cached prompt tokens are counted apart from the others, where the server reports them at all."""
+        cached = self._cached if self._engine.config.enable_cache_report else 0
+        return {
+            "input_tokens": len(self._job.tokens) - cached,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": cached,
+            "output_tokens": self._output,
+        }
+
+
+def _event(kind: str, **fields: Any) -> NamedEvent:
+    return NamedEvent(kind, {"type": kind, **fields})
+
+
+def _stop(ending: Ending | None) -> dict[str, str | None]:
+    """Why it ended, in Anthropic's words. Raises ``ApiError`` for an aborted request, for which there is none."""
+    match ending:
+        case Ending("stop", str(matched)):
+            return {"stop_reason": "stop_sequence", "stop_sequence": matched}
+        case Ending("stop"):
+            return {"stop_reason": "end_turn", "stop_sequence": None}
+        case Ending("length"):
+            return {"stop_reason": "max_tokens", "stop_sequence": None}
+        case _:
+            raise ApiError(ABORTED)

@@ -1,0 +1,46 @@
+"""Errors in the envelope that Anthropic's clients read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import Response
+
+from sglang_plug import RequestError
+from sglang_plug_api.plugin import ApiError, from_exception, json_response
+
+logger = logging.getLogger(__name__)
+
+OVERLOADED = 529
+KINDS: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    OVERLOADED: "overloaded_error",
+}
+
+
+def envelope(error: ApiError, request_id: str) -> dict[str, Any]:
+    """The body of an error."""
+    kind = KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": request_id}
+
+
+def response(error: Exception, request_id: str) -> Response:
+    """The answer to a request that was refused, or failed before its answer began."""
+    refusal = logged(from_exception(error), error)
+    is_full = isinstance(error, RequestError) and refusal.status == 503
+    if is_full:  # clients know this as "try again later"; 503 remains for a server that cannot serve
+        refusal = ApiError(refusal.message, OVERLOADED, headers=refusal.headers)
+    return json_response(envelope(refusal, request_id), refusal.status, refusal.headers)
+
+
+def logged(refusal: ApiError, error: Exception) -> ApiError:
+    """``refusal``; what nobody expected goes to the log, because it stays out of the answer."""
+    if refusal.status == 500:
+        logger.error("a request for a message failed", exc_info=error)
+    return refusal

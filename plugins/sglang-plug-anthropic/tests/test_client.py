@@ -1,0 +1,95 @@
+"""Anthropic's own client against a real server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+anthropic = pytest.importorskip("anthropic", reason="the client is not installed: pip install anthropic")
+
+QUESTION: dict[str, Any] = {
+    "model": "demo",
+    "max_tokens": 16,
+    "messages": [{"role": "user", "content": "What is the capital of France?"}],
+    "extra_body": {"temperature": 0},
+}
+ANSWER = "The capital of France is Paris."
+
+
+@pytest.fixture
+def client(url: str, key: str) -> Iterator[Any]:
+    with anthropic.Anthropic(base_url=url, api_key=key, max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_client(url: str, key: str) -> AsyncIterator[Any]:
+    async with anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0) as client:
+        yield client
+
+
+def test_a_message(client: Any) -> None:
+    message = client.messages.create(**QUESTION)
+    assert (message.content[0].type, message.content[0].text) == ("text", ANSWER)
+    assert (message.role, message.type, message.model) == ("assistant", "message", "demo")
+    assert (message.stop_reason, message.stop_sequence) == ("end_turn", None)
+    assert message.usage.output_tokens > 1
+    assert message._request_id.startswith("req_")
+
+
+def test_a_stream(client: Any) -> None:
+    with client.messages.stream(**QUESTION) as stream:
+        parts = list(stream.text_stream)
+        message = stream.get_final_message()
+    assert len(parts) > 1
+    assert "".join(parts) == message.content[0].text == ANSWER
+    assert message.stop_reason == "end_turn"
+    assert message.usage.output_tokens == client.messages.create(**QUESTION).usage.output_tokens
+
+
+def test_raw_events(client: Any) -> None:
+    kinds = [event.type for event in client.messages.create(**QUESTION, stream=True)]
+    assert (kinds[0], kinds[-1]) == ("message_start", "message_stop")
+    assert {"content_block_start", "content_block_delta", "content_block_stop", "message_delta"} <= set(kinds)
+
+
+async def test_asynchronously(async_client: Any) -> None:
+    message = await async_client.messages.create(**QUESTION)
+    assert message.content[0].text == ANSWER
+    async with async_client.messages.stream(**QUESTION) as stream:
+        assert "".join([part async for part in stream.text_stream]) == ANSWER
+
+
+def test_several_turns_with_a_system_prompt_and_blocks(client: Any) -> None:
+    first = client.messages.create(**QUESTION)
+    turns = [
+        *QUESTION["messages"],
+        {"role": "assistant", "content": first.content},
+        {"role": "user", "content": [{"type": "text", "text": "What is the capital of Japan?"}]},
+    ]
+    second = client.messages.create(**{**QUESTION, "messages": turns}, system="You are a helpful assistant.")
+    assert "Tokyo" in second.content[0].text
+
+
+def test_stop_sequences(client: Any) -> None:
+    message = client.messages.create(**QUESTION, stop_sequences=["Paris"])
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "Paris")
+    assert message.content[0].text == "The capital of France is "
+
+
+def test_tokens_are_counted(client: Any) -> None:
+    counted = client.messages.count_tokens(model="demo", messages=QUESTION["messages"])
+    usage = client.messages.create(**QUESTION).usage
+    assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
+
+
+def test_refusals_are_its_own_exceptions(client: Any, url: str) -> None:
+    with pytest.raises(anthropic.BadRequestError, match="'tools' is not supported") as refusal:
+        client.messages.create(**QUESTION, tools=[{"name": "t", "input_schema": {"type": "object"}}])
+    assert refusal.value.body["error"]["type"] == "invalid_request_error"
+    assert refusal.value.request_id.startswith("req_")
+    with anthropic.Anthropic(base_url=url, api_key="wrong", max_retries=0) as stranger:
+        with pytest.raises(anthropic.AuthenticationError, match="API key"):
+            stranger.messages.create(**QUESTION)

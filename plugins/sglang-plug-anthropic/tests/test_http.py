@@ -1,0 +1,202 @@
+"""The dialect, byte for byte, against a real server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+QUESTION: dict[str, Any] = {
+    "model": "demo",
+    "max_tokens": 16,
+    "temperature": 0,
+    "messages": [{"role": "user", "content": "What is the capital of France?"}],
+}
+LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 4000, "ignore_eos": True}, "stream": True}
+
+
+@pytest.fixture
+def http(url: str, key: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=url, headers={"x-api-key": key}, timeout=60) as client:
+        yield client
+
+
+def refused(answer: httpx.Response, status: int, kind: str) -> str:
+    """The message of a refusal, whose envelope is checked."""
+    found = answer.json()
+    assert (answer.status_code, found["type"], found["error"]["type"]) == (status, "error", kind), answer.text
+    assert set(found) == {"type", "error", "request_id"} and set(found["error"]) == {"type", "message"}
+    assert found["request_id"] == answer.headers["request-id"]
+    return str(found["error"]["message"])
+
+
+def events(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """Name and data of each event; the framing is checked."""
+    *parts, end = text.split("\n\n")
+    assert end == ""
+    found = []
+    for part in parts:
+        name, data = part.split("\n")
+        assert name.startswith("event: ") and data.startswith("data: ")
+        found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    assert all(name == data["type"] for name, data in found)
+    return found
+
+
+def test_a_message(http: httpx.Client) -> None:
+    answer = http.post("/v1/messages", json=QUESTION)
+    found = answer.json()
+    assert answer.status_code == 200
+    assert found.pop("id").startswith("msg_")
+    assert answer.headers["request-id"].startswith("req_")
+    usage = found.pop("usage")
+    assert found == {
+        "type": "message",
+        "role": "assistant",
+        "model": "demo",
+        "content": [{"type": "text", "text": "The capital of France is Paris."}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+    }
+    assert set(usage) == {
+        "input_tokens",
+        "cache_creation_input_tokens",
+        "cache_read_input_tokens",
+        "output_tokens",
+    }
+
+
+def test_the_events_of_a_stream(http: httpx.Client) -> None:
+    answer = http.post("/v1/messages", json={**QUESTION, "stream": True})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    found = events(answer.text)
+    names = [name for name, _ in found]
+    deltas = names.count("content_block_delta")
+    assert deltas > 1
+    opening = ["message_start", "content_block_start", "ping"]
+    closing = ["content_block_stop", "message_delta", "message_stop"]
+    assert names == [*opening, *["content_block_delta"] * deltas, *closing]
+    data = [fields for _, fields in found]
+    assert data[0]["message"]["content"] == [] and data[0]["message"]["stop_reason"] is None
+    assert "".join(one["delta"]["text"] for one in data[3:-3]) == "The capital of France is Paris."
+    whole = http.post("/v1/messages", json=QUESTION).json()
+    assert data[-2]["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
+    assert data[-2]["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text", "reason", "sequence"),
+    [
+        ({"max_tokens": 2}, "The capital", "max_tokens", None),
+        ({"stop_sequences": ["x", "aris"]}, "The capital of France is P", "stop_sequence", "aris"),
+        ({}, "The capital of France is Paris.", "end_turn", None),
+    ],
+)
+def test_why_it_stopped(http: httpx.Client, changes: Any, text: str, reason: str, sequence: str | None) -> None:
+    found = http.post("/v1/messages", json={**QUESTION, **changes}).json()
+    assert found["content"] == [{"type": "text", "text": text}]
+    assert (found["stop_reason"], found["stop_sequence"]) == (reason, sequence)
+    streamed = events(http.post("/v1/messages", json={**QUESTION, **changes, "stream": True}).text)
+    assert streamed[-2][1]["delta"] == {"stop_reason": reason, "stop_sequence": sequence}
+
+
+def test_nothing_generated_is_no_content(http: httpx.Client) -> None:
+    nothing = {**QUESTION, "stop_sequences": ["The"]}
+    found = http.post("/v1/messages", json=nothing).json()
+    assert (found["content"], found["stop_sequence"]) == ([], "The")
+    names = [name for name, _ in events(http.post("/v1/messages", json={**nothing, "stream": True}).text)]
+    assert names == ["message_start", "message_delta", "message_stop"]
+
+
+def test_no_new_tokens_only_fill_the_cache(http: httpx.Client) -> None:
+    found = http.post("/v1/messages", json={**QUESTION, "max_tokens": 0}).json()
+    assert (found["content"], found["stop_reason"], found["usage"]["output_tokens"]) == ([], "max_tokens", 0)
+
+
+def test_a_final_assistant_message_is_continued(http: httpx.Client) -> None:
+    begun = [*QUESTION["messages"], {"role": "assistant", "content": "The capital of France"}]
+    found = http.post("/v1/messages", json={**QUESTION, "messages": begun}).json()
+    assert found["content"][0]["text"] == " is Paris."
+
+
+def test_cached_tokens_are_counted_apart(http: httpx.Client) -> None:
+    counted = http.post("/v1/messages/count_tokens", json={name: QUESTION[name] for name in ("model", "messages")})
+    total = counted.json()["input_tokens"]
+    http.post("/v1/messages", json=QUESTION)
+    usage = http.post("/v1/messages", json=QUESTION).json()["usage"]
+    assert usage["cache_read_input_tokens"] > 0
+    assert usage["input_tokens"] + usage["cache_read_input_tokens"] == total
+
+
+def test_system_prompts_count_and_matter(http: httpx.Client) -> None:
+    bare = {name: QUESTION[name] for name in ("model", "messages")}
+    more = {**bare, "system": [{"type": "text", "text": "Answer in one word."}]}
+    plain, longer = (http.post("/v1/messages/count_tokens", json=one).json()["input_tokens"] for one in (bare, more))
+    assert longer > plain
+    as_text = http.post("/v1/messages/count_tokens", json={**bare, "system": "Answer in one word."}).json()
+    assert as_text["input_tokens"] == longer
+
+
+@pytest.mark.parametrize(
+    ("path", "changes", "says"),
+    [
+        ("/v1/messages", {"max_tokens": None}, "max_tokens"),
+        ("/v1/messages", {"model": None}, "model"),
+        ("/v1/messages", {"max_tokens": 100_000}, "maximum context length"),
+        ("/v1/messages", {"tools": [{"name": "t", "input_schema": {}}]}, "'tools' is not supported"),
+        ("/v1/messages", {"stop_sequences": [""]}, "must not be empty"),
+        ("/v1/messages", {"messages": "hello"}, "messages"),
+        ("/v1/messages/count_tokens", {"messages": []}, "messages"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_bad_requests(http: httpx.Client, path: str, changes: Any, says: str, stream: bool) -> None:
+    body = {name: value for name, value in {**QUESTION, **changes, "stream": stream}.items() if value is not None}
+    assert says in refused(http.post(path, json=body), 400, "invalid_request_error")
+
+
+def test_what_is_no_json(http: httpx.Client) -> None:
+    for content, kind, status in ((b"{", "application/json", 400), (b"<a/>", "text/xml", 415)):
+        answer = http.post("/v1/messages", content=content, headers={"content-type": kind})
+        refused(answer, status, "invalid_request_error")
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+@pytest.mark.parametrize("headers", [{}, {"x-api-key": "no"}, {"authorization": "Bearer no"}, {"x-api-key": ""}])
+def test_without_the_key(url: str, path: str, headers: dict[str, str]) -> None:
+    answer = httpx.post(url + path, json=QUESTION, headers=headers)
+    assert "API key" in refused(answer, 401, "authentication_error")
+
+
+def test_either_header_carries_the_key(url: str, key: str) -> None:
+    for headers in ({"x-api-key": key}, {"authorization": f"Bearer {key}"}):
+        assert httpx.post(url + "/v1/messages", json=QUESTION, headers=headers, timeout=60).status_code == 200
+
+
+def waiting(http: httpx.Client) -> int:
+    return int(http.get("/server_info").json()["waiting"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_full_queue_and_an_abort(http: httpx.Client, stream: bool) -> None:
+    body = {**QUESTION, "stream": stream}
+    with http.stream("POST", "/generate", json=LONG) as running, ThreadPoolExecutor(1) as pool:
+        parts = running.iter_text()  # kept: closing it would end the request
+        next(parts)
+        queued = pool.submit(http.post, "/v1/messages", json=body)
+        while not waiting(http):
+            assert not queued.done(), queued.result().text
+        assert "full" in refused(http.post("/v1/messages", json=body), 529, "overloaded_error")
+        assert http.post("/abort_request", json={"abort_all": True}).status_code == 200
+        assert "aborted" in refused(queued.result(), 400, "invalid_request_error")
+
+
+def test_both_routes_are_in_the_document(http: httpx.Client) -> None:
+    document = http.get("/openapi.json").json()
+    assert document["paths"]["/v1/messages"]["post"]["tags"] == ["Anthropic"]
+    schema = document["components"]["schemas"]["AnthropicBody"]
+    assert set(schema["required"]) == {"model", "messages", "max_tokens"}

@@ -1,0 +1,62 @@
+"""The pages about the HTTP API and the options are what the code says, and say all of it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sglang_plug import PluginOptions, Plugins
+from sglang_plug.discovery import DISTRIBUTION
+from sglang_plug.plugin_flags import read_plugin_flags
+from sglang_plug_api.option_table import options
+from sglang_plug_api.options import server_config
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def text(page: str) -> str:
+    return (DOCS / f"{page}.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", ["api", "config"])
+def test_the_page_is_what_would_be_written(page: str) -> None:
+    command = [sys.executable, str(DOCS / f"generate_{page}.py"), "--check"]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_group_of_routes_is_on_the_page() -> None:
+    page = text("api")
+    names = Plugins.discover(PluginOptions(allow=(DISTRIBUTION,))).names("route")
+    assert len(names) > 10
+    assert [name for name in names if f"`route:{name}`" not in page] == []
+
+
+def test_links_within_the_api_page_lead_somewhere() -> None:
+    page = text("api")
+    targets = {anchor.lower() for anchor in re.findall(r"^### (\w+)$", page, re.MULTILINE)}
+    links = set(re.findall(r"\]\(#([\w-]+)\)", page))
+    assert links and links <= targets
+
+
+def test_every_option_is_on_the_page_in_all_spellings() -> None:
+    page = text("config")
+    for option in options():
+        for spelling in (*option.flags, *option.keys, option.variable):
+            assert f"`{spelling}`" in page, spelling
+
+
+def test_the_example_of_a_file_can_be_served(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", text("config"), re.DOTALL)
+    file = tmp_path / "serve.yaml"
+    file.write_text(example, encoding="utf-8")
+    plugin_options, flags, rest = read_plugin_flags(["--config", str(file)], {})
+    assert rest == []
+    config = server_config(argparse.Namespace(**vars(flags)), Plugins.discover(plugin_options))
+    assert (config.engine.model.path, config.port, config.api_keys) == ("./my-model", 8080, ("first-key", "second-key"))
+    assert config.engine.plugins.settings == {"triton": {"splits": 8}}

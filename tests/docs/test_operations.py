@@ -1,0 +1,109 @@
+"""What the pages for operators name exists: metrics, options, routes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.metrics_core import Metric
+
+from sglang_plug import Plugins
+from sglang_plug.plugin_flags import plugin_flags
+from sglang_plug_api.observers.prometheus import PrometheusObserver
+from sglang_plug_api.options import add_arguments
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("operations", "security")
+METRIC = re.compile(r"sglang:\w+")
+SAMPLES = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("_total",), "gauge": ("",)}
+
+
+def text(page: str) -> str:
+    return (DOCS / f"{page}.md").read_text(encoding="utf-8")
+
+
+def metrics() -> Iterator[Metric]:
+    yield from PrometheusObserver().registry.collect()
+
+
+def name_of(metric: Metric) -> str:
+    """As it is shown: the library leaves the ending of counters out."""
+    return f"{metric.name}_total" if metric.type == "counter" else metric.name
+
+
+def samples() -> set[str]:
+    return {metric.name + ending for metric in metrics() for ending in SAMPLES[metric.type]}
+
+
+def test_the_table_of_metrics_is_the_observer_s() -> None:
+    rows = re.findall(r"^\| `(sglang:\w+)` \| (\w+) \| (.*) \|$", text("operations"), re.MULTILINE)
+    assert rows == [(name_of(metric), metric.type, metric.documentation) for metric in metrics()]
+
+
+def test_metrics_named_elsewhere_on_the_page_exist() -> None:
+    known = samples() | {name_of(metric) for metric in metrics()}
+    assert set(METRIC.findall(text("operations"))) <= known
+
+
+def flags() -> set[str]:
+    parser = argparse.ArgumentParser(parents=[plugin_flags()], conflict_handler="resolve")
+    add_arguments(parser, Plugins.discover())
+    return {flag for action in parser._actions for flag in action.option_strings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_options_exist(page: str) -> None:
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text(page)))
+    assert len(named) > 10
+    assert named <= flags()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_routes_exist(page: str) -> None:
+    named = set(re.findall(r"`(/[a-z_0-9/]+)`", text(page)))
+    offered = text("api")
+    assert named
+    assert [path for path in sorted(named) if f" {path}`" not in offered] == []
+
+
+@pytest.fixture(scope="module")
+def dashboard() -> Any:
+    return json.loads((DOCS / "grafana-dashboard.json").read_text(encoding="utf-8"))
+
+
+def expressions(dashboard: Any) -> list[str]:
+    return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+
+
+def test_every_metric_that_is_graphed_exists_and_the_other_way_round(dashboard: Any) -> None:
+    graphed = {name for expression in expressions(dashboard) for name in METRIC.findall(expression)}
+    assert graphed <= samples()
+    assert {name for metric in metrics() for name in graphed if name.startswith(metric.name)} == graphed
+    assert [metric.name for metric in metrics() if not any(name.startswith(metric.name) for name in graphed)] == []
+
+
+def test_rates_are_of_counters_and_quantiles_of_histograms(dashboard: Any) -> None:
+    kinds = {metric.name + ending: metric.type for metric in metrics() for ending in SAMPLES[metric.type]}
+    for expression in expressions(dashboard):
+        for name in METRIC.findall(expression):
+            is_rate = f"rate({name}" in expression
+            assert is_rate == (kinds[name] in ("counter", "histogram")), expression
+            assert ("histogram_quantile" in expression) == name.endswith("_bucket"), expression
+
+
+def test_panels_do_not_overlap_and_have_their_own_ids(dashboard: Any) -> None:
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in dashboard["panels"])
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(cells) == len(set(cells)) and max(x for x, _ in cells) < 24
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    (chosen,) = (one for one in dashboard["templating"]["list"] if one["name"] == "model")
+    assert set(METRIC.findall(chosen["definition"])) <= samples()
