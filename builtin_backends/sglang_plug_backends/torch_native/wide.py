@@ -20,11 +20,11 @@ def attend_wide(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | No
     size, kv_heads, group, dim = q.shape
     length = k.shape[1]
     wide = q.new_zeros(size, kv_heads, group, kv_heads, dim)
-    heads = torch.arange(kv_heads)
-    wide[:, heads, :, heads] = (q * scale).transpose(0, 1)
+    for head in range(kv_heads):
+        torch.mul(q[:, head], scale, out=wide[:, head, :, head])
     logits = torch.bmm(wide.view(size, kv_heads * group, -1), k.view(size, length, -1).transpose(1, 2))
     if mask is not None:
         logits.add_(mask[:, 0])
     out = torch.bmm(torch.softmax(logits, dim=-1), v.view(size, length, -1))
     out = out.view(size, kv_heads, group, kv_heads, dim)
-    return out[:, heads, :, heads].transpose(0, 1)
+    return torch.stack([out[:, head, :, head] for head in range(kv_heads)], dim=1)
