@@ -12,30 +12,12 @@ from urllib.parse import quote
 
 from sglang_plug import LogprobOptions
 
-from .errors import ApiError
+from .constraints import of_generation
 from .job import MAX_ID_CHARACTERS, Job, Piece, new_id
 from .protocol.openai import GenerationBody
 from .sampling import Sampling
 from .streaming import merged
 from .text import TextEngine
-
-UNSUPPORTED_FORMATS = ("json_object", "json_schema", "structural_tag")
-
-
-def refuse_constraints(body: GenerationBody) -> None:
-    """No grammar plugin is installed, so a constraint would be broken silently. Raises ``ApiError``."""
-    for name in ("regex", "ebnf"):
-        if getattr(body, name) is not None:
-            raise ApiError(f"{name} needs a grammar backend, and none is installed", param=name)
-    kind = (body.response_format or {}).get("type", "text")
-    if kind != "text":
-        known = kind in UNSUPPORTED_FORMATS
-        raise ApiError(
-            f"response_format {kind!r} needs a grammar backend, and none is installed"
-            if known
-            else f"response_format.type {str(kind)[:40]!r} is unknown; known: text, {', '.join(UNSUPPORTED_FORMATS)}",
-            param="response_format",
-        )
 
 
 def make_jobs(
@@ -46,7 +28,8 @@ def make_jobs(
     logprobs: LogprobOptions | None,
     id: str,
 ) -> list[Job]:
-    """A job for each prompt and output."""
+    """A job for each prompt and output. Raises ``ApiError``."""
+    constraint = of_generation(body)
     single = len(prompts) == 1
     return engine.expand(
         [
@@ -56,6 +39,7 @@ def make_jobs(
                 tokens=tokens,
                 sampling=sampling,
                 logprobs=logprobs,
+                constraint=constraint,
                 priority=body.priority or 0,
                 salt=body.salt,
             )

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sglang_plug.config import EngineConfig
+from sglang_plug.config import AUTO, EngineConfig
 
 SamplingDefaults = Literal["model", "openai"]
+NO_PARSER = "none"
+"""The parser that leaves outputs as they are."""
 ExpertRecorderMode = Literal["stat", "per_token"]
 
 
@@ -52,6 +54,10 @@ class ServerConfig:
     """Serve token ids only: requests bring ``input_ids`` and get ``output_ids``."""
     chat_template: str | None = None
     """Text or file of a Jinja template instead of the model's own."""
+    tool_call_parser: str = AUTO
+    """Reader of calls in outputs; ``auto``: the one that suits the chat template."""
+    reasoning_parser: str = NO_PARSER
+    """Reader of what the model thinks before it answers."""
     sampling_defaults: SamplingDefaults = "model"
     """``model``: what a request leaves out comes from ``generation_config.json``."""
     preferred_sampling_params: Mapping[str, Any] = field(default_factory=dict)
@@ -73,6 +79,10 @@ class ServerConfig:
     """Seconds ``/health_generate`` waits for a token."""
     drain_timeout: float = 30.0
     """Seconds that requests in flight get to finish after SIGTERM."""
+    engine_restart: bool = False
+    """Start the engine again if it dies, instead of ending the server."""
+    header_timeout: float = 30.0
+    """Seconds a client may take to send the headers of a request; then its connection is closed."""
     body_timeout: float = 60.0
     """Seconds a client may take to send a request's body."""
     skip_server_warmup: bool = False

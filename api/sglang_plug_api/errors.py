@@ -84,7 +84,8 @@ def from_exception(error: Exception) -> ApiError:
         case RequestError():
             return ApiError(str(error), error.status)
         case EngineError():
-            return ApiError(f"the engine is not running: {error}", 503)
+            headers = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
+            return ApiError(f"the engine is not running: {error}", 503, headers=headers)
         case _:
             return ApiError("internal error; the server's log has the details", 500)
 

@@ -11,6 +11,7 @@ from typing import Any
 from sglang_plug import LogprobOptions, Tokenizer, TokenLogprob
 
 from .choices import complete_all, stream_all
+from .constraints import of_sampling
 from .errors import ApiError
 from .job import MAX_ID_CHARACTERS, Job, Piece, new_id
 from .logprobs import alternatives, triples
@@ -18,8 +19,6 @@ from .protocol.base import refuse
 from .protocol.native import GenerateBody, PromptsBody, SamplingBody
 from .sampling import DEFAULT_NEW_TOKENS
 from .text import TextEngine
-
-CONSTRAINTS = ("json_schema", "regex", "ebnf", "structural_tag")
 
 
 class Generation:
@@ -45,13 +44,15 @@ class Generation:
         jobs = []
         for index, tokens in enumerate(prompts):
             params: SamplingBody = columns["sampling_params"][index] or SamplingBody.model_validate({})
-            _refuse_constraints(params)
+            refuse(params, "stop_regex", remedy="use stop")
+            refuse(params, "custom_params", remedy="there is no custom logits processor")
             jobs.append(
                 Job(
                     id=ids[index],
                     request=body.rid if isinstance(body.rid, str) else ids[index],
                     tokens=tokens,
                     sampling=engine.defaults.complete(params.sampling(), len(tokens), DEFAULT_NEW_TOKENS),
+                    constraint=of_sampling(params),
                     logprobs=_logprobs({name: columns[name][index] for name in LOGPROB_FIELDS}, len(tokens)),
                     priority=body.priority or 0,
                     salt=body.cache_salt or body.extra_key or "",
@@ -132,14 +133,6 @@ def prompt_ids(body: PromptsBody) -> list[str]:
     if len(body.rid) != body.size:
         raise ApiError(f"rid has {len(body.rid)} entries for {body.size} prompts", param="rid")
     return [one[:MAX_ID_CHARACTERS] for one in body.rid]
-
-
-def _refuse_constraints(params: SamplingBody) -> None:
-    for name in CONSTRAINTS:
-        if getattr(params, name) is not None:
-            raise ApiError(f"{name} needs a grammar backend, and none is installed", param=name)
-    refuse(params, "stop_regex", remedy="use stop")
-    refuse(params, "custom_params", remedy="there is no custom logits processor")
 
 
 def _logprobs(given: dict[str, Any], prompt: int) -> LogprobOptions | None:

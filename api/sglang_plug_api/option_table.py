@@ -11,7 +11,7 @@ from sglang_plug.discovery import DISTRIBUTION
 from sglang_plug.plugin_flags import variable_of
 from sglang_plug.plugins import Plugins
 
-from .config import ServerConfig
+from .config import NO_PARSER, ServerConfig
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 MOST_SEED = 2**63 - 1
@@ -152,6 +152,20 @@ HTTP = Group(
             metavar="ORIGIN",
         ),
         option(
+            "--tool-call-parser",
+            "tool_call_parser",
+            "reader of function calls in outputs; auto takes the one that suits the chat template",
+            component="tool-parser",
+            others=(NO_PARSER,),
+        ),
+        option(
+            "--reasoning-parser",
+            "reasoning_parser",
+            "reader of what the model thinks before it answers",
+            component="reasoning-parser",
+            others=(NO_PARSER,),
+        ),
+        option(
             "--sampling-defaults",
             "sampling_defaults",
             "where what a request leaves out comes from: the model's generation_config.json, or OpenAI's defaults",
@@ -182,6 +196,19 @@ HTTP = Group(
         option("--max-stored-response-bytes", "max_stored_response_bytes", "most bytes of them together", int, least=1),
         option("--health-timeout", "health_timeout", "seconds /health_generate waits for a token", float, above=0),
         option("--drain-timeout", "drain_timeout", "seconds for requests in flight after SIGTERM", float, least=0),
+        option(
+            "--engine-restart",
+            "engine_restart",
+            "start the engine again if it dies, at most 3 times in 10 minutes, instead of ending the server",
+            bool,
+        ),
+        option(
+            "--header-timeout",
+            "header_timeout",
+            "seconds a client may take to send the headers of a request",
+            float,
+            above=0,
+        ),
         option("--body-timeout", "body_timeout", "seconds a client may take to send a request's body", float, above=0),
         option(
             "--allow-update-from",
@@ -266,6 +293,19 @@ BACKENDS = Group(
             "seconds that compiling one grammar may take",
             float,
             above=0,
+        ),
+        option(
+            "--disable-cuda-graph",
+            "engine.backends.disable_cuda_graph",
+            "launch decode steps kernel by kernel instead of as CUDA graphs",
+            bool,
+        ),
+        option(
+            "--cuda-graph-max-bs",
+            "engine.backends.cuda_graph_max_bs",
+            "most sequences of a decode step that is captured as a CUDA graph",
+            int,
+            least=1,
         ),
         option(
             "--random-seed", "engine.random_seed", "seed of sampling and random weights", int, least=0, most=MOST_SEED

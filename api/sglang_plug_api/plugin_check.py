@@ -13,6 +13,8 @@ CONTRACTS = {
     "model": "sglang_plug.model:Model",
     "attention": "sglang_plug.attention:AttentionBackend",
     "prefix-cache": "sglang_plug.cache:PrefixCache",
+    "tool-parser": "sglang_plug.parsers:OutputParser",
+    "reasoning-parser": "sglang_plug.parsers:OutputParser",
     "observer": "sglang_plug.policy:Observer",
 }
 """Kind -> the class that a target must be a subclass of."""

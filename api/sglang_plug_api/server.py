@@ -16,10 +16,13 @@ import uvicorn
 from sglang_plug import ConfigError, Facts, Observer, ObserverSpec, Plugins, Tokenizer, TokenizerSource
 from sglang_plug.engine.client import EngineClient, EngineError
 from sglang_plug.engine.process import ProcessClient
+from sglang_plug.engine.restart import RestartingClient
 
 from .app import build_app
 from .config import ServerConfig
 from .middleware import GateState
+from .parsers import load_parsers
+from .patience import http_protocol
 from .plugin_table import plugin_table
 from .pooling import probe
 from .text import TextEngine
@@ -29,6 +32,9 @@ logger = logging.getLogger(__name__)
 FAILED_EXIT = 1
 BACKLOG = 2048
 POLL = 0.05
+RESTARTS = 3
+RESTARTS_WINDOW = 600.0
+"""Seconds in which an engine may be started again ``RESTARTS`` times."""
 WARM_UP = "The capital city of France is"
 WARM_UP_TOKENS = 8
 GRACE = 1
@@ -46,7 +52,7 @@ def serve(config: ServerConfig, plugins: Plugins) -> int:
 
 async def _serve(config: ServerConfig, plugins: Plugins) -> int:
     with _bind(config) as listener:  # before the weights are loaded: a taken port is told at once
-        client = ProcessClient(config.engine, plugins)
+        client = make_client(config, plugins)
         try:
             info = await client.start()
         except EngineError as error:
@@ -59,11 +65,20 @@ async def _serve(config: ServerConfig, plugins: Plugins) -> int:
             await client.close()
 
 
+def make_client(config: ServerConfig, plugins: Plugins) -> EngineClient:
+    """The engine's process, not started; one that replaces itself if ``--engine-restart`` asks for it."""
+    if not config.engine_restart:
+        return ProcessClient(config.engine, plugins)
+    return RestartingClient(lambda: ProcessClient(config.engine, plugins), most=RESTARTS, window=RESTARTS_WINDOW)
+
+
 def assemble(config: ServerConfig, plugins: Plugins, client: EngineClient, info: Mapping[str, Any]) -> TextEngine:
     """The text side of a started engine: tokenizer, observers, plugin table."""
     tokenizer = None if config.skip_tokenizer_init else load_tokenizer(config, plugins, info)
     observers = load_observers(config, plugins)
-    engine = TextEngine(config, client, info, tokenizer, observers=observers, plugins=plugin_table(plugins))
+    parsers = load_parsers(config, plugins, tokenizer)
+    table = plugin_table(plugins)
+    engine = TextEngine(config, client, info, tokenizer, observers=observers, plugins=table, parsers=parsers)
     facts = {**info, "served_model_name": engine.model_name, "log_interval": config.engine.schedule.log_interval}
     for observer in observers.values():
         observer.on_start(facts)
@@ -111,6 +126,7 @@ class _Server:
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 app,
+                http=http_protocol(config.header_timeout),
                 log_config=None,
                 access_log=config.engine.log_level.lower() in ("info", "debug"),
                 backlog=BACKLOG,

@@ -26,6 +26,7 @@ from .assembly import Assembly
 from .config import ServerConfig
 from .errors import SHOWN, ApiError
 from .job import Job, Piece, joined, numbered
+from .parsers import Parsers
 from .pause import Pause
 from .sampling import SamplingDefaults
 
@@ -45,6 +46,7 @@ class TextEngine:
         tokenizer: ``None`` if the server was told to do without.
         observers: by name, as loaded.
         plugins: the table that ``/plugins`` shows.
+        parsers: of calls and of reasoning in outputs.
     """
 
     def __init__(
@@ -56,9 +58,11 @@ class TextEngine:
         *,
         observers: Mapping[str, Observer] | None = None,
         plugins: Mapping[str, Any] | None = None,
+        parsers: Parsers | None = None,
     ) -> None:
         self.config, self.client, self.info = config, client, info
         self.observers, self.plugins = dict(observers or {}), dict(plugins or {})
+        self.parsers = parsers or Parsers()
         self._tokenizer = tokenizer
         self._watchers = tuple(self.observers.values())
         self.defaults = SamplingDefaults(config, info, tokenizer.eos_token_ids if tokenizer else ())

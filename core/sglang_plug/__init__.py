@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .hookspecs import API_VERSION, hookimpl
     from .kernels import Kernels
     from .model import BuildEnv, Model, WeightError
+    from .parsers import CallArguments, CallEnd, CallStart, OutputParser, Reasoning, Text
     from .plugins import Facts, PluginError, Plugins
     from .policy import (
         Checkpoint,
@@ -41,10 +42,12 @@ if TYPE_CHECKING:
         ModelSpec,
         ObserverSpec,
         PrefixCacheSpec,
+        ReasoningParserSpec,
         RouteSpec,
         ScheduleSpec,
         Spec,
         TokenizerSpec,
+        ToolParserSpec,
         WeightsSpec,
     )
     from .tokenizer import StreamDecoder, TemplateError, Tokenizer, TokenizerSource
@@ -58,6 +61,7 @@ _HOME = {
     "hookspecs": ("API_VERSION", "hookimpl"),
     "kernels": ("Kernels",),
     "model": ("BuildEnv", "Model", "WeightError"),
+    "parsers": ("CallArguments", "CallEnd", "CallStart", "OutputParser", "Reasoning", "Text"),
     "plugins": ("Facts", "PluginError", "Plugins"),
     "policy": (
         "Checkpoint",
@@ -82,10 +86,12 @@ _HOME = {
         "ModelSpec",
         "ObserverSpec",
         "PrefixCacheSpec",
+        "ReasoningParserSpec",
         "RouteSpec",
         "ScheduleSpec",
         "Spec",
         "TokenizerSpec",
+        "ToolParserSpec",
         "WeightsSpec",
     ),
     "tokenizer": ("StreamDecoder", "TemplateError", "Tokenizer", "TokenizerSource"),
@@ -101,6 +107,9 @@ __all__ = [
     "AttentionShape",
     "AttentionSpec",
     "BuildEnv",
+    "CallArguments",
+    "CallEnd",
+    "CallStart",
     "Checkpoint",
     "CheckpointRequest",
     "CheckpointSpec",
@@ -129,12 +138,15 @@ __all__ = [
     "Observer",
     "ObserverSpec",
     "Output",
+    "OutputParser",
     "PluginError",
     "PluginOptions",
     "Plugins",
     "Pooling",
     "PrefixCache",
     "PrefixCacheSpec",
+    "Reasoning",
+    "ReasoningParserSpec",
     "Request",
     "RequestError",
     "RequestEvent",
@@ -146,10 +158,12 @@ __all__ = [
     "StepStats",
     "StreamDecoder",
     "TemplateError",
+    "Text",
     "TokenLogprob",
     "Tokenizer",
     "TokenizerSource",
     "TokenizerSpec",
+    "ToolParserSpec",
     "Vocabulary",
     "Waiting",
     "WeightError",

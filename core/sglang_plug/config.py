@@ -106,6 +106,10 @@ class BackendOptions:
     """``none`` refuses structured outputs."""
     grammar_timeout: float = 10.0
     """Seconds that compiling one grammar may take."""
+    disable_cuda_graph: bool = False
+    """Decode steps are launched kernel by kernel."""
+    cuda_graph_max_bs: int = 256
+    """Most sequences of a decode step that is captured as a CUDA graph."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,9 +25,11 @@ from .specs import (
     ModelSpec,
     ObserverSpec,
     PrefixCacheSpec,
+    ReasoningParserSpec,
     RouteSpec,
     ScheduleSpec,
     TokenizerSpec,
+    ToolParserSpec,
     WeightsSpec,
 )
 
@@ -89,6 +91,15 @@ def register_grammar_backends() -> Iterable[GrammarSpec]:  # type: ignore[empty-
     """Backends of structured outputs selectable with ``--grammar-backend``.
 
     The chosen one is built in the engine, which fills masks, and in a process of its own, which compiles.
+    """
+
+
+@hookspec
+def register_output_parsers() -> Iterable[ToolParserSpec | ReasoningParserSpec]:  # type: ignore[empty-body]
+    """Formats of calls (``--tool-call-parser``) and of reasoning (``--reasoning-parser``) in outputs.
+
+    They read text in the API process. ``--tool-call-parser auto`` takes the one that ``suits`` the chat template;
+    parsers of other distributions are asked before the built-in ones.
     """
 
 

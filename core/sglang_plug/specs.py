@@ -122,6 +122,20 @@ class GrammarSpec(Spec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolParserSpec(Spec):
+    """A format in which models call functions. Target: an ``OutputParser`` subclass."""
+
+    kind: ClassVar[str] = "tool-parser"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningParserSpec(Spec):
+    """A format in which models think aloud. Target: an ``OutputParser`` subclass."""
+
+    kind: ClassVar[str] = "reasoning-parser"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouteSpec(Spec):
     """A group of HTTP routes. Target: ``build(engine) -> fastapi.APIRouter``."""
 

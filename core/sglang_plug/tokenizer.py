@@ -65,6 +65,9 @@ class Tokenizer(Protocol):
     def piece_bytes(self, token: int) -> bytes:
         """The bytes that one token stands for."""
 
+    def chat_template(self, *, tools: bool = False) -> str | None:
+        """Text of the template that ``chat`` renders messages (with ``tools``) with; ``None`` if there is none."""
+
     def chat(
         self,
         messages: Sequence[Mapping[str, Any]],

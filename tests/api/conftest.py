@@ -88,6 +88,9 @@ class Letters:
     def piece_bytes(self, token: int) -> bytes:
         return chr(token).encode()
 
+    def chat_template(self, *, tools: bool = False) -> str | None:
+        return None
+
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         if any(message["role"] == "tool" for message in messages):
             raise TemplateError("no tools here")

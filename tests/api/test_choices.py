@@ -16,11 +16,9 @@ from sglang_plug_api.choices import (
     id_header,
     make_jobs,
     matched_stop,
-    refuse_constraints,
     request_id,
     stream_all,
 )
-from sglang_plug_api.errors import ApiError
 from sglang_plug_api.job import Ending, Piece
 from sglang_plug_api.protocol.openai import CompletionBody
 
@@ -63,27 +61,6 @@ def test_request_ids() -> None:
 )
 def test_a_header_holds_any_id(id: str, value: str) -> None:
     assert id_header(id) == {"x-request-id": value}
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"regex": "a"}, "regex"),
-        ({"ebnf": "a"}, "ebnf"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"response_format": {"type": "banana"}}, "response_format"),
-        ({"response_format": {"type": 5}}, "response_format"),
-    ],
-)
-def test_constraints_are_refused(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(ApiError) as caught:
-        refuse_constraints(body(**fields))
-    assert caught.value.param == param
-
-
-def test_plain_text_is_no_constraint() -> None:
-    refuse_constraints(body(response_format={"type": "text"}))
-    refuse_constraints(body(response_format={}))
 
 
 async def test_all_are_completed_in_order(text_engine: Any) -> None:

@@ -43,6 +43,7 @@ TOKENIZERS = """
     class Wide:
         vocab_size = 5000
         eos_token_ids = ()
+        def chat_template(self, tools=False): return None
 
     def load(source):
         tokenizer = Wide()

@@ -353,6 +353,7 @@ DECLARING = [
     Declared("register_weight_loaders", "CheckpointSpec", "checkpoint"),
     Declared("register_weight_loaders", "WeightsSpec", "weights"),
     Declared("register_tokenizers", "TokenizerSpec", "tokenizer"),
+    Declared("register_grammar_backends", "GrammarSpec", "grammar"),
     Declared("register_routes", "RouteSpec", "route"),
     Declared("register_commands", "CommandSpec", "command"),
     Declared("register_observers", "ObserverSpec", "observer"),

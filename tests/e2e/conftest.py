@@ -32,6 +32,14 @@ def until(holds: Callable[[], Any], what: str) -> Any:
     return answer
 
 
+def command_of(pid: int) -> bytes:
+    """The command line of a process; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 class Server:
     """``sglang-plug serve`` in a process group of its own."""
 
@@ -128,8 +136,8 @@ class Server:
     @property
     def engine_pid(self) -> int:
         """The engine's process."""
-        (child,) = set(self.members()) - {self.process.pid}
-        return child
+        (found,) = [one for one in self.members() if b"sglang_plug.engine.worker" in command_of(one)]
+        return found
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the API process alone."""

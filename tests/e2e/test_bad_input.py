@@ -89,7 +89,8 @@ BAD_SAMPLING: list[tuple[str, Any]] = [
     ("logit_bias", {str(1 << 70): 1}), ("logit_bias", {"1": "x"}), ("logit_bias", {"1": None}),
     ("logit_bias", {"1": float("inf")}), ("logit_bias", [1]), ("logit_bias", {str(one): 1 for one in range(4097)}),
     ("ignore_eos", "maybe"), ("ignore_eos", 7), ("skip_special_tokens", []), ("no_stop_trim", "perhaps"),
-    ("regex", "a+"), ("ebnf", "root ::= \"a\""),
+    ("regex", "("), ("regex", 5), ("regex", "(" * 30_000 + ")" * 30_000), ("regex", "a\0"), ("regex", "\ud800"),
+    ("ebnf", "root ::= x"), ("ebnf", "root ::= " + "(" * 30_000 + ")" * 30_000), ("ebnf", ["a"]),
 ]  # fmt: skip
 
 
@@ -119,8 +120,11 @@ BAD_FIELDS: list[tuple[str, str, Any, str]] = [
     (CHAT, "top_logprobs", 2, "logprobs"), (CHAT, "logprobs", 3, "logprobs"), (CHAT, "model", 7, "model"),
     (CHAT, "model", "m" * 257, "model"), (CHAT, "rid", "r" * 257, "rid"), (CHAT, "priority", 1 << 63, "priority"),
     (CHAT, "tools", [{"type": "function"}], "tools"), (CHAT, "tool_choice", "required", "tool choice"),
-    (CHAT, "response_format", {"type": "json_object"}, "response_format"),
-    (CHAT, "response_format", {"type": "json_schema", "json_schema": {}}, "response_format"),
+    (CHAT, "response_format", {"type": "json_schema"}, "response_format"),
+    (CHAT, "response_format", {"type": "json_schema", "json_schema": {}}, "schema_ is required for json_schema"),
+    (CHAT, "response_format", {"type": "json_schema", "json_schema": {"schema": 5}}, "response_format"),
+    (CHAT, "response_format", {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}, "'not' at #"),
+    (CHAT, "response_format", {"type": "structural_tag"}, "structural_tag"),
     (CHAT, "response_format", {"type": "banana"}, "response_format"), (CHAT, "response_format", 3, "response_format"),
     (CHAT, "response_format", {"type": ["text"]}, "response_format"),
     (CHAT, "guided_json", {"type": "object"}, "guided_json"), (CHAT, "guided_regex", "a", "guided_regex"),
@@ -148,7 +152,7 @@ BAD_FIELDS: list[tuple[str, str, Any, str]] = [
     (GENERATE, "sampling_params", "hot", "sampling_params"), (GENERATE, "sampling_params", [], "sampling_params"),
     (GENERATE, "sampling_params", [{}, {}], "sampling_params"), (GENERATE, "max_new_tokens", -1, "max_new_tokens"),
     (GENERATE, "max_new_tokens", 4096, "maximum context length"), (GENERATE, "min_new_tokens", 2, "min_new_tokens"),
-    (GENERATE, "min_new_tokens", 1 << 62, "min_new_tokens"), (GENERATE, "json_schema", "{}", "json_schema"),
+    (GENERATE, "min_new_tokens", 1 << 62, "min_new_tokens"), (GENERATE, "json_schema", "{", "json_schema"),
     (GENERATE, "structural_tag", "-1", "structural_tag"), (GENERATE, "stop_regex", "a", "stop_regex"),
     (GENERATE, "custom_params", {"a": 1}, "custom_params"), (GENERATE, "rid", ["a", "b"], "rid"),
     (GENERATE, "rid", 5, "rid"), (GENERATE, "stream", None, "stream"), (GENERATE, "image_data", "x", "image_data"),

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 ENGINE_LIBRARIES = {"msgspec", "zmq"}
-CONTRACTS = "model attention kernels cache policy tokenizer grammar batch request sampling layers specs config".split()
+CONTRACTS = "model attention kernels cache policy tokenizer grammar parsers batch request sampling layers specs config".split()
 ALLOWED = {
     "core": {"sglang_plug", "torch", "pluggy"},
     "builtin_models": {"sglang_plug", "sglang_plug_models", "torch"},

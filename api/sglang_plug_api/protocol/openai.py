@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from .base import Integer, Name, Number, RequestBody, TokenId
+from .tools import ToolChoice, Tools
 
 MAX_TOP_LOGPROBS = 20
 MAX_MESSAGES = 16384
@@ -137,8 +138,11 @@ class ChatBody(GenerationBody):
     max_completion_tokens: Integer | None = Field(None, ge=0)
     logprobs: bool | None = False
     top_logprobs: Integer | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    separate_reasoning: bool | None = True
+    stream_reasoning: bool | None = True
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False

@@ -6,12 +6,15 @@ from pydantic import Field
 
 from .base import RequestBody
 
+PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
+"""Names are logged: one that spans lines could pass for lines of the log."""
+
 
 class UpdateWeightsBody(RequestBody):
     """``POST /update_weights_from_disk``: a checkpoint of the same shape as the served one."""
 
-    model_path: str = Field(min_length=1, max_length=4096)
-    revision: str | None = Field(None, max_length=256)
+    model_path: str = Field(min_length=1, max_length=4096, pattern=PRINTABLE)
+    revision: str | None = Field(None, max_length=256, pattern=PRINTABLE)
     load_format: str | None = None
     """Accepted for older clients; the format is found out."""
     abort_all_requests: bool = False

@@ -27,6 +27,7 @@ def register_routes() -> Iterator[RouteSpec]:
     yield RouteSpec(name="models", target=f"{__name__}.models:build", summary="OpenAI: /v1/models")
     yield RouteSpec(name="generate", target=f"{__name__}.generate:build", tasks=generate, summary="native: /generate")
     yield RouteSpec(name="tokenize", target=f"{__name__}.tokenize:build", summary="native: /tokenize, /detokenize")
+    yield RouteSpec(name="parse", target=f"{__name__}.parse:build", summary="/parse_function_call, /separate_reasoning")
     yield RouteSpec(name="score", target=f"{__name__}.score:build", tasks=generate, summary="/v1/score")
     yield RouteSpec(name="abort", target=f"{__name__}.abort:build", summary="native: /abort_request")
     yield RouteSpec(name="loads", target=f"{__name__}.loads:build", summary="/v1/loads and /load")

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from sglang_plug import LogprobOptions
 from sglang_plug_api.bodies import read_body, takes
+from sglang_plug_api.chat_events import Choice, Reading
 from sglang_plug_api.choices import (
     Envelope,
     Usage,
     complete_all,
-    finish_reason,
     id_header,
     make_jobs,
     matched_stop,
-    refuse_constraints,
     request_id,
     stream_all,
 )
+from sglang_plug_api.constraints import of_generation
 from sglang_plug_api.errors import ApiError, json_response
 from sglang_plug_api.job import Job, Piece
 from sglang_plug_api.logprobs import for_chat
-from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.openai import ChatBody
 from sglang_plug_api.streaming import EventStream, first_of, unless_disconnected
 from sglang_plug_api.text import TextEngine
+from sglang_plug_api.tools import Tooling, tooling
 
 RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "raise_exception"})
 """Template variables that ``chat_template_kwargs`` cannot set."""
@@ -52,8 +53,11 @@ def build(engine: TextEngine) -> APIRouter:
 class _Call:
     """One chat request."""
 
-    def __init__(self, engine: TextEngine, body: ChatBody, id: str, tokens: Sequence[int], jobs: list[Job]) -> None:
+    def __init__(
+        self, engine: TextEngine, body: ChatBody, id: str, tokens: Sequence[int], jobs: list[Job], reading: Reading
+    ) -> None:
         self.id = id
+        self._choices = [Choice(reading) for _ in jobs]
         self._engine, self._body, self._jobs = engine, body, jobs
         self._usage = Usage(engine, [tokens], len(jobs))
 
@@ -61,21 +65,24 @@ class _Call:
     async def prepare(cls, engine: TextEngine, body: ChatBody) -> _Call:
         """Render, tokenise and check. Raises ``ApiError``."""
         engine.check_model(body.model)
-        refuse_constraints(body)
-        if body.tool_choice not in (None, "none", "auto") and not body.tools:
-            raise ApiError(f"Tools cannot be empty if tool choice is set to {body.tool_choice!r}.", param="tool_choice")
-        if body.tool_choice != "none":
-            refuse(body, "tools", remedy="no tool-call parser is installed")
+        has_format = of_generation(body) is not None
+        tools = tooling(engine.parsers, body.tools, body.tool_choice, body.parallel_tool_calls, has_format=has_format)
+        reading = _reading(engine, body, tools, constrained=has_format or tools.required)
         id = request_id(body)
         tokens = await engine.encode_chat(
             [message.plain() for message in body.messages],
+            tools=tools.shown,
             add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
             continue_final_message=body.continue_final_message,
             variables=_variables(body),
         )
-        sampling = engine.defaults.complete(body.sampling(), len(tokens), None)
+        given = body.sampling() | ({"skip_special_tokens": False} if reading.needs_special_tokens else {})
+        sampling = engine.defaults.complete(given, len(tokens), None)
         logprobs = LogprobOptions(top=body.top_logprobs or 0) if body.logprobs else None
-        return cls(engine, body, id, tokens, make_jobs(engine, body, [tokens], [sampling], logprobs, id))
+        jobs = make_jobs(engine, body, [tokens], [sampling], logprobs, id)
+        if tools.constraint is not None:
+            jobs = [replace(job, constraint=tools.constraint) for job in jobs]
+        return cls(engine, body, id, tokens, jobs, reading)
 
     async def answer(self) -> Response:
         """The whole answer."""
@@ -83,8 +90,8 @@ class _Call:
         choices = []
         for index, piece in enumerate(pieces):
             self._usage.add(index, piece)
-            message = {"role": "assistant", "content": piece.text, "reasoning_content": None, "tool_calls": None}
-            choices.append({"index": index, "message": message, **self._ending(piece)})
+            message = self._choices[index].message(piece)
+            choices.append({"index": index, "message": message, **self._ending(index, piece)})
         envelope = Envelope(self._engine, self._body, self.id, "chat.completion")
         return json_response(envelope(choices, self._usage.report()), headers=id_header(self.id))
 
@@ -99,24 +106,40 @@ class _Call:
                 if index not in started:
                     started.add(index)
                     yield envelope([_chunk(index, {"role": "assistant", "content": ""})], usage)
-                if piece.text or piece.logprobs:
-                    chunk = _chunk(index, {"content": piece.text}, logprobs=self._logprobs(piece))
+                for chunk in self._chunks(index, piece):
                     yield envelope([chunk], usage)
-                if piece.ending is not None:
-                    ending = {"finish_reason": finish_reason(piece), "matched_stop": matched_stop(piece)}
-                    yield envelope([{**_chunk(index, {}), **ending}], usage)
         if self._body.usage_in_stream:
             yield envelope([], self._usage.report())
 
-    def _ending(self, piece: Piece) -> dict[str, Any]:
+    def _chunks(self, index: int, piece: Piece) -> Iterator[dict[str, Any]]:
+        """What a piece brought to a choice, with its log-probabilities in the first chunk, then the ending."""
+        logprobs = self._logprobs(piece) if piece.logprobs else None
+        deltas = list(self._choices[index].deltas(piece))
+        for place, delta in enumerate(deltas or ([{"content": ""}] if piece.logprobs else [])):
+            yield _chunk(index, delta, logprobs if place == 0 else None)
+        if piece.ending is not None:
+            yield {**_chunk(index, {}), **self._ending(index, piece), "logprobs": None}
+
+    def _ending(self, index: int, piece: Piece) -> dict[str, Any]:
         return {
             "logprobs": self._logprobs(piece),
-            "finish_reason": finish_reason(piece),
+            "finish_reason": self._choices[index].finish_reason(piece),
             "matched_stop": matched_stop(piece),
         }
 
     def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
         return for_chat(piece.logprobs, self._engine.tokenizer) if self._body.logprobs else None
+
+
+def _reading(engine: TextEngine, body: ChatBody, tools: Tooling, *, constrained: bool) -> Reading:
+    """A constraint holds from the first token on: an output that has one has no reasoning."""
+    return Reading(
+        tools=tools.parser,
+        reasoning=None if constrained else engine.parsers.reasoning,
+        parallel=tools.parallel,
+        separate=body.separate_reasoning is not False,
+        stream_reasoning=body.stream_reasoning is not False,
+    )
 
 
 def _chunk(index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None) -> dict[str, Any]:

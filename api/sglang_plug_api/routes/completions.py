@@ -18,7 +18,6 @@ from sglang_plug_api.choices import (
     id_header,
     make_jobs,
     matched_stop,
-    refuse_constraints,
     request_id,
     stream_all,
 )
@@ -62,7 +61,6 @@ class _Call:
     async def prepare(cls, engine: TextEngine, body: CompletionBody) -> _Call:
         """Tokenise and check. Raises ``ApiError``."""
         engine.check_model(body.model)
-        refuse_constraints(body)
         id = request_id(body)
         prompts = [one if isinstance(one, list) else await engine.encode(one) for one in body.prompts()]
         given = body.sampling()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -83,9 +84,9 @@ def _read_json(file: Path, *, required: bool) -> dict[str, Any]:
 def _find_folder(request: CheckpointRequest) -> Path:
     source = request.source
     local = Path(source).expanduser()
-    if local.is_dir():
+    if os.path.isdir(local):  # unlike Path's, these also take names that no file can have
         return local
-    if local.is_file():
+    if os.path.isfile(local):
         raise ConfigError(f"cannot find model {source!r}: it is a file; name the folder that holds config.json")
     if _looks_like_path(source):
         raise ConfigError(f"cannot find model {source!r}: there is no such folder{_near(local)}")
@@ -102,7 +103,7 @@ def _near(missing: Path) -> str:
     """A suggestion for a mistyped folder, from the names that lie beside it."""
     try:
         names = [one.name for one in missing.parent.iterdir() if one.is_dir()]
-    except OSError:
+    except (OSError, ValueError):
         return ""
     near = get_close_matches(missing.name, names, 1)
     return f"; did you mean {str(missing.parent / near[0])!r}?" if near else ""

@@ -135,9 +135,13 @@ class HuggingFaceTokenizer:
             stream.follow(prompt)
         return stream
 
+    def chat_template(self, *, tools: bool = False) -> str | None:
+        """Text of the template for messages with or without tools."""
+        return self._sources.get(self._template_name(tools))
+
     def template(self, *, tools: bool) -> ChatTemplate:
         """The template for messages with or without tools. Raises ``TemplateError`` if there is none."""
-        name = "tool_use" if tools and "tool_use" in self._sources else "default"
+        name = self._template_name(tools)
         if name not in self._templates:
             if name not in self._sources:
                 raise TemplateError(
@@ -145,6 +149,9 @@ class HuggingFaceTokenizer:
                 )
             self._templates[name] = ChatTemplate(self._sources[name], self._constants)
         return self._templates[name]
+
+    def _template_name(self, tools: bool) -> str:
+        return "tool_use" if tools and "tool_use" in self._sources else "default"
 
     def _name(self, token: int) -> str | None:
         name: str | None = self._backend.id_to_token(token) if 0 <= token < self._size else None

@@ -1,10 +1,11 @@
-"""Attention kernels in Triton: split-KV decoding and paged prefill, for NVIDIA GPUs."""
+"""Kernels in Triton for NVIDIA GPUs: split-KV decoding and paged prefill, norms, rotation, activations, experts."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 
-from sglang_plug import AttentionSpec, hookimpl
+from sglang_plug import AttentionSpec, Facts, KernelSpec, hookimpl
 
 
 @hookimpl
@@ -18,3 +19,22 @@ def register_attention_backends() -> Iterator[AttentionSpec]:
         graphs=True,
         needs=("triton",),
     )
+
+
+@hookimpl
+def register_kernels() -> Iterator[KernelSpec]:
+    yield KernelSpec(
+        name="triton",
+        target=f"{__name__}.kernels:build",
+        summary="fused norms, rotation, activations and experts; on a CPU interpreted, which is very slow",
+        devices=frozenset({"cuda", "cpu"}),
+        needs=("triton",),
+    )
+
+
+@hookimpl
+def choose_component(kind: str, facts: Facts) -> str | None:
+    """Kernels on CUDA. Not marked ``trylast``: of those the one that takes everything would be asked before."""
+    if kind != "kernels" or facts.device != "cuda" or importlib.util.find_spec("triton") is None:
+        return None
+    return "triton"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 LAST = 0x10FFFF
 SURROGATES = (0xD800, 0xDFFF)
@@ -83,9 +84,17 @@ def literal(text: str) -> str:
 
 DIGITS = Characters([(48, 57)])
 WORD = DIGITS | Characters([(65, 90), (95, 95), (97, 122)])
-SPACES = Characters.of("\t\n\v\f\r \u00a0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff") | Characters([(0x2000, 0x200A)])
+ANY_WORD = WORD | Characters([(128, LAST)])
+SPACES = Characters.of("\t\n\v\f\r \u00a0\u1680\u2028\u2029\u202f\u205f\u3000") | Characters([(0x2000, 0x200A)])
+ANY_SPACES = SPACES | Characters.of("\x1c\x1d\x1e\x1f\u0085\ufeff")
 LINE_ENDS = Characters.of("\n\r\u2028\u2029")
 ALL = ~Characters()
 JSON_PLAIN = ALL - Characters([(0, 31), (127, 127)]) - Characters.of('"\\')
 """What may stand in a JSON string as it is."""
 PLAIN = Characters([(32, 126)]) - Characters.of('"\\')
+
+
+@cache
+def any_digits() -> Characters:
+    """Digits of all scripts."""
+    return Characters((code, code) for code in range(LAST + 1) if chr(code).isdecimal())

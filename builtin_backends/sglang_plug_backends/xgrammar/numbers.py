@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from decimal import Decimal
+from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from .refusal import Refusal
 
@@ -23,43 +23,53 @@ NUMBER = f'{INTEGER} ("." [0-9]{{1,{MOST_DIGITS}}})? ([eE] [+-]? [0-9]{{1,2}})?'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Least and most, both included."""
+    """Least and most; ``above`` and ``below``: without the bound itself."""
 
     least: Decimal | None = None
     most: Decimal | None = None
+    above: bool = False
+    below: bool = False
 
 
-def integers(bounds: Bounds, multiple: int = 1) -> str:
+def integers(bounds: Bounds) -> str:
     """Integers within ``bounds``. Raises ``Refusal`` if there are none."""
-    if multiple != 1:
-        raise Refusal("multipleOf")
-    least, most = _whole(bounds.least, up=True), _whole(bounds.most, up=False)
+    least, most = _whole(bounds)
     return _signed(least, most, 0)
 
 
-def decimals(bounds: Bounds, *, above: bool, below: bool) -> str:
-    """Numbers within ``bounds``; ``above`` and ``below``: without the bound itself. Raises ``Refusal``."""
-    places = max(DECIMALS, *(_places(one) for one in (bounds.least, bounds.most) if one is not None))
+def decimals(bounds: Bounds) -> str:
+    """Numbers within ``bounds``. Raises ``Refusal`` if there are none."""
+    places = max([DECIMALS, *(_places(one) for one in (bounds.least, bounds.most) if one is not None)])
     if places > MOST_DECIMALS:
         raise Refusal(f"a bound with more than {MOST_DECIMALS} digits after the point")
-    scale = Decimal(10) ** places
-    least = None if bounds.least is None else int(bounds.least * scale) + above
-    most = None if bounds.most is None else int(bounds.most * scale) - below
-    texts = [_signed(least, most, places)]
-    up = None if bounds.least is None else _whole(bounds.least, up=True)
-    down = None if bounds.most is None else _whole(bounds.most, up=False)
-    up = up + 1 if up is not None and above and up == bounds.least else up
-    down = down - 1 if down is not None and below and down == bounds.most else down
-    if up is None or down is None or up <= down:
-        texts.append(_signed(up, down, 0))
+    texts = []
+    for digits in range(places, -1, -1):
+        try:
+            texts.append(_signed(*_whole(_scaled(bounds, digits)), digits))
+        except Refusal:  # none with so few digits
+            continue
+    if not texts:
+        raise Refusal("bounds between which there is no number")
     return " | ".join(texts)
 
 
-def _whole(value: Decimal | None, *, up: bool) -> int | None:
-    if value is None:
-        return None
-    whole = int(value.to_integral_value("ROUND_CEILING" if up else "ROUND_FLOOR"))
-    return whole
+def _scaled(bounds: Bounds, digits: int) -> Bounds:
+    scale = Decimal(10) ** digits
+    least = None if bounds.least is None else bounds.least * scale
+    most = None if bounds.most is None else bounds.most * scale
+    return replace(bounds, least=least, most=most)
+
+
+def _whole(bounds: Bounds) -> tuple[int | None, int | None]:
+    """The first and the last integer within ``bounds``."""
+    least, most = bounds.least, bounds.most
+    first = None if least is None else int(least.to_integral_value(ROUND_CEILING))
+    last = None if most is None else int(most.to_integral_value(ROUND_FLOOR))
+    if first is not None and bounds.above and first == least:
+        first += 1
+    if last is not None and bounds.below and last == most:
+        last -= 1
+    return first, last
 
 
 def _places(value: Decimal) -> int:

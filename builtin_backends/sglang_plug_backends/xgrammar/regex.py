@@ -1,24 +1,45 @@
-"""Regular expressions in the syntax that Python and ECMAScript share, as expressions of an EBNF grammar.
+r"""Regular expressions in the syntax that Python and ECMAScript share, as expressions of an EBNF grammar.
 
 Read here and not by xgrammar, whose own reader takes some expressions for others (an escaped ``^`` at the start of a
-class, a dot, anchors in the middle).
+class, a dot, anchors in the middle). Where the two dialects disagree on ``\d``, ``\w``, ``\s`` or the dot, only what
+both of them match is written.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from .characters import ALL, DIGITS, JSON_PLAIN, LAST, LINE_ENDS, SPACES, WORD, Characters, literal
+from .characters import (
+    ALL,
+    ANY_SPACES,
+    ANY_WORD,
+    DIGITS,
+    JSON_PLAIN,
+    LAST,
+    LINE_ENDS,
+    SPACES,
+    WORD,
+    Characters,
+    any_digits,
+    literal,
+)
 from .refusal import Refusal
 
 MOST_CHARACTERS = 8192
 MOST_DEPTH = 64
 MOST_REPEATS = 100_000
-CLASSES = {"d": DIGITS, "D": ~DIGITS, "w": WORD, "W": ~WORD, "s": SPACES, "S": ~SPACES}
+CLASSES: Mapping[str, tuple[Characters, Callable[[], Characters]]] = {
+    "d": (DIGITS, any_digits),
+    "w": (WORD, lambda: ANY_WORD),
+    "s": (SPACES, lambda: ANY_SPACES),
+}
+"""Characters that every dialect takes for such, and those that one of them does."""
 CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "0": "\0"}
 HEXADECIMAL = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})")
 REPEAT = re.compile(r"\{(\d{1,9})(?:(,)(\d{1,9})?)?\}")
+SHORTHAND = re.compile(r"\\([dDwWsS])|\\.", re.DOTALL)
 GROUP = re.compile(r"\?:|\?P?<[A-Za-z_]\w*>", re.ASCII)
 EMPTY = '""'
 
@@ -155,13 +176,16 @@ class _Reader:
         self._at = found.end()
         return f"{{{least},}}" if most is None else f"{{{least},{most}}}"
 
-    def _escape(self) -> str | Characters:
-        """What follows a backslash: a set, or a character."""
+    def _escape(self, *, wide: bool = False) -> str | Characters:
+        """What follows a backslash: a set, or a character. ``wide``: whatever a dialect might put into the set."""
         self._at += 1
         one = self._next()
-        if one in CLASSES and one:
+        if one and one.lower() in CLASSES:
             self._at += 1
-            return CLASSES[one]
+            narrow, wider = CLASSES[one.lower()]
+            if one.isupper():
+                return ~narrow if wide else ~wider()
+            return wider() if wide else narrow
         if found := HEXADECIMAL.match(self._text, self._at):
             self._at = found.end()
             return chr(int(found[1] or found[2], 16))
@@ -179,27 +203,30 @@ class _Reader:
         self._at += negated
         if self._next() == "]":
             raise self._refusal("a ']' at the start of a class (write \\])")
-        found = Characters()
+        found, start = Characters(), self._at
         while (one := self._next()) != "]":
             if not one:
                 raise self._refusal("a missing ']'")
             if one == "[":
                 raise self._refusal("a '[' in a class (write \\[)")
-            first = self._member()
+            first = self._member(negated)
             if self._next() == "-" and self._text[self._at + 1 : self._at + 2] not in ("]", ""):
                 self._at += 1
-                last = self._member()
+                last = self._member(negated)
                 if isinstance(first, Characters) or isinstance(last, Characters) or first > last:
                     raise self._refusal("a range out of order")
                 found |= Characters([(ord(first), ord(last))])
             else:
                 found |= first if isinstance(first, Characters) else Characters.of(first)
+        shorthands = set(SHORTHAND.findall(self._text[start : self._at]))
+        if any(one.upper() in shorthands for one in shorthands if one.islower()):  # such as [\s\S]: everything
+            found = ALL
         self._at += 1
         return ~found if negated else found
 
-    def _member(self) -> str | Characters:
+    def _member(self, negated: bool) -> str | Characters:
         if self._next() == "\\":
-            return self._escape()
+            return self._escape(wide=negated)
         self._at += 1
         return self._text[self._at - 1]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from sglang_plug.attention import AttentionBackend
+from sglang_plug.attention import AttentionBackend, GraphCapable
 from sglang_plug.batch import KVPool
 from sglang_plug.cache import PrefixCache
 from sglang_plug.config import ConfigError, EngineConfig
@@ -20,9 +20,10 @@ from sglang_plug.specs import GrammarSpec
 
 from .compiler import BackendCompiler
 from .constraints import Constraints
+from .grammars import Grammars
+from .graphs import CudaRecorder, DecodeGraphs
 from .load import load_model
 from .loop import EngineLoop, Inbox
-from .masks import MaskFiller
 from .messages import FromEngine
 from .resolve import Resolved, resolve
 from .runner import Runner
@@ -64,13 +65,17 @@ def build_engine(
         max_running=resolved.max_running,
         whole=resolved.whole,
     )
+    graphs = _graphs(resolved, backend, kv, pool)
+    if graphs is not None:
+        graphs.capture(model)
     runner = Runner(
         model,
         backend,
         kv,
         device=resolved.device,
         page_size=config.cache.page_size,
-        masks=MaskFiller(resolved.vocab_size),
+        grammars=Grammars(resolved.vocab_size),
+        graphs=graphs,
     )
     return EngineLoop(
         scheduler,
@@ -121,6 +126,27 @@ def _kernels(resolved: Resolved) -> Kernels:
     if not isinstance(kernels, Kernels):
         raise ConfigError(f"{resolved.choices['kernels'].component} is not a Kernels, but {type(kernels).__name__}")
     return kernels
+
+
+def _graphs(resolved: Resolved, backend: AttentionBackend, kv: KVPool | None, pool: SlotPool) -> DecodeGraphs | None:
+    """CUDA graphs for decoding, where device, backend, task and configuration allow them; not captured yet."""
+    options = resolved.config.backends
+    if resolved.device.type != "cuda" or kv is None or "generate" not in resolved.tasks:
+        return None
+    if options.disable_cuda_graph or not isinstance(backend, GraphCapable):
+        component = resolved.choices["attention"].component
+        why = "--disable-cuda-graph" if options.disable_cuda_graph else f"{component} does not offer them"
+        logger.info("Decoding runs without CUDA graphs: %s", why)
+        return None
+    return DecodeGraphs(
+        backend,
+        kv,
+        CudaRecorder(resolved.device),
+        device=resolved.device,
+        page_size=resolved.config.cache.page_size,
+        most=min(resolved.max_running, options.cuda_graph_max_bs),
+        width=min(resolved.context_length, pool.capacity),
+    )
 
 
 def _bytes_per_slot(resolved: Resolved) -> int:

@@ -11,7 +11,16 @@ from sglang_plug.request import Output, Request
 
 
 class EngineError(RuntimeError):
-    """The engine process is gone or stuck; every request in flight gets this."""
+    """The engine process is gone or stuck; every request in flight gets this.
+
+    Args:
+        message: what happened.
+        retry_after: seconds after which an engine may serve again; ``None`` if nobody starts one.
+    """
+
+    def __init__(self, message: str, *, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class EngineClient(ABC):

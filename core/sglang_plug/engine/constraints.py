@@ -76,6 +76,7 @@ class Constraints:
         self._ready: list[tuple[Sequence, RequestError | None]] = []
         self._jobs: queue.SimpleQueue[Constraint | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[Constraint, Result, int]] = queue.SimpleQueue()
+        self._closing = False
         self._compiler = None if isinstance(compiler, str) else compiler
         self._thread: threading.Thread | None = None
         if self._compiler is not None:
@@ -93,9 +94,9 @@ class Constraints:
         if self._refusal is not None:
             raise RequestError(self._refusal)
         if constraint.kind not in self._forms:
-            raise RequestError(f"the grammar backend cannot enforce a {constraint.kind}")
+            raise RequestError(f"{constraint.kind}: the grammar backend cannot enforce this kind")
         if len(constraint.source) > MOST_CHARACTERS:
-            raise RequestError(f"a {constraint.kind} has at most {MOST_CHARACTERS} characters")
+            raise RequestError(f"{constraint.kind}: at most {MOST_CHARACTERS} characters are allowed")
         found = self._cache.get(constraint)
         if found is not None:
             self._ready.append(_begin(sequence, found))
@@ -135,6 +136,7 @@ class Constraints:
 
     def close(self) -> None:
         """End the compiling process."""
+        self._closing = True
         self._waiting.clear()
         self._jobs.put(None)
         if self._compiler is not None and self._thread is not None:
@@ -159,7 +161,8 @@ class Constraints:
             backend = compiler.start()
         except Exception as error:
             self._refusal = f"structured outputs are not available: {error}"
-            logger.warning("%s", self._refusal)
+            if not self._closing:
+                logger.warning("%s", self._refusal)
             while (job := self._jobs.get()) is not None:
                 self._done.put((job, RequestError(self._refusal), 0))
             return
@@ -181,10 +184,10 @@ class Constraints:
         except ConstraintError as error:
             if not is_wanted():
                 return None, 0
-            return RequestError(str(error)), overhead if error.lasting else 0
+            return RequestError(f"{constraint.kind}: {error}"), overhead if error.lasting else 0
         except Exception as error:
             logger.exception("a grammar could not be made")
-            return RequestError(f"the {constraint.kind} could not be compiled: {type(error).__name__}: {error}", 500), 0
+            return RequestError(f"{constraint.kind}: {type(error).__name__}: {error}", 500), 0
 
 
 def _begin(sequence: Sequence, found: Factory | RequestError) -> tuple[Sequence, RequestError | None]:

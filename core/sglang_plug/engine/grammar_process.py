@@ -46,7 +46,6 @@ class GrammarProcess:
         """Begin to start a process, without waiting for it."""
         if self._closed:
             return
-        self._ready = False
         self._process = subprocess.Popen(
             [sys.executable, "-m", "sglang_plug.engine.grammar_worker"],
             stdin=subprocess.PIPE,
@@ -88,14 +87,13 @@ class GrammarProcess:
         except TimeoutError:
             self._replace()
             raise ConstraintError(
-                f"compiling the {constraint.kind} takes more than {self._setup.timeout:g} s (--grammar-timeout); "
-                "simplify it",
+                f"compiling takes more than {self._setup.timeout:g} s (--grammar-timeout); simplify it",
                 lasting=False,
             ) from None
         except CompilerDied:
             self._replace()
             raise ConstraintError(
-                f"the {constraint.kind} takes more memory or deeper recursion than its compiler has; simplify it",
+                "compiling takes more memory or deeper recursion than there is; simplify it",
                 lasting=False,
             ) from None
         if answer.error is not None:
@@ -120,6 +118,7 @@ class GrammarProcess:
 
     def _kill(self) -> None:
         process, self._process = self._process, None
+        self._ready = False
         if process is None:
             return
         process.kill()

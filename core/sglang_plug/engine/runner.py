@@ -14,12 +14,15 @@ from sglang_plug.batch import ForwardBatch, KVPool
 from sglang_plug.model import Model
 from sglang_plug.request import TokenLogprob
 
-from .masks import MaskFiller
-from .sampler import describe, sample
+from .grammars import Filling, Grammars, Verdict
+from .graphs import Decoded, DecodeGraphs
+from .sampler import describe, sample, takes_likeliest
 from .scheduler import Sampled, Share
+from .sequence import Sequence
 
 HEAD_ROWS = 256
 """Prompt rows whose logits are in memory at once."""
+NO_VERDICT = Verdict()
 NOT_FINITE = "the model produced logits that are not finite (NaN or infinity)"
 
 
@@ -34,10 +37,11 @@ class Runner:
         *,
         device: torch.device,
         page_size: int,
-        masks: MaskFiller | None = None,
+        grammars: Grammars | None = None,
+        graphs: DecodeGraphs | None = None,
     ) -> None:
         self.model, self.backend, self.kv = model, backend, kv
-        self.device, self.page_size, self.masks = device, page_size, masks
+        self.device, self.page_size, self.grammars, self.graphs = device, page_size, grammars, graphs
 
     @torch.inference_mode()
     def run(self, shares: Ordered[Share]) -> list[Sampled]:
@@ -46,7 +50,12 @@ class Runner:
             index for index, share in enumerate(shares) if share.complete and share.sequence.request.task == "generate"
         ]
         sequences = [shares[index].sequence for index in complete]
-        filling = self.masks.start(sequences) if self.masks is not None else None
+        filling = None if self.grammars is None else self.grammars.start(sequences)
+        decoded = None if self.graphs is None else self.graphs.run(self.model, shares)
+        if decoded is not None:
+            results = [Sampled()] * len(shares)
+            self._choose(decoded, sequences, complete, filling, results)
+            return results
         batch = self.build(shares)
         self.backend.plan(batch)
         hidden = self.model(batch)  # [T, hidden]
@@ -58,14 +67,39 @@ class Runner:
             return results
         rows = [ends[index] - 1 for index in complete]
         last = hidden if len(rows) == len(hidden) else hidden[torch.tensor(rows, device=self.device)]
-        logits = self.model.head(last)
-        allowed = None if filling is None else filling.result()
-        tokens, logprobs = sample(logits, sequences, allowed)
-        reasons = {} if allowed is None else allowed.errors
-        for row, (index, token, logprob) in enumerate(zip(complete, tokens, logprobs, strict=True)):
-            error = reasons.get(row, NOT_FINITE) if token < 0 else None
-            results[index] = Sampled(token, logprob, prompt[index], error)
+        self._choose(self.model.head(last), sequences, complete, filling, results)
         return results
+
+    def _choose(
+        self,
+        found: Tensor | Decoded,
+        sequences: Ordered[Sequence],
+        complete: Ordered[int],
+        filling: Filling | None,
+        results: list[Sampled],
+    ) -> None:
+        """Sample a token for each of ``sequences``, whose places in ``results`` are ``complete``.
+
+        ``found`` are their logits, or what a replayed graph made of them.
+        """
+        allowed = None if filling is None else filling.result()
+        logprobs: list[TokenLogprob | None]
+        if isinstance(found, Decoded) and allowed is None and takes_likeliest(sequences):
+            tokens, logprobs = found.tokens(), [None] * len(sequences)
+        else:
+            tokens, logprobs = sample(found.logits() if isinstance(found, Decoded) else found, sequences, allowed)
+        refused = {} if allowed is None else allowed.errors
+        verdicts = {} if self.grammars is None else self.grammars.follow(sequences, tokens)
+        for row, (index, token, logprob) in enumerate(zip(complete, tokens, logprobs, strict=True)):
+            verdict = verdicts.get(row, NO_VERDICT)
+            error = refused.get(row, verdict.error)
+            if error is not None:
+                results[index] = Sampled(error=error, status=400)
+            elif token < 0:
+                results[index] = Sampled(error=NOT_FINITE)
+            else:
+                prompt = results[index].prompt_logprobs
+                results[index] = Sampled(token, logprob, prompt, finish=verdict.finish)
 
     def _pool(self, hidden: Tensor, shares: Ordered[Share], ends: Ordered[int], results: list[Sampled]) -> None:
         """Fill in the results of pooling tasks whose prompts are complete."""

@@ -67,6 +67,17 @@ def sample(
     return chosen, found
 
 
+def takes_likeliest(sequences: Ordered[Sequence]) -> bool:
+    """True if ``sample``, without masks, would do nothing but take the most likely token of each row."""
+    for one in sequences:
+        params = one.request.params
+        if not params.greedy or params.penalised or params.logit_bias or one.request.logprobs is not None:
+            return False
+        if one.generated < params.min_new_tokens and params.stop_token_ids:
+            return False
+    return True
+
+
 def describe(logprobs: Tensor, tokens: Ordered[int], options: Ordered[LogprobOptions]) -> list[TokenLogprob]:
     """What each row reports of ``logprobs`` ``[rows, vocabulary]``: its token's, the likeliest, and named ones."""
     picked = logprobs.gather(1, _index(tokens, logprobs)[:, None])[:, 0].tolist()

@@ -11,7 +11,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from sglang_plug.cache import Match, PrefixCache
-from sglang_plug.grammar import Grammar
 from sglang_plug.policy import SchedulePolicy
 from sglang_plug.request import Finish, Output, TokenLogprob
 
@@ -47,6 +46,10 @@ class Sampled:
     logprob: TokenLogprob | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     error: str | None = None
+    status: int = 500
+    """Of the error."""
+    finish: Finish | None = None
+    """Set if the grammar ends the output; the stop tokens of a constrained one are its business."""
     values: tuple[float, ...] | None = None
     """Of a pooling task, once the prompt is complete."""
 
@@ -241,7 +244,7 @@ class Scheduler:
         for share, result in zip(shares, results, strict=True):
             sequence = share.sequence
             if result.error is not None:
-                outputs.append(self.fail(sequence, result.error))
+                outputs.append(self.fail(sequence, result.error, result.status))
                 continue
             prefilling = share.count > 1 or not sequence.generated
             sequence.computed += share.count
@@ -253,7 +256,7 @@ class Scheduler:
                 continue
             if result.token is None:
                 continue
-            outputs.append(self._append(sequence, result.token, result.logprob))
+            outputs.append(self._append(sequence, result.token, result))
         return outputs
 
     def fail(self, sequence: Sequence, message: str, status: int = 500) -> Output:
@@ -269,16 +272,13 @@ class Scheduler:
         id, cached = sequence.request.id, sequence.cached or 0
         return Output(id=id, finish=Finish("stop"), cached_tokens=cached, values=values)
 
-    def _append(self, sequence: Sequence, token: int, logprob: TokenLogprob | None) -> Output:
+    def _append(self, sequence: Sequence, token: int, result: Sampled) -> Output:
         first = sequence.generated == 0
         tokens: tuple[int, ...] = ()
         if len(sequence.tokens) < sequence.limit:
             sequence.tokens.append(token)
             tokens = (token,)
-        try:
-            finish = self._finish(sequence) if sequence.grammar is None else self._follow(sequence, sequence.grammar)
-        except Exception as error:  # a plugin's grammar: it must not take the others' step down
-            return self.fail(sequence, f"the grammar failed: {type(error).__name__}: {error}")
+        finish = result.finish or self._finish(sequence)
         if finish is not None:
             self.running.remove(sequence)
             self._release(sequence)
@@ -288,28 +288,16 @@ class Scheduler:
             finish=finish,
             cached_tokens=sequence.cached or 0,
             retractions=sequence.retractions,
-            logprobs=(logprob,) if tokens and logprob is not None else (),
+            logprobs=(result.logprob,) if tokens and result.logprob is not None else (),
             prompt_logprobs=tuple(sequence.prompt_logprobs) if first else (),
         )
 
     @staticmethod
     def _finish(sequence: Sequence) -> Finish | None:
         last = sequence.tokens[-1]
-        if sequence.generated and last in sequence.request.params.stop_token_ids:
+        stops = sequence.request.params.stop_token_ids if sequence.grammar is None else ()
+        if sequence.generated and last in stops:
             return Finish("stop", matched=last)
-        return Finish("length") if len(sequence.tokens) >= sequence.limit else None
-
-    @classmethod
-    def _follow(cls, sequence: Sequence, grammar: Grammar) -> Finish | None:
-        """Advance the grammar by the last token. A stop token is content unless the output may end there."""
-        if sequence.generated:
-            last = sequence.tokens[-1]
-            if last in sequence.request.params.stop_token_ids and grammar.may_end:
-                return Finish("stop", matched=last)
-            if not grammar.accept(last):
-                raise ValueError(f"it does not accept token {last}, which it had allowed")
-            if grammar.ended:
-                return Finish("stop")
         return Finish("length") if len(sequence.tokens) >= sequence.limit else None
 
     def _remember(self, sequence: Sequence) -> None:

@@ -43,6 +43,8 @@ class Sequence:
     """The sampler's: how often each token occurs, if a penalty asks."""
     grammar: Grammar | None = None
     """Has accepted every generated token; a retraction leaves it as it is."""
+    grammar_seconds: float = 0.0
+    """What asking it has cost."""
 
     @classmethod
     def of(cls, request: Request, longest: int) -> Sequence:

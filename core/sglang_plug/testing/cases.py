@@ -68,6 +68,8 @@ STEPS: dict[str, Lengths] = {
 }
 HEADS = ((14, 2), (4, 4), (6, 1))
 DIMS = (80, 128)
+COMMON_DIMS = (64, 128)
+"""Head dimensions that no backend may refuse."""
 
 
 def decoder_cases() -> Iterator[Case]:
@@ -116,7 +118,7 @@ def _variants(base: Case) -> Iterator[Case]:
     for heads, kv_heads in HEADS:
         yield replace(base, name=f"{base.name}, {heads} heads on {kv_heads}", heads=heads, kv_heads=kv_heads)
     for dim in DIMS:
-        yield replace(base, name=f"{base.name}, head dimension {dim}", dim=dim)
+        yield replace(base, name=f"{base.name}, head dimension {dim}", dim=dim, refusable=dim not in COMMON_DIMS)
     yield replace(base, name=f"{base.name}, values of another dimension", value_dim=48, refusable=True)
     options = {
         "window of 8": LayerOptions(window=8),

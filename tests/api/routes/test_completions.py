@@ -31,5 +31,5 @@ def test_stream_of_two_prompts(app: Any) -> None:
 
 def test_refusals(app: Any) -> None:
     assert app.refusal(PATH, {**FRANCE, "prompt": ""})["message"].endswith("Prompt cannot be empty")
-    assert app.refusal(PATH, {**FRANCE, "regex": "a"})["param"] == "regex"
+    assert app.refusal(PATH, {**FRANCE, "regex": "a", "ebnf": "a"})["param"] == "ebnf"
     assert app.is_whole()

@@ -100,6 +100,23 @@ def test_requests_in_flight_can_be_ended_instead(restored: Any, other: Path) -> 
     assert update == DONE
 
 
+@pytest.mark.parametrize("source", ["0" * 300, "0" * 4000, "/" + "x" * 300, "é" * 200 + "/y"])
+def test_names_that_no_folder_can_have(app: Any, source: str, caplog: pytest.LogCaptureFixture) -> None:
+    response = app.post(ROUTE, {"model_path": source})
+    assert (response.status_code, response.json()["success"]) == (400, False)
+    assert "cannot find model" in response.json()["message"]
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "body", [{"model_path": "a\nb"}, {"model_path": "a\0b"}, {"model_path": "a", "revision": "b\r"}]
+)
+def test_names_that_would_span_lines_of_the_log(app: Any, body: dict[str, str]) -> None:
+    response = app.post(ROUTE, body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == list(body)[-1]
+
+
 def test_only_from_the_allowed_folders(apps: Callable[..., Any], other: Path, tmp_path: Path) -> None:
     app = apps(allow_update_from=(str(other.parent),))
     (other.parent / "way-out").symlink_to(DEMO)

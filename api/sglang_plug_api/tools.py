@@ -1,0 +1,86 @@
+"""What a chat request says of tools: checked, and turned into what the template, the grammar and the parser need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_plug import Constraint, OutputParser
+
+from .errors import SHOWN, ApiError
+from .parsers import Parsers
+from .protocol.tools import NamedTool, Tool, ToolChoice
+
+
+@dataclass(frozen=True, slots=True)
+class Tooling:
+    """How one request uses tools."""
+
+    parser: type[OutputParser] | None = None
+    """Reads the output; ``None``: calls are neither asked for nor looked for."""
+    shown: Sequence[Mapping[str, Any]] | None = None
+    """For the chat template."""
+    constraint: Constraint | None = None
+    """What the output must look like."""
+    parallel: bool = True
+    """More than one call is wanted."""
+    required: bool = False
+    """The output is nothing but calls."""
+
+
+def tooling(
+    parsers: Parsers,
+    tools: Sequence[Tool] | None,
+    choice: ToolChoice | None,
+    parallel: bool | None,
+    *,
+    has_format: bool,
+) -> Tooling:
+    """Check and decide. ``has_format``: the request brings a constraint of its own. Raises ``ApiError``."""
+    named = choice.function.name if isinstance(choice, NamedTool) else None
+    required = choice == "required" or named is not None
+    if not tools:
+        if required:
+            said = choice if named is None else "a named tool"
+            raise ApiError(f"Tools cannot be empty if tool choice is set to {said}.", param="tool_choice")
+        return Tooling()
+    _check_unique(tools)
+    chosen = [one for one in tools if named in (None, one.function.name)]
+    if not chosen:
+        raise ApiError(f"Tool {str(named)[:SHOWN]!r} not found in tools list.", param="tool_choice")
+    if choice == "none":
+        return Tooling()
+    if required and has_format:
+        raise ApiError("a required tool call and a format of the output contradict each other", param="tool_choice")
+    parser = parsers.for_tools()
+    wanted = named is None and parallel is not False
+    constraint = None
+    if required or (not has_format and any(one.function.strict for one in tools)):
+        constraint = _structure(parser, chosen, required=required, parallel=wanted)
+    return Tooling(parser, [one.model_dump(exclude_unset=True) for one in tools], constraint, wanted, required)
+
+
+def _check_unique(tools: Sequence[Tool]) -> None:
+    names = set[str]()
+    for index, tool in enumerate(tools):
+        name = tool.function.name
+        if name in names:
+            raise ApiError(f"two tools are called {name[:SHOWN]!r}", param=f"tools.{index}.function.name")
+        names.add(name)
+
+
+def _structure(parser: type[OutputParser], tools: Sequence[Tool], *, required: bool, parallel: bool) -> Constraint:
+    functions = {one.function.name: _schema(one) for one in tools}
+    found = parser.structure(functions, required=required, parallel=parallel)
+    if found is None:
+        what, param = ("a required tool call", "tool_choice") if required else ("strict tools", "tools")
+        raise ApiError(f"{what} cannot be enforced in the format that this model writes calls in", param=param)
+    return found
+
+
+def _schema(tool: Tool) -> Mapping[str, Any]:
+    """Of the arguments, which are an object; a function that declares no parameters takes none."""
+    if tool.function.parameters is None:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    return {"type": "object", **tool.function.parameters}

@@ -1,0 +1,19 @@
+"""Structured outputs with llguidance: JSON schemas, regular expressions, EBNF, choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sglang_plug import GrammarSpec, hookimpl
+
+
+@hookimpl
+def register_grammar_backends() -> Iterator[GrammarSpec]:
+    yield GrammarSpec(
+        name="llguidance",
+        target="sglang_plug_backends.llguidance.grammar:LLGuidanceBackend",
+        settings="sglang_plug_backends.llguidance.settings:LLGuidanceSettings",
+        summary="JSON schemas with more of their keywords, regular expressions, EBNF and choices",
+        needs=("llguidance",),
+        forms=frozenset({"json_schema", "json_object", "regex", "ebnf", "choice"}),
+    )

@@ -1,0 +1,160 @@
+"""The backend: constraints to llguidance's grammars, and the state of one output."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from torch import Tensor
+
+from sglang_plug import Constraint, ConstraintError, Grammar, GrammarBackend, Vocabulary
+from sglang_plug_backends.ebnf import EbnfError, read_choices, read_ebnf
+from sglang_plug_backends.text_tokens import text_mask
+from sglang_plug_backends.xgrammar.refusal import Refusal
+from sglang_plug_backends.xgrammar.regex import regex_to_ebnf
+
+from .lark import rules_to_lark
+from .schema import read_schema
+from .settings import LLGuidanceSettings
+
+HEAD = '%llguidance {"no_forcing": true}\n'
+"""Any way of cutting a text into tokens is good, not only the tokenizer's own."""
+PLACE = re.compile(r"^at \d+\(\d+\): ")
+"""Where in a grammar that the caller never saw."""
+
+
+class LLGuidanceBackend(GrammarBackend):
+    """JSON schemas are llguidance's own business; everything else becomes an expression or a grammar here."""
+
+    def __init__(self, vocabulary: Vocabulary, settings: LLGuidanceSettings) -> None:
+        super().__init__(vocabulary, settings)
+        self._settings = settings
+        self._tokens = LLTokenizer(_Tokens(vocabulary), n_vocab=vocabulary.size + 1, eos_token=vocabulary.size)
+        self._limits = LLParserLimits(verbose_errors=False)
+        self._text = text_mask(vocabulary)
+
+    def refuses(self, constraint: Constraint) -> str | None:
+        """What cannot be enforced, as found here or as llguidance says."""
+        try:
+            self._checked(constraint)
+        except ConstraintError as error:
+            return str(error)
+        return None
+
+    def compile(self, constraint: Constraint) -> bytes:
+        """llguidance's own notation, checked."""
+        return self._checked(constraint).encode()
+
+    def load(self, constraint: Constraint, compiled: bytes) -> Callable[[], Grammar]:
+        """The grammar is built once and copied for each output."""
+        first = self._matcher(compiled.decode())
+        return lambda: _Output(first.deep_copy(), self._text)
+
+    def _matcher(self, grammar: str) -> LLMatcher:
+        matcher = LLMatcher(self._tokens, grammar, log_level=0, limits=self._limits)
+        if matcher.is_error():
+            message = PLACE.sub("", matcher.get_error().strip()).partition("\n")[0]
+            raise ConstraintError(f"the constraint cannot be enforced: {message[:400]}")
+        return matcher
+
+    def _checked(self, constraint: Constraint) -> str:
+        """The grammar, once llguidance has said that something can be written. Raises ``ConstraintError``."""
+        try:
+            grammar = self._grammar(constraint)
+        except (Refusal, EbnfError) as error:
+            raise ConstraintError(str(error)) from None
+        grammar = f"{HEAD}{grammar}"
+        if _Output(self._matcher(grammar), self._text).is_stuck:
+            raise ConstraintError("nothing satisfies the constraint")
+        return grammar
+
+    def _grammar(self, constraint: Constraint) -> str:
+        match constraint.kind:
+            case "json_schema":
+                return self._json(read_schema(constraint.source))
+            case "json_object":
+                return self._json({"type": "object"})
+            case "regex":
+                return rules_to_lark(read_ebnf(f"root ::= {regex_to_ebnf(constraint.source)}"))
+            case "ebnf":
+                return rules_to_lark(read_ebnf(constraint.source))
+            case "choice":
+                return rules_to_lark({"root": read_choices(constraint.source)})
+        raise ConstraintError(f"a {constraint.kind} cannot be enforced")
+
+    def _json(self, schema: dict[str, Any]) -> str:
+        wide = self._settings.any_whitespace
+        options = {
+            "item_separator": "," if wide else ", ",
+            "key_separator": ":" if wide else ": ",
+            "whitespace_flexible": wide,
+            "coerce_one_of": False,
+            "lenient": False,
+        }
+        if wide:
+            options["whitespace_pattern"] = f"[ \\n\\r\\t]{{0,{self._settings.most_whitespace}}}"
+        return f"start: %json {json.dumps({**schema, 'x-guidance': options})}\n"
+
+
+class _Tokens:
+    """The vocabulary as llguidance asks for it, with a token for the end that is none of the model's."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.tokens = [*vocabulary.pieces, b""]
+        self.eos_token_id = vocabulary.size
+        self.special_token_ids = [token for token, piece in enumerate(self.tokens) if not piece]
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        raise NotImplementedError("texts are never cut into tokens here")
+
+
+class _Output(Grammar):
+    """One output."""
+
+    def __init__(self, matcher: LLMatcher, text: Tensor) -> None:
+        self._matcher, self._text = matcher, text
+        self._next: Tensor | None = None
+
+    def fill(self, mask: Tensor, row: int) -> None:
+        mask[row] = self._allowed()
+
+    def accept(self, token: int) -> bool:
+        if not 0 <= token < len(self._text) * 32 or not int(self._text[token // 32]) >> token % 32 & 1:
+            return False
+        if not self._matcher.validate_tokens([token]):
+            return False
+        self._next = None
+        return bool(self._matcher.consume_token(token))
+
+    def rollback(self, count: int) -> None:
+        self._next = None
+        if not self._matcher.rollback(count):
+            raise RuntimeError(f"llguidance: {self._matcher.get_error()[:400]}")
+
+    @property
+    def may_end(self) -> bool:
+        return bool(self._matcher.is_accepting())
+
+    @property
+    def ended(self) -> bool:
+        return self.may_end and (bool(self._matcher.is_stopped()) or not self._allowed().any())
+
+    @property
+    def is_stuck(self) -> bool:
+        """True if nothing may follow, not even the end."""
+        return not self.may_end and not self._allowed().any()
+
+    def _allowed(self) -> Tensor:
+        if self._next is None:
+            found = torch.frombuffer(bytearray(self._matcher.compute_bitmask()), dtype=torch.int32)
+            if self._matcher.is_error() and not self._matcher.get_error().startswith("NoExtension"):
+                raise RuntimeError(f"llguidance: {self._matcher.get_error()[:400]}")
+            self._next = found[: len(self._text)] & self._text
+        return self._next

@@ -1,0 +1,110 @@
+"""JSON schemas before llguidance reads them: which keywords it enforces, and where each may stand.
+
+llguidance refuses keywords that it knows and does not support; those that nobody has told it about, it passes over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+from sglang_plug_backends.xgrammar.references import unending
+from sglang_plug_backends.xgrammar.refusal import Refusal
+
+MOST_DEPTH = 64
+MOST_NODES = 10_000
+TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
+ANNOTATIONS = frozenset(
+    "title description default examples deprecated readOnly writeOnly $comment $schema $id $defs definitions".split()
+)
+"""Say nothing about what is valid."""
+PLAIN = frozenset(
+    "type enum const required minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength pattern "
+    "format minItems maxItems minProperties maxProperties $ref".split()
+)
+"""Keywords that hold no schema."""
+ONE = frozenset({"items", "additionalProperties"})
+"""Keywords that hold a schema."""
+LISTS = frozenset({"prefixItems", "anyOf", "oneOf", "allOf"})
+"""Keywords that hold a list of schemas."""
+NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+"""Keywords that hold schemas by name."""
+KEYWORDS = PLAIN | ONE | LISTS | NAMED - ANNOTATIONS
+"""What is enforced."""
+
+
+def read_schema(source: str) -> dict[str, Any]:
+    """The schema in ``source``. Raises ``Refusal`` if it is none, or holds what llguidance does not enforce."""
+
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(f"{name} is not JSON")
+
+    try:
+        schema = json.loads(source, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(f"the schema is not valid JSON: {error or 'it is nested too deeply'}") from None
+    references = set[str]()
+    for index, (path, one, depth) in enumerate(_schemas("#", schema, 0)):
+        if depth > MOST_DEPTH or index > MOST_NODES:
+            raise Refusal(f"the schema is too large at {path[:80]}: at most {MOST_DEPTH} levels, {MOST_NODES} parts")
+        _check(path, one)
+        if isinstance(one, dict) and "$ref" in one:
+            references.add(one["$ref"])
+    if endless := unending(schema, references):
+        raise Refusal(f"$ref to {min(endless)[:80]}: its values would have to hold themselves without end")
+    if schema is False:
+        raise Refusal("no value satisfies the schema false")
+    # Which draft a schema names would change what $ref and items mean.
+    return {} if schema is True else {key: value for key, value in schema.items() if key != "$schema"}
+
+
+def _schemas(path: str, schema: Any, depth: int) -> Iterator[tuple[str, Any, int]]:
+    """All schemas within ``schema``, itself first; the caller stops at what is no schema."""
+    yield path, schema, depth
+    if not isinstance(schema, dict):
+        return
+    for key, value in schema.items():
+        if key in ONE:
+            yield from _schemas(f"{path}/{key}", value, depth + 1)
+        if key in LISTS and isinstance(value, list):
+            for index, one in enumerate(value):
+                yield from _schemas(f"{path}/{key}/{index}", one, depth + 1)
+        if key in NAMED and isinstance(value, dict):
+            for name, one in value.items():
+                yield from _schemas(f"{path}/{key}/{name}", one, depth + 1)
+
+
+def _check(path: str, schema: Any) -> None:
+    if isinstance(schema, bool):
+        return
+    if not isinstance(schema, dict):
+        raise Refusal(f"{path} must be a schema, got {str(schema)[:40]}")
+    for key, value in schema.items():
+        if key not in KEYWORDS | ANNOTATIONS:
+            raise Refusal(f"the keyword {key[:80]!r} at {path} cannot be enforced")
+        if key in SHAPES and not isinstance(value, SHAPES[key]):
+            raise Refusal(f"{key} at {path} is malformed")
+    types = schema.get("type", [])
+    for one in types if isinstance(types, list) else [types]:
+        if one not in TYPES:
+            raise Refusal(f"the type {str(one)[:40]!r} at {path} is unknown; known: {', '.join(sorted(TYPES))}")
+    if not all(isinstance(name, str) for name in schema.get("required", ())):
+        raise Refusal(f"required at {path} must hold names")
+    if not str(schema.get("$ref", "#")).startswith("#"):
+        raise Refusal(f"$ref at {path} must name a place in the same schema (#/...)")
+
+
+COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+SHAPES: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(NAMED, dict),
+    **dict.fromkeys(LISTS, list),
+    **dict.fromkeys(COUNTS, int),
+    "required": list,
+    "enum": list,
+    "type": (str, list),
+    "pattern": str,
+    "format": str,
+    "$ref": str,
+}
+"""What the values of keywords must be."""

@@ -1,0 +1,75 @@
+"""DeepSeek V3, R1 and V3.1: markers around each call and around all of them."""
+
+from __future__ import annotations
+
+from sglang_plug import Constraint
+
+from .json_text import EMPTY, read_value
+from .reader import Malformed, SequentialParser, Steps
+from .structures import Schemas, calls_only
+
+CALLS_BEGIN, CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+BEGIN, SEPARATOR, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+KIND = "function"
+FENCE = "```"
+
+
+class DeepSeek(SequentialParser):
+    """V3: ``function``, the separator, the name and fenced JSON; V3.1: the name, the separator and bare JSON."""
+
+    def read(self) -> Steps[None]:
+        """Text, then calls."""
+        while marker := (yield from self.text_until(CALLS_BEGIN, CALLS_END, BEGIN)):
+            if marker == BEGIN:
+                yield from self.attempt(self._call(), BEGIN)
+
+    @classmethod
+    def suits(cls, template: str) -> bool:
+        """The template writes the markers."""
+        return CALLS_BEGIN in template
+
+    @classmethod
+    def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint | None:
+        """As V3 writes them, which is understood in multi-turn prompts of all of them."""
+        if not required:
+            return None
+        return calls_only(functions, _around, parallel=parallel, separator="\n", opening=CALLS_BEGIN, closing=CALLS_END)
+
+    def _call(self) -> Steps[None]:
+        source = self.input
+        name = (yield from self._until(SEPARATOR)).strip()
+        fenced = name == KIND
+        if fenced:
+            name = (yield from self._until("\n")).strip()
+            yield from source.follows(FENCE)
+            yield from source.follows("json")
+        yield from source.space()
+        if not name or (yield from source.peek()) not in ("{", "<", "`"):
+            raise Malformed
+        self.tell_start(name)
+        if (yield from source.peek()) == "{":
+            yield from read_value(source, self.tell_arguments)
+        else:
+            self.tell_arguments(EMPTY)
+        self.tell_end()
+        source.record()
+        yield from source.space()
+        if (yield from source.follows(FENCE)):
+            yield from source.space()
+        yield from source.expect(END)
+
+    def _until(self, marker: str) -> Steps[str]:
+        """What stands before ``marker``, which is taken too. Raises ``Malformed`` if it never comes."""
+        parts: list[str] = []
+        while True:
+            text, found = self.input.before((marker,))
+            parts.append(text)
+            if found:
+                return "".join(parts)
+            if self.input.at_end:
+                raise Malformed
+            yield
+
+
+def _around(name: str) -> tuple[str, str]:
+    return f"{BEGIN}{KIND}{SEPARATOR}{name}\n{FENCE}json\n", f"\n{FENCE}{END}"

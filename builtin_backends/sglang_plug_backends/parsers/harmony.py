@@ -1,0 +1,115 @@
+"""gpt-oss: messages with a channel and a recipient."""
+
+from __future__ import annotations
+
+import re
+
+from .json_text import EMPTY
+from .reader import SequentialParser, Steps
+
+CHANNEL, MESSAGE, START = "<|channel|>", "<|message|>", "<|start|>"
+ENDS = ("<|end|>", "<|return|>", "<|call|>")
+RECIPIENT = re.compile(r"(?:^|\s)to=functions\.(\S+)")
+THOUGHTS = "analysis"
+ROLE = "assistant"
+
+
+class Harmony(SequentialParser):
+    """Tells the messages of an output apart; what calls a function is left to ``read_call``."""
+
+    needs_special_tokens = True
+
+    def read(self) -> Steps[None]:
+        """Headers and bodies. The prompt has opened the first header; text without a header is text."""
+        marker = yield from self._first()
+        while marker:
+            header, end = yield from self._until((MESSAGE, START, *ENDS))
+            if end == MESSAGE:
+                marker = yield from self._message(marker + header)
+            elif end in ("", START):
+                self.tell_text("" if header.strip() == ROLE else marker + header)
+                marker = end
+            else:
+                marker = yield from self._between()
+
+    def read_call(self, header: str, name: str) -> Steps[str]:
+        """The body of a message to a function; returns the marker that opens what follows."""
+        waiting = True
+        while True:
+            text, marker = self.input.before((START, *ENDS))
+            if waiting:
+                text = text.lstrip()
+            if text and waiting:
+                waiting = False
+                self.tell_start(name)
+            if text:
+                self.tell_arguments(text)
+            if marker or self.input.at_end:
+                break
+            yield
+        if waiting:
+            self.tell_start(name)
+            self.tell_arguments(EMPTY)
+        self.tell_end()
+        return START if marker == START else (yield from self._between())
+
+    def _first(self) -> Steps[str]:
+        source = self.input
+        source.record()
+        yield from source.space()
+        for marker in (CHANNEL, START):
+            if (yield from source.follows(marker)):
+                source.recorded()
+                return marker
+        if (yield from source.follows("to=functions.")):
+            return source.recorded()
+        self.tell_text(source.recorded())
+        return (yield from self._between())
+
+    def _message(self, header: str) -> Steps[str]:
+        before, _, channel = header.partition(CHANNEL)
+        recipient = RECIPIENT.search(channel) or RECIPIENT.search(before.replace(START + ROLE, ""))
+        if recipient is not None:
+            return (yield from self.read_call(header, recipient.group(1)))
+        tell = self.tell_reasoning if channel.split()[:1] == [THOUGHTS] else self.tell_text
+        while True:
+            text, marker = self.input.before((START, *ENDS))
+            if text:
+                tell(text)
+            if marker or self.input.at_end:
+                return marker if marker in ("", START) else (yield from self._between())
+            yield
+
+    def _between(self) -> Steps[str]:
+        """Text that no message holds; returns the marker that opens the next header."""
+        return (yield from self.text_until(START, CHANNEL))
+
+    def _until(self, markers: tuple[str, ...]) -> Steps[tuple[str, str]]:
+        parts: list[str] = []
+        while True:
+            text, marker = self.input.before(markers)
+            parts.append(text)
+            if marker or self.input.at_end:
+                return "".join(parts), marker
+            yield
+
+
+class HarmonyCalls(Harmony):
+    """Calls, and what the model thought."""
+
+    @classmethod
+    def suits(cls, template: str) -> bool:
+        """The template writes channels."""
+        return CHANNEL in template and MESSAGE in template
+
+
+class HarmonyReasoning(Harmony):
+    """What the model thought; calls stay as they are, for the parser of calls."""
+
+    def read_call(self, header: str, name: str) -> Steps[str]:
+        """The whole message is text."""
+        prefix = "" if header.startswith((START, CHANNEL)) else START + ROLE + " "
+        self.tell_text(prefix + header + MESSAGE)
+        body, marker = yield from self._until((START, *ENDS))
+        self.tell_text(body + marker if marker != START else body)
+        return START if marker == START else (yield from self._between())

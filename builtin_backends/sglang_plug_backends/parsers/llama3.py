@@ -1,0 +1,52 @@
+"""Llama 3: objects with a name and parameters, at the beginning or after a special token."""
+
+from __future__ import annotations
+
+from sglang_plug import Constraint
+
+from .json_text import read_call
+from .reader import Malformed, SequentialParser, Steps
+from .structures import Schemas, calls_only, object_around
+
+MARKER = "<|python_tag|>"
+SEPARATOR = "; "
+
+
+class Llama3(SequentialParser):
+    """``{"name": …, "parameters": {…}}``, several with ``;`` between them."""
+
+    needs_special_tokens = True
+
+    def read(self) -> Steps[None]:
+        """Calls at the beginning, then text and calls after markers."""
+        yield from self.attempt(self._calls_in_row())
+        while (yield from self.text_until(MARKER)):
+            yield from self.attempt(self._calls_in_row(), MARKER)
+
+    @classmethod
+    def suits(cls, template: str) -> bool:
+        """The template of Llama 3.1 and later."""
+        return "<|start_header_id|>" in template and '"parameters"' in template
+
+    @classmethod
+    def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint | None:
+        """Without the special token, which models leave out as well."""
+        if not required:
+            return None
+        return calls_only(
+            functions, lambda name: object_around(name, "parameters"), parallel=parallel, separator=SEPARATOR
+        )
+
+    def _calls_in_row(self) -> Steps[None]:
+        source = self.input
+        yield from source.space()
+        if (yield from source.peek()) != "{":
+            raise Malformed
+        while (yield from source.peek()) == "{":
+            yield from read_call(self)
+            source.record()
+            yield from source.space()
+            yield from source.follows(";")
+            yield from source.space()
+        if (yield from source.peek()):
+            raise Malformed  # what follows is text

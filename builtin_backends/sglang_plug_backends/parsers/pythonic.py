@@ -1,0 +1,86 @@
+"""Calls written as a Python list of calls."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from .python_literal import read_literal
+from .reader import Malformed, SequentialParser, Steps
+
+OPENING, CLOSING = "<|python_start|>", "<|python_end|>"
+WORD = re.compile(r"[\w.-]*")
+
+
+class Pythonic(SequentialParser):
+    """``[name(argument=value, …), …]`` at the beginning or after a special token; arguments become JSON."""
+
+    needs_special_tokens = True
+
+    def read(self) -> Steps[None]:
+        """Calls, then text; further lists need the token."""
+        if not (yield from self.input.follows(OPENING)):
+            yield from self.attempt(self._list())
+        else:
+            yield from self.attempt(self._list(), OPENING)
+        while marker := (yield from self.text_until(OPENING, CLOSING)):
+            if marker == OPENING:
+                yield from self.attempt(self._list(), OPENING)
+
+    @classmethod
+    def suits(cls, template: str) -> bool:
+        """The template writes the token, or shows calls in brackets."""
+        return OPENING in template or "[func_name1(params_name1" in template
+
+    def _list(self) -> Steps[None]:
+        source = self.input
+        yield from source.space()
+        yield from source.expect("[")
+        while True:
+            yield from source.space()
+            yield from self._call()
+            source.record()
+            yield from source.space()
+            if not (yield from source.follows(",")):
+                break
+            yield from source.space()
+            if (yield from source.peek()) == "]":
+                break
+        yield from source.expect("]")
+
+    def _call(self) -> Steps[None]:
+        source = self.input
+        name = yield from self._word()
+        yield from source.expect("(")
+        yield from source.space()
+        key = ""
+        if (yield from source.peek()) != ")":
+            key = yield from self._key()
+        self.tell_start(name)
+        self.tell_arguments("{")
+        while key:
+            self.tell_arguments(f"{json.dumps(key, ensure_ascii=False)}: ")
+            yield from read_literal(source, self.tell_arguments)
+            yield from source.space()
+            key = ""
+            if (yield from source.follows(",")):
+                yield from source.space()
+                if (yield from source.peek()) != ")":
+                    key = yield from self._key()
+                    self.tell_arguments(", ")
+        yield from source.expect(")")
+        self.tell_arguments("}")
+        self.tell_end()
+
+    def _key(self) -> Steps[str]:
+        key = yield from self._word()
+        yield from self.input.space()
+        yield from self.input.expect("=")
+        yield from self.input.space()
+        return key
+
+    def _word(self) -> Steps[str]:
+        found = yield from self.input.run(WORD)
+        if not found:
+            raise Malformed
+        return found

@@ -1,0 +1,50 @@
+"""Reasoning between two tags at the beginning of an output."""
+
+from __future__ import annotations
+
+from .reader import SequentialParser, Steps
+
+OPENING, CLOSING = "<think>", "</think>"
+
+
+class Thinking(SequentialParser):
+    """``<think>…</think>``, which may be missing, and then the answer. White space around both is dropped."""
+
+    def read(self) -> Steps[None]:
+        """Reasoning if it is there, then the answer."""
+        source = self.input
+        source.record()
+        yield from source.space()
+        if (yield from source.follows(OPENING)):
+            source.recorded()
+            yield from self._think()
+        else:
+            self.tell_text(source.recorded())
+        yield from self.tell_rest()
+
+    def _think(self) -> Steps[None]:
+        source = self.input
+        yield from source.space()
+        waiting: list[str] = []
+        while True:
+            text, marker = source.before((CLOSING,))
+            if kept := text.rstrip():
+                self.tell_reasoning("".join((*waiting, kept)))
+                waiting = []
+            waiting.append(text[len(kept) :])
+            if marker:
+                yield from source.space()
+            if marker or source.at_end:
+                return
+            yield
+
+
+class OpenThinking(Thinking):
+    """The template has opened the tag already; a second opening tag is dropped."""
+
+    def read(self) -> Steps[None]:
+        """Reasoning, then the answer."""
+        yield from self.input.space()
+        yield from self.input.follows(OPENING)
+        yield from self._think()
+        yield from self.tell_rest()

@@ -1,0 +1,114 @@
+"""Mixture of experts without waiting for the device: all shapes follow from the number of tokens alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import interpreter  # noqa: F401 - decides how the kernels below are defined
+from .kernels_moe import grouped_kernel
+from .launch import COMPILATION, precision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """Pairs of token and expert, sorted by expert, in blocks of one expert each. Tensors are int32."""
+
+    order: Tensor
+    """``[P]``: the pair (``token * k + choice``) at each place of the sorted order."""
+    experts: Tensor
+    """``[blocks]``; the number of experts where a block is not needed."""
+    starts: Tensor
+    """``[blocks]``, the block's first place."""
+    ends: Tensor
+    """``[blocks]``, the place after the last of the block's expert."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiles:
+    """Sizes of one program's work."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+
+
+TILES = (
+    (16, Tiles(rows=16, columns=64, depth=128, warps=4, stages=4)),
+    (64, Tiles(rows=64, columns=128, depth=64, warps=4, stages=4)),
+    (1 << 62, Tiles(rows=128, columns=128, depth=64, warps=8, stages=3)),
+)
+"""Up to how many tokens for each expert, on average -> the sizes to use."""
+WIDE_TILES = Tiles(rows=16, columns=64, depth=32, warps=4, stages=2)
+"""For float32, whose blocks take twice the memory and use no tensor cores."""
+
+
+def sort_pairs(experts: Tensor, count: int, rows: int) -> Blocks:
+    """Blocks of at most ``rows`` pairs for ``experts`` ``[T, k]`` out of ``count``."""
+    chosen = experts.flatten()
+    pairs, device = len(chosen), chosen.device
+    order = chosen.argsort(stable=True)
+    counts = torch.zeros(count, dtype=torch.int64, device=device).scatter_add_(0, chosen, torch.ones_like(chosen))
+    ends = counts.cumsum(0)
+    blocks = (counts + rows - 1) // rows
+    block_ends = blocks.cumsum(0)
+    most = pairs // rows + min(count, pairs)  # every expert may leave one block partly used
+    numbers = torch.arange(most, device=device)
+    owner = torch.searchsorted(block_ends, numbers, right=True)
+    safe = owner.clamp(max=count - 1)
+    starts = ends[safe] - counts[safe] + (numbers - block_ends[safe] + blocks[safe]) * rows
+    return Blocks(order=order.int(), experts=owner.int(), starts=starts.int(), ends=ends[safe].int())
+
+
+def tiles_for(pairs: int, count: int, dtype: torch.dtype) -> Tiles:
+    """Sizes for ``pairs`` of token and expert."""
+    if dtype == torch.float32:
+        return WIDE_TILES
+    return next(tiles for most, tiles in TILES if pairs <= most * count)
+
+
+def multiply(
+    x: Tensor,
+    weight: Tensor,
+    blocks: Blocks,
+    tiles: Tiles,
+    *,
+    chosen: int,
+    factors: Tensor | None,
+    out: Tensor,
+) -> Tensor:
+    """``out[place] = weight[expert] @ x[token]``; with ``factors``, ``out[pair] = factor * weight[expert] @ x[place]``.
+
+    ``weight`` is ``[E, columns, depth]``.
+    """
+    count, columns, depth = weight.shape
+    grid = (-(-columns // tiles.columns), len(blocks.experts))
+    options: dict[str, Any] = {"num_warps": tiles.warps, "num_stages": tiles.stages, **COMPILATION}
+    with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+        grouped_kernel[grid](
+            x,
+            weight,
+            out,
+            blocks.order,
+            blocks.order if factors is None else factors,
+            blocks.experts,
+            blocks.starts,
+            blocks.ends,
+            columns,
+            chosen,
+            x.stride(0),
+            EXPERTS=count,
+            DEPTH=depth,
+            GATHER=factors is None,
+            ROW_BLOCK=tiles.rows,
+            COLUMN_BLOCK=tiles.columns,
+            DEPTH_BLOCK=tiles.depth,
+            PRECISION=precision(x.dtype),
+            **options,
+        )
+    return out

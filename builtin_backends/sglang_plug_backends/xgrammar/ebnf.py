@@ -1,0 +1,35 @@
+"""Grammars that callers write, in the EBNF (GBNF) that xgrammar reads: limits, before its parser sees them."""
+
+from __future__ import annotations
+
+import re
+
+from .refusal import Refusal
+
+MOST_CHARACTERS = 128 << 10
+MOST_DEPTH = 64
+PART = re.compile(
+    r'"(?:[^"\\\n]|\\.)*"'  # a string
+    r"|\[(?:[^\]\\\n]|\\.)*\]"  # a class
+    r"|#[^\n]*"
+    r"|(?P<macro>\b(?:Regex|TagDispatch|TokenTagDispatch|Token|ExcludeToken|Repeat|Capture))\s*\("
+    r"|\{\s*(?P<least>\d+)\s*(?:,\s*(?P<most>\d*)\s*)?\}"
+    r"|(?P<bracket>[()])"
+    r"|[\w-]+|."
+)
+MOST_REPEATS = 100_000
+
+
+def check_ebnf(source: str) -> None:
+    """Raises ``Refusal`` for what is too large, nested too deeply, or no EBNF but a macro of the parser's."""
+    if len(source) > MOST_CHARACTERS:
+        raise Refusal(f"a grammar has at most {MOST_CHARACTERS} characters, got {len(source)}")
+    depth = 0
+    for part in PART.finditer(source):
+        if part["macro"]:
+            raise Refusal(f"the macro {part['macro']} at position {part.start()} cannot be enforced")
+        if max(int(part["least"] or 0), int(part["most"] or 0)) > MOST_REPEATS:
+            raise Refusal(f"a repetition over {MOST_REPEATS} at position {part.start()}")
+        depth += {"(": 1, ")": -1}.get(part["bracket"] or "", 0)
+        if depth > MOST_DEPTH:
+            raise Refusal(f"more than {MOST_DEPTH} nested groups at position {part.start()}")

@@ -1,0 +1,151 @@
+"""The backend: constraints to xgrammar's compiled grammars, and the state of one output."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+import torch
+import xgrammar
+from torch import Tensor
+
+from sglang_plug import Constraint, ConstraintError, Grammar, GrammarBackend, Vocabulary
+
+from .characters import literal
+from .ebnf import check_ebnf
+from .refusal import Refusal
+from .regex import regex_to_ebnf
+from .schema import parse, schema_to_ebnf
+from .settings import XGrammarSettings
+from .tags import prepare_tag
+
+MOST_CHOICES = 4096
+MOST_SHOWN = 400
+"""Characters of the compiler's message that are passed on."""
+PLACE = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
+"""Where in its own source the library stood."""
+
+
+class XGrammarBackend(GrammarBackend):
+    """Every constraint becomes an EBNF grammar here, and that a pushdown automaton with masks there."""
+
+    def __init__(self, vocabulary: Vocabulary, settings: XGrammarSettings) -> None:
+        super().__init__(vocabulary, settings)
+        self._settings = settings
+        self._tokens = xgrammar.TokenizerInfo(
+            list(vocabulary.pieces), xgrammar.VocabType.RAW, vocab_size=vocabulary.size, stop_token_ids=[]
+        )
+        self._text = _text_mask(vocabulary)
+        self._compiler: xgrammar.GrammarCompiler | None = None
+
+    def refuses(self, constraint: Constraint) -> str | None:
+        """The keyword or the place in an expression that cannot be enforced."""
+        try:
+            self._prepared(constraint)
+        except Refusal as error:
+            return str(error)
+        return None
+
+    def compile(self, constraint: Constraint) -> bytes:
+        """xgrammar's own serialisation."""
+        if self._compiler is None:
+            self._compiler = xgrammar.GrammarCompiler(
+                self._tokens, max_threads=self._settings.threads, cache_enabled=False
+            )
+        try:
+            prepared = self._prepared(constraint)
+            if constraint.kind == "structural_tag":
+                compiled = self._compiler.compile_structural_tag(prepared)
+            else:
+                compiled = self._compiler.compile_grammar(prepared)
+        except Refusal as error:
+            raise ConstraintError(str(error)) from None
+        except (RuntimeError, ValueError) as error:
+            message = PLACE.sub("", str(error).strip()).partition("\n")[0]
+            raise ConstraintError(message[:MOST_SHOWN]) from None
+        return compiled.serialize_json().encode()
+
+    def load(self, constraint: Constraint, compiled: bytes) -> Callable[[], Grammar]:
+        """Shares what is compiled between outputs."""
+        shared = xgrammar.CompiledGrammar.deserialize_json(compiled.decode(), self._tokens)
+        return lambda: _Output(xgrammar.GrammarMatcher(shared), self._text)
+
+    def _prepared(self, constraint: Constraint) -> str:
+        """What xgrammar compiles: a structural tag, or EBNF for every other kind. Raises ``Refusal``."""
+        source = constraint.source
+        match constraint.kind:
+            case "json_schema":
+                return schema_to_ebnf(source, self._settings)
+            case "json_object":
+                return schema_to_ebnf('{"type": "object"}', self._settings)
+            case "regex":
+                return f"root ::= {regex_to_ebnf(source)}\n"
+            case "ebnf":
+                check_ebnf(source)
+                return source
+            case "choice":
+                return f"root ::= {_choices(source)}\n"
+            case "structural_tag":
+                return prepare_tag(source, self._settings)
+
+
+class _Output(Grammar):
+    """One output. The matcher knows no stop tokens, so what it allows is content."""
+
+    def __init__(self, matcher: xgrammar.GrammarMatcher, text: Tensor) -> None:
+        self._matcher, self._text = matcher, text
+        self._next: Tensor | None = None
+
+    def fill(self, mask: Tensor, row: int) -> None:
+        if self._next is None:
+            self._matcher.fill_next_token_bitmask(mask, row)
+            mask[row] &= self._text
+        else:
+            mask[row] = self._next
+
+    def accept(self, token: int) -> bool:
+        if not 0 <= token < len(self._text) * 32 or not self._matcher.accept_token(token):
+            return False
+        self._next = None
+        return True
+
+    def rollback(self, count: int) -> None:
+        self._matcher.rollback(count)
+        self._next = None
+
+    @property
+    def may_end(self) -> bool:
+        return bool(self._matcher.is_completed())
+
+    @property
+    def ended(self) -> bool:
+        if not self.may_end:
+            return False
+        if self._next is None:
+            row = torch.zeros(1, len(self._text), dtype=torch.int32)
+            self.fill(row, 0)
+            self._next = row[0]
+        return not self._next.any()
+
+
+def _text_mask(vocabulary: Vocabulary) -> Tensor:
+    """The tokens that have text, as a row of a mask."""
+    octets = bytearray(vocabulary.words * 4)
+    for token, piece in enumerate(vocabulary.pieces):
+        if piece:
+            octets[token // 8] |= 1 << token % 8
+    return torch.frombuffer(octets, dtype=torch.int32)
+
+
+def _choices(source: str) -> str:
+    choices = parse(source)
+    if not isinstance(choices, list) or not choices or not all(isinstance(one, str) for one in choices):
+        raise Refusal("a choice must be a list of texts")
+    if len(choices) > MOST_CHOICES:
+        raise Refusal(f"a choice has at most {MOST_CHOICES} texts, got {len(choices)}")
+    try:
+        json.dumps(choices, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Refusal("a choice holds half a surrogate pair") from None
+    return " | ".join(literal(one) for one in dict.fromkeys(choices))

@@ -1,0 +1,297 @@
+"""Decode steps as CUDA graphs: captured once for some batch sizes, replayed in one launch.
+
+Model, head and the most likely token of each row are inside the graph: they are the same for every request. What
+depends on requests (penalties, masks, drawing) works on the logits afterwards. A step is replayed if each of its
+sequences computes one token that completes it; all others run as ever.
+
+Each sequence keeps its row while it decodes, so that its slot table stays on the device and grows by one entry a
+step. Rows that nobody has are padding: slot 0, a context of one token.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Ordered
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sglang_plug.attention import AttentionBackend, GraphCapable
+from sglang_plug.batch import ForwardBatch, KVPool
+from sglang_plug.layers import Router
+from sglang_plug.model import Model
+
+from .scheduler import Share
+from .sequence import Sequence
+
+logger = logging.getLogger(__name__)
+
+SMALL_SIZES = (1, 2, 4)
+SIZE_STEP = 8
+WARM_UPS = 2
+"""Runs before a capture: libraries make their handles and choose their kernels, backends meet every layer."""
+GIB = 1 << 30
+
+
+class Recorder(Protocol):
+    """What captures work, so that it can be done again in one go."""
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Do ``work`` while recording it; the result does it again."""
+
+    def free_bytes(self) -> int:
+        """Memory left on the device."""
+
+
+class CudaRecorder:
+    """CUDA graphs, which share one pool of memory, as only one runs at a time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """One graph; what ``work`` returns to no one stays in the graphs' own memory."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            work()
+        replay: Callable[[], None] = graph.replay
+        return replay
+
+    def free_bytes(self) -> int:
+        """As the driver counts it."""
+        return torch.cuda.mem_get_info(self._device)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Results of a replayed step; the tensors are overwritten by the next one."""
+
+    rows: list[int]
+    """The row of each share."""
+    likeliest: Tensor
+    """``[size]`` int64: the most likely token of each row, -1 where the logits are not finite."""
+    all_logits: Tensor
+    """``[size, vocabulary]``"""
+
+    def logits(self) -> Tensor:
+        """``[shares, vocabulary]``, in the shares' order."""
+        if self.rows == list(range(len(self.rows))):
+            return self.all_logits[: len(self.rows)]
+        return self.all_logits[torch.tensor(self.rows, device=self.all_logits.device)]
+
+    def tokens(self) -> list[int]:
+        """The most likely token for each share; waits for the device."""
+        found = self.likeliest.tolist()
+        return [found[row] for row in self.rows]
+
+
+@dataclass(slots=True)
+class Held:
+    """What a row's table on the device holds: a prefix of one sequence's slots."""
+
+    sequence: Sequence
+    retractions: int
+    length: int
+
+    def precedes(self, sequence: Sequence) -> bool:
+        """True if ``sequence`` now needs the same and one slot more."""
+        same = self.sequence is sequence and self.retractions == sequence.retractions
+        return same and self.length == sequence.computed
+
+
+@dataclass(slots=True)
+class Captured:
+    """One batch size."""
+
+    batch: ForwardBatch
+    replay: Callable[[], None]
+
+
+def batch_sizes(most: int) -> list[int]:
+    """Batch sizes to capture, up to ``most``: 1, 2, 4, then multiples of 8 (12 too), and ``most`` itself."""
+    sizes = {*SMALL_SIZES, 12, *range(SIZE_STEP, most + 1, SIZE_STEP), most}
+    return sorted(size for size in sizes if size <= most)
+
+
+class DecodeGraphs:
+    """Captures and replays decode steps of one model.
+
+    Args:
+        backend: must be ``GraphCapable``.
+        kv: the pool; its slot 0 is the padding's.
+        recorder: CUDA's, or a stand-in.
+        device: where the model is.
+        page_size: slots in a page.
+        most: largest batch size.
+        width: tokens of the longest context.
+    """
+
+    def __init__(
+        self,
+        backend: AttentionBackend,
+        kv: KVPool,
+        recorder: Recorder,
+        *,
+        device: torch.device,
+        page_size: int,
+        most: int,
+        width: int,
+    ) -> None:
+        self.backend, self.kv, self.recorder = backend, kv, recorder
+        self.device, self.page_size, self.most = device, page_size, most
+        self._staged = torch.zeros(3, most, dtype=torch.int64, pin_memory=device.type == "cuda")
+        self._host = self._staged.numpy()
+        self._inputs = torch.zeros(3, most, dtype=torch.int64, device=device)  # tokens, positions, slots
+        self._every_row = torch.arange(most, device=device)
+        self._tables = torch.zeros(most, -(-width // page_size) * page_size, dtype=torch.int64, device=device)
+        self._likeliest = torch.zeros(most, dtype=torch.int64, device=device)
+        self._logits: Tensor | None = None
+        self._held: list[Held | None] = [None] * most
+        self._model: Callable[[], Model | None] = lambda: None
+        self._routers: list[Router] = []
+        self._captured: dict[int, Captured] = {}
+
+    @torch.inference_mode()
+    def capture(self, model: Model) -> None:
+        """Capture every batch size of ``model``, the largest first, so that the smaller ones fit its memory.
+
+        A model that cannot be captured is served without graphs; the log tells why.
+        """
+        self._model, self._captured = weakref.ref(model), {}  # weights that were replaced can be freed
+        self._routers = [one for one in model.modules() if isinstance(one, Router)]
+        self._held = [None] * self.most
+        sizes, started, before = batch_sizes(self.most), time.perf_counter(), self.recorder.free_bytes()
+        logger.info("Capture cuda graph begin. This can take up to several minutes. avail mem=%.2f GB", before / GIB)
+        logger.info("Capture cuda graph bs %s", sizes)
+        try:
+            with _no_collection():
+                for size in reversed(sizes):
+                    self._captured[size] = self._capture_size(model, size)
+        except Exception as error:
+            self._captured = {}
+            logger.warning(
+                "The model's decode steps cannot be captured as CUDA graphs and run without (slower): %s: %s",
+                type(error).__name__,
+                error,
+            )
+            return
+        after = self.recorder.free_bytes()
+        logger.info(
+            "Capture cuda graph end. Time elapsed: %.2f s. mem usage=%.2f GB. avail mem=%.2f GB.",
+            time.perf_counter() - started,
+            (before - after) / GIB,
+            after / GIB,
+        )
+
+    def run(self, model: Model, shares: Ordered[Share]) -> Decoded | None:
+        """Replay the step; ``None`` if it is not one that was captured. Call in inference mode.
+
+        The caller must wait for the step's tokens before the next one is run. New weights are captured first.
+        """
+        if len(shares) > self.most or not all(map(_decodes, shares)):
+            return None
+        if any(router.watcher is not None for router in self._routers):
+            return None  # somebody wants to be called in each step
+        if model is not self._model():
+            self.capture(model)
+        if not self._captured:
+            return None
+        size = min(one for one in self._captured if one >= len(shares))
+        captured = self._captured[size]
+        rows = self._place(shares, size)
+        self._fill(captured.batch, shares, rows)
+        assert isinstance(self.backend, GraphCapable)
+        self.backend.refresh(captured.batch)
+        captured.replay()
+        assert self._logits is not None
+        return Decoded(rows, self._likeliest[:size], self._logits[:size])
+
+    def _capture_size(self, model: Model, size: int) -> Captured:
+        assert isinstance(self.backend, GraphCapable)
+        batch = ForwardBatch(
+            input_ids=self._inputs[0, :size],
+            positions=self._inputs[1, :size],
+            slots=self._inputs[2, :size],
+            tables=self._tables[:size],
+            query_lens=[1] * size,
+            kv_lens=[1] * size,
+            page_size=self.page_size,
+            kv=self.kv,
+        )
+        self.backend.static_plan(batch)
+
+        def work() -> None:
+            logits = model.head(model(batch))
+            best = logits.max(-1)
+            self._results(logits)[:size].copy_(logits)
+            self._likeliest[:size].copy_(torch.where(best.values.isfinite(), best.indices, -1))
+
+        for _ in range(WARM_UPS):
+            work()
+        return Captured(batch, self.recorder.capture(work))
+
+    def _results(self, logits: Tensor) -> Tensor:
+        """Where every graph leaves its logits; made in the first warm-up, of the largest batch."""
+        if self._logits is None or self._logits.shape[1] != logits.shape[1] or self._logits.dtype != logits.dtype:
+            self._logits = torch.zeros(self.most, logits.shape[1], dtype=logits.dtype, device=self.device)
+        return self._logits
+
+    def _place(self, shares: Ordered[Share], size: int) -> list[int]:
+        """A row below ``size`` for each share: the one it has, if it has one."""
+        had = {id(held.sequence): row for row, held in enumerate(self._held[:size]) if held is not None}
+        rows = [had.get(id(share.sequence), -1) for share in shares]
+        taken = set(rows)
+        free = (row for row in range(size) if row not in taken)
+        return [next(free) if row < 0 else row for row in rows]
+
+    def _fill(self, batch: ForwardBatch, shares: Ordered[Share], rows: Ordered[int]) -> None:
+        """Bring the static inputs up to date, tables included."""
+        size = len(batch.kv_lens)
+        lengths = [1] * size
+        held: list[Held | None] = [None] * self.most
+        tokens, positions, slots = self._host
+        self._host[:] = 0
+        for share, row in zip(shares, rows, strict=True):
+            sequence = share.sequence
+            place = sequence.computed
+            known = self._held[row]
+            if known is None or not known.precedes(sequence):
+                whole = torch.frombuffer(sequence.slots, dtype=torch.int64, count=place + 1).clone()
+                self._tables[row, : place + 1].copy_(whole)
+                known = Held(sequence, sequence.retractions, place)
+            known.length = place + 1
+            held[row] = known
+            tokens[row], positions[row], slots[row] = sequence.tokens[place], place, sequence.slots[place]
+            lengths[row] = place + 1
+        self._held = held
+        batch.kv_lens[:] = lengths
+        self._inputs.copy_(self._staged, non_blocking=True)
+        # padding rows write slot 0 to the start of their tables, which nobody holds
+        self._tables[self._every_row[:size], batch.positions] = batch.slots
+
+
+def _decodes(share: Share) -> bool:
+    """True if the share is one generated token's, or a prompt's last of which nothing is reported."""
+    sequence = share.sequence
+    if share.count != 1 or not share.complete or sequence.request.task != "generate":
+        return False
+    return sequence.generated > 0 or sequence.request.logprobs is None
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Each capture collects garbage; let it not look at what is there for good."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

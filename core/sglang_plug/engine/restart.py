@@ -1,0 +1,135 @@
+"""An engine that is started anew when it dies, behind the same few calls."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from sglang_plug.policy import StepStats
+from sglang_plug.request import Output, Request
+
+from .client import EngineClient, EngineError
+
+logger = logging.getLogger(__name__)
+
+
+class RestartingClient(EngineClient):
+    """Replaces its engine when that fails; until the new one serves, every call is refused with ``retry_after``.
+
+    What was in flight ends with the error that it would have ended with anyway. Weights that were updated are updated
+    again, and listeners hear of the new engine's steps.
+
+    Args:
+        make: a new client, not started.
+        most: restarts within ``window`` seconds; one more failure is final.
+        window: seconds.
+        clock: seconds from anywhere, growing.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], EngineClient],
+        *,
+        most: int,
+        window: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._make, self._most, self._window, self._clock = make, most, window, clock
+        self._client = make()
+        self._listeners: list[Callable[[StepStats], None]] = []
+        self._weights: dict[str, Any] | None = None
+        self._restarts = deque[float]()
+        self._start_seconds = 1.0
+        self._watch: asyncio.Task[None] | None = None
+        self._down: str | None = None
+        self._final: str | None = None
+        self._given_up = asyncio.Event()
+
+    async def start(self) -> Mapping[str, Any]:
+        """As ``EngineClient.start``; a first start that fails is not tried again."""
+        began = self._clock()
+        info = await self._client.start()
+        self._start_seconds = self._clock() - began
+        self._watch = asyncio.create_task(self._replace_failed())
+        return info
+
+    def submit(self, request: Request) -> AsyncIterator[Output]:
+        """As ``EngineClient.submit``."""
+        self._check()
+        return self._client.submit(request)
+
+    async def control(self, name: str, **arguments: Any) -> Any:
+        """As ``EngineClient.control``."""
+        self._check()
+        answer = await self._client.control(name, **arguments)
+        if name == "update_weights":
+            self._weights = arguments
+        return answer
+
+    def on_step(self, listener: Callable[[StepStats], None]) -> None:
+        """As ``EngineClient.on_step``."""
+        self._listeners.append(listener)
+        self._client.on_step(listener)
+
+    @property
+    def failure(self) -> str | None:
+        """Why the engine cannot serve, now or ever again."""
+        if self._final is not None:
+            return self._final
+        reason = self._down or self._client.failure
+        return f"{reason}; it is being started again" if reason is not None else None
+
+    async def wait_failed(self) -> str:
+        """Returns when the engine has failed too often."""
+        await self._given_up.wait()
+        return self._final or ""
+
+    async def close(self) -> None:
+        """As ``EngineClient.close``."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        await self._client.close()
+
+    def _check(self) -> None:
+        if (failure := self.failure) is not None:
+            raise EngineError(failure, retry_after=None if self._final else math.ceil(self._start_seconds))
+
+    async def _replace_failed(self) -> None:
+        reason = await self._client.wait_failed()
+        while self._may_restart():
+            logger.error("The engine failed and is started again: %s", reason)
+            self._down = reason
+            reason = await self._restart() or await self._client.wait_failed()
+        self._final = f"{reason}; it was started again {self._most} times in {self._window:g} seconds before"
+        self._given_up.set()
+
+    def _may_restart(self) -> bool:
+        now = self._clock()
+        while self._restarts and now - self._restarts[0] > self._window:
+            self._restarts.popleft()
+        if len(self._restarts) >= self._most:
+            return False
+        self._restarts.append(now)
+        return True
+
+    async def _restart(self) -> str | None:
+        """Put a new engine in the failed one's place; returns why it does not serve, if so."""
+        try:
+            await self._client.close()
+            self._client = self._make()
+            await self._client.start()
+            if self._weights is not None:
+                await self._client.control("update_weights", **self._weights)
+        except Exception as error:  # whatever it is: a server without an engine must not wait for ever
+            return f"it did not start: {error}"
+        for listener in self._listeners:
+            self._client.on_step(listener)
+        self._down = None
+        logger.info("The engine serves again")
+        return None

@@ -1,0 +1,122 @@
+"""When a connection is given up, with a clock that is turned by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from sglang_plug_api.patience import http_protocol
+
+HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n"
+
+
+class Clock(asyncio.TimerHandle):
+    """A timer that somebody set."""
+
+    def __init__(self, loop: Any, seconds: float, call: Callable[[], Any]) -> None:
+        super().__init__(0, call, (), loop)
+        self.seconds = seconds
+
+
+class Loop:
+    """What the protocol asks of an event loop."""
+
+    def __init__(self) -> None:
+        self.timers: list[Clock] = []
+        self.answer: Any = None
+
+    def get_debug(self) -> bool:
+        return False
+
+    def _timer_handle_cancelled(self, timer: Clock) -> None:
+        pass
+
+    def call_later(self, seconds: float, call: Callable[[], Any]) -> Clock:
+        self.timers.append(Clock(self, seconds, call))
+        return self.timers[-1]
+
+    def create_task(self, coroutine: Any, **_: Any) -> Any:
+        coroutine.close()
+        return asyncio.get_running_loop().create_future()
+
+    @property
+    def waiting(self) -> list[float]:
+        return [timer.seconds for timer in self.timers if not timer.cancelled()]
+
+
+class Transport(asyncio.Transport):
+    """A socket that remembers whether it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed, self.protocol = False, None
+
+    def get_protocol(self) -> Any:
+        return self.protocol
+
+    def write(self, data: Any) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+def connect() -> tuple[Any, Loop, Transport]:
+    """A connection that was just opened, with thirty seconds for a head."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("nothing runs here")
+
+    loop, transport = Loop(), Transport()
+    config = uvicorn.Config(app, lifespan="off", log_config=None)
+    protocol: Any = http_protocol(30.0)(config=config, server_state=ServerState(), app_state={}, _loop=loop)  # type: ignore[call-arg]
+    transport.protocol = protocol
+    protocol.connection_made(transport)
+    return protocol, loop, transport
+
+
+async def test_a_connection_that_says_nothing_is_closed() -> None:
+    _, loop, transport = connect()
+    assert loop.waiting == [30.0]
+    loop.timers[0]._run()
+    assert transport.closed
+
+
+async def test_pieces_of_a_head_do_not_prolong_it() -> None:
+    protocol, loop, _ = connect()
+    for byte in HEAD[:-1]:
+        protocol.data_received(bytes([byte]))
+    assert len(loop.timers) == 1 and loop.waiting == [30.0]
+
+
+async def test_a_whole_head_ends_the_wait_and_the_next_one_begins_another() -> None:
+    protocol, loop, _ = connect()
+    protocol.data_received(HEAD)
+    assert loop.waiting == []
+    protocol.data_received(b"{}")
+    assert loop.waiting == []
+    protocol.cycle.response_complete = True
+    protocol._watch_head()
+    assert loop.waiting == [30.0]
+    protocol.connection_lost(None)
+    assert loop.waiting == []
+
+
+async def test_an_upgraded_connection_is_left_alone() -> None:
+    protocol, loop, transport = connect()
+    transport.protocol = object()
+    protocol._watch_head()
+    assert loop.waiting == []

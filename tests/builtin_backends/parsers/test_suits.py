@@ -1,0 +1,111 @@
+"""Which parser suits which template, and which formats can be enforced."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sglang_plug import OutputParser, Plugins
+
+NAMES = ["deepseekv3", "gpt-oss", "hermes", "llama3", "mistral", "pythonic", "qwen25"]
+TEMPLATES = {
+    'return a json object: <tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>': {
+        "hermes", "qwen25",
+    },
+    '<|start_header_id|>ipython … {{- \'"parameters": \' }}': {"llama3"},
+    '{{- "[TOOL_CALLS] [" }}': {"mistral"},
+    "{{'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + tool['type']}}": {"deepseekv3"},
+    "<|python_start|>[func_name1(params_name1=params_value1)]": {"pythonic"},
+    '"<|start|>assistant<|channel|>final<|message|>"': {"gpt-oss"},
+    "<tool_call>\n<function=example>\n<parameter=x>": set(),
+    "<|im_start|>{{ message.content }}<|im_end|>": set(),
+    "": set(),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def parsers() -> dict[str, type[OutputParser]]:
+    plugins = Plugins.discover()
+    assert plugins.names("tool-parser") == NAMES
+    assert plugins.names("reasoning-parser") == ["deepseek-r1", "gpt-oss", "qwen3"]
+    for name in plugins.names("reasoning-parser"):
+        plugins.get("reasoning-parser", name).load(OutputParser)
+    return {name: plugins.get("tool-parser", name).load(OutputParser) for name in NAMES}
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_suits(parsers: dict[str, type[OutputParser]], template: str) -> None:
+    assert {name for name, parser in parsers.items() if parser.suits(template)} == TEMPLATES[template]
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+ENFORCED = ["deepseekv3", "hermes", "llama3", "mistral"]
+ARGUMENTS = '{"a": 1}'
+WRITTEN = {
+    "hermes": '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>',
+    "llama3": '{"name": "%s", "parameters": %s}',
+    "mistral": '[{"name": "%s", "arguments": %s}]',
+    "deepseekv3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>%s\n"
+    "```json\n%s\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+}
+TWICE = {
+    "hermes": "{0}\n{0}",
+    "llama3": "{0}; {0}",
+    "mistral": '[{{"name": "f", "arguments": {{"a": 1}}}}, {{"name": "f", "arguments": {{"a": 1}}}}]',
+}
+
+
+def accepts(parser: type[OutputParser], text: str, **options: Any) -> bool:
+    """Whether the grammar that the structure stands for takes exactly ``text``."""
+    xgrammar = pytest.importorskip("xgrammar")
+    constraint = parser.structure({"f": SCHEMA, "g": SCHEMA}, **{"required": True, "parallel": True, **options})
+    assert constraint is not None and constraint.kind == "structural_tag"
+    tag = json.loads(constraint.source)
+    matcher = xgrammar.GrammarMatcher(_compiler().compile_structural_tag(json.dumps(tag)))
+    return bool(matcher.accept_string(text) and matcher.is_completed())
+
+
+def _compiler() -> Any:
+    import xgrammar
+
+    letters = [b"", *(bytes([octet]) for octet in range(256))]
+    tokens = xgrammar.TokenizerInfo(letters, xgrammar.VocabType.RAW, vocab_size=257, stop_token_ids=[])
+    return xgrammar.GrammarCompiler(tokens, max_threads=1, cache_enabled=False)
+
+
+@pytest.mark.parametrize("name", ENFORCED)
+def test_a_required_call_is_one_that_the_parser_reads(
+    parsers: dict[str, type[OutputParser]], read: Any, name: str
+) -> None:
+    parser, form = parsers[name], WRITTEN[name]
+    assert accepts(parser, form % ("f", ARGUMENTS))
+    assert read(parser, form % ("g", ARGUMENTS)) == [(0, "g", ARGUMENTS)]
+    assert not accepts(parser, form % ("h", ARGUMENTS))
+    assert not accepts(parser, form % ("f", '{"a": "x"}'))
+    assert not accepts(parser, "Hello")
+    assert not accepts(parser, "")
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_several_calls_only_where_they_are_wanted(parsers: dict[str, type[OutputParser]], read: Any, name: str) -> None:
+    text = TWICE[name].format(WRITTEN[name] % ("f", ARGUMENTS))
+    assert accepts(parsers[name], text)
+    assert not accepts(parsers[name], text, parallel=False)
+    assert read(parsers[name], text) == [(0, "f", ARGUMENTS), (1, "f", ARGUMENTS)]
+
+
+def test_strict_calls_may_stand_in_text(parsers: dict[str, type[OutputParser]]) -> None:
+    call = WRITTEN["hermes"] % ("f", ARGUMENTS)
+    for text in ("Hello", call, f"Wait. {call}", f"{call}\n{call}"):
+        assert accepts(parsers["hermes"], text, required=False)
+    assert not accepts(parsers["hermes"], WRITTEN["hermes"] % ("h", ARGUMENTS), required=False)
+    assert not accepts(parsers["hermes"], f"{call}\n{call}", required=False, parallel=False)
+
+
+def test_what_cannot_be_enforced_says_so(parsers: dict[str, type[OutputParser]]) -> None:
+    for name in set(NAMES) - set(ENFORCED) - {"qwen25"}:
+        assert parsers[name].structure({"f": SCHEMA}, required=True, parallel=True) is None
+    for name in ("llama3", "mistral", "deepseekv3"):
+        assert parsers[name].structure({"f": SCHEMA}, required=False, parallel=True) is None

@@ -1,0 +1,214 @@
+"""Masks and verdicts, with grammars of a few words."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence as Ordered
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sglang_plug import Grammar, Request, SamplingParams
+from sglang_plug.engine import grammars as module
+from sglang_plug.engine.grammars import Grammars
+from sglang_plug.engine.masks import Allowed, unpack
+from sglang_plug.engine.sampler import sample
+from sglang_plug.engine.sequence import Sequence
+
+VOCABULARY = 70
+EOS = 69
+
+
+class Words(Grammar):
+    """One of several sequences of tokens."""
+
+    def __init__(self, *words: Ordered[int]) -> None:
+        self.words, self.so_far = [tuple(one) for one in words], ()
+        self.gate: threading.Event | None = None
+
+    def _next(self) -> set[int]:
+        at = len(self.so_far)
+        return {word[at] for word in self.words if word[:at] == self.so_far and len(word) > at}
+
+    def fill(self, mask: Tensor, row: int) -> None:
+        if self.gate is not None:
+            self.gate.wait()
+        mask[row] = 0
+        for token in self._next():
+            mask[row, token // 32] |= torch.tensor(1 << token % 32).to(torch.int32)
+
+    def accept(self, token: int) -> bool:
+        if self.gate is not None:
+            self.gate.wait()
+        if token not in self._next():
+            return False
+        self.so_far = (*self.so_far, token)
+        return True
+
+    def rollback(self, count: int) -> None:
+        self.so_far = self.so_far[:-count]
+
+    @property
+    def may_end(self) -> bool:
+        return self.so_far in self.words
+
+    @property
+    def ended(self) -> bool:
+        return self.may_end and not self._next()
+
+
+class Broken(Words):
+    def fill(self, mask: Tensor, row: int) -> None:
+        raise KeyError("x")
+
+    def accept(self, token: int) -> bool:
+        raise KeyError("y")
+
+
+def sequence(grammar: Grammar | None, **params: Any) -> Sequence:
+    params = {"temperature": 0.0, "stop_token_ids": (EOS,), **params}
+    found = Sequence.of(Request(id="a", tokens=(1, 2), params=SamplingParams(**params)), 100)
+    found.grammar = grammar
+    return found
+
+
+def allowed_tokens(asked: Grammars, sequences: list[Sequence]) -> list[set[int] | str]:
+    filling = asked.start(sequences)
+    assert filling is not None
+    found = filling.result()
+    bits = unpack(found.mask, VOCABULARY)
+    sets = [set(row.nonzero()[:, 0].tolist()) for row in bits]
+    return [found.errors.get(row, one) for row, one in zip(found.rows, sets, strict=True)]
+
+
+def test_nothing_is_done_without_grammars() -> None:
+    asked = Grammars(VOCABULARY)
+    assert asked.start([sequence(None)]) is None
+    assert asked.follow([sequence(None)], [5]) == {}
+
+
+def test_masks_hold_content_and_stop_tokens_where_the_output_may_end() -> None:
+    asked = Grammars(VOCABULARY)
+    begun = Words((31, 40), (31, 63))
+    assert begun.accept(31)
+    optional = Words((3,), ())
+    rows = [sequence(Words((31, 40), (32,))), sequence(None), sequence(begun), sequence(optional)]
+    assert allowed_tokens(asked, rows) == [{31, 32}, {40, 63}, {3, EOS}]
+
+
+def test_the_minimum_forbids_stop_tokens_unless_nothing_else_may_come() -> None:
+    asked = Grammars(VOCABULARY)
+    early = {"min_new_tokens": 3}
+    rows = [
+        sequence(Words((3,), ()), **early),
+        sequence(Words((EOS,), (4,)), **early),
+        sequence(Words((EOS,)), **early),
+    ]
+    rows.append(sequence(Words(()), **early))
+    assert allowed_tokens(asked, rows) == [{3}, {4}, {EOS}, {EOS}]
+
+
+def test_an_empty_mask_and_a_broken_grammar_are_errors_of_their_rows_alone() -> None:
+    asked = Grammars(VOCABULARY)
+    rows = [sequence(Words()), sequence(Broken()), sequence(Words((5,)))]
+    nothing, broken, fine = allowed_tokens(asked, rows)
+    assert (nothing, fine) == (module.NOTHING_ALLOWED, {5})
+    assert "KeyError" in str(broken)
+    logits = torch.arange(VOCABULARY, dtype=torch.float32).repeat(3, 1)
+    filling = asked.start(rows)
+    assert filling is not None
+    assert sample(logits, rows, filling.result())[0] == [-1, -1, 5]
+
+
+def test_a_constrained_row_leaves_the_others_and_the_reported_probabilities_alone() -> None:
+    from sglang_plug import LogprobOptions
+
+    asked = Grammars(VOCABULARY)
+    request = Request(id="a", tokens=(1,), params=SamplingParams(temperature=0.0), logprobs=LogprobOptions())
+    rows = [Sequence.of(request, 10) for _ in range(2)]
+    rows[1].grammar = Words((7,))
+    logits = torch.randn(2, VOCABULARY, generator=torch.Generator().manual_seed(1))
+    filling = asked.start(rows)
+    assert filling is not None
+    tokens, logprobs = sample(logits.clone(), rows, filling.result())
+    assert tokens == [int(logits[0].argmax()), 7]
+    assert logprobs[1] is not None
+    assert logprobs[1].logprob == pytest.approx(float(logits[1].log_softmax(-1)[7]))
+
+
+@given(st.sets(st.integers(0, VOCABULARY - 1)), st.integers(1, 100))
+def test_masks_are_unpacked_to_any_width(tokens: set[int], width: int) -> None:
+    mask = torch.zeros(1, 3, dtype=torch.int32)
+    for token in tokens:
+        mask[0, token // 32] |= module._bit(token)
+    assert set(unpack(mask, width)[0].nonzero()[:, 0].tolist()) == {one for one in tokens if one < width}
+
+
+def test_logits_beyond_the_mask_are_never_allowed() -> None:
+    mask = torch.full((1, 1), -1, dtype=torch.int32)
+    assert Allowed([0], mask).apply(torch.zeros(1, 40))[0].isfinite().sum() == 32
+    logits = Allowed([1], mask).apply(torch.zeros(2, 40))
+    assert logits.isfinite().sum(-1).tolist() == [40, 32]
+
+
+def test_what_a_token_leads_to() -> None:
+    asked = Grammars(VOCABULARY)
+    going, over, stopped, wrong, broken = Words((3, 4)), Words((3,)), Words((), (EOS, 3)), Words((3,)), Broken()
+    rows = [sequence(one) for one in (going, over, stopped, wrong, broken)] + [sequence(None), sequence(Words((3,)))]
+    found = asked.follow(rows, [3, 3, EOS, 9, 3, 3, -1])
+    assert sorted(found) == [0, 1, 2, 3, 4]
+    assert (found[0].finish, found[0].error) == (None, None)
+    assert found[1].finish is not None and (found[1].finish.reason, found[1].finish.matched) == ("stop", None)
+    assert found[2].finish is not None and found[2].finish.matched == EOS
+    assert stopped.so_far == () and going.so_far == (3,)
+    assert "does not accept token 9" in str(found[3].error)
+    assert "KeyError" in str(found[4].error)
+
+
+def test_a_stop_token_is_content_where_the_output_may_not_end() -> None:
+    grammar = Words((EOS, 5))
+    (verdict,) = Grammars(VOCABULARY).follow([sequence(grammar)], [EOS]).values()
+    assert verdict.finish is None and grammar.so_far == (EOS,)
+
+
+def test_a_token_that_has_no_place_is_not_accepted() -> None:
+    grammar = Words((5,))
+    (verdict,) = Grammars(VOCABULARY).follow([sequence(grammar, max_new_tokens=0)], [5]).values()
+    assert verdict.finish is None and grammar.so_far == ()
+
+
+def test_a_grammar_that_takes_for_ever_is_left_behind() -> None:
+    """With more of them than there are threads; those that wait behind them are served."""
+    asked = Grammars(VOCABULARY, patience=0.2)
+    gate = threading.Event()
+    rows = [sequence(Words((5,))) for _ in range(24)]
+    for row in rows[::2]:
+        assert isinstance(row.grammar, Words)
+        row.grammar.gate = gate
+    try:
+        assert allowed_tokens(asked, rows) == [module.TOO_SLOW, {5}] * 12
+        verdicts = asked.follow(rows, [5] * 24)
+        assert [verdicts[row].error for row in range(24)] == [module.TOO_SLOW, None] * 12
+    finally:
+        gate.set()
+
+
+def test_an_output_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Words):
+        def fill(self, mask: Tensor, row: int) -> None:
+            super().fill(mask, row)
+            until = time.thread_time() + 0.02
+            while time.thread_time() < until:
+                pass
+
+    monkeypatch.setattr(module, "BUDGET", 0.05)
+    monkeypatch.setattr(module, "BUDGET_PER_TOKEN", 0.0)
+    asked = Grammars(VOCABULARY)
+    row = sequence(Slow((5,)))
+    found = [allowed_tokens(asked, [row])[0] for _ in range(4)]
+    assert found[0] == {5} and found[-1] == module.TOO_SLOW

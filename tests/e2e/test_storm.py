@@ -1,0 +1,178 @@
+"""Very many clients at once, and clients that are slow on purpose: the others are served, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+STREAMS = int(os.environ.get("STORM_STREAMS", "300"))
+VANISHING = 200
+SLOW = 10
+LORIS = 50
+KEPT_ALIVE = 500
+PROMPT = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n"
+SHORT = {"text": PROMPT, "sampling_params": {"temperature": 0, "max_new_tokens": 20, "ignore_eos": True}}
+HALF_A_HEAD = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-type: appli"
+
+
+def raw(path: str, body: dict[str, Any]) -> bytes:
+    """A whole request."""
+    data = json.dumps(body).encode()
+    return b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (path.encode(), len(data)) + data
+
+
+@asynccontextmanager
+async def connections(server: Any, count: int) -> AsyncIterator[list[tuple[Any, Any]]]:
+    """Open sockets, aborted in the end."""
+    opened = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", server.port) for _ in range(count)))
+    try:
+        yield opened
+    finally:
+        for _, writer in opened:
+            writer.transport.abort()
+
+
+async def read_stream(server: Any, body: dict[str, Any]) -> list[Any]:
+    """The events of a stream over a connection of its own."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(raw("/generate", {**body, "stream": True}))
+    assert (await reader.readline()).split()[1] == b"200"
+    events: list[Any] = []
+    while (line := (await reader.readline()).strip()) != b"data: [DONE]":
+        assert not reader.at_eof(), "the stream was cut"
+        if line.startswith(b"data: "):
+            events.append(json.loads(line[6:]))
+    writer.close()
+    return events
+
+
+def text_of(server: Any) -> str:
+    return server.generate(SHORT)["text"]
+
+
+async def others(server: Any, count: int = 10) -> list[str]:
+    """What well-behaved clients get meanwhile."""
+    async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+        answers = await asyncio.gather(*(client.post("/generate", json=SHORT) for _ in range(count)))
+    return [answer.json()["text"] for answer in answers]
+
+
+@pytest.mark.slow
+async def test_hundreds_of_streams_at_once(server: Any) -> None:
+    expected = text_of(server)
+    found = await asyncio.gather(*(read_stream(server, SHORT) for _ in range(STREAMS)))
+    assert {events[-1]["text"] for events in found} == {expected}
+    assert {events[-1]["meta_info"]["finish_reason"]["type"] for events in found} == {"length"}
+    server.wait_whole()
+
+
+@pytest.mark.slow
+async def test_hundreds_of_clients_vanish(server: Any) -> None:
+    expected, draw = text_of(server), random.Random(7)
+    body = {"text": PROMPT, "sampling_params": {"max_new_tokens": 2000, "ignore_eos": True}}
+
+    async def vanish(index: int) -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        request = raw("/generate", {**body, "stream": index % 2 == 0})
+        writer.write(request[: draw.randrange(1, len(request))] if index % 5 == 0 else request)
+        await asyncio.sleep(draw.random() * 2)
+        writer.transport.abort()
+
+    *_, texts = await asyncio.gather(*(vanish(index) for index in range(VANISHING)), others(server))
+    assert texts == [expected] * 10
+    server.wait_whole()
+    assert "Traceback" not in server.log
+
+
+async def test_slow_readers_delay_nobody(server: Any) -> None:
+    expected = text_of(server)
+    params = {"max_new_tokens": 300, "ignore_eos": True}
+    body = {"text": PROMPT, "stream": True, "sampling_params": params, "return_logprob": True, "top_logprobs_num": 10}
+
+    async def sip(reader: asyncio.StreamReader) -> None:
+        while await reader.read(1):
+            await asyncio.sleep(0.1)
+
+    async with connections(server, SLOW) as opened:
+        for _, writer in opened:
+            writer.write(raw("/generate", body))
+        readers = [asyncio.create_task(sip(reader)) for reader, _ in opened]
+        try:
+            assert await others(server) == [expected] * 10
+            server.wait_whole()  # all that they asked for is computed, and they still read
+            assert not any(reader.done() for reader in readers)
+            assert await others(server) == [expected] * 10
+        finally:
+            for reader in readers:
+                reader.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
+    server.wait_whole()
+
+
+async def test_clients_that_never_finish_their_headers(launch: Any) -> None:
+    server = launch("--header-timeout", "2")
+    expected = text_of(server)
+    async with connections(server, LORIS) as opened:
+        for index, (_, writer) in enumerate(opened):
+            if index % 2:  # the others say nothing at all
+                writer.write(HALF_A_HEAD)
+        assert await others(server) == [expected] * 10
+        for reader, _ in opened:
+            async with asyncio.timeout(60):
+                assert await reader.read() == b""  # the server closed it
+    assert text_of(server) == expected
+
+
+async def test_one_byte_now_and_then_does_not_prolong_it(launch: Any) -> None:
+    server = launch("--header-timeout", "1")
+    async with connections(server, 1) as [(reader, writer)]:
+        writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert b"200" in await reader.readuntil(b"\r\n\r\n")
+        closed = asyncio.create_task(reader.read())
+        for byte in HALF_A_HEAD * 40:  # a second request on the same connection
+            if closed.done():
+                break
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0.05)
+        assert closed.done() and closed.result() == b""
+
+
+async def test_a_request_that_takes_longer_than_the_header_timeout_is_served(launch: Any) -> None:
+    server = launch("--header-timeout", "0.2")
+    body = {"text": PROMPT, "sampling_params": {"temperature": 0, "max_new_tokens": 400, "ignore_eos": True}}
+    events = await read_stream(server, body)
+    assert events[-1]["meta_info"]["completion_tokens"] == 400
+
+
+async def test_half_closed_connections_leave_nothing_behind(server: Any) -> None:
+    expected = text_of(server)
+    body = {"text": PROMPT, "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}}
+    async with connections(server, LORIS) as opened:
+        for index, (_, writer) in enumerate(opened):
+            writer.write(raw("/generate", {**body, "stream": index % 2 == 0}))
+            writer.write_eof()  # nothing more will come, and nobody reads
+        assert await others(server) == [expected] * 10
+    server.wait_whole()
+    assert "Traceback" not in server.log
+
+
+@pytest.mark.slow
+async def test_very_many_connections_that_are_kept(server: Any) -> None:
+    expected = text_of(server)
+    async with connections(server, KEPT_ALIVE) as opened:
+        for turn in range(2):
+            for _, writer in opened:
+                writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            for reader, _ in opened:
+                head = await reader.readuntil(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 200"), (turn, head)
+        assert await others(server) == [expected] * 10
+    server.wait_whole()

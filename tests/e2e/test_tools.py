@@ -1,0 +1,119 @@
+"""Tools with the official ``openai`` client against a real server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+ASK = [{"role": "user", "content": "What's the weather like in Boston today?"}]
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_current_weather",
+        "description": "Get the current weather in a given location",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "description": "The city to find the weather for, e.g. 'Boston'"},
+                "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+            },
+            "required": ["city", "unit"],
+        },
+    },
+}
+CLOCK = {"type": "function", "function": {"name": "get_time"}}
+NAMED = {"type": "function", "function": {"name": "get_time"}}
+
+
+@pytest.fixture(scope="module")
+def client(server: Any) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="None", max_retries=0) as client:
+        yield client
+
+
+def ask(client: openai.OpenAI, messages: Any = ASK, **options: Any) -> Any:
+    options = {"temperature": 0, "max_tokens": 128, "tools": [WEATHER, CLOCK], **options}
+    return client.chat.completions.create(model="demo", messages=messages, **options)
+
+
+def check_weather(name: str, arguments: str) -> None:
+    assert name == "get_current_weather"
+    found = json.loads(arguments)
+    assert found.keys() == {"city", "unit"}
+    assert isinstance(found["city"], str) and found["unit"] in ("celsius", "fahrenheit")
+
+
+def test_auto_calls(client: openai.OpenAI) -> None:
+    choice = ask(client, tools=[WEATHER]).choices[0]
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+    (call,) = choice.message.tool_calls
+    assert call.id.startswith("call_") and call.type == "function" and call.function.name
+    assert json.loads(call.function.arguments)["city"] == "Boston"
+
+
+def test_auto_streams_the_same_call(client: openai.OpenAI) -> None:
+    (whole,) = ask(client, tools=[WEATHER]).choices[0].message.tool_calls
+    parts = [part for chunk in ask(client, tools=[WEATHER], stream=True) for part in _calls(chunk)]
+    assert parts[0].function.name == whole.function.name and parts[0].id.startswith("call_")
+    assert len(parts) > 4 and not any(part.id or part.function.name for part in parts[1:])
+    assert "".join(part.function.arguments for part in parts) == whole.function.arguments
+
+
+@pytest.mark.parametrize("temperature", [0, 1.5])
+def test_required_calls_are_valid(client: openai.OpenAI, temperature: float) -> None:
+    for seed in range(3):
+        options = {"tools": [WEATHER], "tool_choice": "required", "seed": seed, "max_tokens": 512}
+        choice = ask(client, temperature=temperature, **options).choices[0]
+        if choice.finish_reason == "length":
+            continue  # a hot model may write a city without end
+        assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+        for call in choice.message.tool_calls:
+            check_weather(call.function.name, call.function.arguments)
+        assert temperature or len(choice.message.tool_calls) == 1
+
+
+def test_required_streams(client: openai.OpenAI) -> None:
+    chunks = list(ask(client, tools=[WEATHER], tool_choice="required", parallel_tool_calls=False, stream=True))
+    parts = [part for chunk in chunks for part in _calls(chunk)]
+    check_weather(parts[0].function.name, "".join(part.function.arguments for part in parts))
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+def test_named_calls_that_function_only(client: openai.OpenAI) -> None:
+    choice = ask(client, tool_choice=NAMED).choices[0]
+    assert [one.function.name for one in choice.message.tool_calls] == ["get_time"]
+    assert choice.message.tool_calls[0].function.arguments == "{}"
+
+
+def test_none_hides_the_tools(client: openai.OpenAI) -> None:
+    hidden = ask(client, tool_choice="none")
+    assert hidden.choices[0].message.tool_calls is None
+    assert hidden.usage.prompt_tokens < ask(client).usage.prompt_tokens
+
+
+def test_several_turns(client: openai.OpenAI) -> None:
+    message = ask(client, tools=[WEATHER], tool_choice="required").choices[0].message
+    (call,) = message.tool_calls
+    result = {"role": "tool", "tool_call_id": call.id, "content": '{"temperature": 72, "conditions": "sunny"}'}
+    turns = [*ASK, message.model_dump(exclude_none=True), result]
+    answer = ask(client, turns, tools=[WEATHER])
+    assert answer.choices[0].message.content and answer.choices[0].message.tool_calls is None
+    assert answer.usage.prompt_tokens > ask(client, tools=[WEATHER]).usage.prompt_tokens + 20
+
+
+def test_refusals(client: openai.OpenAI, server: Any) -> None:
+    for options, words in (
+        ({"tools": [], "tool_choice": "required"}, "Tools cannot be empty if tool choice is set to required."),
+        ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "Tool 'x' not found in tools list."),
+    ):
+        with pytest.raises(openai.BadRequestError, match=words):
+            ask(client, **options)
+    server.wait_whole()
+
+
+def _calls(chunk: Any) -> list[Any]:
+    return [part for choice in chunk.choices for part in choice.delta.tool_calls or ()]
