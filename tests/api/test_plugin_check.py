@@ -20,9 +20,9 @@ SOURCE = """
     class Good:
         def rank(self, node): return 0
     class Bad: ...
+    here = __name__
     @hookimpl
-    def register_routes():
-        here = __name__
+    def register_cache_policies():
         yield EvictionSpec(name="good", target=f"{here}:Good", settings=f"{here}:Knobs")
         yield EvictionSpec(name="strict", target=f"{here}:Good", settings=f"{here}:Strict")
         yield EvictionSpec(name="no-rank", target=f"{here}:Bad")
@@ -30,9 +30,15 @@ SOURCE = """
         yield EvictionSpec(name="no-dataclass", target=f"{here}:Good", settings=f"{here}:Good")
         yield EvictionSpec(name="no-settings", target=f"{here}:Good", settings=f"{here}:Missing")
         yield PrefixCacheSpec(name="no-cache", target=f"{here}:Good")
-        yield ScheduleSpec(name="no-order", target=f"{here}:Good")
-        yield KernelSpec(name="no-kernels", target=f"{here}:Good")
-        yield RouteSpec(name="not-callable", target=f"{here}:__name__")
+    @hookimpl
+    def register_schedule_policies():
+        return [ScheduleSpec(name="no-order", target=f"{here}:Good")]
+    @hookimpl
+    def register_kernels():
+        return [KernelSpec(name="no-kernels", target=f"{here}:Good")]
+    @hookimpl
+    def register_routes():
+        return [RouteSpec(name="not-callable", target=f"{here}:__name__")]
 """
 
 

@@ -354,6 +354,8 @@ DECLARING = [
     Declared("register_weight_loaders", "WeightsSpec", "weights"),
     Declared("register_tokenizers", "TokenizerSpec", "tokenizer"),
     Declared("register_grammar_backends", "GrammarSpec", "grammar"),
+    Declared("register_output_parsers", "ToolParserSpec", "tool-parser"),
+    Declared("register_output_parsers", "ReasoningParserSpec", "reasoning-parser"),
     Declared("register_routes", "RouteSpec", "route"),
     Declared("register_commands", "CommandSpec", "command"),
     Declared("register_observers", "ObserverSpec", "observer"),
