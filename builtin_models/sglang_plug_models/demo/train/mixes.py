@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -168,6 +168,7 @@ MIXES: dict[str, Mix] = {
         runs=0.8,
     ),
 }
+MIXES["tools"] = replace(MIXES["lists"], tool_share=0.34, odd_tools=0.12)
 
 
 class Current:
