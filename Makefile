@@ -13,9 +13,11 @@ VENV_STAMP := $(VENV)/.made
 SERVE_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 DOCS_STAMP := $(VENV)/.installed-docs
+CLIENTS := .venv-clients
+CLIENTS_STAMP := $(CLIENTS)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev serve test check format types docs bench clean
+.PHONY: help venv dev serve test check format types docs bench clients fuzz clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  \1\t\2/'
@@ -41,6 +43,13 @@ $(DOCS_STAMP): pyproject.toml | $(SERVE_STAMP)
 	$(BIN)/python -m pip install -q -e '.[docs]'
 	touch $@
 
+$(CLIENTS_STAMP): pyproject.toml
+	test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip install -q 'pip>=25.1'
+	$(CLIENTS)/bin/python -m pip install -q --group clients
+	! command -v npm >/dev/null || npm install --silent --no-audit --no-fund --prefix $(CLIENTS)/node 'openai@>=6'
+	touch $@
+
 serve: $(SERVE_STAMP) ## Serve a model (the demo, or ARGS="--model-path FOLDER ...")
 	$(BIN)/sglang-plug serve --host $(HOST) --port $(PORT) $(ARGS)
 
@@ -59,14 +68,23 @@ format: $(DEV_STAMP) ## Rewrite what ruff can rewrite
 types: $(DEV_STAMP) ## mypy --strict on the packages
 	$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
 
-docs: $(DOCS_STAMP) ## Write docs/hooks.md and docs/models.md anew and build the site
+docs: $(DOCS_STAMP) ## Write the generated pages anew and build the site
 	$(BIN)/python docs/generate_hooks.py
 	$(BIN)/python docs/generate_models.py
+	$(BIN)/python docs/generate_structured_outputs.py
+	$(BIN)/python docs/generate_config.py
+	$(BIN)/python docs/generate_api.py
 	$(BIN)/mkdocs build --strict
 
 bench: $(SERVE_STAMP) ## Measure throughput and latency against what the machine can do
 	$(BIN)/python -m benchmarks.workloads $(ARGS)
 
+clients: $(DEV_STAMP) $(CLIENTS_STAMP) ## Test with other people's clients (langchain, litellm, instructor, node)
+	$(BIN)/python -m pytest tests/e2e/clients $(ARGS)
+
+fuzz: $(DEV_STAMP) ## Send what a fuzzer makes of the OpenAPI document for ten minutes (FUZZ_SECONDS)
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} $(BIN)/python -m pytest tests/e2e/test_fuzz.py $(ARGS)
+
 clean: ## Remove what was built, the environment too
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache *.egg-info
+	rm -rf $(VENV) $(CLIENTS) build dist .mypy_cache .ruff_cache .pytest_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

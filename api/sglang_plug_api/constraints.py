@@ -22,6 +22,11 @@ def of_generation(body: GenerationBody) -> Constraint | None:
     return _only(found)
 
 
+def of_format(given: dict[str, Any] | None) -> Constraint | None:
+    """The constraint of a ``response_format`` alone. Raises ``ApiError``."""
+    return _only(list(_response_format(given)))
+
+
 def of_sampling(params: SamplingBody) -> Constraint | None:
     """The constraint in ``sampling_params``. Raises ``ApiError``."""
     found = list(_expressions(params))

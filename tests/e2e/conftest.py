@@ -16,7 +16,12 @@ from typing import Any
 import httpx
 import pytest
 
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", "XDG_STATE_HOME": "/nonexistent/state"}
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "PYTHONUNBUFFERED": "1",
+    "XDG_STATE_HOME": "/nonexistent/state",
+}
 READY = " at http://"
 PATIENCE = 60.0
 """Seconds until something that has to happen counts as not happening."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from .base import Integer, Name, Number, RequestBody, TokenId
 from .openai import MAX_MESSAGES, StreamOptions
@@ -73,9 +73,16 @@ def _text_of(part: Mapping[str, Any]) -> str:
 
 
 class TextFormat(BaseModel):
-    """``text.format``."""
+    """``text.format``: ``text``, ``json_object``, or ``json_schema`` with a name and a schema."""
+
+    model_config = ConfigDict(extra="allow")
 
     type: str = "text"
+
+    def as_response_format(self) -> dict[str, Any]:
+        """As chat completions write it, where the schema lies one level deeper."""
+        given = self.model_dump()
+        return {"type": self.type, "json_schema": given} if self.type == "json_schema" else given
 
 
 class TextOptions(RequestBody):

@@ -108,7 +108,7 @@ class Call:
             "service_tier": "default",
             "store": self.keep,
             "temperature": params.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": body.text.format.model_dump() if body.text and body.text.format else {"type": "text"}},
             "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
             "tools": [],
             "top_logprobs": 0,

@@ -7,6 +7,8 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
+from sglang_plug import Constraint
+from sglang_plug_api.constraints import of_format
 from sglang_plug_api.errors import SHOWN, ApiError, from_exception
 from sglang_plug_api.job import Job, new_id
 from sglang_plug_api.protocol.base import refuse
@@ -53,6 +55,7 @@ class Responses:
             id=f"resp_{new_id()}",
             tokens=tokens,
             sampling=_sampling(self._engine, body, len(tokens)),
+            constraint=_constraint(body),
             priority=body.priority or 0,
             salt=body.salt,
         )
@@ -152,6 +155,15 @@ def _sampling(engine: TextEngine, body: ResponsesBody, prompt: int) -> Sampling:
         raise
 
 
+def _constraint(body: ResponsesBody) -> Constraint | None:
+    format = body.text.format if body.text else None
+    try:
+        return None if format is None else of_format(format.as_response_format())
+    except ApiError as error:
+        error.param = "text.format"
+        raise
+
+
 def _unknown(id: str) -> ApiError:
     return ApiError(f"Response with id {id[:SHOWN]!r} not found.", 404, param="response_id", code="response_not_found")
 
@@ -165,6 +177,3 @@ def _refuse_missing_features(body: ResponsesBody) -> None:
         raise ApiError(f"Tools cannot be empty if tool choice is set to {body.tool_choice!r}.", param="tool_choice")
     if any(value is not None for value in (body.reasoning or {}).values()):
         raise ApiError("reasoning is not supported by this model", param="reasoning")
-    kind = body.text.format.type if body.text and body.text.format else "text"
-    if kind != "text":
-        raise ApiError(f"text.format {kind[:40]!r} needs a grammar backend, and none is installed", param="text.format")

@@ -60,7 +60,7 @@ class CudaRecorder:
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """One graph; what ``work`` returns to no one stays in the graphs' own memory."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             work()
         replay: Callable[[], None] = graph.replay
         return replay
@@ -157,7 +157,7 @@ class DecodeGraphs:
         self._held: list[Held | None] = [None] * most
         self._model: Callable[[], Model | None] = lambda: None
         self._routers: list[Router] = []
-        self._captured: dict[int, Captured] = {}
+        self.captured: dict[int, Captured] = {}
 
     @torch.inference_mode()
     def capture(self, model: Model) -> None:
@@ -165,7 +165,7 @@ class DecodeGraphs:
 
         A model that cannot be captured is served without graphs; the log tells why.
         """
-        self._model, self._captured = weakref.ref(model), {}  # weights that were replaced can be freed
+        self._model, self.captured = weakref.ref(model), {}  # weights that were replaced can be freed
         self._routers = [one for one in model.modules() if isinstance(one, Router)]
         self._held = [None] * self.most
         sizes, started, before = batch_sizes(self.most), time.perf_counter(), self.recorder.free_bytes()
@@ -174,9 +174,9 @@ class DecodeGraphs:
         try:
             with _no_collection():
                 for size in reversed(sizes):
-                    self._captured[size] = self._capture_size(model, size)
+                    self.captured[size] = self._capture_size(model, size)
         except Exception as error:
-            self._captured = {}
+            self.captured = {}
             logger.warning(
                 "The model's decode steps cannot be captured as CUDA graphs and run without (slower): %s: %s",
                 type(error).__name__,
@@ -202,10 +202,10 @@ class DecodeGraphs:
             return None  # somebody wants to be called in each step
         if model is not self._model():
             self.capture(model)
-        if not self._captured:
+        if not self.captured:
             return None
-        size = min(one for one in self._captured if one >= len(shares))
-        captured = self._captured[size]
+        size = min(one for one in self.captured if one >= len(shares))
+        captured = self.captured[size]
         rows = self._place(shares, size)
         self._fill(captured.batch, shares, rows)
         assert isinstance(self.backend, GraphCapable)

@@ -146,7 +146,8 @@ class ProcessClient(EngineClient):
         process = self._process
         if process is not None:
             if process.poll() is None and self._pending is not None and self._pending.failure is None:
-                self._pending.send(Close())
+                with contextlib.suppress(zmq.Again):  # it is still starting, and listens to nothing but its pipe
+                    self._pending.send(Close())
             if process.stdin is not None:
                 with contextlib.suppress(OSError):
                     process.stdin.close()

@@ -40,6 +40,7 @@ def check_attention_backend(
     dtype: torch.dtype = torch.float32,
     settings: Any = None,
     encoder: bool = False,
+    only: Callable[[Case], bool] | None = None,
 ) -> None:
     """Run a backend through decode, prefill, chunks, mixed batches, head layouts, windows, caps and shared prefixes.
 
@@ -51,6 +52,7 @@ def check_attention_backend(
         dtype: of queries, keys and values; one of float64, float32, float16, bfloat16.
         settings: handed to the backend; ``None`` and a name: the settings it declares, with their defaults.
         encoder: whether the backend also claims attention without a pool that sees later tokens.
+        only: which cases to run; ``None``: all.
 
     Raises:
         AssertionError: names the first case that fails, and how.
@@ -58,7 +60,7 @@ def check_attention_backend(
     """
     backend, settings = _resolve(name_or_class, settings)
     graphs = graph_cases() if issubclass(backend, GraphCapable) else ()
-    for case in chain(decoder_cases(), graphs, encoder_cases() if encoder else ()):
+    for case in filter(only, chain(decoder_cases(), graphs, encoder_cases() if encoder else ())):
         try:
             _check(case, backend, torch.device(device), dtype, settings)
         except Exception as error:

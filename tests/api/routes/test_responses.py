@@ -297,7 +297,8 @@ REFUSALS: list[tuple[dict[str, Any], str, str | None]] = [
     ({"background": True}, "background", "background"),
     ({"tools": [{"type": "function", "name": "f"}]}, "tools", "tools"),
     ({"tool_choice": "required"}, "Tools cannot be empty", "tool_choice"),
-    ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "json_schema", "text.format"),
+    ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "schema_ is required", "text.format"),
+    ({"text": {"format": {"type": "banana"}}}, "'banana' is unknown", "text.format"),
     ({"reasoning": {"effort": "high"}}, "reasoning", "reasoning"),
     ({"top_logprobs": 3}, "top_logprobs", "top_logprobs"),
     ({"include": ["file_search_call.results"]}, "file_search_call", None),
@@ -362,3 +363,18 @@ def test_an_engine_that_fails_in_the_middle(apps: Callable[..., Any], monkeypatc
     assert app.get(f"/v1/responses/{id}").json() == events[-1]["response"]
     assert "failed" in app.refusal("/v1/responses", {"input": "x", "previous_response_id": id})["message"]
     assert app.is_whole()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_format_constrains_the_text(app: Any, stream: bool) -> None:
+    schema = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
+    format = {"type": "json_schema", "name": "city", "schema": schema, "strict": True}
+    body = {"input": FRANCE, "text": {"format": format}, "temperature": 0, "max_output_tokens": 40}
+    if stream:
+        answer = app.post("/v1/responses", {**body, "stream": True}).text
+        (last,) = [line for line in answer.splitlines() if line.startswith("data: ") and "response.completed" in line]
+        found = json.loads(last.removeprefix("data: "))["response"]
+    else:
+        found = app.answer("/v1/responses", body)
+    assert found["text"]["format"] == format
+    assert json.loads(text_of(found)) == {"city": "Paris"}

@@ -1,0 +1,256 @@
+"""Very many requests of every kind, half of them misbehaving, and what is left of them.
+
+Run as ``python -m benchmarks.soak --requests 10000``: starts ``sglang-plug serve`` (or takes ``--url`` and, for its
+memory, ``--pid``), keeps ``--concurrency`` requests in flight, and looks at the server after 10 %, 50 % and 100 % of
+them: resident memory of each of its processes, and in the end whether every KV slot is free or cached, nothing runs
+or waits, a greedy request is answered as in the beginning, and no process is left after SIGTERM. Ends with status 1
+if one of these does not hold or a well-formed request was not answered with 200.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from benchmarks.report import parser, table, write_json
+from benchmarks.server import descendants, resident, serving
+
+MIB = 1 << 20
+LOOKS = (0.1, 0.5, 1.0)
+GREEDY = {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 32, "ignore_eos": True}}
+SETTLE_SECONDS = 60.0
+GROWTH_LIMIT = 64 * MIB
+"""Bytes that a process may grow by in the second half of the requests."""
+WORDS = "the a story of one river and two old friends who counted 1 2 3 4 stars under Paris".split()
+MALFORMED: tuple[tuple[str, bytes], ...] = (
+    ("/generate", b"{"),
+    ("/generate", b'{"text": "x", "sampling_params": {"temperature": -1}}'),
+    ("/generate", b'{"input_ids": [99999999]}'),
+    ("/v1/chat/completions", b'{"messages": []}'),
+    ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": "many"}'),
+    ("/v1/completions", b'{"prompt": "x", "n": 1000000}'),
+    ("/v1/completions", b"[" * 5000),
+    ("/v1/completions", b'{"prompt": "x", "stop": 7}'),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request: what is sent, what status it must get, and after how many seconds the client leaves."""
+
+    path: str
+    body: bytes
+    status: int
+    leaves_after: float | None
+
+
+@dataclass(slots=True)
+class Tally:
+    """What happened so far."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    memory: list[dict[str, int]] = field(default_factory=list)
+    """For each look, bytes by process."""
+
+
+def draw_call(draw: random.Random) -> Call:
+    """A request of a random kind and size."""
+    leaves = draw.random() * 0.5 if draw.random() < 0.25 else None
+    if draw.random() < 0.1:
+        path, body = draw.choice(MALFORMED)
+        return Call(path, body, 400, leaves)
+    text = " ".join(draw.choices(WORDS, k=draw.choice([1, 5, 20, 100, 300])))
+    tokens, n = draw.choice([1, 4, 16, 64]), draw.choice([1, 1, 1, 2, 4])
+    stop = draw.choice([None, None, ".", ["e", " the"], "never said"])
+    temperature = draw.choice([0, 0.7, 1.5])
+    openai = {"max_tokens": tokens, "n": n, "stop": stop, "temperature": temperature}
+    native = {**openai, "max_new_tokens": tokens, "min_p": draw.choice([0, 0.05])}
+    del native["max_tokens"]
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("/generate", {"text": text, "sampling_params": native, "return_logprob": draw.random() < 0.2}),
+        ("/v1/completions", {"prompt": text, **openai, "logprobs": draw.choice([None, 2])}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}], **openai}),
+    ]
+    path, asked = draw.choice(kinds)
+    return Call(path, json.dumps({**asked, "stream": draw.random() < 0.5}).encode(), 200, leaves)
+
+
+class Sender:
+    """Sends calls over raw connections, so that leaving is what it says: a closed or reset socket."""
+
+    def __init__(self, url: str, tally: Tally) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname is not None and parts.port is not None, url
+        self._host, self._port, self._tally = parts.hostname, parts.port, tally
+
+    async def send(self, call: Call, *, abruptly: bool) -> None:
+        """Send one call, and note what became of it."""
+        reader, writer = await asyncio.open_connection(self._host, self._port)
+        head = (
+            f"POST {call.path} HTTP/1.1\r\nhost: soak\r\nconnection: close\r\ncontent-length: {len(call.body)}\r\n\r\n"
+        )
+        try:
+            async with asyncio.timeout(call.leaves_after):
+                writer.write(head.encode() + call.body)
+                self._judge(call, await reader.read())
+        except TimeoutError:
+            self._tally.outcomes["left"] += 1
+        except ConnectionError as error:
+            self._tally.wrong.append(f"{call.path} {call.body[:200]!r}: {error}")
+        finally:
+            if abruptly:
+                writer.transport.abort()
+            writer.close()
+
+    def _judge(self, call: Call, answer: bytes) -> None:
+        status = int(answer.split(b" ", 2)[1]) if answer else 0
+        self._tally.outcomes[str(status)] += 1
+        cut = b"text/event-stream" in answer and b"data: [DONE]" not in answer
+        if status != call.status or cut or b'"error":{' in answer and status == 200:
+            self._tally.wrong.append(f"{call.path} {call.body[:200]!r}: {answer[:300]!r}")
+
+
+async def run(url: str, pid: int | None, given: argparse.Namespace, tally: Tally) -> None:
+    """Send everything, looking at memory on the way."""
+    draw = random.Random(given.seed)
+    sender = Sender(url, tally)
+    looks = {max(1, round(given.requests * share)) for share in LOOKS}
+    sent = 0
+
+    async def work() -> None:
+        nonlocal sent
+        while sent < given.requests:
+            sent += 1
+            number = sent
+            await sender.send(draw_call(draw), abruptly=draw.random() < 0.5)
+            if number in looks and pid is not None:
+                tally.memory.append(memory_of(pid))
+
+    await asyncio.gather(*(work() for _ in range(given.concurrency)))
+
+
+def memory_of(pid: int) -> dict[str, int]:
+    """Resident bytes of a server's processes by what they do."""
+    found: Counter[str] = Counter()
+    for one in descendants(pid):
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{one}/cmdline").read_text(encoding="utf-8", errors="replace")
+            worker = command.partition("sglang_plug.engine.")[2].partition("\0")[0]
+            found[worker or "api"] += resident(one)
+    return dict(found)
+
+
+def growth(memory: Sequence[dict[str, int]]) -> dict[str, int]:
+    """Bytes by which each process grew from the look at half of the requests to the last."""
+    if len(memory) < 2:
+        return {}
+    return {name: size - memory[-2].get(name, size) for name, size in memory[-1].items()}
+
+
+async def settled(client: httpx.AsyncClient) -> dict[str, Any]:
+    """``/server_info`` once nothing runs or waits, or after a minute whatever it says."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while True:
+        info: dict[str, Any] = (await client.get("/server_info")).json()
+        if (info["running"], info["waiting"]) == (0, 0) or time.monotonic() > deadline:
+            return info
+        await asyncio.sleep(0.1)
+
+
+async def soak(url: str, pid: int | None, given: argparse.Namespace, tally: Tally) -> list[str]:
+    """Everything between the start and the end of a server; returns what does not hold."""
+    async with httpx.AsyncClient(base_url=url, timeout=120) as client:
+        before = (await client.post("/generate", json=GREEDY)).json()["text"]
+        await run(url, pid, given, tally)
+        info = await settled(client)
+        after = (await client.post("/generate", json=GREEDY)).json()["text"]
+    slots = info["slots"]
+    broken = [f"{len(tally.wrong)} requests were answered wrongly: {tally.wrong[:3]}"] if tally.wrong else []
+    if (info["running"], info["waiting"]) != (0, 0):
+        broken.append(f"{info['running']} sequences run and {info['waiting']} wait")
+    if slots["free"] + slots["cached"] != slots["capacity"]:
+        broken.append(f"KV slots are lost: {slots}")
+    if before != after:
+        broken.append(f"the greedy answer was {before!r} and is {after!r}")
+    grown = {name: size for name, size in growth(tally.memory).items() if size > GROWTH_LIMIT}
+    return broken + [f"{name} grew by {size / MIB:.0f} MiB in the second half" for name, size in grown.items()]
+
+
+def end(pid: int) -> list[str]:
+    """Send SIGTERM to a server; returns which of its processes are left after a minute."""
+    members = descendants(pid)
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while (left := [one for one in members if is_alive(one)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return [f"processes are left after SIGTERM: {left}"] if left else []
+
+
+def is_alive(pid: int) -> bool:
+    """False for processes that are gone or wait to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def soak_own(given: argparse.Namespace, tally: Tally) -> list[str]:
+    """Start a server, soak it and end it."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "server.log"
+        with serving(given.server_arguments, log=log) as server:
+            broken = asyncio.run(soak(server.url, server.pid, given, tally)) + end(server.pid)
+        if "Traceback" in (text := log.read_text(encoding="utf-8", errors="replace")):
+            broken.append(f"the log has a traceback: {text[text.index('Traceback') :][:2000]}")
+    return broken
+
+
+def show(tally: Tally, seconds: float) -> str:
+    """What happened, as tables."""
+    outcomes = table(["answer", "requests"], sorted(tally.outcomes.items()))
+    names = sorted({name for look in tally.memory for name in look})
+    shares = [f"{share:.0%}" for share in LOOKS]
+    rows = [
+        [share, *(look.get(name, 0) / MIB for name in names)] for share, look in zip(shares, tally.memory, strict=False)
+    ]
+    memory = table(["MiB after", *names], rows)
+    return f"{outcomes}\n\n{memory}\n\n{sum(tally.outcomes.values()) / seconds:.1f} requests/s, {seconds:.0f} s"
+
+
+def main() -> int:
+    """Soak, print, and return 1 if something does not hold."""
+    options = parser(__doc__)
+    options.add_argument("--requests", type=int, default=10_000)
+    options.add_argument("--concurrency", type=int, default=32)
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--url", help="soak this server instead of starting one")
+    options.add_argument("--pid", type=int, help="its process id, for its memory")
+    options.add_argument("server_arguments", nargs="*", help="after --: options for sglang-plug serve")
+    given = options.parse_args()
+    tally, started = Tally(), time.monotonic()
+    broken = asyncio.run(soak(given.url, given.pid, given, tally)) if given.url else soak_own(given, tally)
+    print(show(tally, time.monotonic() - started))
+    write_json(given.json, {"outcomes": tally.outcomes, "memory": tally.memory, "broken": broken})
+    print("\n".join(broken) or "every slot is free or cached, nothing is left, memory is flat")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

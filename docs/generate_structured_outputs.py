@@ -1,0 +1,73 @@
+"""Write the tables of ``docs/structured-outputs.md`` from what the xgrammar backend enforces.
+
+``--check`` writes nothing and fails if the page is not what would be written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from sglang_plug_backends.xgrammar.formats import FORMATS
+from sglang_plug_backends.xgrammar.keywords import ALONE, ANNOTATIONS, BY_TYPE
+from sglang_plug_backends.xgrammar.tags import FIELDS
+
+PAGE = Path(__file__).with_name("structured-outputs.md")
+BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
+
+
+def keywords() -> Iterator[str]:
+    """One row for each keyword."""
+    yield "| where | keyword | limits |"
+    yield "|---|---|---|"
+    for name, limits in ALONE.items():
+        yield f"| any | `{name}` | {limits} |"
+    for kind, names in BY_TYPE.items():
+        if kind not in ("integer", "boolean", "null"):
+            where = "numbers and integers" if kind == "number" else f"{kind}s"
+            yield from (f"| {where} | `{name}` | {limits} |" for name, limits in names.items())
+    yield f"| any | {', '.join(f'`{name}`' for name in sorted(ANNOTATIONS))} | say nothing about what is valid |"
+
+
+def formats() -> Iterator[str]:
+    """The formats of strings."""
+    yield ", ".join(f"`{name}`" for name in sorted(FORMATS))
+
+
+def tags() -> Iterator[str]:
+    """The parts of structural tags."""
+    yield "| format | fields |"
+    yield "|---|---|"
+    yield from (
+        f"| `{name}` | {', '.join(f'`{field}`' for field in sorted(fields))} |" for name, fields in FIELDS.items()
+    )
+
+
+TABLES = {"keywords": keywords, "formats": formats, "tags": tags}
+
+
+def written(page: str) -> str:
+    """``page`` with its generated blocks renewed."""
+    return BLOCK.sub(lambda found: found[1] + "\n".join(TABLES[found[2]]()) + "\n" + found[3], page)
+
+
+def main() -> int:
+    """Write, or check."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    old = PAGE.read_text(encoding="utf-8")
+    new = written(old)
+    if check and new != old:
+        print(f"{PAGE.name} is out of date; run {Path(__file__).name}", file=sys.stderr)
+        return 1
+    if not check:
+        PAGE.write_text(new, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

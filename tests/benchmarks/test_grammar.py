@@ -1,0 +1,30 @@
+"""The benchmark of structured outputs, on a model that costs nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.grammar import COMPILED, LONG, Bench, compiling, measure, vocabulary
+
+
+def test_the_made_up_vocabulary_has_the_size_asked_for_and_no_piece_twice() -> None:
+    found = vocabulary(5000)
+    text = [piece for piece in found.pieces if piece]
+    assert found.size == 5000 and len(text) == 4997
+    assert len(set(text)) > 4900
+    with pytest.raises(ValueError, match="no vocabulary"):
+        vocabulary(10**8)
+
+
+def test_steps_and_compiling_are_measured(tmp_path: Path) -> None:
+    bench = Bench("tiny", tmp_path, "xgrammar", running=2, tokens=20)
+    with torch.inference_mode():
+        for name in LONG:
+            cost = measure(bench, name, 2, blocks=1, steps=2)
+            assert cost.plain > 0 and cost.constrained > 0
+    bench.loop.constraints.close()
+    for name in COMPILED:
+        assert compiling(bench.backend, name, 1).bytes > 0

@@ -1,0 +1,54 @@
+"""What the soak sends, and what it holds against a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+
+import pytest
+
+from benchmarks.soak import GROWTH_LIMIT, MIB, Call, Sender, Tally, draw_call, growth, is_alive, memory_of, show
+
+
+def test_calls_are_drawn_alike_and_of_every_kind() -> None:
+    first, second = ([draw_call(draw) for _ in range(400)] for draw in (random.Random(3), random.Random(3)))
+    assert first == second
+    assert {call.status for call in first} == {200, 400}
+    assert {call.path for call in first} == {"/generate", "/v1/completions", "/v1/chat/completions"}
+    assert {call.leaves_after is None for call in first} == {True, False}
+    bodies = [json.loads(call.body) for call in first if call.status == 200]
+    assert {body["stream"] for body in bodies} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "wrong"),
+    [
+        (200, b"HTTP/1.1 200 OK\r\n\r\n{}", False),
+        (400, b"HTTP/1.1 400 Bad Request\r\n\r\n{}", False),
+        (400, b"HTTP/1.1 200 OK\r\n\r\n{}", True),
+        (200, b"HTTP/1.1 500 Oh\r\n\r\n{}", True),
+        (200, b"", True),
+        (200, b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {}\n\ndata: [DONE]\n\n", False),
+        (200, b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {}\n\n", True),
+        (200, b'HTTP/1.1 200 OK\r\n\r\ndata: {"error":{}}\n\ndata: [DONE]\n\n', True),
+    ],
+)
+def test_answers_are_judged(status: int, answer: bytes, wrong: bool) -> None:
+    tally = Tally()
+    Sender("http://127.0.0.1:1", tally)._judge(Call("/generate", b"{}", status, None), answer)
+    assert bool(tally.wrong) is wrong
+
+
+def test_memory_counts_from_half_to_the_end() -> None:
+    assert growth([]) == growth([{"api": 5}]) == {}
+    looks = [{"api": 1}, {"api": 10 * MIB, "worker": 7}, {"api": 10 * MIB + GROWTH_LIMIT + 1, "worker": 7, "new": 3}]
+    assert growth(looks) == {"api": GROWTH_LIMIT + 1, "worker": 0, "new": 0}
+    tally = Tally(memory=looks)
+    tally.outcomes["200"] = 30
+    assert "3.0 requests/s" in show(tally, 10)
+
+
+def test_this_process() -> None:
+    assert memory_of(os.getpid())["api"] > MIB
+    assert is_alive(os.getpid()) and not is_alive(2**22 + 1)

@@ -1,0 +1,100 @@
+"""Structured outputs of a real server with each grammar backend: the ``openai`` client, and ``/generate``."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import openai
+import pytest
+
+LIBRARIES = {"llguidance": "llguidance", "outlines": "outlines_core"}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 12},
+        "kind": {"enum": ["capital", "village"]},
+        "people": {"type": "integer", "minimum": 1, "maximum": 5000},
+        "rivers": {"type": "array", "items": {"type": "string", "pattern": "^[A-Z][a-z]{1,6}$"}, "maxItems": 2},
+    },
+    "required": ["city", "kind", "people", "rivers"],
+    "additionalProperties": False,
+}
+FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+@pytest.fixture(scope="module", params=sorted(LIBRARIES))
+def structured(shared_launcher: Any, request: pytest.FixtureRequest) -> Any:
+    """A server for each backend whose library is here."""
+    if importlib.util.find_spec(LIBRARIES[request.param]) is None:
+        pytest.skip(f"{LIBRARIES[request.param]} is not installed")
+    return shared_launcher("--grammar-backend", request.param)
+
+
+@pytest.fixture(scope="module")
+def client(structured: Any) -> Iterator[openai.OpenAI]:
+    """As users make it."""
+    with openai.OpenAI(base_url=f"{structured.url}/v1", api_key="None", max_retries=0) as client:
+        yield client
+
+
+def answer(client: openai.OpenAI, schema: Any, **options: Any) -> Any:
+    response_format = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+    return client.chat.completions.create(
+        model="any name", messages=FRANCE, response_format=response_format, max_tokens=400, **options
+    )
+
+
+@pytest.mark.parametrize("temperature", [0, 1, 5])
+def test_json_schema_through_the_client(client: openai.OpenAI, temperature: float) -> None:
+    found = answer(client, SCHEMA, temperature=temperature, n=4, seed=3)
+    assert len(found.choices) == 4
+    for choice in found.choices:
+        assert choice.finish_reason == "stop"
+        jsonschema.validate(json.loads(choice.message.content), SCHEMA)
+
+
+def test_a_stream_is_the_same_text(client: openai.OpenAI) -> None:
+    options = {"temperature": 1, "seed": 5}
+    chunks = list(answer(client, SCHEMA, stream=True, **options))
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == answer(client, SCHEMA, **options).choices[0].message.content
+    jsonschema.validate(json.loads(text), SCHEMA)
+
+
+def test_regex_through_generate(structured: Any) -> None:
+    patterns = [r"(cat|dog|catfish){2}", r"[A-ZÀ-Ö]\d{3}-[^a-z\s]{2}", "é+(ü|漢){1,3}!"]
+    for pattern in patterns:
+        for seed in range(3):
+            params = {"regex": pattern, "max_new_tokens": 200, "temperature": 2, "sampling_seed": seed}
+            found = structured.generate({"text": "x", "sampling_params": params})
+            assert found["meta_info"]["finish_reason"]["type"] == "stop"
+            assert re.fullmatch(pattern, found["text"]), found["text"]
+
+
+def test_what_cannot_be_enforced_is_refused_and_the_next_request_is_served(
+    structured: Any, client: openai.OpenAI
+) -> None:
+    with pytest.raises(openai.BadRequestError, match="uniqueItems"):
+        answer(client, {"type": "array", "uniqueItems": True})
+    refused = structured.post("/generate", {"text": "x", "sampling_params": {"regex": "(?=a)a"}})
+    assert refused.status_code == 400 and "looks around" in refused.text
+    found = answer(client, {"enum": ["yes", "no"]}, temperature=1)
+    assert json.loads(found.choices[0].message.content) in ("yes", "no")
+    structured.wait_whole()
+
+
+def test_kinds_that_only_one_of_them_has(structured: Any) -> None:
+    grammar = 'root ::= "(" root ")" | "x"'
+    body = {"text": "x", "sampling_params": {"ebnf": grammar, "max_new_tokens": 300, "temperature": 1}}
+    found = structured.post("/generate", body)
+    if "outlines" in structured.flags:
+        assert found.status_code == 400 and "ebnf" in found.text
+    else:
+        text = found.json()["text"]
+        assert found.json()["meta_info"]["finish_reason"]["type"] == "stop"
+        assert text == "(" * (len(text) // 2) + "x" + ")" * (len(text) // 2)
