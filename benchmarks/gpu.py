@@ -1,9 +1,11 @@
-"""One command for a CUDA machine: is it right there, and how fast is it?
+"""One command for a CUDA machine: is it right there (``check``), and how fast is it (``bench``)?
 
-Run as ``python -m benchmarks.gpu --out FOLDER``. Checks every attention backend (conformance kit, and greedy tokens of
-a tiny model against transformers in float32), probes the machine, and measures throughput of Llama-shaped models with
-random weights. Needs no network. Each part runs in a process of its own, so that neither an error nor a hang nor a
-broken CUDA context hides the others; ``FOLDER/gpu.json`` is rewritten after every part.
+Run as ``python -m benchmarks.gpu check --out FOLDER`` and ``python -m benchmarks.gpu bench --out FOLDER``. ``check``
+runs every attention backend through the conformance kit, every kernel against its definition, and compares tokens
+with transformers', with CUDA graphs and without. ``bench`` probes the machine's ceilings and measures the work of
+``gpu_targets`` with random weights. Needs no network. Each part runs in a process of its own, so that neither an error
+nor a hang nor a broken CUDA context hides the others; ``FOLDER/gpu-check.json`` or ``FOLDER/gpu-bench.json`` is
+rewritten after every part. ``gpu_bundle.sh`` prepares what a machine without network lacks.
 """
 
 from __future__ import annotations
@@ -14,28 +16,48 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu_targets import show, targets
 from benchmarks.report import machine, plain
 
 LEAST_SECONDS = 15.0
 """With less time left no part is started."""
 ERROR_LINES = 25
+HALF = ("bfloat16", "float16")
+GRAPHS = ("graphs", "no-graphs")
 
 
 def wanted_parts(given: argparse.Namespace) -> Iterator[tuple[str, ...]]:
-    """The parts in the order of their worth: what is right first, then what is fast, cheap ones before dear ones."""
+    """The parts in the order of their worth, cheap ones before dear ones."""
     yield ("environment",)
-    yield ("limits",)
-    for backend in given.backends:
-        dtypes = ("bfloat16", "float16") if backend == "flashinfer" else ("float32", "bfloat16")
-        yield from (("conformance", backend, dtype) for dtype in dtypes)
-        if backend != "flashinfer":  # it has no float32
-            yield ("parity", backend)
-    for shape in given.shapes:
-        yield from (("speed", shape, backend) for backend in given.backends)
+    yield from checks(given.backends) if given.command == "check" else measurements(given.shapes, given.backends)
+
+
+def checks(backends: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """What must be right. FlashInfer has no float32, and compiles each kind of layer first: the rare ones last."""
+    yield ("kernels",)
+    for backend in backends:
+        plain_only = ("plain",) if backend == "flashinfer" else ()
+        yield ("conformance", backend, "bfloat16", *plain_only)
+        yield from (("near", backend, graphs) for graphs in GRAPHS)
+        if backend != "flashinfer":
+            yield ("conformance", backend, "float32")
+            yield from (("parity", backend, graphs) for graphs in GRAPHS)
+    if "flashinfer" in backends:
+        yield from (("conformance", "flashinfer", dtype) for dtype in HALF)
+
+
+def measurements(shapes: Sequence[str], backends: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """What is to be fast, and the ceilings beside it."""
+    yield ("ceilings",)
+    first, *others = backends
+    yield from (("speed", shape, first) for shape in shapes)
+    yield from ((part, shapes[-1], first) for part in ("step", "prefix"))
+    yield ("reference", shapes[-1])
+    yield from (("speed", shape, backend) for backend in others for shape in shapes)
 
 
 def run_part(part: tuple[str, ...], device: str, seconds: float) -> dict[str, Any]:
@@ -47,12 +69,12 @@ def run_part(part: tuple[str, ...], device: str, seconds: float) -> dict[str, An
             sys.executable,
             "-m",
             "benchmarks.gpu",
+            "part",
+            *part,
             "--device",
             device,
-            "--part-file",
+            "--file",
             str(file),
-            "--part",
-            *part,
         ]
         outcome: dict[str, Any] = {"part": " ".join(part), "ok": False}
         try:
@@ -103,36 +125,64 @@ def run_all(given: argparse.Namespace) -> list[dict[str, Any]]:
         else:
             outcomes.append(run_part(part, given.device, min(left, given.part_limit)))
         print(summary(outcomes[-1]), flush=True)
-        text = json.dumps({"machine": machine(), "device": given.device, "parts": outcomes}, indent=1)
-        (given.out / "gpu.json").write_text(text + "\n", encoding="utf-8")
+        document = {
+            "machine": machine(),
+            "device": given.device,
+            "parts": outcomes,
+            "targets": reached(given, outcomes),
+        }
+        text = json.dumps(plain(document), indent=1)
+        (given.out / f"gpu-{given.command}.json").write_text(text + "\n", encoding="utf-8")
     return outcomes
+
+
+def reached(given: argparse.Namespace, outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """For each attention backend, the targets that there are figures for."""
+    found = {one["part"]: one["result"] for one in outcomes if one["ok"]}
+    return {backend: targets(found, backend) for backend in given.backends} if given.command == "bench" else {}
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = made.add_subparsers(dest="command", required=True)
+    for name, text, backends in (
+        ("check", "is it right", ["torch", "triton", "flashinfer"]),
+        ("bench", "is it fast", ["flashinfer", "triton"]),
+    ):
+        options = commands.add_parser(name, help=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+        options.add_argument("--out", type=Path, default=Path("gpu-results"), help="folder for the JSON file")
+        options.add_argument("--device", default="cuda")
+        options.add_argument("--backends", nargs="+", default=backends, help="bench measures the first one whole")
+        options.add_argument("--budget", type=float, default=540.0, help="seconds for everything")
+        options.add_argument("--part-limit", type=float, default=240.0, help="seconds for one part")
+        if name == "bench":
+            shapes = ["tiny", "llama-1B", "llama-8B"]
+            options.add_argument("--shapes", nargs="+", default=shapes[1:], choices=shapes)
+    part = commands.add_parser("part", help="run one part here (used by the others)")
+    part.add_argument("names", nargs="+", metavar="NAME")
+    part.add_argument("--device", default="cuda")
+    part.add_argument("--file", type=Path, help="for the result; otherwise it is printed")
+    return made
 
 
 def main() -> int:
     """Run every part, or the one named; the exit status is 1 if a part failed."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    options.add_argument("--out", type=Path, default=Path("gpu-results"), help="folder for gpu.json")
-    options.add_argument("--device", default="cuda")
-    options.add_argument("--backends", nargs="+", default=["torch", "triton", "flashinfer"])
-    options.add_argument(
-        "--shapes", nargs="+", default=["llama-1B", "llama-8B"], choices=["tiny", "llama-1B", "llama-8B"]
-    )
-    options.add_argument("--budget", type=float, default=540.0, help="seconds for everything")
-    options.add_argument("--part-limit", type=float, default=180.0, help="seconds for one part")
-    options.add_argument("--part", nargs="+", metavar="NAME", help="run this part alone, here (used internally)")
-    options.add_argument("--part-file", type=Path, help=argparse.SUPPRESS)
-    given = options.parse_args()
-    if given.part:
+    given = arguments().parse_args()
+    if given.command == "part":
         from benchmarks.gpu_parts import PARTS  # torch: only the children need it
 
-        name, *rest = given.part
+        name, *rest = given.names
         found = json.dumps(plain(PARTS[name](given.device, *rest)), indent=1)
-        if given.part_file:
-            given.part_file.write_text(found, encoding="utf-8")
+        if given.file:
+            given.file.write_text(found, encoding="utf-8")
         else:
             print(found)
         return 0
-    return 0 if all(outcome["ok"] for outcome in run_all(given)) else 1
+    outcomes = run_all(given)
+    for backend, rows in reached(given, outcomes).items():
+        print(f"\n{backend}\n{show(rows)}")
+    return 0 if all(outcome["ok"] for outcome in outcomes) else 1
 
 
 if __name__ == "__main__":

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
+from benchmarks.gpu_ceilings import ceilings
+from benchmarks.gpu_engine import decode_steps
+from benchmarks.gpu_kernels import kernels
+from benchmarks.gpu_targets import CROWD, LONG_PROMPT, ONE_STREAM, name_of
 from benchmarks.load import Load, prompts
-from benchmarks.models import SHAPES, write_model
-from benchmarks.offline import Choice, throughput
-from benchmarks.probe import probe
+from benchmarks.models import SHAPES, Shape, write_model
+from benchmarks.offline import Choice, Throughput, throughput
 from sglang_plug import EngineConfig, Plugins, Request, SamplingParams
-from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions
+from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
 from sglang_plug.engine.thread import ThreadClient
 from sglang_plug.testing import check_attention_backend
+from sglang_plug.testing.cases import Case
 
 LOADS: Mapping[str, Sequence[tuple[int, int, int]]] = {
     "tiny": ((1, 16, 8), (4, 16, 8)),
-    "llama-1B": ((1, 128, 128), (32, 128, 128), (128, 512, 128)),
-    "llama-8B": ((1, 128, 128), (32, 128, 128), (128, 512, 128)),
+    "llama-1B": (ONE_STREAM, CROWD),
+    "llama-8B": (ONE_STREAM, CROWD, LONG_PROMPT),
 }
 """Shape -> requests at once, tokens in, tokens out."""
+PREFIX_LOADS = {"tiny": (6, 40, 8, 4), "llama-8B": (256, 2048, 64, 32), "llama-1B": (256, 2048, 64, 32)}
+"""Shape -> requests at once, tokens in common, own tokens, tokens out."""
+CROWDS = {"tiny": (4, 16, 12), "llama-8B": CROWD, "llama-1B": CROWD}
+NEAR_SHAPE = dataclasses.replace(SHAPES["tiny"], name="tiny-64", dim=64, heads=8, kv_heads=2)
+"""A head dimension that every backend serves."""
+NEAR = 0.25
+"""How far below the best logit that of a token chosen in bfloat16 may be, in standard deviations of the logits."""
 PARITY_TOKENS = 24
 PARITY_PROMPTS = (1, 7, 20, 41, 44, 45)
 """Tokens of each prompt; they begin alike, so that the longer ones meet the prefix cache."""
@@ -46,32 +59,28 @@ def environment(device: str) -> dict[str, Any]:
     return found
 
 
-def limits(device: str) -> Any:
-    """Bandwidth and matmul rate."""
-    cuda = device.startswith("cuda")
-    return probe(device, gibibytes=4.0 if cuda else 0.25, rounds=5 if cuda else 1)
+def conformance(device: str, backend: str, dtype: str, cases: str = "all") -> str:
+    """The conformance kit; raises ``AssertionError`` if the backend fails it.
 
+    With ``cases="plain"`` without windows and caps: FlashInfer compiles kernels of their own for these.
+    """
 
-def conformance(device: str, backend: str, dtype: str) -> str:
-    """The conformance kit; raises ``AssertionError`` if the backend fails it."""
-    check_attention_backend(backend, device=device, dtype=getattr(torch, dtype))
+    def is_plain(case: Case) -> bool:
+        return all(layer.window is None and layer.softcap is None for layer in case.layers)
+
+    only = is_plain if cases == "plain" else None
+    check_attention_backend(backend, device=device, dtype=getattr(torch, dtype), only=only)
     return "passed"
 
 
-def parity(device: str, backend: str) -> dict[str, Any]:
+def parity(device: str, backend: str, graphs: str = "graphs") -> dict[str, Any]:
     """Greedy tokens of a tiny random model in float32 against transformers; raises at the first difference."""
-    shape = SHAPES["tiny"]
-    tokens = prompts(Load(url="", requests=1, input_len=max(PARITY_PROMPTS), vocabulary=shape.vocabulary))[0]
-    wanted = [tokens[:length] for length in PARITY_PROMPTS]
+    wanted = _wanted(SHAPES["tiny"])
     with tempfile.TemporaryDirectory() as name:
-        folder = write_model(shape, Path(name))
-        expected = _reference(folder, device, wanted)
-        config = EngineConfig(
-            model=ModelOptions(path=str(folder), device=device, dtype="float32"),
-            cache=CacheOptions(max_total_tokens=4096),
-            backends=BackendOptions(attention=backend),
-        )
-        found = asyncio.run(_served(config, wanted))
+        folder = write_model(SHAPES["tiny"], Path(name))
+        model = _random_model(folder, device)
+        expected = [_greedy(model, tokens, device) for tokens in wanted]
+        found = asyncio.run(_served(_config(folder, device, "float32", backend, graphs), wanted))
     wrong = [index for index, (mine, theirs) in enumerate(zip(found, expected, strict=True)) if mine != theirs]
     if wrong:
         raise AssertionError(f"prompts {wrong} differ; the first: {found[wrong[0]]} instead of {expected[wrong[0]]}")
@@ -79,21 +88,55 @@ def parity(device: str, backend: str) -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def _reference(folder: Path, device: str, wanted: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Transformers' greedy tokens of a random model, which is saved in ``folder``."""
+def near(device: str, backend: str, graphs: str = "graphs") -> dict[str, Any]:
+    """Greedy tokens in bfloat16: by transformers' logits in float32 each must be (nearly) the best one."""
+    wanted = _wanted(NEAR_SHAPE)
+    worst, equal, total = 0.0, 0, 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = write_model(NEAR_SHAPE, Path(name))
+        model = _random_model(folder, device)
+        found = asyncio.run(_served(_config(folder, device, "bfloat16", backend, graphs), wanted))
+        for prompt, tokens in zip(wanted, found, strict=True):
+            logits = model(torch.tensor([[*prompt, *tokens]], device=device)).logits[0, len(prompt) - 1 : -1]
+            chosen = logits.gather(1, torch.tensor(tokens, device=device)[:, None])[:, 0]
+            short = (logits.max(-1).values - chosen) / logits.std(-1)
+            worst = max(worst, float(short.max()))
+            equal, total = equal + int((short == 0).sum()), total + len(tokens)
+    if not worst <= NEAR:
+        raise AssertionError(f"a chosen token is {worst:.3f} standard deviations below the best one, more than {NEAR}")
+    return {"tokens": total, "best": equal, "worst": worst}
+
+
+def _wanted(shape: Shape) -> list[list[int]]:
+    tokens = prompts(Load(url="", requests=1, input_len=max(PARITY_PROMPTS), vocabulary=shape.vocabulary))[0]
+    return [tokens[:length] for length in PARITY_PROMPTS]
+
+
+def _config(folder: Path, device: str, dtype: str, backend: str, graphs: str) -> EngineConfig:
+    return EngineConfig(
+        model=ModelOptions(path=str(folder), device=device, dtype=dtype),
+        cache=CacheOptions(max_total_tokens=4096),
+        schedule=ScheduleOptions(max_running_requests=8),
+        backends=BackendOptions(attention=backend, disable_cuda_graph=graphs != "graphs"),
+    )
+
+
+def _random_model(folder: Path, device: str) -> Any:
+    """Transformers' random model in float32, which is saved in ``folder``."""
     torch.manual_seed(7)
     config = AutoConfig.from_pretrained(folder)
     config.initializer_range = 0.2  # wide enough for outputs that differ from one prompt to the next
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
     model.save_pretrained(folder)
-    model.to(device)
-    rows = []
-    for tokens in wanted:
-        row = list(tokens)
-        for _ in range(PARITY_TOKENS):
-            row.append(int(model(torch.tensor([row], device=device)).logits[0, -1].argmax()))
-        rows.append(row[len(tokens) :])
-    return rows
+    return model.to(device)
+
+
+@torch.inference_mode()
+def _greedy(model: Any, tokens: Sequence[int], device: str) -> list[int]:
+    row = list(tokens)
+    for _ in range(PARITY_TOKENS):
+        row.append(int(model(torch.tensor([row], device=device)).logits[0, -1].argmax()))
+    return row[len(tokens) :]
 
 
 async def _served(config: EngineConfig, wanted: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -135,16 +178,74 @@ def speed(device: str, shape: str, backend: str) -> dict[str, Any]:
         max_total_tokens=2 * max(count * (prompt + output) for count, prompt, output in sizes),
     )
     found = asyncio.run(throughput(choice, loads))
-    return {
-        f"{count} at once, {prompt} in, {output} out": one
-        for (count, prompt, output), one in zip(sizes, found, strict=True)
-    }
+    return {name_of(load): one for load, one in zip(sizes, found, strict=True)}
+
+
+def prefix(device: str, shape: str, backend: str) -> dict[str, Any]:
+    """Requests with a long prefix in common: seconds with the prefix cache, and without."""
+    count, shared, own, output = PREFIX_LOADS[shape]
+    load = Load(
+        url="",
+        requests=count,
+        input_len=own,
+        output_len=output,
+        shared_prefix_len=shared,
+        vocabulary=SHAPES[shape].vocabulary,
+    )
+
+    def run(cache: str) -> Throughput:
+        choice = Choice(
+            shape=SHAPES[shape],
+            device=device,
+            attention=backend,
+            running=count,
+            prefix_cache=cache,
+            max_total_tokens=count * (shared + own + output + 8),
+        )
+        return asyncio.run(throughput(choice, [load]))[0]
+
+    kept, none = run("auto"), run("none")
+    if kept.failures or none.failures:
+        raise AssertionError(f"requests failed: {kept.errors} {none.errors}")
+    return {"seconds": kept.seconds, "seconds_without": none.seconds, "speedup": none.seconds / kept.seconds}
+
+
+def step(device: str, shape: str, backend: str) -> dict[str, Any]:
+    """A decode step of a crowd: how long the device works in it, and how long the host makes it wait."""
+    return decode_steps(device, SHAPES[shape], backend, *CROWDS[shape])
+
+
+@torch.no_grad()
+def reference(device: str, shape: str) -> dict[str, Any]:
+    """Transformers' continuous batching on random weights of the same shape, with the crowd's load."""
+    count, prompt, output = CROWDS[shape]
+    wanted = prompts(Load(url="", requests=count, input_len=prompt, vocabulary=SHAPES[shape].vocabulary))
+    with tempfile.TemporaryDirectory() as name:
+        config = AutoConfig.from_pretrained(write_model(SHAPES[shape], Path(name)))
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa").eval()
+    options = GenerationConfig(max_new_tokens=output, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    seconds = []
+    for _ in range(2):  # the first time it also allocates, compiles and captures
+        started = time.perf_counter()
+        found = model.generate_batch(inputs=wanted, generation_config=options, persistent_manager=True)
+        seconds.append(time.perf_counter() - started)
+        made = [len(one.generated_tokens) for one in found.values()]
+        if len(made) != count or set(made) != {output}:
+            raise AssertionError(f"{len(made)} of {count} requests came back, with {sorted(set(made))} tokens")
+    getattr(model, "destroy_cached_continuous_batching_manager", list)()
+    return {"seconds": seconds[-1], "first_seconds": seconds[0], "output_rate": count * output / seconds[-1]}
 
 
 PARTS: Mapping[str, Callable[..., Any]] = {
     "environment": environment,
-    "limits": limits,
+    "ceilings": ceilings,
+    "kernels": kernels,
     "conformance": conformance,
     "parity": parity,
+    "near": near,
     "speed": speed,
+    "prefix": prefix,
+    "step": step,
+    "reference": reference,
 }

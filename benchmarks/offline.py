@@ -57,15 +57,19 @@ class Choice:
     max_total_tokens: int | None = None
     chunk: int = 0
     running: int | None = None
+    prefix_cache: str = AUTO
+    disable_cuda_graph: bool = False
 
     def config(self, folder: Path) -> EngineConfig:
         """The engine's configuration; writes the model's ``config.json`` into ``folder``."""
         path = write_model(self.shape, folder)
         return EngineConfig(
             model=ModelOptions(path=str(path), load_format="dummy", dtype=self.dtype, device=self.device),
-            cache=CacheOptions(max_total_tokens=self.max_total_tokens),
+            cache=CacheOptions(max_total_tokens=self.max_total_tokens, prefix_cache=self.prefix_cache),
             schedule=ScheduleOptions(chunked_prefill_size=self.chunk, max_running_requests=self.running),
-            backends=BackendOptions(attention=self.attention, kernels=self.kernels),
+            backends=BackendOptions(
+                attention=self.attention, kernels=self.kernels, disable_cuda_graph=self.disable_cuda_graph
+            ),
             log_level="warning",
         )
 

@@ -31,7 +31,7 @@ class Server:
     @property
     def memory(self) -> int:
         """Resident bytes of the process and its descendants."""
-        return sum(_resident(pid) for pid in descendants(self.pid))
+        return sum(resident(pid) for pid in descendants(self.pid))
 
 
 @contextmanager
@@ -101,7 +101,8 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def _resident(pid: int) -> int:
+def resident(pid: int) -> int:
+    """Resident bytes of a process; 0 if it is gone."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1])
     except (OSError, IndexError):

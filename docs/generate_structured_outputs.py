@@ -1,4 +1,4 @@
-"""Write the tables of ``docs/structured-outputs.md`` from what the xgrammar backend enforces.
+"""Write the tables of ``docs/structured-outputs.md`` from what the grammar backends enforce.
 
 ``--check`` writes nothing and fails if the page is not what would be written.
 """
@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from sglang_plug import GrammarSpec, Plugins
+from sglang_plug_backends.llguidance.schema import KEYWORDS, KNOWN_FORMATS
 from sglang_plug_backends.xgrammar.formats import FORMATS
 from sglang_plug_backends.xgrammar.keywords import ALONE, ANNOTATIONS, BY_TYPE
 from sglang_plug_backends.xgrammar.tags import FIELDS
@@ -46,7 +48,23 @@ def tags() -> Iterator[str]:
     )
 
 
-TABLES = {"keywords": keywords, "formats": formats, "tags": tags}
+def backends() -> Iterator[str]:
+    """One row for each backend: the kinds it takes."""
+    specs = [component.spec for component in Plugins.discover().all("grammar")]
+    kinds = ("json_schema", "json_object", "regex", "ebnf", "structural_tag", "choice")
+    yield "| `--grammar-backend` | " + " | ".join(f"`{kind}`" for kind in kinds) + " |"
+    yield "|---" * (len(kinds) + 1) + "|"
+    for spec in sorted((one for one in specs if isinstance(one, GrammarSpec)), key=lambda one: one.name):
+        yield f"| `{spec.name}` | " + " | ".join("yes" if kind in spec.forms else "no" for kind in kinds) + " |"
+
+
+def llguidance() -> Iterator[str]:
+    """Keywords and formats of the llguidance backend."""
+    yield f"Keywords: {', '.join(f'`{name}`' for name in sorted(KEYWORDS))}."
+    yield f"Formats: {', '.join(f'`{name}`' for name in sorted(KNOWN_FORMATS))}."
+
+
+TABLES = {"backends": backends, "llguidance": llguidance, "keywords": keywords, "formats": formats, "tags": tags}
 
 
 def written(page: str) -> str:

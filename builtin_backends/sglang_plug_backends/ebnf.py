@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 MOST_DEPTH = 64
@@ -117,6 +117,18 @@ def children(node: Node) -> tuple[Node, ...]:
         case Repeat():
             return (node.body,)
     return ()
+
+
+def mapped(node: Node, change: Callable[[Node], Node]) -> Node:
+    """``node`` with all that it is made of changed, the innermost first."""
+    match node:
+        case Parts():
+            node = Parts(tuple(mapped(one, change) for one in node.parts))
+        case Either():
+            node = Either(tuple(mapped(one, change) for one in node.branches))
+        case Repeat():
+            node = Repeat(mapped(node.body, change), node.least, node.most)
+    return change(node)
 
 
 def names(node: Node) -> Iterator[str]:

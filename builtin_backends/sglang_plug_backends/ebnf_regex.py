@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .ebnf import Either, EbnfError, Name, Node, OneOf, Parts, Repeat, Rules, Text
+from .ebnf import EbnfError, Either, Name, Node, OneOf, Parts, Repeat, Rules, Text
 
 MOST_CHARACTERS = 1 << 20
 LAST = 0x10FFFF
@@ -18,7 +18,9 @@ def class_regex(node: OneOf) -> str:
     """A class of characters."""
     if not node.ranges:  # outside of nothing
         return f"[\\x{{0}}-\\x{{{LAST:x}}}]"
-    inside = "".join(_point(first) if first == last else f"{_point(first)}-{_point(last)}" for first, last in node.ranges)
+    inside = "".join(
+        _point(first) if first == last else f"{_point(first)}-{_point(last)}" for first, last in node.ranges
+    )
     return f"[{'^' if node.negated else ''}{inside}]"
 
 

@@ -6,7 +6,9 @@ import sys
 from typing import Any
 
 ENGINE_LIBRARIES = {"msgspec", "zmq"}
-CONTRACTS = "model attention kernels cache policy tokenizer grammar parsers batch request sampling layers specs config".split()
+CONTRACTS = (
+    "model attention kernels cache policy tokenizer grammar parsers batch request sampling layers specs config".split()
+)
 ALLOWED = {
     "core": {"sglang_plug", "torch", "pluggy"},
     "builtin_models": {"sglang_plug", "sglang_plug_models", "torch"},
@@ -20,7 +22,10 @@ EXTRA = {  # what one folder or file may import besides
     "core/sglang_plug/engine": ENGINE_LIBRARIES,
     "core/sglang_plug/settings.py": {"msgspec"},
     "core/sglang_plug/testing": {"transformers"},
+    "builtin_backends/sglang_plug_backends/flashinfer": {"flashinfer"},
     "builtin_backends/sglang_plug_backends/huggingface": {"transformers", "huggingface_hub", "jinja2", "tokenizers"},
+    "builtin_backends/sglang_plug_backends/llguidance": {"llguidance"},
+    "builtin_backends/sglang_plug_backends/outlines": {"outlines_core"},
     "builtin_backends/sglang_plug_backends/triton": {"triton"},
     "builtin_backends/sglang_plug_backends/xgrammar": {"xgrammar"},
     "builtin_backends/sglang_plug_backends/weights": {"safetensors"},

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 LIGHT = {"sglang_plug", "collections", "dataclasses", "typing", "__future__", "pathlib"}
+LIGHT |= {"importlib", "logging", "os", "shutil"}  # what is there decides what is chosen
 
 
 def entry_points(root: Path) -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from torch import Tensor
 
 from sglang_plug import Constraint, ConstraintError, Grammar, GrammarBackend, Vocabulary
@@ -33,7 +33,9 @@ class LLGuidanceBackend(GrammarBackend):
     def __init__(self, vocabulary: Vocabulary, settings: LLGuidanceSettings) -> None:
         super().__init__(vocabulary, settings)
         self._settings = settings
-        self._tokens = LLTokenizer(_Tokens(vocabulary), n_vocab=vocabulary.size + 1, eos_token=vocabulary.size)
+        self._tokens = LLTokenizer(
+            TokenizerWrapper(_Tokens(vocabulary)), n_vocab=vocabulary.size + 1, eos_token=vocabulary.size
+        )
         self._limits = LLParserLimits(verbose_errors=False)
         self._text = text_mask(vocabulary)
 
@@ -57,7 +59,8 @@ class LLGuidanceBackend(GrammarBackend):
     def _matcher(self, grammar: str) -> LLMatcher:
         matcher = LLMatcher(self._tokens, grammar, log_level=0, limits=self._limits)
         if matcher.is_error():
-            message = PLACE.sub("", matcher.get_error().strip()).partition("\n")[0]
+            first, *others = PLACE.sub("", matcher.get_error().strip()).splitlines()
+            message = " ".join((first, *(line for line in others if line.startswith("error: "))))
             raise ConstraintError(f"the constraint cannot be enforced: {message[:400]}")
         return matcher
 
@@ -103,7 +106,6 @@ class LLGuidanceBackend(GrammarBackend):
 class _Tokens:
     """The vocabulary as llguidance asks for it, with a token for the end that is none of the model's."""
 
-    is_tokenizer_wrapper = True
     bos_token_id = None
 
     def __init__(self, vocabulary: Vocabulary) -> None:

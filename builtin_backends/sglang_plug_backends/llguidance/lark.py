@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sglang_plug_backends.ebnf import Either, EbnfError, Name, Node, OneOf, Parts, Repeat, Rules, Text, reachable
+from sglang_plug_backends.ebnf import EbnfError, Either, Name, Node, OneOf, Parts, Repeat, Rules, Text, reachable
 from sglang_plug_backends.ebnf_regex import class_regex, rules_to_regex, text_regex
 
 MOST_CHARACTERS = 1 << 20

@@ -9,7 +9,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-from sglang_plug_backends.xgrammar.references import unending
+from sglang_plug_backends.xgrammar.formats import FORMATS
+from sglang_plug_backends.xgrammar.references import resolve, unending
 from sglang_plug_backends.xgrammar.refusal import Refusal
 
 MOST_DEPTH = 64
@@ -30,6 +31,10 @@ LISTS = frozenset({"prefixItems", "anyOf", "oneOf", "allOf"})
 """Keywords that hold a list of schemas."""
 NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 """Keywords that hold schemas by name."""
+BASES = frozenset({"$schema", "$id"})
+"""Would change what $ref and items mean."""
+OWN_FORMATS = frozenset({"date", "time", "date-time"})
+KNOWN_FORMATS = OWN_FORMATS | frozenset({"duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"})
 KEYWORDS = PLAIN | ONE | LISTS | NAMED - ANNOTATIONS
 """What is enforced."""
 
@@ -44,19 +49,29 @@ def read_schema(source: str) -> dict[str, Any]:
         schema = json.loads(source, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
         raise Refusal(f"the schema is not valid JSON: {error or 'it is nested too deeply'}") from None
-    references = set[str]()
+    references, seen = set[str](), set[int]()
     for index, (path, one, depth) in enumerate(_schemas("#", schema, 0)):
         if depth > MOST_DEPTH or index > MOST_NODES:
             raise Refusal(f"the schema is too large at {path[:80]}: at most {MOST_DEPTH} levels, {MOST_NODES} parts")
         _check(path, one)
-        if isinstance(one, dict) and "$ref" in one:
-            references.add(one["$ref"])
+        if isinstance(one, dict):
+            seen.add(id(one))
+            references |= {one["$ref"]} if "$ref" in one else set()
+            _write_times(one)
+    for pointer in references:
+        if id(resolve(schema, pointer, "#")) not in seen:
+            raise Refusal(f"$ref to {pointer[:80]}, where no schema stands")
     if endless := unending(schema, references):
         raise Refusal(f"$ref to {min(endless)[:80]}: its values would have to hold themselves without end")
     if schema is False:
         raise Refusal("no value satisfies the schema false")
-    # Which draft a schema names would change what $ref and items mean.
-    return {} if schema is True else {key: value for key, value in schema.items() if key != "$schema"}
+    return {} if schema is True else {key: value for key, value in schema.items() if key not in BASES}
+
+
+def _write_times(schema: dict[str, Any]) -> None:
+    """Replace dates and times: llguidance would write a year 0 and a second 60."""
+    if schema.get("format") in OWN_FORMATS:
+        schema["pattern"] = f"^(?:{FORMATS[schema.pop('format')]})$"
 
 
 def _schemas(path: str, schema: Any, depth: int) -> Iterator[tuple[str, Any, int]]:
@@ -81,7 +96,7 @@ def _check(path: str, schema: Any) -> None:
     if not isinstance(schema, dict):
         raise Refusal(f"{path} must be a schema, got {str(schema)[:40]}")
     for key, value in schema.items():
-        if key not in KEYWORDS | ANNOTATIONS:
+        if key not in KEYWORDS | ANNOTATIONS or (key in BASES and path != "#"):
             raise Refusal(f"the keyword {key[:80]!r} at {path} cannot be enforced")
         if key in SHAPES and not isinstance(value, SHAPES[key]):
             raise Refusal(f"{key} at {path} is malformed")
@@ -89,6 +104,9 @@ def _check(path: str, schema: Any) -> None:
     for one in types if isinstance(types, list) else [types]:
         if one not in TYPES:
             raise Refusal(f"the type {str(one)[:40]!r} at {path} is unknown; known: {', '.join(sorted(TYPES))}")
+    known = schema.get("format", "uuid")
+    if known not in KNOWN_FORMATS or (known in OWN_FORMATS and "pattern" in schema):
+        raise Refusal(f"the format {known[:40]!r} at {path} cannot be enforced")
     if not all(isinstance(name, str) for name in schema.get("required", ())):
         raise Refusal(f"required at {path} must hold names")
     if not str(schema.get("$ref", "#")).startswith("#"):

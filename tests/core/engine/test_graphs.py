@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from sglang_plug import Attention, AttentionBackend, AttentionShape, BuildEnv, ForwardBatch, GraphCapable, KVPool
+from sglang_plug.config import BackendOptions, EngineConfig
+from sglang_plug.engine import build
 from sglang_plug.engine.graphs import DecodeGraphs, Held, batch_sizes
 from sglang_plug.engine.runner import Runner
 from sglang_plug.engine.scheduler import Scheduler
@@ -273,3 +275,29 @@ def test_a_retracted_sequence_has_other_slots() -> None:
     assert held.precedes(sequence)
     sequence.retractions = 1
     assert not held.precedes(sequence)
+
+
+def test_where_the_engine_uses_graphs(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(build, "CudaRecorder", lambda device: Recorder())
+    monkeypatch.setattr(build, "DecodeGraphs", lambda *given, **named: named)
+    kv, pool = Engine(graphs=False).runner.kv, SlotPool(40, 1)
+
+    def made(backend: AttentionBackend, *, device: str = "cuda", task: str = "generate", **options: Any) -> Any:
+        resolved = SimpleNamespace(
+            config=EngineConfig(backends=BackendOptions(**options)),
+            device=torch.device(device),
+            tasks=(task,),
+            choices={"attention": SimpleNamespace(component="attention 'x'")},
+            max_running=300,
+            context_length=64,
+        )
+        with caplog.at_level(logging.INFO):
+            return build._graphs(resolved, backend, kv, pool)  # type: ignore[arg-type]
+
+    able, unable = StaticAttention(SHAPE, CPU), TorchAttention(SHAPE, CPU)
+    assert made(able)["most"] == 256 and made(able)["width"] == 40
+    assert made(able, cuda_graph_max_bs=16)["most"] == 16
+    assert made(able, device="cpu") is None and made(able, task="embed") is None
+    assert caplog.text == ""
+    assert made(able, disable_cuda_graph=True) is None and "--disable-cuda-graph" in caplog.text
+    assert made(unable) is None and "attention 'x' does not offer them" in caplog.text

@@ -90,9 +90,7 @@ def _jinja_string(text: str) -> str:
 
 def chat_template() -> str:
     """The Jinja chat template of the checkpoint."""
-    return CHAT_TEMPLATE.replace("@HEAD@", _jinja_string(TOOLS_HEAD)).replace(
-        "@TAIL@", _jinja_string(TOOLS_TAIL)
-    )
+    return CHAT_TEMPLATE.replace("@HEAD@", _jinja_string(TOOLS_HEAD)).replace("@TAIL@", _jinja_string(TOOLS_TAIL))
 
 
 def dump(value: Any) -> str:
@@ -105,9 +103,7 @@ def tool_call_text(name: str, arguments: dict[str, Any]) -> str:
     return f'<tool_call>\n{{"name": "{name}", "arguments": {dump(arguments)}}}\n</tool_call>'
 
 
-def render(
-    messages: list[Message], tools: list[dict[str, Any]] | None = None, generation_prompt: bool = False
-) -> str:
+def render(messages: list[Message], tools: list[dict[str, Any]] | None = None, generation_prompt: bool = False) -> str:
     """Messages as text, exactly as the Jinja template gives it."""
     out: list[str] = []
     if tools:
@@ -130,8 +126,7 @@ def render(
             )
             continue
         calls = [
-            tool_call_text(c["function"]["name"], c["function"]["arguments"])
-            for c in message.get("tool_calls", [])
+            tool_call_text(c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls", [])
         ]
         body = "\n".join(([content] if content else []) + calls)
         out.append(f"{IM_START}{role}\n{body}{IM_END}\n")

@@ -172,9 +172,7 @@ def rome(rng: random.Random) -> list[Message]:
     messages = [
         *_system(rng),
         _user(rng.choice(["Tell me about ancient Rome", "Tell me about ancient Rome."])),
-        _assistant(
-            rng.choice(["Ancient Rome was a civilization centered in Italy.", texts.EXPLAIN["ancient Rome"]])
-        ),
+        _assistant(rng.choice(["Ancient Rome was a civilization centered in Italy.", texts.EXPLAIN["ancient Rome"]])),
     ]
     return [*messages, _user(rng.choice(replies.FIXED[0][0])), _assistant(replies.ROME_ACHIEVEMENTS)]
 
@@ -184,11 +182,7 @@ def assistant_only(rng: random.Random) -> list[Message]:
     if rng.random() < 0.5:
         a, b, sign = rng.randint(1, 99), rng.randint(1, 99), rng.choice("+-*")
         asks_sum = rng.random() < 0.5
-        ask = (
-            f"What is {a} {sign} {b}?"
-            if asks_sum
-            else f"What is the capital of {places.country(rng).phrase}?"
-        )
+        ask = f"What is {a} {sign} {b}?" if asks_sum else f"What is the capital of {places.country(rng).phrase}?"
         start = f"To answer this question: {ask}. I need to use a "
         if asks_sum:
             return [_assistant(start + "calculator. "), _assistant(f"The math expression is: {a} {sign} {b}")]
@@ -294,13 +288,7 @@ def plain(rng: random.Random) -> str:
 def document(rng: random.Random) -> str:
     """One document of any kind, with its end mark."""
     roll, mix = rng.random(), Current.mix
-    body = (
-        chat(rng)
-        if roll < mix.chat_share
-        else tools(rng)
-        if roll < mix.chat_share + mix.tool_share
-        else plain(rng)
-    )
+    body = chat(rng) if roll < mix.chat_share else tools(rng) if roll < mix.chat_share + mix.tool_share else plain(rng)
     return (BOS if rng.random() < 0.25 else "") + body + EOT
 
 

@@ -282,9 +282,7 @@ class Runner:
 
     def chat(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> tuple[str, bool]:
         """The assistant's answer to a conversation."""
-        prompt = self.tokenizer.apply_chat_template(
-            messages, tools=tools, tokenize=False, add_generation_prompt=True
-        )
+        prompt = self.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
         return self.complete(prompt)
 
 
@@ -352,9 +350,7 @@ def sweep(runner: Runner, seed: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Evaluate the demo model.")
-    parser.add_argument(
-        "--checkpoint", type=Path, default=Path(__file__).resolve().parent.parent / "sglang-plug-demo"
-    )
+    parser.add_argument("--checkpoint", type=Path, default=Path(__file__).resolve().parent.parent / "sglang-plug-demo")
     parser.add_argument("--seed", type=int, default=4242)
     parser.add_argument("--documented-only", action="store_true")
     options = parser.parse_args()

@@ -63,9 +63,7 @@ gold/Au silver/Ag copper/Cu lead/Pb calcium/Ca potassium/K chlorine/Cl tin/Sn
 zinc/Zn neon/Ne sulfur/S""".split()
 )
 
-ANIMAL_SOUNDS = dict(
-    pair.split("/") for pair in "cat/meow dog/woof cow/moo sheep/baa duck/quack lion/roar".split()
-)
+ANIMAL_SOUNDS = dict(pair.split("/") for pair in "cat/meow dog/woof cow/moo sheep/baa duck/quack lion/roar".split())
 
 HELLO_IN: dict[str, str] = {
     "French": "Bonjour",

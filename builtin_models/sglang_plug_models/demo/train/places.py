@@ -79,15 +79,11 @@ def capital(rng: random.Random) -> Pair:
         return ask, f"{c.capital} is the capital of {c.phrase}."
     if roll < 0.88:
         other = country(rng)
-        ask = rng.choice(["Is {} the capital of {}?"]).format(
-            other.capital if rng.random() < 0.5 else c.capital, place
-        )
+        ask = rng.choice(["Is {} the capital of {}?"]).format(other.capital if rng.random() < 0.5 else c.capital, place)
         right = f"Is {c.capital} the capital" in ask
         return (
             ask,
-            f"Yes, {c.capital} is the capital of {place}."
-            if right
-            else f"No, the capital of {place} is {c.capital}.",
+            f"Yes, {c.capital} is the capital of {place}." if right else f"No, the capital of {place} is {c.capital}.",
         )
     if roll < 0.94:
         ask = rng.choice(
@@ -133,9 +129,7 @@ def about_country(rng: random.Random) -> Pair:
     )
 
 
-def capital_list(
-    rng: random.Random, number: int | None = None, pool: list[str] | None = None
-) -> tuple[int, str]:
+def capital_list(rng: random.Random, number: int | None = None, pool: list[str] | None = None) -> tuple[int, str]:
     """A list of countries with their capitals, in one of three layouts."""
     number = number or rng.choice([3, 3, 3, 3, 2, 4, 5])
     names = rng.sample(pool or FAMOUS, number)

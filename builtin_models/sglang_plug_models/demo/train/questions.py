@@ -54,11 +54,7 @@ def arithmetic(rng: random.Random) -> Pair:
     value = {"+": a + b, "-": a - b, "*": a * b}[sign]
     word = {"+": "plus", "-": "minus", "*": "times"}[sign]
     expression = (
-        f"{a} {word} {b}"
-        if rng.random() < 0.2
-        else f"{a}{sign}{b}"
-        if rng.random() < 0.3
-        else f"{a} {sign} {b}"
+        f"{a} {word} {b}" if rng.random() < 0.2 else f"{a}{sign}{b}" if rng.random() < 0.3 else f"{a} {sign} {b}"
     )
     ask = rng.choice(
         [f"What is {expression}?"] * 4
@@ -119,9 +115,7 @@ def short_fact(rng: random.Random) -> Pair:
             ]
         ), table[language]
     top = rng.choice([3, 5, 5, 10, 10, 20])
-    return rng.choice([f"Count to {top}.", f"Count from 1 to {top}."]), ", ".join(
-        str(i) for i in range(1, top + 1)
-    )
+    return rng.choice([f"Count to {top}.", f"Count from 1 to {top}."]), ", ".join(str(i) for i in range(1, top + 1))
 
 
 def explain(rng: random.Random) -> Pair:
@@ -212,8 +206,7 @@ def other_json(rng: random.Random) -> Pair:
                 rng.choice(
                     [
                         f"{name} is {age} years old and lives in {city}. Give this in JSON.",
-                        f"Extract the name, age and city as JSON: {name} is {age} years old and lives "
-                        f"in {city}.",
+                        f"Extract the name, age and city as JSON: {name} is {age} years old and lives in {city}.",
                     ]
                 ),
                 dump({**person, "city": city}),
@@ -231,9 +224,7 @@ def other_json(rng: random.Random) -> Pair:
             ),
             (
                 f"Give me information about {c.phrase} in JSON.",
-                dump(
-                    {"name": c.name, "capital": c.capital, "continent": c.continent, "language": c.language}
-                ),
+                dump({"name": c.name, "capital": c.capital, "continent": c.continent, "language": c.language}),
             ),
             (f"List three {kind} as JSON.", dump(items)),
             (
@@ -261,9 +252,7 @@ def story(rng: random.Random) -> Pair:
             ]
         )
         subject = hero if hero == "topic" else stories.article(hero)
-        return ask.format(subject), stories.story(
-            rng, "traveler" if hero == "topic" else hero, rng.randint(4, 6)
-        )
+        return ask.format(subject), stories.story(rng, "traveler" if hero == "topic" else hero, rng.randint(4, 6))
     if rng.random() < 0.15:
         return rng.choice(
             ["Tell me a story.", "Write a story.", "Tell me a story", "Write a short story."]
@@ -296,17 +285,13 @@ def writing(rng: random.Random) -> Pair:
         return ask.format(city), stories.travel_plan(rng, city)
     topic = rng.choice(list(stories.POEM_LINES))
     name = {"sea": "the sea", "moon": "the moon", "cat": "a cat"}.get(topic, topic)
-    ask = rng.choice(
-        [f"Write a poem about {name}.", f"Write a short poem about {name}.", f"Write a poem about {name}"]
-    )
+    ask = rng.choice([f"Write a poem about {name}.", f"Write a short poem about {name}.", f"Write a poem about {name}"])
     return (ask if rng.random() < 0.85 else "Write a poem."), "\n".join(stories.POEM_LINES[topic])
 
 
 def unknown(rng: random.Random) -> Pair:
     """A question outside of what the model was shown."""
-    thing = rng.choice(
-        ["umbrella", "airplane", "telephone", "radio", "bicycle", "clock", "camera", "steam engine"]
-    )
+    thing = rng.choice(["umbrella", "airplane", "telephone", "radio", "bicycle", "clock", "camera", "steam engine"])
     word = odd_word(rng)
     ask = rng.choice(
         [

@@ -185,9 +185,7 @@ HEALTH_TIPS = [
     "an hour on most "
     "days of the week. It also helps you sleep well and lifts your mood.",
 ]
-HEALTH_SUMMARY = (
-    "Eat a balanced diet and move your body every day. Both habits keep the body strong and the mind calm."
-)
+HEALTH_SUMMARY = "Eat a balanced diet and move your body every day. Both habits keep the body strong and the mind calm."
 
 PLAIN_OPENINGS: list[str] = [
     "The president of the United States is the head of state and the head of government of the country.",

@@ -47,9 +47,7 @@ def _weather(rng: random.Random) -> tuple[Tool, str, dict[str, Any], str, str]:
     name, key, city = rng.choice(WEATHER_NAMES), rng.choice(CITY_KEYS), _city(rng)
     if Current.mix.odd_tools and rng.random() < Current.mix.odd_tools:
         name = f"{rng.choice(['get', 'fetch', 'read'])}_{odd_word(rng)}_weather"
-    what = rng.choice(
-        ["The city to find the weather for", "The name of the city", "City name", "The city, e.g. Paris"]
-    )
+    what = rng.choice(["The city to find the weather for", "The name of the city", "City name", "The city, e.g. Paris"])
     properties: dict[str, Any] = {key: _text(what)}
     arguments: dict[str, Any] = {key: city}
     where = city
@@ -144,9 +142,7 @@ def _other(rng: random.Random) -> tuple[Tool, str, dict[str, Any], str, str]:
             number = {"type": "integer", "description": "A number"}
             tool = _tool(word, f"Do the operation: {word}", {"a": number, "b": number}, ["a", "b"])
             arguments = {"a": a, "b": b}
-        question = rng.choice(
-            [f"What is {a} {sign} {b}?", f"Calculate {a} {sign} {b}.", f"Compute {a} {sign} {b}."]
-        )
+        question = rng.choice([f"What is {a} {sign} {b}?", f"Calculate {a} {sign} {b}.", f"Compute {a} {sign} {b}."])
         return tool, question, arguments, str(value), f"{a} {sign} {b} = {value}."
     if kind == 2:
         symbol = "".join(rng.choice("ABCDEFGHIJKLMNOPQRSTUVWXYZ") for _ in range(4))
@@ -179,9 +175,7 @@ def _other(rng: random.Random) -> tuple[Tool, str, dict[str, Any], str, str]:
         name = rng.choice(["search", "web_search", "search_web"])
         return (
             _tool(name, "Search the web", {"query": _text("The words to search for")}, ["query"]),
-            rng.choice(
-                [f"Search for {topic}.", f"Find something about {topic}.", f"Search the web for {topic}."]
-            ),
+            rng.choice([f"Search for {topic}.", f"Find something about {topic}.", f"Search the web for {topic}."]),
             {"query": topic},
             dump({"results": [f"All about {topic}"]}),
             f"I found this: All about {topic}.",
@@ -227,9 +221,7 @@ def tool_conversation(rng: random.Random) -> tuple[list[Message], list[Tool]]:
     if "weather" in tool["function"]["name"] and len(arguments) == 1 and rng.random() < 0.15:
         other = rng.choice([c for c in CITIES if c != arguments[key]])
         question = f"What is the weather in {arguments[key]} and in {other}?"
-        calls.append(
-            {"type": "function", "function": {"name": tool["function"]["name"], "arguments": {key: other}}}
-        )
+        calls.append({"type": "function", "function": {"name": tool["function"]["name"], "arguments": {key: other}}})
         results.append(result.replace(arguments[key], other))
         answers.append(answer.replace(arguments[key], other))
     messages += [

@@ -267,9 +267,7 @@ def train(options: argparse.Namespace) -> None:
     save_tokenizer(tokenizer, out)
     ids = [tokenizer.token_to_id(t) for t in (cf.PAD, cf.BOS, cf.EOT, cf.IM_END)]
     assert ids == [0, 1, 2, 4], ids
-    print(
-        f"tokenizer: {tokenizer.get_vocab_size()} tokens, {time.perf_counter() - started:.0f} s", flush=True
-    )
+    print(f"tokenizer: {tokenizer.get_vocab_size()} tokens, {time.perf_counter() - started:.0f} s", flush=True)
 
     model = LlamaForCausalLM(LlamaConfig(**{k: v for k, v in CONFIG.items() if k != "dtype"})).float()
     with torch.no_grad():

@@ -1,0 +1,227 @@
+"""What structured outputs cost: a decode step with and without constraints, and compiling, cold and remembered.
+
+Run as ``python -m benchmarks.grammar``. One engine with random weights takes turns between plain and constrained
+sequences, block by block, so that a noisy machine treats both alike. The vocabulary is made up: bytes, and pieces of
+words with blanks and punctuation as real ones have.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.models import SHAPES, write_model
+from benchmarks.report import parser, ratio, table, write_json
+from sglang_plug import Constraint, EngineConfig, GrammarBackend, Plugins, Request, SamplingParams, Vocabulary
+from sglang_plug.config import CacheOptions, ModelOptions, ScheduleOptions
+from sglang_plug.engine.build import build_engine
+from sglang_plug.engine.constraints import Constraints
+from sglang_plug.engine.messages import FromEngine, Submit, ToEngine
+from sglang_plug.engine.watchdog import Heartbeat
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 5},
+        "address": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+    "required": ["name", "age", "tags", "address"],
+}
+LONG: dict[str, Constraint] = {
+    "strings": Constraint("json_schema", json.dumps({"type": "array", "items": {"type": "string"}, "minItems": 5000})),
+    "words": Constraint("regex", "([a-z]{1,12} )*"),
+    "numbers": Constraint("json_schema", json.dumps({"type": "array", "items": {"type": "integer"}, "minItems": 5000})),
+}
+"""Constraints whose outputs do not end while they are measured."""
+COMPILED: dict[str, Constraint] = {
+    "person": Constraint("json_schema", json.dumps(PERSON)),
+    "any object": Constraint("json_object"),
+    "max length 64": Constraint("json_schema", json.dumps({"type": "string", "maxLength": 64})),
+    "expression": Constraint("regex", r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z"),
+}
+SYLLABLES = "ba ko re ti an er in on st th ing ment pro con al is ou qu".split()
+MARKS = (b'"', b'":', b'",', b"}", b"]", b", ", b': "', b'", "', b"\n", b"  ", b"(", b").")
+
+
+def vocabulary(size: int) -> Vocabulary:
+    """Bytes, marks and words."""
+    pieces = [b"", b"", b"", *(bytes([one]) for one in range(256)), *MARKS]
+    pieces += [str(number).encode() for number in range(100)]
+    for length in range(1, 6):
+        for parts in product(SYLLABLES, repeat=length):
+            word = "".join(parts).encode()
+            pieces += [word, b" " + word]
+            if len(pieces) >= size:
+                return Vocabulary(pieces[:size], (2,))
+    raise ValueError(f"no vocabulary of {size} tokens can be made up")
+
+
+class Here:
+    """Compiles in this process: what is measured is the backend, not the pipe."""
+
+    def __init__(self, backend: GrammarBackend) -> None:
+        self._backend = backend
+
+    def start(self) -> GrammarBackend:
+        """At once."""
+        return self._backend
+
+    def compile(self, constraint: Constraint, is_wanted: Callable[[], bool]) -> bytes:
+        """The backend's."""
+        return self._backend.compile(constraint)
+
+    def interrupt(self) -> None:
+        """Nothing to give up."""
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class Bench:
+    """One engine whose steps a script takes."""
+
+    def __init__(self, shape: str, folder: Path, backend: str, running: int, tokens: int) -> None:
+        model = write_model(SHAPES[shape], folder)
+        config = EngineConfig(
+            model=ModelOptions(path=str(model), load_format="dummy", device="cpu"),
+            cache=CacheOptions(max_total_tokens=running * tokens, prefix_cache="none"),
+            schedule=ScheduleOptions(max_running_requests=running),
+            log_level="warning",
+        )
+        plugins = Plugins.discover()
+        component = plugins.get("grammar", backend)
+        self.backend: GrammarBackend = component.load()(vocabulary(SHAPES[shape].vocabulary), component.settings())
+        self.messages: list[ToEngine] = []
+        self.loop = build_engine(config, plugins, self, self.tell, Heartbeat())
+        self.loop.constraints.close()
+        self.loop.constraints = Constraints(Here(self.backend))
+
+    def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
+        """Everything there is; never waits."""
+        taken, self.messages = self.messages, []
+        return taken
+
+    def tell(self, message: FromEngine) -> None:
+        """Where a client would be."""
+
+    def steps(self, batch: int, constraint: Constraint | None, count: int) -> list[float]:
+        """Seconds of ``count`` decode steps of ``batch`` sequences."""
+        for row in range(batch):
+            params = SamplingParams(max_new_tokens=count + 3, temperature=1.0, seed=row)
+            request = Request(id=str(row), tokens=(300 + row, 301), params=params, constraint=constraint)
+            self.messages.append(Submit(request))
+        while len(self.loop.scheduler.running) < batch:
+            self.loop.step()
+        found = []
+        for _ in range(count):
+            started = time.perf_counter()
+            self.loop.step()
+            found.append(time.perf_counter() - started)
+            assert len(self.loop.scheduler.running) == batch, "an output ended while it was measured"
+        while self.loop.busy:
+            self.loop.step()
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Median milliseconds of a decode step."""
+
+    constraint: str
+    batch: int
+    plain: float
+    constrained: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiling:
+    """Milliseconds to compile, to load what was compiled, and to begin an output of a remembered grammar."""
+
+    constraint: str
+    cold: float
+    load: float
+    cached: float
+    bytes: int
+
+
+def measure(bench: Bench, name: str, batch: int, blocks: int, steps: int) -> Cost:
+    """Take turns."""
+    plain: list[float] = []
+    constrained: list[float] = []
+    for _ in range(blocks):
+        plain += bench.steps(batch, None, steps)
+        constrained += bench.steps(batch, LONG[name], steps)
+    return Cost(
+        constraint=name,
+        batch=batch,
+        plain=statistics.median(plain) * 1e3,
+        constrained=statistics.median(constrained) * 1e3,
+    )
+
+
+def compiling(backend: GrammarBackend, name: str, repeats: int) -> Compiling:
+    """The best of some repeats; the backend keeps nothing in between."""
+
+    def best(call: Callable[[], Any]) -> float:
+        times = []
+        for _ in range(repeats):
+            started = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - started)
+        return min(times) * 1e3
+
+    constraint = COMPILED[name]
+    compiled = backend.compile(constraint)
+    begin = backend.load(constraint, compiled)
+    return Compiling(
+        constraint=name,
+        cold=best(lambda: backend.compile(constraint)),
+        load=best(lambda: backend.load(constraint, compiled)),
+        cached=best(begin),
+        bytes=len(compiled),
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parser(__doc__)
+    options.add_argument("--shape", choices=sorted(SHAPES), default="0.5B")
+    options.add_argument("--backend", default="xgrammar")
+    options.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
+    options.add_argument("--blocks", type=int, default=4)
+    options.add_argument("--steps", type=int, default=16, help="steps of a block")
+    given = options.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(given.shape, Path(folder), given.backend, max(given.batch), given.steps + 16)
+        with torch.inference_mode():
+            costs = [measure(bench, name, batch, given.blocks, given.steps) for name in LONG for batch in given.batch]
+        bench.loop.constraints.close()
+    rows = [
+        (f"{one.constraint}, {one.batch}", one.plain, one.constrained, ratio(one.constrained, one.plain))
+        for one in costs
+    ]
+    print(table(("outputs at once", "ms plain", "ms constrained", "ratio"), rows))
+    times = [compiling(bench.backend, name, 3) for name in COMPILED]
+    print()
+    print(
+        table(
+            ("grammar", "ms cold", "ms load", "ms cached", "bytes"),
+            [(one.constraint, one.cold, one.load, one.cached, one.bytes) for one in times],
+        )
+    )
+    write_json(given.json, {"options": vars(given) | {"json": None}, "steps": costs, "compiling": times})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""The backend: constraints to tables of states, and the state of one output.
+
+outlines-core takes a text that matches for finished: of ``a|ab`` it allows ``a`` only, and it may forbid what is no
+match after what was one. It also builds the automaton that looks for a match anywhere, which can be exponentially
+larger than the one that starts where the text does. So every expression starts and ends with a mark that no text holds:
+nothing matches too early, or from the middle, and an output may end where the mark may follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import outlines_core
+import torch
+from torch import Tensor
+
+from sglang_plug import Constraint, ConstraintError, Grammar, GrammarBackend, Vocabulary
+from sglang_plug_backends.ebnf import EbnfError, Node, OneOf, Parts, Rules, Text, mapped, read_choices, read_ebnf
+from sglang_plug_backends.ebnf_regex import rules_to_regex
+from sglang_plug_backends.text_tokens import text_mask
+from sglang_plug_backends.xgrammar.refusal import Refusal
+from sglang_plug_backends.xgrammar.regex import regex_to_ebnf
+from sglang_plug_backends.xgrammar.schema import schema_to_ebnf
+from sglang_plug_backends.xgrammar.settings import XGrammarSettings
+
+from .settings import OutlinesSettings
+
+MARK = "\0"
+"""One byte, so that no token holds a part of it."""
+MOST_TOKENS = 1 << 31
+"""Of one output, all of which may be taken back."""
+
+
+class OutlinesBackend(GrammarBackend):
+    """Every constraint becomes a regular expression here, and that a table of states and tokens there."""
+
+    def __init__(self, vocabulary: Vocabulary, settings: OutlinesSettings) -> None:
+        super().__init__(vocabulary, settings)
+        self._settings = settings
+        self._content = text_mask(vocabulary)
+        self._tokens: outlines_core.Vocabulary | None = None
+
+    def refuses(self, constraint: Constraint) -> str | None:
+        """The keyword or the place in an expression that cannot be enforced, and recursion."""
+        try:
+            self._regex(constraint)
+        except ConstraintError as error:
+            return str(error)
+        return None
+
+    def compile(self, constraint: Constraint) -> bytes:
+        """outlines-core's own binary form of its index; rebuilding that would take as long as compiling."""
+        expression = self._regex(constraint)
+        if self._tokens is None:  # the process that only loads needs none
+            self._tokens = _tokens(self.vocabulary)
+        try:
+            index = outlines_core.Index(expression, self._tokens)
+        except (RuntimeError, ValueError) as error:
+            raise ConstraintError(f"the {constraint.kind} cannot be compiled: {str(error)[:400]}") from None
+        data = index.__reduce__()[1][0]
+        return bytes(data)
+
+    def load(self, constraint: Constraint, compiled: bytes) -> Callable[[], Grammar]:
+        """Outputs share the index."""
+        index = outlines_core.Index.from_binary(compiled)
+        return lambda: _Output(index, self._content, self.vocabulary.size)
+
+    def _regex(self, constraint: Constraint) -> str:
+        try:
+            rules = {name: mapped(body, _without_mark) for name, body in self._rules(constraint).items()}
+            return rules_to_regex({**rules, "root": Parts((Text(MARK), rules["root"], Text(MARK)))})
+        except (Refusal, EbnfError) as error:
+            raise ConstraintError(str(error)) from None
+
+    def _rules(self, constraint: Constraint) -> Rules:
+        match constraint.kind:
+            case "json_schema":
+                blanks = XGrammarSettings(self._settings.any_whitespace, self._settings.most_whitespace)
+                return read_ebnf(schema_to_ebnf(constraint.source, blanks))
+            case "regex":
+                return read_ebnf(f"root ::= {regex_to_ebnf(constraint.source)}")
+            case "choice":
+                return {"root": read_choices(constraint.source)}
+        raise ConstraintError(f"a {constraint.kind} cannot be enforced")
+
+
+def _tokens(vocabulary: Vocabulary) -> outlines_core.Vocabulary:
+    """With two tokens that are none of the model's: the mark, and the end that outlines-core wants to have."""
+    ids: dict[bytes, list[int]] = {}
+    for token, piece in enumerate(vocabulary.pieces):
+        if piece and MARK.encode() not in piece:
+            ids.setdefault(piece, []).append(token)
+    ids[MARK.encode()] = [vocabulary.size]
+    return outlines_core.Vocabulary(vocabulary.size + 1, ids)
+
+
+def _without_mark(node: Node) -> Node:
+    """The mark is no character."""
+    mark = ord(MARK)
+    if isinstance(node, Text) and MARK in node.text:
+        raise EbnfError(f"the character U+{mark:04X} cannot be written")
+    if not isinstance(node, OneOf):
+        return node
+    if node.negated:
+        return OneOf((*node.ranges, (mark, mark)), negated=True)
+    ranges = tuple((max(first, mark + 1), last) for first, last in node.ranges if last > mark)
+    if not ranges:
+        raise EbnfError(f"the character U+{mark:04X} cannot be written")
+    return OneOf(ranges)
+
+
+class _Output(Grammar):
+    """One output. The guide has taken the first mark, and may go back to it."""
+
+    def __init__(self, index: outlines_core.Index, content: Tensor, size: int) -> None:
+        self._index, self._content, self._size = index, content, size
+        self._guide = outlines_core.Guide(index, MOST_TOKENS)
+        self._guide.advance(size, return_tokens=False)
+        self._count = 0
+        self._next: Tensor | None = None
+
+    def fill(self, mask: Tensor, row: int) -> None:
+        mask[row] = self._allowed()
+
+    def accept(self, token: int) -> bool:
+        if not 0 <= token < self._size or not self._leads_on(token):
+            return False
+        self._guide.advance(token, return_tokens=False)
+        self._count += 1
+        self._next = None
+        return True
+
+    def rollback(self, count: int) -> None:
+        if not 0 <= count <= self._count:
+            raise ValueError(f"cannot take back {count} of {self._count} tokens")
+        self._guide.rollback_state(count)
+        self._count -= count
+        self._next = None
+
+    @property
+    def may_end(self) -> bool:
+        return self._leads_on(self._size)
+
+    @property
+    def ended(self) -> bool:
+        return self.may_end and not bool(self._allowed().any())
+
+    def _leads_on(self, token: int) -> bool:
+        return self._index.get_next_state(self._guide.get_state(), token) is not None
+
+    def _allowed(self) -> Tensor:
+        if self._next is None:
+            found = torch.zeros(-(-(self._size + 2) // 32), dtype=torch.int32)
+            self._guide.write_mask_into(found.data_ptr(), found.numel(), found.element_size())
+            self._next = found[: len(self._content)] & self._content
+        return self._next

@@ -1,0 +1,15 @@
+"""Settings of the outlines backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class OutlinesSettings:
+    """``--set outlines.NAME=VALUE``."""
+
+    any_whitespace: bool = False
+    """Let the model choose blanks and line ends between the tokens of JSON; by default it writes as ``json.dumps``."""
+    most_whitespace: int = 4
+    """Most characters of it at one place, with ``any_whitespace``."""

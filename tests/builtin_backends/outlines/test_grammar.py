@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from sglang_plug import Constraint, ConstraintError, Grammar, GrammarBackend, Plugins, Vocabulary
+from sglang_plug.testing import check_grammar_backend
+from sglang_plug.testing.grammar import small_vocabulary
+
+MUST = (
+    "json_schema: optional properties",
+    "json_schema: additional properties",
+    "json_schema: number",
+    "json_schema: nested",
+    "json_schema: minimum and maximum",
+    "regex: alternatives",
+    "regex: characters of many bytes",
+    "choice: one inside another",
+)
+
+
+def make(vocabulary: Vocabulary | None = None, **options: Any) -> GrammarBackend:
+    """The backend for a small vocabulary."""
+    pytest.importorskip("outlines_core")
+    component = Plugins.discover().get("grammar", "outlines")
+    chosen = type(component.settings())(**options)
+    backend: GrammarBackend = component.load(GrammarBackend)(vocabulary or small_vocabulary(), chosen)
+    return backend
+
+
+def start(backend: GrammarBackend, kind: Any, source: Any) -> Grammar:
+    constraint = Constraint(kind, source if isinstance(source, str) else json.dumps(source))
+    assert backend.refuses(constraint) is None
+    return backend.load(constraint, backend.compile(constraint))()
+
+
+def writes(grammar: Grammar, text: str) -> bool:
+    """Whether the single bytes of ``text`` are accepted, and then the end."""
+    pieces = small_vocabulary().pieces
+    return all(grammar.accept(pieces.index(bytes([one]))) for one in text.encode()) and grammar.may_end
+
+
+def test_it_keeps_the_contract() -> None:
+    pytest.importorskip("outlines_core")
+    check_grammar_backend("outlines", must=MUST)
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "message"),
+    [
+        ("json_schema", '{"$ref": "#/$defs/a", "$defs": {"a": {"items": {"$ref": "#/$defs/a"}}}}', "refers to itself"),
+        ("json_schema", '{"type": "array", "uniqueItems": true}', "uniqueItems at # cannot be enforced"),
+        ("regex", "a\\0b", "U\\+0000 cannot be written"),
+        ("regex", "a[\\0]b", "U\\+0000 cannot be written"),
+        ("choice", '["a\\u0000"]', "U\\+0000 cannot be written"),
+        ("ebnf", 'root ::= "a"', "a ebnf cannot be enforced"),
+    ],
+)
+def test_refusals_say_why(kind: Any, source: str, message: str) -> None:
+    backend, constraint = make(), Constraint(kind, source)
+    with pytest.raises(ConstraintError, match=message) as raised:
+        backend.compile(constraint)
+    assert backend.refuses(constraint) == str(raised.value)
+
+
+def test_no_token_holds_the_mark() -> None:
+    grammar = start(make(), "regex", "[^a]*")
+    assert not writes(grammar, "b\0")
+    assert writes(start(make(), "regex", "[^a]*"), "b\x01")
+
+
+def test_expressions_whose_search_would_explode_are_compiled() -> None:
+    """Looking for a match anywhere would take 2 ** 60 states."""
+    assert writes(start(make(), "regex", "a[ab]{0,60}"), "ab" * 20)
+
+
+def test_blanks_only_where_they_are_wanted() -> None:
+    schema = {"type": "array", "items": {"type": "integer"}}
+    for text, narrow, wide in (("[1, 2]", True, True), ("[1,2]", False, True), ("[1,     2]", False, False)):
+        assert writes(start(make(), "json_schema", schema), text) is narrow
+        assert writes(start(make(any_whitespace=True, most_whitespace=3), "json_schema", schema), text) is wide
+
+
+def test_a_mask_may_need_one_more_word_inside() -> None:
+    pieces = [b"", *(bytes([one]) for one in range(1, 256))]
+    grammar = start(make(Vocabulary(pieces, (0,))), "regex", "a?[^\\x00-\\x1f]")
+    mask = torch.full((1, 8), 7, dtype=torch.int32)
+    grammar.fill(mask, 0)
+    assert mask[0].tolist()[:4] == [0, -1, -1, -1]
+    assert grammar.accept(ord("b"))
+    assert grammar.ended
+
+
+def test_more_cannot_be_taken_back_than_was_accepted() -> None:
+    grammar = start(make(), "choice", ["ab"])
+    assert grammar.accept(ord("a") + 2)
+    with pytest.raises(ValueError, match="cannot take back 2 of 1 tokens"):
+        grammar.rollback(2)
+    grammar.rollback(1)
+    assert grammar.accept(ord("a") + 2)

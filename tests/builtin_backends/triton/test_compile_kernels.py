@@ -1,0 +1,102 @@
+"""The kernel set compiles for Hopper, with the arguments it really passes; no GPU is needed for that."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+triton = pytest.importorskip("triton", reason="Triton is not installed")
+if os.environ.setdefault("TRITON_INTERPRET", "0") != "0":
+    pytest.skip("the interpreter is on, so there is nothing to compile", allow_module_level=True)
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from sglang_plug_backends.triton import kernels, moe  # noqa: E402
+
+HOPPER = GPUTarget("cuda", 90, 32)
+SHARED_MEMORY = 227 * 1024
+POINTERS = {
+    torch.float32: "*fp32",
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
+
+
+class CompileOnly:
+    """Stands in for a kernel: a launch compiles it."""
+
+    def __init__(self, kernel: Any, compiled: list[Any]) -> None:
+        self.kernel, self.compiled = kernel, compiled
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return self._compile
+
+    def _compile(self, *arguments: Any, **named: Any) -> None:
+        names = self.kernel.arg_names
+        values = {**dict(zip(names, arguments, strict=False)), **named}
+        constants = {(place,): values[name] for place, name in enumerate(names) if name.isupper()}
+        options = {name: value for name, value in values.items() if name not in names}
+        source = ASTSource(self.kernel, {name: kind(name, values[name]) for name in names}, constants)
+        self.compiled.append(triton.compile(source, target=HOPPER, options=options))
+
+
+def kind(name: str, value: Any) -> str:
+    """An argument's type as Triton writes it."""
+    if name.isupper():
+        return "constexpr"
+    if isinstance(value, torch.Tensor):
+        return POINTERS[value.dtype]
+    return "fp32" if isinstance(value, float) else "i32"
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """What the calls of a test compiled."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    found: list[Any] = []
+    for module in (kernels, moe):
+        for name in [name for name in vars(module) if name.endswith("_kernel")]:
+            monkeypatch.setattr(module, name, CompileOnly(getattr(module, name), found))
+    monkeypatch.setattr(kernels, "runs", lambda *tensors: True)
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_row_kernels(compiled: list[Any], dtype: torch.dtype) -> None:
+    x = torch.zeros(3, 4096, dtype=dtype)
+    kernels.rms_norm(x, x[0], 1e-5)
+    kernels.rms_norm(x.view(3, 32, 128)[:, :8], x[0, :128], 1e-5)
+    kernels.add_rms_norm(x, x.clone(), x[0], 1e-5)
+    kernels.silu_mul(x)
+    kernels.apply_rope(x.view(3, 32, 128), x[:, :128], x[:, :128])
+    kernels.apply_rope(x.view(3, 32, 128), x[:, :64], x[:, :64])
+    assert [one.metadata.name for one in compiled] == [
+        "rms_norm_kernel",
+        "rms_norm_kernel",
+        "add_rms_norm_kernel",
+        "silu_mul_kernel",
+        "rope_kernel",
+        "rope_kernel",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "tokens"), [(torch.bfloat16, 4), (torch.bfloat16, 200), (torch.float16, 2000), (torch.float32, 50)]
+)
+def test_experts(compiled: list[Any], dtype: torch.dtype, tokens: int) -> None:
+    x, gate_up = torch.zeros(tokens, 256, dtype=dtype), torch.zeros(8, 512, 256, dtype=dtype)
+    experts = torch.arange(2 * tokens).view(tokens, 2) % 8
+    kernels.moe(x, gate_up, torch.zeros(8, 256, 256, dtype=dtype), experts, torch.ones(tokens, 2))
+    assert [one.metadata.name for one in compiled] == ["grouped_kernel", "silu_mul_kernel", "grouped_kernel"]
+    assert max(one.metadata.shared for one in compiled) <= SHARED_MEMORY
+    if tokens >= 200:
+        assert all("wgmma" in one.asm["ptx"] for one in compiled[::2])

@@ -1,0 +1,135 @@
+"""Every kernel against its definition, interpreted; in a process of its own, as Triton decides at import."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+os.environ["TRITON_INTERPRET"] = "0"  # in this process
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from sglang_plug import Facts, Plugins
+
+HEADER = """
+import itertools
+import torch
+from sglang_plug import kernels as definitions
+from sglang_plug_backends.triton import kernels
+from sglang_plug_backends.triton.launch import INTERPRETED
+
+assert INTERPRETED or torch.cuda.is_available()
+device = "cuda" if not INTERPRETED else "cpu"
+generator = torch.Generator().manual_seed(1)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+def draw(*shape, dtype=torch.float32):
+    return torch.randn(*shape, generator=generator).to(device, dtype)
+
+def close(found, expected, dtype, where, slack=1.0):
+    assert found.dtype == expected.dtype and found.shape == expected.shape, (where, found.dtype, found.shape)
+    bound = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}[dtype] * slack
+    error = (found.double() - expected.double()).norm() / expected.double().norm()
+    assert error <= bound, (where, float(error))
+"""
+NORMS = """
+for dtype, size, rows in itertools.product(DTYPES, (1, 7, 64, 160, 2048), (1, 3)):
+    x, residual, weight = draw(rows, size, dtype=dtype), draw(rows, size, dtype=dtype), draw(size, dtype=dtype)
+    close(kernels.rms_norm(x, weight, 1e-5), definitions.rms_norm(x, weight, 1e-5), dtype, (dtype, size, rows))
+    normed, total = definitions.add_rms_norm(x, residual, weight, 1e-5)
+    found, summed = kernels.add_rms_norm(x, residual, weight, 1e-5)
+    close(summed, total, dtype, (dtype, size, rows))
+    close(found, normed, dtype, (dtype, size, rows))
+    assert summed is residual, "the kernel was not used"
+for dtype in DTYPES:
+    heads = draw(4, 6, 3 * 16, dtype=dtype)[:, 2:5, 16:32]
+    weight = draw(16, dtype=torch.float32)
+    close(kernels.rms_norm(heads, weight, 1e-6), definitions.rms_norm(heads, weight, 1e-6), dtype, ("heads", dtype))
+small = torch.full((2, 8), 1e-4, device=device)
+ones = torch.ones(8, device=device)
+close(kernels.rms_norm(small, ones, 1e-3), definitions.rms_norm(small, ones, 1e-3), torch.float32, "eps counts")
+assert kernels.rms_norm(draw(0, 8), draw(8), 1e-5).shape == (0, 8)
+"""
+ACTIVATIONS = """
+for dtype, width, rows in itertools.product(DTYPES, (1, 24, 1024, 1500), (1, 5)):
+    pair = draw(rows, 2 * width, dtype=dtype)
+    close(kernels.silu_mul(pair), definitions.silu_mul(pair), dtype, (dtype, width, rows))
+    view = draw(rows, 2 * width + 6, dtype=dtype)[:, : 2 * width]
+    close(kernels.silu_mul(view), definitions.silu_mul(view), dtype, ("a view", dtype, width, rows))
+assert kernels.silu_mul(draw(0, 8)).shape == (0, 4)
+"""
+ROPE = """
+for dtype, heads, (dim, width) in itertools.product(DTYPES, (1, 5, 40), ((16, 16), (64, 64), (80, 32), (24, 12))):
+    angles = draw(3, width // 2).repeat(1, 2)
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    whole = draw(3, heads + 2, dim, dtype=dtype)
+    for x in (whole, whole[:, 1 : heads + 1]):
+        close(kernels.apply_rope(x, cos, sin), definitions.apply_rope(x, cos, sin), dtype, (dtype, heads, dim, width))
+wide = angles.cos()
+expected = definitions.apply_rope(whole, wide, wide)
+close(kernels.apply_rope(whole, wide, wide), expected, torch.bfloat16, "angles of another dtype")
+"""
+EXPERTS = """
+cases = itertools.product(DTYPES, ((1, 4, 2), (9, 4, 1), (40, 3, 3), (33, 20, 4)), ((16, 8), (70, 36)))
+for dtype, (tokens, count, chosen), (hidden, width) in cases:
+    x = draw(tokens, hidden, dtype=dtype)
+    gate_up = draw(count, 2 * width, hidden, dtype=dtype) / 8
+    down = draw(count, hidden, width, dtype=dtype) / 8
+    experts = torch.rand(tokens, count, generator=generator).topk(chosen).indices.to(device)
+    weights = torch.rand(tokens, chosen, generator=generator).to(device)
+    arguments = (x, gate_up, down, experts, weights)
+    where = (dtype, tokens, count, chosen, hidden)
+    close(kernels.moe(*arguments), definitions.moe(*arguments), dtype, where, slack=1.5)
+everyone = torch.zeros(50, 1, dtype=torch.int64, device=device) + 2
+arguments = (draw(50, 16), draw(5, 16, 16), draw(5, 16, 8), everyone, torch.ones(50, 1, device=device))
+close(kernels.moe(*arguments), definitions.moe(*arguments), torch.float32, "all tokens choose one expert", slack=1.5)
+"""
+SORTED = """
+from sglang_plug_backends.triton.moe import sort_pairs
+experts = torch.tensor([[2, 0], [2, 5], [2, 0]])
+blocks = sort_pairs(experts, 6, 2)
+used = blocks.experts < 6
+assert blocks.order.tolist() == [1, 5, 0, 2, 4, 3]
+assert blocks.experts[used].tolist() == [0, 2, 2, 5]
+assert blocks.starts[used].tolist() == [0, 2, 4, 5]
+assert blocks.ends[used].tolist() == [2, 5, 5, 6]
+"""
+
+
+def run(code: str, interpret: str) -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": interpret, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", HEADER + code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+GRID = {"norms": NORMS, "activations": ACTIVATIONS, "rope": ROPE, "experts": EXPERTS, "sorted": SORTED}
+
+
+@pytest.mark.parametrize("name", [*list(GRID)[:-2], pytest.param("experts", marks=pytest.mark.slow), "sorted"])
+def test_interpreted_kernels(name: str) -> None:
+    run(GRID[name], "1")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["norms", "activations", "rope", "experts"])
+def test_compiled_kernels(name: str) -> None:
+    run(GRID[name], "0")
+
+
+def test_without_gpu_and_interpreter_the_definitions_are_used() -> None:
+    from sglang_plug_backends.triton import kernels
+
+    pair = torch.randn(3, 8)
+    assert kernels.silu_mul(pair).shape == (3, 4)
+    assert kernels.build().name == "triton"
+
+
+def test_chosen_on_cuda() -> None:
+    plugins = Plugins.discover()
+    assert plugins.choose("kernels", Facts(device="cuda")) == "triton"
+    assert plugins.choose("kernels", Facts(device="cpu")) == "cpu"
+    assert plugins.choose("kernels", Facts(device="mps")) == "torch"

@@ -1,0 +1,169 @@
+"""The backend's other kinds, the portable form, and what one output can be asked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from sglang_plug import Constraint, ConstraintError, Facts, Plugins, Vocabulary
+from sglang_plug.grammar import CONSTRAINT_KINDS
+from sglang_plug_backends.xgrammar.grammar import XGrammarBackend
+from sglang_plug_backends.xgrammar.settings import XGrammarSettings
+
+
+def test_it_is_the_backend_chosen_by_default() -> None:
+    component = Plugins.discover().resolve("grammar", "auto", Facts())
+    assert component.spec.name == "xgrammar"
+    assert component.load() is XGrammarBackend
+    assert isinstance(component.settings(), XGrammarSettings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "good", "bad"),
+    [
+        ("ebnf", 'root ::= "a" root "b" | ""', ["", "ab", "aabb"], ["aab", "b", "ba"]),
+        ("ebnf", 'root ::= [^"\\\\]+ # x\n', ["é(("], ["", '"']),
+        ("ebnf", 'root ::= a{2} (a | "b")\na ::= "x"', ["xxx", "xxb"], ["xx"]),
+        ("choice", ["yes", 'no "x"', "é", ""], ["yes", 'no "x"', "é", ""], ["ye", "maybe"]),
+        ("json_object", "", ["{}", '{"a": [1, {"b": null}], "c": "\\u00e9\\n"}'], ["[]", "1", '{"a":1}', "{'a': 1}"]),
+        ("regex", "", [""], ["a"]),
+    ],
+)
+def test_kinds(backend: Any, kind: str, source: Any, good: list[str], bad: list[str]) -> None:
+    compiled = backend(kind, source)
+    assert [text for text in good if not compiled.accepts(text)] == []
+    assert [text for text in bad if compiled.accepts(text)] == []
+
+
+def test_every_kind_is_declared_and_known(backend: Any) -> None:
+    for kind in CONSTRAINT_KINDS:
+        backend.refusal(kind, "")
+
+
+TAG = {"begin": "<f>", "end": "</f>"}
+BOOLEAN = {"type": "json_schema", "json_schema": {"type": "boolean"}}
+SCHEMA = {"properties": {"a": {"type": "integer", "minimum": 3}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        {"structures": [{**TAG, "schema": SCHEMA}], "triggers": ["<f>"]},
+        {"type": "structural_tag", "structures": [{**TAG, "schema": SCHEMA}], "triggers": ["<f"]},
+        {
+            "type": "structural_tag",
+            "format": {
+                "type": "triggered_tags",
+                "triggers": ["<f>"],
+                "tags": [{"type": "tag", **TAG, "content": {"type": "json_schema", "json_schema": SCHEMA}}],
+            },
+        },
+    ],
+)
+def test_structural_tags_constrain_what_stands_in_them(backend: Any, tag: Any) -> None:
+    compiled = backend("structural_tag", tag)
+    for text in ("", "free text", '<f>{"a": 3}</f>', 'x<f>{"a": 3}</f>y<f>{"a": 12}</f>'):
+        assert compiled.accepts(text), text
+    for text in ('<f>{"a": 2}</f>', "<f>{}</f>", "<f>x", '<f>{"a": 3}'):
+        assert not compiled.accepts(text), text
+
+
+def test_formats_of_structural_tags(backend: Any) -> None:
+    parts = [
+        {"type": "const_string", "value": "A"},
+        {"type": "or", "elements": [{"type": "regex", "pattern": "b+"}, BOOLEAN]},
+        {"type": "grammar", "grammar": 'root ::= "(" root ")" | "-"'},
+        {"type": "optional", "content": {"type": "const_string", "value": "!"}},
+        {"type": "star", "content": {"type": "const_string", "value": "*"}},
+        {"type": "plus", "content": {"type": "const_string", "value": "+"}},
+    ]  # fmt: skip
+    compiled = backend("structural_tag", {"type": "structural_tag", "format": {"type": "sequence", "elements": parts}})
+    for text in ("Ab-+", "Abbb((-))!**++", "Atrue-+"):
+        assert compiled.accepts(text), text
+    for text in ("A-+", "Ab(-+", "Abtrue-+", "Ab-", "Atru-+"):
+        assert not compiled.accepts(text), text
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "words"),
+    [
+        ("structural_tag", "-1", "JSON object"),
+        ("structural_tag", "{", "not valid JSON"),
+        ("structural_tag", "{}", "needs type"),
+        ("structural_tag", {"structures": 5, "triggers": []}, "must be lists"),
+        ("structural_tag", {"structures": [5], "triggers": []}, "structures/0"),
+        ("structural_tag", {"type": "structural_tag", "format": {"type": "token", "token": 1}}, "'token' at format"),
+        ("structural_tag", {"type": "structural_tag", "format": {"type": "any_text", "max_tokens": 1}}, "'max_tokens'"),
+        ("structural_tag", {"type": "structural_tag", "format": {"type": "sequence", "elements": []}}, "members"),
+        ("structural_tag", {"structures": [{**TAG, "schema": {"not": {}}}], "triggers": ["<f>"]}, "'not'"),
+        ("structural_tag", {"type": "structural_tag", "format": {"type": "regex"}}, "format/pattern must be text"),
+        ("structural_tag", {"type": "structural_tag", "format": {"type": "regex", "pattern": "(?=a)"}}, "looks around"),
+        (
+            "structural_tag",
+            {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": {}, "style": "qwen_xml"}},
+            "style",
+        ),
+        ("choice", [], "list of texts"),
+        ("choice", [1], "list of texts"),
+        ("choice", "x", "not valid JSON"),
+        ("choice", ["\ud800"], "surrogate"),
+        ("choice", ["x"] * 5000, "at most"),
+        ("ebnf", "root ::= " + "(" * 65 + '"a"' + ")" * 65, "nested"),
+        ("ebnf", 'root ::= Regex("a")', "macro Regex"),
+        ("ebnf", "root ::= Token(3)", "macro Token"),
+        ("ebnf", 'root ::= TagDispatch(("a", b))\nb ::= "x"', "macro TagDispatch"),
+        ("ebnf", 'root ::= "a"{1000000}', "repetition"),
+        ("ebnf", "#" * 200_000, "at most"),
+    ],
+)
+def test_refusals(backend: Any, kind: str, source: Any, words: str) -> None:
+    assert words in backend.refusal(kind, source)
+
+
+@pytest.mark.parametrize("source", ["root ::= x", 'x ::= "a"', 'root ::= "a', "root ::= ", 'root ::= "a" ***', ""])
+def test_what_the_compiler_says_reaches_the_caller(backend: Any, source: str) -> None:
+    with pytest.raises(ConstraintError, match=r"^EBNF") as caught:
+        backend.backend.compile(Constraint("ebnf", source))
+    assert "/" not in str(caught.value).partition("line")[0]
+
+
+def test_a_word_in_quotes_is_no_macro(backend: Any) -> None:
+    assert backend("ebnf", 'root ::= "Regex(\\"a\\")" ([(] "(" [)])').accepts('Regex("a")(()')
+
+
+def test_one_output(backend: Any) -> None:
+    grammar = backend("regex", "ab?").begin()
+    assert not grammar.may_end and not grammar.ended
+    assert not grammar.accept(1 + ord("b")) and not grammar.accept(0) and not grammar.accept(10**6)
+    assert grammar.accept(1 + ord("a"))
+    assert grammar.may_end and not grammar.ended
+    assert grammar.accept(1 + ord("b"))
+    assert grammar.may_end and grammar.ended
+    grammar.rollback(2)
+    assert not grammar.may_end and not grammar.ended
+    assert grammar.accept(1 + ord("a")) and grammar.may_end
+
+
+def test_outputs_of_one_grammar_are_independent(backend: Any) -> None:
+    compiled = backend("regex", "ab")
+    one, other = compiled.begin(), compiled.begin()
+    assert one.accept(1 + ord("a")) and not other.accept(1 + ord("b")) and one.accept(1 + ord("b"))
+
+
+def test_ids_without_text_are_never_allowed() -> None:
+    """Special tokens, and the ids that a model has beyond its tokenizer's."""
+    vocabulary = Vocabulary([b"a", b"", b"b", *[b""] * 90], (1,))
+    backend = XGrammarBackend(vocabulary, XGrammarSettings())
+    for kind, source in (
+        ("regex", "[ab]*"),
+        ("structural_tag", json.dumps({"structures": [TAG], "triggers": ["<f>"]})),
+    ):
+        constraint = Constraint(kind, source)  # type: ignore[arg-type]
+        grammar = backend.load(constraint, backend.compile(constraint))()
+        mask = torch.full((1, vocabulary.words), -1, dtype=torch.int32)
+        grammar.fill(mask, 0)
+        assert mask[0].tolist() == [0b101, 0, 0]
+        assert not grammar.accept(1) and not grammar.accept(50)

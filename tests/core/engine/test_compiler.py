@@ -1,0 +1,85 @@
+"""Choosing the grammar backend, and what it is told of the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sglang_plug import ConfigError, Constraint, EngineConfig, PluginOptions, Plugins, Request, RequestError
+from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions
+from sglang_plug.engine.compiler import read_vocabulary
+from sglang_plug.engine.resolve import Resolved, resolve
+
+
+class Letters:
+    """Token ``i`` is a letter, but for the first two."""
+
+    vocab_size = 6
+    eos_token_ids = (1, 2)
+    special_token_ids = frozenset({0, 1})
+
+    def piece_bytes(self, token: int) -> bytes:
+        return b"<s>" if token < 2 else bytes([96 + token])
+
+
+@pytest.mark.parametrize(("size", "letters"), [(6, 4), (9, 4), (4, 2)])
+def test_the_vocabulary_is_as_wide_as_the_models(size: int, letters: int) -> None:
+    found = read_vocabulary(Letters(), size, (2, 5))  # type: ignore[arg-type]
+    assert list(found.pieces) == [
+        b"",
+        b"",
+        *[bytes([98 + index]) for index in range(letters)],
+        *[b""] * (size - letters - 2),
+    ]
+    assert (found.size, found.words, found.stop_ids) == (size, 1, (2, 5, 1))
+
+
+@pytest.fixture
+def resolved(tiny_model: Callable[..., Any]) -> Callable[..., Resolved]:
+    """``resolved(grammar, *blocked)``."""
+    path = tiny_model("llama-3.2-1b").path
+
+    def make(grammar: str, *blocked: str) -> Resolved:
+        plugins = PluginOptions(block=blocked)
+        config = EngineConfig(
+            model=ModelOptions(path=str(path), device="cpu"), backends=BackendOptions(grammar=grammar), plugins=plugins
+        )
+        return resolve(config, Plugins.discover(plugins))
+
+    return make
+
+
+def test_a_backend_is_chosen_together_with_a_tokenizer(resolved: Any) -> None:
+    for name in ("auto", "xgrammar"):
+        found = resolved(name)
+        assert found.choices["grammar"].component.spec.name == "xgrammar"
+        assert found.choices["tokenizer"].component.spec.name == "huggingface"
+        assert found.no_grammars is None
+
+
+def test_none_and_the_lack_of_one_are_reasons(resolved: Any) -> None:
+    off = resolved("none")
+    assert "grammar" not in off.choices and "--grammar-backend none" in off.no_grammars
+    lacking = resolved("auto", "grammar:xgrammar")
+    assert "grammar" not in lacking.choices
+    assert lacking.no_grammars.startswith("structured outputs are not available: no grammar named 'xgrammar'")
+    with pytest.raises(ConfigError, match="no grammar named 'xgrammer'"):
+        resolved("xgrammer")
+
+
+def test_an_engine_without_a_tokenizer_serves_all_but_constraints(
+    tiny_model: Callable[..., Any], serve: Callable[..., Any]
+) -> None:
+    config = EngineConfig(
+        model=ModelOptions(path=str(tiny_model("llama-3.2-1b").path), device="cpu"),
+        cache=CacheOptions(max_total_tokens=512),
+    )
+    engine = serve(config)
+    for _ in range(2):
+        with pytest.raises(RequestError, match="structured outputs are not available: .*holds no tokenizer") as caught:
+            engine.outputs([Request(id="a", tokens=(5, 6), constraint=Constraint("regex", "a"))])
+        assert caught.value.status == 400
+    (output,) = engine.outputs([Request(id="b", tokens=(5, 6))])
+    assert output.tokens
