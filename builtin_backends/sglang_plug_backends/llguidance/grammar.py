@@ -23,6 +23,8 @@ from .settings import LLGuidanceSettings
 
 HEAD = '%llguidance {"no_forcing": true}\n'
 """Any way of cutting a text into tokens is good, not only the tokenizer's own."""
+MOST_ITEMS = 500_000
+"""Of the parser, for one mask: about 25 ms."""
 PLACE = re.compile(r"^at \d+\(\d+\): ")
 """Where in a grammar that the caller never saw."""
 
@@ -36,7 +38,7 @@ class LLGuidanceBackend(GrammarBackend):
         self._tokens = LLTokenizer(
             TokenizerWrapper(_Tokens(vocabulary)), n_vocab=vocabulary.size + 1, eos_token=vocabulary.size
         )
-        self._limits = LLParserLimits(verbose_errors=False)
+        self._limits = LLParserLimits(step_max_items=MOST_ITEMS, verbose_errors=False)
         self._text = text_mask(vocabulary)
 
     def refuses(self, constraint: Constraint) -> str | None:

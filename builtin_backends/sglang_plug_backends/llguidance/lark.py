@@ -5,6 +5,8 @@ from __future__ import annotations
 from sglang_plug_backends.ebnf import EbnfError, Either, Name, Node, OneOf, Parts, Repeat, Rules, Text, reachable
 from sglang_plug_backends.ebnf_regex import class_regex, rules_to_regex, text_regex
 
+from .lexemes import Lexemes, recursive
+
 MOST_CHARACTERS = 1 << 20
 EMPTY = '""'
 
@@ -12,57 +14,48 @@ EMPTY = '""'
 def rules_to_lark(rules: Rules) -> str:
     """A grammar for what ``root`` says.
 
-    Without recursion it is one expression. Otherwise each character is a token of its own: longer ones would be taken
-    for as long as they match, even where the rest of the rule then cannot. Raises ``EbnfError``.
+    Without recursion it is one expression. Raises ``EbnfError``.
     """
-    if not _is_recursive(rules):
+    within = recursive(rules)
+    if "root" not in within:
         return f"start: /{rules_to_regex(rules)}/\n"
-    order = {name: f"r{index}" if index else "start" for index, name in enumerate(reachable(rules))}
-    lines = [f"{order[name]}: {_write(rules[name], order)}" for name in order]
+    writer = _Writer(rules)
+    lines = [writer.line(name) for name in writer.order if name in within or not writer.is_one(name)]
     if sum(map(len, lines)) > MOST_CHARACTERS:
         raise EbnfError(f"the grammar would have more than {MOST_CHARACTERS} characters")
     return "\n".join(lines) + "\n"
 
 
-def _is_recursive(rules: Rules) -> bool:
-    """Whether a rule that ``root`` leads to leads to itself."""
-    open_, closed = set[str](), set[str]()
+class _Writer:
+    def __init__(self, rules: Rules) -> None:
+        reached = reachable(rules)
+        self._rules, self._lexemes = rules, Lexemes(rules, reached)
+        self.order = {name: f"r{index}" if index else "start" for index, name in enumerate(reached)}
 
-    def visit(node: Node) -> bool:
+    def is_one(self, name: str) -> bool:
+        """Whether the rule is written where it is used."""
+        return self._lexemes.is_one(Name(name))
+
+    def line(self, name: str) -> str:
+        """One rule."""
+        return f"{self.order[name]}: {self._write(self._rules[name])}"
+
+    def _write(self, node: Node) -> str:
+        if node == Text(""):
+            return EMPTY
+        if self._lexemes.is_one(node):
+            return f"/{rules_to_regex({**self._rules, 'root': node})}/"
         match node:
+            case Text():
+                return " ".join(f"/{text_regex(one)}/" for one in node.text)
+            case OneOf():
+                return f"/{class_regex(node)}/"
             case Name():
-                if node.name in open_:
-                    return True
-                if node.name in closed:
-                    return False
-                open_.add(node.name)
-                found = visit(rules[node.name])
-                open_.remove(node.name)
-                closed.add(node.name)
-                return found
+                return self.order[node.name]
             case Parts():
-                return any(map(visit, node.parts))
+                return " ".join(map(self._write, node.parts))
             case Either():
-                return any(map(visit, node.branches))
+                return f"({' | '.join(map(self._write, node.branches))})"
             case Repeat():
-                return visit(node.body)
-        return False
-
-    return visit(Name("root"))
-
-
-def _write(node: Node, order: dict[str, str]) -> str:
-    match node:
-        case Text():
-            return " ".join(f"/{text_regex(one)}/" for one in node.text) or EMPTY
-        case OneOf():
-            return f"/{class_regex(node)}/"
-        case Name():
-            return order[node.name]
-        case Parts():
-            return " ".join(_write(one, order) for one in node.parts)
-        case Either():
-            return f"({' | '.join(_write(one, order) for one in node.branches)})"
-        case Repeat():
-            most = "" if node.most is None else node.most
-            return f"({_write(node.body, order)}){{{node.least},{most}}}"
+                most = "" if node.most is None else node.most
+                return f"({self._write(node.body)}){{{node.least},{most}}}"

@@ -102,13 +102,15 @@ def _check(path: str, schema: Any) -> None:
             raise Refusal(f"{key} at {path} is malformed")
     types = schema.get("type", [])
     for one in types if isinstance(types, list) else [types]:
-        if one not in TYPES:
+        if not isinstance(one, str) or one not in TYPES:
             raise Refusal(f"the type {str(one)[:40]!r} at {path} is unknown; known: {', '.join(sorted(TYPES))}")
     known = schema.get("format", "uuid")
     if known not in KNOWN_FORMATS or (known in OWN_FORMATS and "pattern" in schema):
         raise Refusal(f"the format {known[:40]!r} at {path} cannot be enforced")
     if not all(isinstance(name, str) for name in schema.get("required", ())):
         raise Refusal(f"required at {path} must hold names")
+    if schema.get("minProperties", 0) > max(1, len(set(schema.get("required", ())))):
+        raise Refusal(f"minProperties at {path} cannot be enforced beyond 1 and required: a name may come twice")
     if not str(schema.get("$ref", "#")).startswith("#"):
         raise Refusal(f"$ref at {path} must name a place in the same schema (#/...)")
 

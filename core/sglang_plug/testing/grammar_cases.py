@@ -220,6 +220,12 @@ GRAMMARS: Mapping[str, tuple[str, Callable[[str], bool], list[str], list[str]]] 
         ["a", "a,b,c"],
         ["", ",a", "a,", "ab"],
     ),
+    "words that begin alike": (
+        'root ::= item root | "."\nitem ::= "if" | "iffy" | [a-z] "1"*\n',
+        partial(_matches, r"(if|iffy|[a-z]1*)*\."),
+        [".", "ififfy.", "i1f.", "iffyif11.", "iff."],
+        ["if", "1.", "if..", "I.", ""],
+    ),
     "sums": (
         SUM,
         lambda text: re.fullmatch(r"[0-9+()-]+", text) is not None and _is_sum(text),

@@ -178,6 +178,11 @@ SCHEMAS: Mapping[str, tuple[Any, list[Any], list[Any]]] = {
         [{"a": 1}, {"a": 1, "b": 2}],
         [{}, {"a": 1, "b": 2, "c": 3}],
     ),
+    "two properties at least": (
+        {"type": "object", "additionalProperties": INTEGER, "minProperties": 2},
+        [{"a": 1, "b": 2}],
+        [{}, {"a": 1}, Raw('{"a": 1, "a": 2}'), Raw('{"a":1,"a":2}')],
+    ),
     "dependentRequired": (
         {**_object([], a=INTEGER, b=INTEGER), "dependentRequired": {"a": ["b"]}},
         [{"a": 1, "b": 2}, {}],

@@ -76,6 +76,8 @@ def test_it_keeps_the_contract(make: Callable[..., GrammarBackend]) -> None:
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf"),
         ({"type": "string", "pattern": "(?=a)b"}, "look-around"),
         ({"minLength": "a"}, "minLength at # is malformed"),
+        ({"type": [{}]}, "the type .* at # is unknown"),
+        ({"minProperties": 2, "required": ["a"]}, "minProperties at # cannot be enforced beyond"),
         ({"required": [1]}, "required at # must hold names"),
         ({"items": {"items": {"type": "text"}}}, "the type 'text' at #/items/items is unknown"),
     ],
