@@ -8,7 +8,6 @@ words with blanks and punctuation as real ones have.
 from __future__ import annotations
 
 import json
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -136,7 +135,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Median milliseconds of a decode step."""
+    """Milliseconds of a decode step, the best of many: what else the machine does only adds to it."""
 
     constraint: str
     batch: int
@@ -165,8 +164,8 @@ def measure(bench: Bench, name: str, batch: int, blocks: int, steps: int) -> Cos
     return Cost(
         constraint=name,
         batch=batch,
-        plain=statistics.median(plain) * 1e3,
-        constrained=statistics.median(constrained) * 1e3,
+        plain=min(plain) * 1e3,
+        constrained=min(constrained) * 1e3,
     )
 
 

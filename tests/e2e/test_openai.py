@@ -298,7 +298,7 @@ def test_models(client: openai.OpenAI) -> None:
         ({"messages": []}, "messages", "Messages cannot be empty."),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
         ({"extra_body": {"top_k": -2}}, "top_k", "top_k must be"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "grammar backend"),
+        ({"response_format": {"type": "poem"}}, "response_format", "poem"),
         ({"stop": [""]}, "stop", "must not be empty"),
         ({"logit_bias": {"x": 1}}, "logit_bias", "token ids"),
     ],

@@ -58,7 +58,8 @@ def test_the_openai_client_gets_json_of_the_schema(client: OpenAI) -> None:
 
 def test_the_openai_client_gets_any_object_also_as_a_stream(client: OpenAI) -> None:
     format: Any = {"type": "json_object"}
-    options: Any = {"model": "x", "messages": HELLO, "max_tokens": 200, "response_format": format, "temperature": 0}
+    messages: Any = [{"role": "user", "content": "Give me the capital of France in JSON."}]
+    options: Any = {"model": "x", "messages": messages, "max_tokens": 200, "response_format": format, "temperature": 0}
     answer = client.chat.completions.create(**options)
     assert answer.choices[0].finish_reason == "stop"
     assert isinstance(json.loads(answer.choices[0].message.content or ""), dict)
