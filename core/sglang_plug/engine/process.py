@@ -23,7 +23,7 @@ from sglang_plug.policy import StepStats
 from sglang_plug.request import Output, Request
 
 from .client import EngineClient, EngineError
-from .messages import Close, FromEngine, Launch
+from .messages import Close, FromEngine, Launch, ToEngine
 from .pending import Pending
 
 CLOSE_TIMEOUT = 20.0
@@ -83,7 +83,7 @@ class ProcessClient(EngineClient):
             socket.bind(address)
         # sent from the event loop: the plain socket's send never waits, as its queue has no limit
         plain: zmq.Socket[bytes] = zmq.Socket.shadow(requests)
-        self._pending = Pending(lambda message: plain.send(self._encoder.encode(message), zmq.NOBLOCK))
+        self._pending = Pending(lambda message: self._send(plain, message))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "sglang_plug.engine.worker"],
             stdin=subprocess.PIPE,
@@ -93,6 +93,16 @@ class ProcessClient(EngineClient):
         self._process.stdin.write(msgspec.json.encode(launch) + b"\n")  # kept open: its end tells the child to end
         self._process.stdin.flush()
         self._tasks = [asyncio.create_task(self._listen(outputs)), asyncio.create_task(self._watch())]
+
+    def _send(self, socket: zmq.Socket[bytes], message: ToEngine) -> None:
+        """Raises ``EngineError`` if nobody is there any more, which may show here first."""
+        try:
+            socket.send(self._encoder.encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            gone = EngineError("the engine process is gone")
+            if not self._closing:
+                self._link.fail(gone)
+            raise gone from None
 
     async def _listen(self, outputs: zmq.asyncio.Socket) -> None:
         while True:
@@ -146,7 +156,7 @@ class ProcessClient(EngineClient):
         process = self._process
         if process is not None:
             if process.poll() is None and self._pending is not None and self._pending.failure is None:
-                with contextlib.suppress(zmq.Again):  # it is still starting, and listens to nothing but its pipe
+                with contextlib.suppress(EngineError):  # it is still starting, and listens to nothing but its pipe
                     self._pending.send(Close())
             if process.stdin is not None:
                 with contextlib.suppress(OSError):
