@@ -133,7 +133,7 @@ def meta_info(engine: TextEngine, job: Job, piece: Piece, started: float) -> dic
         "finish_reason": {"type": "stop"},
         "prompt_tokens": len(job.tokens),
         "cached_tokens": piece.cached_tokens,
-        "weight_version": engine.config.weight_version,
+        "weight_version": engine.weight_version,
         "e2e_latency": time.time() - started,
     }
 
