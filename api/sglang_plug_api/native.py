@@ -55,7 +55,7 @@ class Generation:
                     constraint=of_sampling(params),
                     logprobs=_logprobs({name: columns[name][index] for name in LOGPROB_FIELDS}, len(tokens)),
                     priority=body.priority or 0,
-                    salt=body.cache_salt or body.extra_key or "",
+                    salt=body.salt,
                 )
             )
         return cls(engine, body, engine.expand(jobs))

@@ -33,7 +33,7 @@ async def pooled_answer(engine: TextEngine, body: PoolBody, *tasks: Task) -> Res
             tokens=tokens,
             task=task,
             priority=body.priority or 0,
-            salt=body.cache_salt or body.extra_key or "",
+            salt=body.salt,
         )
         for id, tokens in zip(prompt_ids(body), prompts, strict=True)
     ]

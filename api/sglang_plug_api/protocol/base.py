@@ -63,6 +63,19 @@ class RequestBody(BaseModel):
         return self
 
 
+class SharedFields(RequestBody):
+    """What every request may say of its place in the queue and in the prefix cache."""
+
+    priority: Integer | None = None
+    cache_salt: Name | None = None
+    extra_key: Name | None = None
+
+    @property
+    def salt(self) -> str:
+        """What separates this request's prefixes from others'."""
+        return self.cache_salt or self.extra_key or ""
+
+
 def refuse(body: RequestBody, *names: str, remedy: str = "") -> None:
     """Refuse fields that this server cannot honour yet, if they are set to anything. Raises ``ApiError``."""
     for name in names:

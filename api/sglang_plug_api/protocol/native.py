@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from .base import Integer, Name, Number, RequestBody, TokenId
+from .base import Integer, Name, Number, RequestBody, SharedFields, TokenId
 
 MAX_TOP_LOGPROBS = 1024
 MAX_BATCH = 65536
@@ -49,7 +49,7 @@ class SamplingBody(RequestBody):
         return given
 
 
-class PromptsBody(RequestBody):
+class PromptsBody(SharedFields):
     """One prompt or a batch of them, as text or as token ids."""
 
     text: str | list[str] | None = None
@@ -59,9 +59,6 @@ class PromptsBody(RequestBody):
     audio_data: Any = None
     video_data: Any = None
     rid: Name | list[Name] | None = None
-    priority: Integer | None = None
-    cache_salt: Name | None = None
-    extra_key: Name | None = None
 
     @model_validator(mode="after")
     def _one_input(self) -> PromptsBody:

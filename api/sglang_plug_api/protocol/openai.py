@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from .base import Integer, Name, Number, RequestBody, TokenId
+from .base import Integer, Name, Number, RequestBody, SharedFields, TokenId
 from .tools import ToolChoice, Tools
 
 MAX_TOP_LOGPROBS = 20
@@ -27,7 +27,7 @@ class StreamOptions(RequestBody):
     continuous_usage_stats: bool = False
 
 
-class GenerationBody(RequestBody):
+class GenerationBody(SharedFields):
     """Fields of both chat and completions."""
 
     model: Name | None = None
@@ -53,9 +53,6 @@ class GenerationBody(RequestBody):
     seed: Integer | None = None
     rid: Name | None = None
     request_id: Name | None = None
-    priority: Integer | None = None
-    cache_salt: Name | None = None
-    extra_key: Name | None = None
     user: str | None = None
     regex: str | None = None
     ebnf: str | None = None
@@ -88,11 +85,6 @@ class GenerationBody(RequestBody):
     def usage_in_chunks(self) -> bool:
         """Whether every event tells the usage so far."""
         return self.stream_options is not None and self.stream_options.continuous_usage_stats
-
-    @property
-    def salt(self) -> str:
-        """What separates this request's prefixes from others'."""
-        return self.cache_salt or self.extra_key or ""
 
 
 class Message(RequestBody):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
-from .base import Integer, Name, Number, RequestBody, TokenId
+from .base import Integer, Name, Number, RequestBody, SharedFields, TokenId
 from .openai import MAX_MESSAGES, StreamOptions
 
 MAX_METADATA = 16
@@ -103,7 +103,7 @@ Input = Annotated[
 """Told apart by their form, so that an error names what is wrong with the form that was sent."""
 
 
-class ResponsesBody(RequestBody):
+class ResponsesBody(SharedFields):
     """``POST /v1/responses``."""
 
     model: Name | None = None
@@ -135,9 +135,6 @@ class ResponsesBody(RequestBody):
     include: list[str] | None = None
     top_logprobs: Integer | None = None
     user: str | None = None
-    priority: Integer | None = None
-    cache_salt: Name | None = None
-    extra_key: Name | None = None
 
     @field_validator("metadata")
     @classmethod
@@ -175,8 +172,3 @@ class ResponsesBody(RequestBody):
         if self.max_output_tokens is not None:
             given["max_new_tokens"] = self.max_output_tokens
         return given
-
-    @property
-    def salt(self) -> str:
-        """What separates this request's prefixes from others'."""
-        return self.cache_salt or self.extra_key or ""
