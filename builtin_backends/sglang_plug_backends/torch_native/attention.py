@@ -59,7 +59,6 @@ def _decode(layer: Attention, q: Tensor, batch: ForwardBatch, part: DecodePlan) 
     if part.shared is None:
         own = attend(grouped, k, v, layer, mask=part.mask(window, q.dtype))
         return own.out.reshape(batch_size, heads, -1)
-    assert part.shared is not None
     k_shared = pool_k.index_select(0, part.shared).transpose(0, 1)[None]  # [1, kv_heads, P, dim]
     v_shared = pool_v.index_select(0, part.shared).transpose(0, 1)[None]
     if window is not None:
@@ -75,14 +74,9 @@ def _decode_windowed(
     layer: Attention, q: Tensor, shared: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor], part: DecodePlan
 ) -> Tensor:
     """A layer with a window in a step that was planned with a common prefix: put the two together again."""
-    assert layer.window is not None
-    size, before = q.shape[0], shared[0].shape[2]
+    size = q.shape[0]
     k, v = (torch.cat((one.expand(size, -1, -1, -1), two), dim=2) for one, two in zip(shared, own, strict=True))
-    places = torch.arange(k.shape[2], device=q.device)
-    lengths = part.lengths[:, None] + before
-    hidden = (places >= lengths) | (places < lengths - layer.window)
-    mask = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device).masked_fill_(hidden, float("-inf"))
-    out = attend(q, k, v, layer, mask=mask[:, None, None]).out
+    out = attend(q, k, v, layer, mask=part.mask(layer.window, q.dtype, shared[0].shape[2])).out
     return out.reshape(size, q.shape[1] * q.shape[2], -1)
 
 
@@ -90,23 +84,18 @@ def _extend(layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBat
     """Several new tokens of one sequence, ``[count, heads, dim]`` to ``[count, heads, value_dim]``."""
     length = part.count + (0 if part.prefix is None else len(part.prefix))
     window = layer.window if layer.window is not None and layer.window < length else None
-    if layer.causal and layer.softcap is None and _suits_blocks(q, length):
-        if part.prefix is not None:
-            assert batch.kv is not None
-            before = (batch.kv.k[layer.index], batch.kv.v[layer.index])
-            k, v = (
-                torch.cat((pool.index_select(0, part.prefix), new)) for pool, new in zip(before, (k, v), strict=True)
-            )
-        return attend_in_blocks(q, k, v, layer.scale, window)
+    blocks = layer.causal and layer.softcap is None and _suits_blocks(q, length)
     if part.prefix is not None:
         assert batch.kv is not None
         k_before = batch.kv.k[layer.index].index_select(0, part.prefix)
         v_before = batch.kv.v[layer.index].index_select(0, part.prefix)
-        if window is None and layer.causal:
+        if window is None and layer.causal and not blocks:
             own = attend(_heads(q), _heads(k), _heads(v), layer, causal=True, weigh=True)
             earlier = attend(_heads(q), _heads(k_before), _heads(v_before), layer, weigh=True)
             return join(earlier, own)[0].transpose(0, 1).to(q.dtype)
         k, v = torch.cat((k_before, k)), torch.cat((v_before, v))
+    if blocks:
+        return attend_in_blocks(q, k, v, layer.scale, window)
     if not layer.causal:
         found = attend(_heads(q), _heads(k), _heads(v), layer)
     elif window is None:

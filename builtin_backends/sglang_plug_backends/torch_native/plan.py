@@ -37,7 +37,7 @@ class DecodePlan:
     ragged: bool
     first: int | None = None
     """The first of ``table``'s slots if they follow one another, so that nothing need be gathered."""
-    _masks: dict[tuple[int | None, torch.dtype], Tensor | None] = field(default_factory=dict)
+    _masks: dict[tuple[int | None, torch.dtype, int], Tensor | None] = field(default_factory=dict)
 
     def gather(self, pool: Tensor) -> Tensor:
         """Rows of ``pool`` ``[slots, kv_heads, dim]`` for ``table``: ``[B, longest, kv_heads, dim]``."""
@@ -45,22 +45,26 @@ class DecodePlan:
             return pool[None, self.first : self.first + self.longest]
         return pool.index_select(0, self.table).view(-1, self.longest, *pool.shape[1:])
 
-    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
-        """``[B, 1, 1, longest]``: 0 where a token may be seen, minus infinity elsewhere; ``None``: all may."""
-        if window is not None and window >= self.longest:
+    def mask(self, window: int | None, dtype: torch.dtype, before: int = 0) -> Tensor | None:
+        """``[B, 1, 1, before + longest]``: 0 where a token may be seen, minus infinity elsewhere; ``None``: all may.
+
+        ``before`` tokens of the common prefix are put in front of each sequence's rest.
+        """
+        if window is not None and window >= before + self.longest:
             window = None
-        key = window, dtype
+        key = window, dtype, before
         if key not in self._masks:
-            self._masks[key] = self._mask(window, dtype)
+            self._masks[key] = self._mask(*key)
         return self._masks[key]
 
-    def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
+    def _mask(self, window: int | None, dtype: torch.dtype, before: int) -> Tensor | None:
         if not self.ragged and window is None:
             return None
-        places = torch.arange(self.longest, device=self.lengths.device)
-        hidden = places >= self.lengths[:, None]
+        places = torch.arange(before + self.longest, device=self.lengths.device)
+        lengths = self.lengths[:, None] + before
+        hidden = places >= lengths
         if window is not None:
-            hidden |= places < self.lengths[:, None] - window
+            hidden |= places < lengths - window
         mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
         return mask.masked_fill_(hidden, NEVER)[:, None, None]
 
