@@ -130,44 +130,18 @@ MIXES: dict[str, Mix] = {
         small_sums=0.5,
         odd_tools=0.4,
     ),
-    "lists": Mix(
-        questions={
-            "capital": 12.0,
-            "about_country": 4.0,
-            "list_countries": 20.0,
-            "list_things": 14.0,
-            "arithmetic": 22.0,
-            "short_fact": 20.0,
-            "explain": 7.0,
-            "fixed": 8.0,
-            "copying": 6.0,
-            "joke": 4.0,
-            "capital_json": 5.0,
-            "other_json": 4.0,
-            "story": 4.0,
-            "writing": 2.0,
-            "unknown": 2.0,
-        },
-        chats={
-            "single": 62.0,
-            "one_word": 2.0,
-            "follow_up": 4.0,
-            "another_list": 7.0,
-            "name_memory": 10.0,
-            "several": 10.0,
-            "rome": 1.2,
-            "assistant_only": 2.0,
-        },
-        plain=(0.08, 0.26, 0.34, 0.56, 0.72, 0.88, 0.93, 0.95, 0.96),
-        chat_share=0.52,
-        tool_share=0.28,
-        sums=(12, 22),
-        ordered=0.95,
-        small_sums=0.5,
-        odd_tools=0.6,
-        runs=0.8,
-    ),
 }
+SKILLS = MIXES["skills"]
+MIXES["lists"] = replace(
+    SKILLS,
+    questions={**SKILLS.questions, "capital": 12.0, "list_countries": 20.0},
+    chats={**SKILLS.chats, "another_list": 7.0},
+    plain=(0.08, 0.26, 0.34, 0.56, 0.72, 0.88, 0.93, 0.95, 0.96),
+    chat_share=0.52,
+    tool_share=0.28,
+    odd_tools=0.6,
+    runs=0.8,
+)
 MIXES["tools"] = replace(MIXES["lists"], tool_share=0.34, odd_tools=0.12)
 
 
