@@ -7,7 +7,7 @@ and a prefix that sequences share as read once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,9 +21,8 @@ class Machine(Protocol):
     def read_bandwidth(self) -> float:
         """Bytes per second."""
 
-    @property
-    def matmul(self) -> Mapping[str, float]:
-        """dtype name -> FLOP/s."""
+    def product_rate(self, rows: int) -> float:
+        """FLOP/s in bfloat16 where ``rows`` rows are multiplied at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,8 @@ def bytes_read(shape: Shape, rows: Sequence[Row], logits: int) -> float:
 def step_seconds(shape: Shape, machine: Machine, rows: Sequence[Row], logits: int) -> float:
     """The least seconds of a step in bfloat16."""
     reading = bytes_read(shape, rows, logits) / machine.read_bandwidth
-    return max(reading, flops(shape, rows, logits) / machine.matmul["bfloat16"])
+    tokens = sum(row.new for row in rows)
+    return max(reading, flops(shape, rows, logits) / machine.product_rate(tokens))
 
 
 def run_seconds(

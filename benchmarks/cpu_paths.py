@@ -1,4 +1,4 @@
-"""What the CPU kernels and the torch attention gain over what they replace, alternative beside alternative.
+"""What the kernels and attention backends for CPUs gain over plain torch, alternative beside alternative.
 
 Run as ``python -m benchmarks.cpu_paths``. Shapes are those of Qwen2.5-0.5B. The alternatives of a row take turns, and
 each row has the best time of each, so that a noisy machine treats them alike.
@@ -6,17 +6,23 @@ each row has the best time of each, so that a noisy machine treats them alike.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import torch
 from torch.nn import functional as F
 
 from benchmarks.report import parser, ratio, table, write_json
+from sglang_plug import Attention, AttentionBackend, AttentionShape, BuildEnv, ForwardBatch, Kernels
 from sglang_plug import kernels as definitions
-from sglang_plug_backends.cpu import kernels
-from sglang_plug_backends.torch_native.blocks import attend_in_blocks
-from sglang_plug_backends.torch_native.wide import attend_wide
+from sglang_plug.batch import KVPool
+from sglang_plug_backends.avx512 import kernels as compiled
+from sglang_plug_backends.avx512.attention import CompiledAttention
+from sglang_plug_backends.avx512.library import why_not
+from sglang_plug_backends.cpu import kernels as packed
+from sglang_plug_backends.torch_native.attention import TorchAttention
 
 HEADS, KV_HEADS, DIM, HIDDEN, WIDTH = 14, 2, 64, 896, 4864
 ROUNDS = 7
@@ -37,56 +43,93 @@ def race(alternatives: Alternatives, repeats: int) -> dict[str, float]:
 
 
 def rows() -> Iterator[tuple[str, Alternatives, int]]:
-    """Name, the replaced way and ours, and how often each is called in a round."""
+    """Name, the alternatives, and how often each is called in a round."""
+    sets = {"torch": definitions.TORCH, "cpu": packed.build()}
+    backends: dict[str, type[AttentionBackend]] = {"cpu": TorchAttention}
+    if not why_not():
+        sets["avx512"], backends["avx512"] = compiled.build(), CompiledAttention
     for count in (1, 32, 2048):
-        yield f"linear {HIDDEN} to {2 * WIDTH}, {count} rows", linears(count), max(1, 200 // count)
+        yield f"linear {HIDDEN} to {2 * WIDTH}, {count} rows", linears(sets, count), max(1, 200 // count)
+    for count in (1, 32, 2048):
+        yield f"gated {HIDDEN} to {WIDTH}, {count} rows", gated(sets, count), max(1, 200 // count)
     for count in (1, 32, 2048):
         x, weight = bfloat16(count, HIDDEN), bfloat16(HIDDEN)
-        yield (
-            f"RMSNorm, {count} rows",
-            {
-                "replaced": lambda x=x, w=weight: definitions.rms_norm(x, w, 1e-6),
-                "ours": lambda x=x, w=weight: kernels.rms_norm(x, w, 1e-6),
-            },
-            max(3, 1000 // count),
-        )
+        norms = {name: partial(one.rms_norm, x, weight, 1e-6) for name, one in sets.items()}
+        yield f"RMSNorm, {count} rows", norms, max(3, 1000 // count)
     for count, length in ((128, 128), (512, 512), (32, 1056), (2048, 2048)):
-        yield f"attention, {count} new of {length} tokens", prompts(count, length), 2
-    for size, length in ((8, 600), (32, 160), (64, 1100)):
-        yield f"attention, {size} decodes of {length} tokens", decodes(size, length), 5
+        yield f"attention, {count} new of {length} tokens", attention(backends, [count], [length]), 2
+    for size, length in ((1, 600), (8, 600), (32, 160), (64, 1100)):
+        yield f"attention, {size} decodes of {length} tokens", attention(backends, [1] * size, [length] * size), 5
 
 
-def linears(count: int) -> Alternatives:
-    """A large matrix, as it is and in the blocked layout."""
+def linears(sets: Mapping[str, Kernels], count: int) -> Alternatives:
+    """A large matrix."""
     x, weight = bfloat16(count, HIDDEN), bfloat16(2 * WIDTH, HIDDEN)
-    packed = kernels.pack_linear(weight, None)
-    return {"replaced": lambda: F.linear(x, weight), "ours": lambda: packed(x)}
+    return {name: partial(one.pack_linear(weight, None), x) for name, one in sets.items()}
 
 
-def prompts(count: int, length: int) -> Alternatives:
-    """The last ``count`` of ``length`` tokens."""
-    q, k, v = bfloat16(count, HEADS, DIM), bfloat16(length, KV_HEADS, DIM), bfloat16(length, KV_HEADS, DIM)
+def gated(sets: Mapping[str, Kernels], count: int) -> Alternatives:
+    """The same, and the gate."""
+    x, weight = bfloat16(count, HIDDEN), bfloat16(2 * WIDTH, HIDDEN)
+    return {name: partial(_gated(one, weight), x) for name, one in sets.items()}
+
+
+def _gated(kernels: Kernels, weight: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    if kernels.pack_gated is not None:
+        return kernels.pack_gated(weight, None)
+    multiply = kernels.pack_linear(weight, None)
+    return lambda x: kernels.silu_mul(multiply(x))
+
+
+def attention(backends: Mapping[str, type[AttentionBackend]], new: list[int], lengths: list[int]) -> Alternatives:
+    """One layer: "torch" is its own attention over keys and values that lie ready, which no server has."""
+    shape = AttentionShape(heads=HEADS, kv_heads=KV_HEADS, dim=DIM, layers=1)
+    pool = KVPool.of(shape, slots=sum(lengths) + 1, dtype=torch.bfloat16, device=torch.device("cpu"))
+    for part in (*pool.k, *pool.v):
+        part.normal_()
+    batch = _batch(pool, new, lengths)
+    q, k, v = (bfloat16(sum(new), heads, DIM) for heads in (HEADS, KV_HEADS, KV_HEADS))
+    found: dict[str, Callable[[], object]] = {"torch": _ready(q, new, lengths)}
+    for name, backend in backends.items():
+        made = backend(shape, torch.device("cpu"))
+        layer = Attention(BuildEnv(attention=made), 0, scale=DIM**-0.5)
+        mine = dataclasses.replace(batch)
+        made.plan(mine)
+        found[name] = partial(layer, q, k, v, mine)
+    return found
+
+
+def _batch(pool: KVPool, new: list[int], lengths: list[int]) -> ForwardBatch:
+    starts = [1 + sum(lengths[:row]) for row in range(len(lengths))]
+    tables = torch.stack([torch.arange(start, start + max(lengths)) for start in starts])
+    slots = [
+        torch.arange(start + length - n, start + length) for start, length, n in zip(starts, lengths, new, strict=True)
+    ]
+    places = [torch.arange(length - n, length) for length, n in zip(lengths, new, strict=True)]
+    return ForwardBatch(
+        input_ids=torch.zeros(sum(new), dtype=torch.int64),
+        positions=torch.cat(places),
+        slots=torch.cat(slots),
+        tables=tables.clamp_(max=len(pool.k[0]) - 1),
+        query_lens=new,
+        kv_lens=lengths,
+        kv=pool,
+    )
+
+
+def _ready(q: torch.Tensor, new: list[int], lengths: list[int]) -> Callable[[], object]:
+    size, length, count = len(new), lengths[0], new[0]
+    query = q.view(size, count, HEADS, DIM).transpose(1, 2)
+    k, v = (bfloat16(size, KV_HEADS, length, DIM) for _ in range(2))
     mask = torch.arange(length) <= torch.arange(length - count, length)[:, None]
+    whole = count == length
 
-    def flash() -> object:
-        heads = (one.transpose(0, 1)[None] for one in (q, k, v))
-        causal = count == length
+    def run() -> object:
         return F.scaled_dot_product_attention(
-            *heads, attn_mask=None if causal else mask, is_causal=causal, enable_gqa=True
+            query, k, v, attn_mask=None if whole or count == 1 else mask, is_causal=whole, enable_gqa=True
         )
 
-    return {"replaced": flash, "ours": lambda: attend_in_blocks(q, k, v, DIM**-0.5, None)}
-
-
-def decodes(size: int, length: int) -> Alternatives:
-    """One new token of each of ``size`` sequences."""
-    q = bfloat16(size, KV_HEADS, HEADS // KV_HEADS, DIM)
-    k, v = bfloat16(size, length, KV_HEADS, DIM), bfloat16(size, length, KV_HEADS, DIM)
-    mask = torch.zeros(size, 1, 1, length, dtype=torch.bfloat16)
-    return {
-        "replaced": lambda: F.scaled_dot_product_attention(q, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask),
-        "ours": lambda: attend_wide(q, k, v, DIM**-0.5, mask),
-    }
+    return run
 
 
 def bfloat16(*shape: int) -> torch.Tensor:
@@ -99,11 +142,13 @@ def main() -> None:
     """Race all rows and print the times and their ratios."""
     options = parser(__doc__).parse_args()
     found = {name: race(alternatives, repeats) for name, alternatives, repeats in rows()}
+    columns = list(dict.fromkeys(name for times in found.values() for name in times))
     lines = [
-        [name, times["replaced"] * 1e6, times["ours"] * 1e6, ratio(times["replaced"], times["ours"])]
+        [name, *(times[one] * 1e6 for one in columns), *(ratio(times["torch"], times[one]) for one in columns[1:])]
         for name, times in found.items()
     ]
-    print(table(["what", "replaced (µs)", "ours (µs)", "times as fast"], lines))
+    header = ["what", *(f"{one} (µs)" for one in columns), *(f"{one}, times as fast" for one in columns[1:])]
+    print(table(header, lines))
     write_json(options.json, {"seconds": found})
 
 

@@ -1,12 +1,14 @@
-"""What structured outputs cost: a decode step with and without constraints, and compiling, cold and remembered.
+"""What structured outputs cost, and save: decode steps with and without constraints, compiling, forced tokens.
 
 Run as ``python -m benchmarks.grammar``. One engine with random weights takes turns between plain and constrained
 sequences, block by block, so that a noisy machine treats both alike. The vocabulary is made up: bytes, and pieces of
-words with blanks and punctuation as real ones have.
+words with blanks and punctuation as real ones have. Steps that forced tokens save are counted with the demo model,
+which has a tokenizer.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tempfile
 import time
@@ -21,11 +23,13 @@ import torch
 from benchmarks.models import SHAPES, write_model
 from benchmarks.report import parser, ratio, table, write_json
 from sglang_plug import Constraint, EngineConfig, GrammarBackend, Plugins, Request, SamplingParams, Vocabulary
-from sglang_plug.config import CacheOptions, ModelOptions, ScheduleOptions
+from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
 from sglang_plug.engine.build import build_engine
 from sglang_plug.engine.constraints import Constraints
 from sglang_plug.engine.messages import FromEngine, Submit, ToEngine
+from sglang_plug.engine.thread import ThreadClient
 from sglang_plug.engine.watchdog import Heartbeat
+from sglang_plug.tokenizer import Tokenizer, TokenizerSource
 
 PERSON = {
     "type": "object",
@@ -49,6 +53,24 @@ COMPILED: dict[str, Constraint] = {
     "max length 64": Constraint("json_schema", json.dumps({"type": "string", "maxLength": 64})),
     "expression": Constraint("regex", r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z"),
 }
+KEYS = ("first_name", "country_of_birth", "identification_number", "favourite_colour_of_the_month")
+LONG_KEYS = {
+    "type": "object",
+    "properties": {name: {"enum": ["red", "green", "blue"]} for name in KEYS},
+    "required": list(KEYS),
+}
+ORDER = {
+    "type": "object",
+    "properties": {
+        "customer": {"type": "string", "maxLength": 20},
+        "quantity": {"type": "integer", "minimum": 1, "maximum": 99},
+        "delivery": {"anyOf": [{"type": "null"}, {"type": "string", "format": "date"}]},
+        "paid": {"type": "boolean"},
+    },
+    "required": ["customer", "quantity", "delivery", "paid"],
+}
+SETTLE = 0.05
+"""Seconds until the news of the last step have come."""
 SYLLABLES = "ba ko re ti an er in on st th ing ment pro con al is ou qu".split()
 MARKS = (b'"', b'":', b'",', b"}", b"]", b", ", b': "', b'", "', b"\n", b"  ", b"(", b").")
 
@@ -192,6 +214,48 @@ def compiling(backend: GrammarBackend, name: str, repeats: int) -> Compiling:
     )
 
 
+FORCED: dict[str, Constraint] = {
+    "order": Constraint("json_schema", json.dumps(ORDER)),
+    "long keys": Constraint("json_schema", json.dumps(LONG_KEYS)),
+    "one sentence": Constraint("regex", r"Anna lives in (Paris|London), and she likes (tea|coffee)\."),
+}
+QUESTION = "Tell me about Anna."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jump:
+    """One greedy output, batch 1."""
+
+    constraint: str
+    jump: bool
+    tokens: int
+    steps: int
+    seconds: float
+
+
+async def jumps(jump: bool) -> list[Jump]:
+    """Outputs of the demo model under each of ``FORCED``, with forced tokens appended or not."""
+    config = EngineConfig(backends=BackendOptions(disable_jump_forward=not jump), log_level="warning")
+    plugins = Plugins.discover()
+    client = ThreadClient(config, plugins)
+    path = Path((await client.start())["checkpoint_path"])
+    tokenizer: Tokenizer = plugins.get("tokenizer", "huggingface").load()(TokenizerSource(path=path))
+    prompt = tuple(tokenizer.encode(tokenizer.chat([{"role": "user", "content": QUESTION}]), special=False))
+    steps: list[float] = []
+    client.on_step(lambda stats: steps.append(stats.seconds) if stats.seconds else None)
+    found = []
+    for name, constraint in FORCED.items():
+        for warm in (False, True):
+            params = SamplingParams(temperature=0.0, max_new_tokens=200, stop_token_ids=tokenizer.eos_token_ids)
+            request = Request(id=f"{name}{warm}", tokens=prompt, params=params, constraint=constraint)
+            steps.clear()
+            tokens = sum([len(output.tokens) async for output in client.submit(request)])
+            await asyncio.sleep(SETTLE)
+        found.append(Jump(constraint=name, jump=jump, tokens=tokens, steps=len(steps), seconds=sum(steps)))
+    await client.close()
+    return found
+
+
 def main() -> None:
     """Measure and print."""
     options = parser(__doc__)
@@ -219,7 +283,19 @@ def main() -> None:
             [(one.constraint, one.cold, one.load, one.cached, one.bytes) for one in times],
         )
     )
-    write_json(given.json, {"options": vars(given) | {"json": None}, "steps": costs, "compiling": times})
+    saved = [one for jump in (True, False) for one in asyncio.run(jumps(jump))]
+    print()
+    print(
+        table(
+            ("forced tokens", "jump", "tokens", "steps", "steps per token", "ms"),
+            [
+                (one.constraint, str(one.jump), one.tokens, one.steps, ratio(one.steps, one.tokens), one.seconds * 1e3)
+                for one in saved
+            ],
+        )
+    )
+    results = {"steps": costs, "compiling": times, "forced": saved}
+    write_json(given.json, {"options": vars(given) | {"json": None}, **results})
 
 
 if __name__ == "__main__":

@@ -50,8 +50,14 @@ class Limits:
     read_method: str
     matmul: dict[str, float]
     """dtype name -> the best rate in FLOP/s."""
+    packed: dict[int, float]
+    """Rows -> the rate in bfloat16 at which oneDNN multiplies so many by a packed matrix, in FLOP/s."""
     points: tuple[Point, ...]
     """Everything that was measured."""
+
+    def product_rate(self, rows: int) -> float:
+        """The best rate in bfloat16, whatever the number of rows: for ``bounds``."""
+        return self.matmul["bfloat16"]
 
 
 def probe(
@@ -81,13 +87,35 @@ def probe(
         read_bandwidth=best.best,
         read_method=best.name,
         matmul=rates,
+        packed={
+            int(one.name.split(", ")[1].split()[0]): one.best
+            for one in products
+            if one.name.startswith("bfloat16") and one.name.endswith("packed")
+        },
         points=(*reads, *products),
     )
 
 
 def quick_probe() -> Limits:
     """The limits of the CPU in a few seconds, without the points that no bound is derived from."""
-    return probe(rounds=2, gibibytes=0.5, rows=(512, 2048), dtypes=(torch.bfloat16,))
+    return probe(rounds=2, gibibytes=0.5, rows=(32, 512, 2048), dtypes=(torch.bfloat16,))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLimits:
+    """The same machine, if its products were as fast as oneDNN's with as many rows."""
+
+    limits: Limits
+
+    @property
+    def read_bandwidth(self) -> float:
+        """Bytes per second."""
+        return self.limits.read_bandwidth
+
+    def product_rate(self, rows: int) -> float:
+        """Of the next smaller number of rows that was probed, or of the smallest."""
+        probed = sorted(self.limits.packed)
+        return self.limits.packed[max((one for one in probed if one <= rows), default=probed[0])]
 
 
 # -- timing -------------------------------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """Workloads W1 to W4 against a server with random weights, each beside the bound that the machine's limits give.
 
-Run as ``python -m benchmarks.workloads``: probes the machine, starts ``sglang-plug serve`` for each shape, runs the
-workloads over HTTP with streaming, and probes again after each. The bound uses the best that any probe of the shape
-saw. On a shared machine limits move within seconds, so a share above one means that no probe saw the machine as fast
-as the workload did: run again.
+Run as ``python -m benchmarks.workloads``: starts ``sglang-plug serve`` for each shape and runs the workloads over HTTP
+with streaming. On a shared machine limits move within seconds, so the machine is probed before and after every run,
+and each run is held against the mean of its two probes. The share of a workload is the median of its runs'. A share
+above one means that the machine was faster during the run than around it. Beside it stands the share of a bound whose
+products are only as fast as oneDNN's packed ones with as many rows.
 
 * W1: one stream, 128 tokens in. Output tokens per second.
 * W2: 32 at once, 128 tokens in. Output tokens per second.
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import statistics
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,10 +28,10 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.bounds import run_seconds
+from benchmarks.bounds import Machine, run_seconds
 from benchmarks.load import Figures, Load, run
 from benchmarks.models import SHAPES, Shape, write_model
-from benchmarks.probe import Limits, probe, quick_probe
+from benchmarks.probe import Limits, PackedLimits, quick_probe
 from benchmarks.report import parser, ratio, table, write_json
 from benchmarks.server import serving
 
@@ -60,6 +62,14 @@ WORKS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one run showed, and what the machine allowed around it."""
+
+    figures: Figures
+    limits: Limits
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """One workload's outcome."""
@@ -68,9 +78,12 @@ class Measured:
     work: str
     unit: str
     runs: tuple[float, ...]
-    bound: float
+    bounds: tuple[float, ...]
+    """What the machine allowed while each run was made."""
     share: float
-    """Of the bound that the best run reached."""
+    """Of the bound that the runs reached, the median."""
+    packed_share: float
+    """The same of a bound whose products are only as fast as oneDNN's packed ones with as many rows."""
     cached_share: float
     """Of the prompt tokens, those that came from the prefix cache."""
     cached_possible: float
@@ -78,49 +91,67 @@ class Measured:
     figures: tuple[Figures, ...]
 
 
-def combine(probes: Sequence[Limits]) -> Limits:
-    """The best of several probes, limit by limit."""
-    fastest = max(probes, key=lambda one: one.read_bandwidth)
-    names = dict.fromkeys(name for one in probes for name in one.matmul)
-    rates = {name: max(one.matmul.get(name, 0.0) for one in probes) for name in names}
-    return dataclasses.replace(fastest, matmul=rates, points=tuple(point for one in probes for point in one.points))
-
-
-def judge(shape: Shape, name: str, found: list[Figures], limits: Limits) -> Measured:
-    """Compare ``found`` with the bound of ``limits``; failed runs do not count."""
-    work, output = WORKS[name], WORKS[name].output(shape.name)
-    good = [one for one in found if not one.failures]
-    least = run_seconds(
-        shape,
-        limits,
-        requests=work.requests,
-        input_len=work.input_len,
-        output_len=1 if work.first_token else output,
-        shared=work.shared,
+def between(before: Limits, after: Limits) -> Limits:
+    """The mean of two probes, limit by limit."""
+    names = [name for name in before.matmul if name in after.matmul]
+    return dataclasses.replace(
+        before,
+        read_bandwidth=(before.read_bandwidth + after.read_bandwidth) / 2,
+        matmul={name: (before.matmul[name] + after.matmul[name]) / 2 for name in names},
+        packed={rows: (rate + after.packed[rows]) / 2 for rows, rate in before.packed.items()},
+        points=(*before.points, *after.points),
     )
-    runs: tuple[float, ...]
+
+
+def judge(shape: Shape, name: str, found: list[Run]) -> Measured:
+    """Compare each of ``found`` with the bound of its own limits; failed runs do not count."""
+    work, output = WORKS[name], WORKS[name].output(shape.name)
+    good = [one for one in found if not one.figures.failures]
+    least = [_least_seconds(shape, name, one.limits) for one in good]
+    packed = [_least_seconds(shape, name, PackedLimits(one.limits)) for one in good if one.limits.packed]
     if work.first_token:
-        unit, bound, runs = "s to first token", least, tuple(one.first_token.best for one in good)
-        share = ratio(least, min(runs)) if runs else float("nan")
+        unit, bounds = "s to first token", tuple(least)
+        runs = tuple(one.figures.first_token.best for one in good)
+        taken = list(runs)
     else:
-        unit, bound, runs = "tokens/s", work.requests * output / least, tuple(one.output_rate for one in good)
-        share = ratio(max(runs), bound) if runs else float("nan")
+        unit, bounds = "tokens/s", tuple(work.requests * output / seconds for seconds in least)
+        runs = tuple(one.figures.output_rate for one in good)
+        taken = [work.requests * output / rate for rate in runs]
     prompt = work.requests * (work.shared + work.input_len)
+    cached = (ratio(one.figures.cached_tokens, one.figures.prompt_tokens) for one in good)
     return Measured(
         shape=shape.name,
         work=name,
         unit=unit,
         runs=runs,
-        bound=bound,
-        share=share,
-        cached_share=max((ratio(one.cached_tokens, one.prompt_tokens) for one in good), default=float("nan")),
+        bounds=bounds,
+        share=_median_share(least, taken),
+        packed_share=_median_share(packed, taken),
+        cached_share=max(cached, default=float("nan")),
         cached_possible=ratio((work.requests - 1) * work.shared, prompt),
-        figures=tuple(found),
+        figures=tuple(one.figures for one in found),
     )
 
 
-async def run_work(url: str, shape: Shape, name: str, given: argparse.Namespace) -> list[Figures]:
-    """Run a workload ``--repeats`` times, each time with other prompts."""
+def _least_seconds(shape: Shape, name: str, machine: Machine) -> float:
+    work = WORKS[name]
+    return run_seconds(
+        shape,
+        machine,
+        requests=work.requests,
+        input_len=work.input_len,
+        output_len=1 if work.first_token else work.output(shape.name),
+        shared=work.shared,
+    )
+
+
+def _median_share(least: Sequence[float], taken: Sequence[float]) -> float:
+    shares = [ratio(bound, seconds) for bound, seconds in zip(least, taken, strict=False)]
+    return statistics.median(shares) if shares else float("nan")
+
+
+def run_work(url: str, shape: Shape, name: str, given: argparse.Namespace) -> list[Run]:
+    """Run a workload ``--repeats`` times, each time with other prompts, with a probe before and after each."""
     work = WORKS[name]
     load = Load(
         url=url,
@@ -132,10 +163,13 @@ async def run_work(url: str, shape: Shape, name: str, given: argparse.Namespace)
         api=given.api,
         model=given.model,
     )
-    found = []
+    found, before = [], quick_probe()
     for repeat in range(given.repeats):
         seed = given.seed + 1 + repeat * len(WORKS) + sorted(WORKS).index(name)
-        found.append(await run(dataclasses.replace(load, seed=seed)))
+        figures = asyncio.run(run(dataclasses.replace(load, seed=seed)))
+        after = quick_probe()
+        found.append(Run(figures, between(before, after)))
+        before = after
     return found
 
 
@@ -167,22 +201,20 @@ def describe(url: str) -> str:
 
 
 def measure_shape(shape: Shape, given: argparse.Namespace) -> list[Measured]:
-    """Run every workload, with a probe before and after each."""
-    probes = [probe(rounds=given.probe_rounds)]
-    found: dict[str, list[Figures]] = {}
+    """Run every workload."""
+    found: list[Measured] = []
     with tempfile.TemporaryDirectory() as folder, target(shape, given, Path(folder)) as url:
         trial = asyncio.run(warm(url, shape, given))
         if trial.failures:
             raise RuntimeError(f"the warm-up failed: {trial.errors}")
         for name in given.work:
-            found[name] = asyncio.run(run_work(url, shape, name, given))
-            print(f"{shape.name} {name}: {[round(one.output_rate, 1) for one in found[name]]} tokens/s", flush=True)
-            probes.append(quick_probe())
-    reads = " ".join(f"{one.read_bandwidth / 1e9:.1f}" for one in probes)
-    rates = " ".join(f"{one.matmul['bfloat16'] / 1e9:,.0f}" for one in probes)
-    print(f"{shape.name} limits, probe after probe: read {reads} GB/s; bfloat16 matmul {rates} GFLOP/s")
-    limits = combine(probes)
-    return [judge(shape, name, figures, limits) for name, figures in found.items()]
+            runs = run_work(url, shape, name, given)
+            reads = " ".join(f"{one.limits.read_bandwidth / 1e9:.1f}" for one in runs)
+            rates = " ".join(f"{one.limits.matmul['bfloat16'] / 1e9:,.0f}" for one in runs)
+            print(f"{shape.name} {name} limits of each run: {reads} GB/s; {rates} GFLOP/s", flush=True)
+            found.append(judge(shape, name, runs))
+            print(show(found[-1:]), flush=True)
+    return found
 
 
 def show(measured: list[Measured]) -> str:
@@ -190,9 +222,9 @@ def show(measured: list[Measured]) -> str:
     rows = []
     for one in measured:
         best = (min if WORKS[one.work].first_token else max)(one.runs, default=float("nan"))
-        runs = " ".join(f"{run:.4g}" for run in one.runs) or "failed"
-        rows.append((f"{one.shape} {one.work}", one.unit, best, one.bound, one.share, one.cached_share, runs))
-    header = ("workload", "unit", "best", "bound", "share of bound", "cached share", "runs")
+        runs = " ".join(f"{run:.4g}/{bound:.4g}" for run, bound in zip(one.runs, one.bounds, strict=True)) or "failed"
+        rows.append((f"{one.shape} {one.work}", one.unit, best, one.share, one.packed_share, one.cached_share, runs))
+    header = ("workload", "unit", "best", "share of bound", "of packed products", "cached share", "runs/bounds")
     possible = {one.work: one.cached_possible for one in measured if one.cached_possible}
     notes = [f"{work}: a prefix computed once gives a cached share of {share:.4g}" for work, share in possible.items()]
     errors = [f"{one.shape} {one.work} failed: {text}" for one in measured for f in one.figures for text in f.errors]
@@ -204,8 +236,7 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--shape", nargs="+", choices=sorted(SHAPES), default=["0.5B", "1B"])
     options.add_argument("--work", nargs="+", choices=sorted(WORKS), default=sorted(WORKS))
-    options.add_argument("--repeats", type=int, default=3)
-    options.add_argument("--probe-rounds", type=int, default=5)
+    options.add_argument("--repeats", type=int, default=5)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--url", help="measure this server instead of starting one; name one --shape, the one it has")
     options.add_argument("--api", choices=("generate", "completions"), default="generate")

@@ -17,7 +17,8 @@ from sglang_plug import AUTO, PluginOptions, Plugins
 from sglang_plug.discovery import DISTRIBUTION
 from sglang_plug.plugin_flags import ENVIRONMENT_KEYS, plugin_flags, variable_of
 from sglang_plug.plugins import import_target
-from sglang_plug_api.option_table import GROUPS, Option
+from sglang_plug_api.option import Option
+from sglang_plug_api.option_table import GROUPS
 
 PAGE = Path(__file__).with_name("config.md")
 TYPES: Mapping[type, str] = {

@@ -13,6 +13,8 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     CohereConfig,
+    DeepseekV2Config,
+    DeepseekV3Config,
     Gemma2Config,
     Gemma3TextConfig,
     GPT2Config,
@@ -47,6 +49,32 @@ SHARED: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
     "pad_token_id": 0,
+}
+
+
+LATENT: dict[str, Any] = {
+    **SHARED,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "n_routed_experts": 16,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 24,
+    "first_k_dense_replace": 1,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 40.0,
+        "original_max_position_embeddings": 64,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale": 0.707,
+        "mscale_all_dim": 0.707,
+    },
 }
 
 
@@ -123,6 +151,16 @@ def families() -> dict[str, PretrainedConfig]:
             num_experts_per_tok=2,
             rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
         ),
+        "deepseek-v2-lite": DeepseekV2Config(**LATENT, q_lora_rank=None),
+        "deepseek-v2": DeepseekV2Config(
+            **LATENT,
+            q_lora_rank=24,
+            topk_method="group_limited_greedy",
+            n_group=4,
+            topk_group=2,
+            routed_scaling_factor=16.0,
+        ),
+        "deepseek-v3": DeepseekV3Config(**LATENT, q_lora_rank=24, n_group=4, topk_group=2),
         "gemma-2-2b": Gemma2Config(
             **SHARED,
             num_attention_heads=4,

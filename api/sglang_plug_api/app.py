@@ -25,7 +25,7 @@ from sglang_plug.plugins import Component
 from .auth import guard
 from .bodies import Endpoint
 from .errors import ApiError, from_exception
-from .middleware import BodyLimit, Gate, GateState
+from .middleware import BodyLimit, Gate, GateState, RequestIds
 from .text import TextEngine
 
 logger = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
         redirect_slashes=False,
         middleware=[
             *_cors(config.allow_origins),
+            Middleware(RequestIds),
             Middleware(Gate, state=gate),
             Middleware(BodyLimit, limit=config.max_request_bytes, timeout=config.body_timeout, larger=limits),
         ],

@@ -10,6 +10,8 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
 from .errors import ApiError, from_validation
+from .job import new_id
+from .middleware import callers_id
 from .streaming import CLIENT_LEFT
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -30,11 +32,23 @@ async def read_body(request: Request, model: type[Body]) -> Body:
     if not raw.strip():
         raise ApiError("the body is empty; a JSON object is expected")
     try:
-        return model.model_validate_json(raw)
+        return _named(request, model.model_validate_json(raw))
     except ValidationError as error:
         raise from_validation(error) from None
     except (ValueError, RecursionError) as error:
         raise ApiError(f"the body is not valid JSON: {str(error)[:200]}") from None
+
+
+def _named(request: Request, body: Body) -> Body:
+    """``body``, with the name that the caller gave it in a header if it has none inside.
+
+    What hands on requests repeats the header when it tries again, and two in flight must not have one name.
+    """
+    given = callers_id(request.scope)
+    nameless = "rid" in type(body).model_fields and not (getattr(body, "rid", 1) or getattr(body, "request_id", None))
+    if given is None or not nameless:
+        return body
+    return body.model_copy(update={"rid": f"{given.decode('ascii')}-{new_id()[:8]}"})
 
 
 def read_query(request: Request, model: type[Body]) -> Body:
@@ -68,13 +82,16 @@ def refuse_other_pages(request: Request) -> None:
 
 
 def takes(router: APIRouter, path: str, model: type[BaseModel], **options: Any) -> Callable[[Endpoint], Endpoint]:
-    """Register a POST endpoint that reads ``model`` itself, with the model in the OpenAPI document."""
+    """Register a POST endpoint that reads ``model`` itself, with the model in the OpenAPI document.
+
+    ``check`` raises ``ApiError`` if the served model can answer no such request: then a batch of them is refused.
+    """
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     body = {"required": True, "content": {"application/json": {"schema": schema}}}
-    methods = options.pop("methods", ["POST"])
+    methods, check = options.pop("methods", ["POST"]), options.pop("check", None)
 
     def register(endpoint: Endpoint) -> Endpoint:
-        endpoint.__dict__["body_model"] = model
+        endpoint.__dict__.update({"body_model": model, "check": check})
         router.add_api_route(
             path, endpoint, methods=methods, openapi_extra={"requestBody": body}, response_model=None, **options
         )

@@ -25,6 +25,8 @@ class Reading:
     tools: type[OutputParser] | None = None
     reasoning: type[OutputParser] | None = None
     parallel: bool = True
+    lead: str = ""
+    """The end of the prompt that the parser of reasoning has to see."""
     separate: bool = True
     stream_reasoning: bool = True
 
@@ -40,13 +42,22 @@ class Choice:
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
         self._reasoning = reading.reasoning() if reading.reasoning and reading.separate else None
+        if self._reasoning is not None and reading.lead:
+            self._reasoning.feed(reading.lead)
         self._tools = reading.tools() if reading.tools else None
         self._calls = 0
         self._thoughts: list[str] = []
+        self._reasoning_texts: list[str] = []
+
+    @property
+    def reasoning(self) -> str | None:
+        """All reasoning so far; ``None`` if it is not told apart from the answer."""
+        return None if self._reasoning is None else "".join(self._reasoning_texts)
 
     def events(self, piece: Piece) -> list[Event]:
         """What ``piece`` brought."""
         found = self._read(piece.text, ends=piece.ending is not None)
+        self._reasoning_texts += (event.text for event in found if isinstance(event, Reasoning))
         return [event for event in joined(found) if self._is_wanted(event)]
 
     def deltas(self, piece: Piece) -> Iterator[dict[str, Any]]:

@@ -84,6 +84,8 @@ class Usage:
         self._completion = [0] * outputs
         self._cached = [0] * outputs
         self._outputs_per_prompt = outputs // len(prompts)
+        self.reasoning: int | None = None
+        """Output tokens that were reasoning, once they have been counted."""
 
     def add(self, index: int, piece: Piece) -> None:
         """Count what ``piece`` brought."""
@@ -94,12 +96,15 @@ class Usage:
         """``usage`` in OpenAI's shape. A prompt counts once, however many outputs it has."""
         completion = sum(self._completion)
         cached = sum(self._cached[:: self._outputs_per_prompt])
-        return {
+        found: dict[str, Any] = {
             "prompt_tokens": self._prompt,
             "completion_tokens": completion,
             "total_tokens": self._prompt + completion,
             "prompt_tokens_details": {"cached_tokens": cached} if self._report_cached else None,
         }
+        if self.reasoning is not None:
+            found["completion_tokens_details"] = {"reasoning_tokens": self.reasoning}
+        return found
 
 
 class Envelope:

@@ -85,6 +85,9 @@ class ServerConfig:
     """Seconds a client may take to send the headers of a request; then its connection is closed."""
     body_timeout: float = 60.0
     """Seconds a client may take to send a request's body."""
+    send_timeout: float = 60.0
+    """Seconds a client may take nothing of an answer that waits for it; then the request is aborted and the connection
+    closed."""
     skip_server_warmup: bool = False
     expert_distribution_recorder_mode: ExpertRecorderMode | None = None
     """``stat`` counts how often each expert is chosen, ``per_token`` also keeps every token's choices; ``None``: the

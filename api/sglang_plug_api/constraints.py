@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from sglang_plug import Constraint
@@ -11,6 +12,7 @@ from sglang_plug import Constraint
 from .errors import SHOWN, ApiError
 from .protocol.native import SamplingBody
 from .protocol.openai import GenerationBody
+from .protocol.sampling import ConstraintFields
 
 FORMATS = ("text", "json_object", "json_schema", "structural_tag")
 ONLY_ONE = "Only one of json_schema, regex, ebnf, or structural_tag can be set."
@@ -18,13 +20,12 @@ ONLY_ONE = "Only one of json_schema, regex, ebnf, or structural_tag can be set."
 
 def of_generation(body: GenerationBody) -> Constraint | None:
     """The constraint of a chat or a completion: ``response_format``, ``regex`` or ``ebnf``. Raises ``ApiError``."""
-    found = [*_expressions(body), *_response_format(body.response_format)]
-    return _only(found)
+    return of_fields(body, body.response_format)
 
 
-def of_format(given: dict[str, Any] | None) -> Constraint | None:
-    """The constraint of a ``response_format`` alone. Raises ``ApiError``."""
-    return _only(list(_response_format(given)))
+def of_fields(body: ConstraintFields, response_format: dict[str, Any] | None) -> Constraint | None:
+    """The constraint of a body whose ``response_format`` may be called otherwise. Raises ``ApiError``."""
+    return _only([*_expressions(body), *_response_format(response_format)], body)
 
 
 def of_sampling(params: SamplingBody) -> Constraint | None:
@@ -34,19 +35,24 @@ def of_sampling(params: SamplingBody) -> Constraint | None:
         found.append(Constraint("json_schema", _text(params.json_schema)))
     if params.structural_tag is not None:
         found.append(Constraint("structural_tag", _text(params.structural_tag)))
-    return _only(found)
+    return _only(found, params)
 
 
-def _only(found: list[Constraint]) -> Constraint | None:
+def by_backend(constraint: Constraint | None, body: ConstraintFields) -> Constraint | None:
+    """The constraint, for the grammar backend that the body names."""
+    return constraint and replace(constraint, backend=body.grammar_backend or "")
+
+
+def _only(found: list[Constraint], body: ConstraintFields) -> Constraint | None:
     if len(found) > 1:
         raise ApiError(ONLY_ONE, param=found[1].kind)
     for one in found:
         if "\0" in one.source or any("\ud800" <= character <= "\udfff" for character in one.source):
             raise ApiError(f"{one.kind} must not hold NUL or half a surrogate pair", param=one.kind)
-    return found[0] if found else None
+    return by_backend(found[0] if found else None, body)
 
 
-def _expressions(body: GenerationBody | SamplingBody) -> Iterator[Constraint]:
+def _expressions(body: ConstraintFields) -> Iterator[Constraint]:
     if body.regex is not None:
         yield Constraint("regex", body.regex)
     if body.ebnf is not None:

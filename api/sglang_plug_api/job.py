@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from sglang_plug import Constraint, LogprobOptions, SamplingParams, TokenLogprob
+from sglang_plug import Constraint, LogprobOptions, Preamble, SamplingParams, TokenLogprob
 from sglang_plug.specs import Task
 
 from .sampling import Sampling
@@ -35,6 +35,8 @@ class Job:
     """What the caller calls the request that this is one sequence of; empty: ``id``."""
     logprobs: LogprobOptions | None = None
     constraint: Constraint | None = None
+    preamble: Preamble | None = None
+    """What may stand before the part that ``constraint`` is about."""
     priority: int = 0
     salt: str = ""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from itertools import chain
 
 from sglang_plug import LogprobOptions, SamplingParams, TemplateError
 
 from .errors import ApiError
 from .job import Job, Piece
-from .pooling import NOT_POOLING, check_lengths, sigmoid
-from .protocol.embeddings import RerankBody
+from .pooling import NOT_POOLING, Pair, check_count, check_lengths, sigmoid
 from .sampling import Sampling
 from .text import TextEngine
 
@@ -22,34 +23,44 @@ ANSWERS = ("yes", "no")
 ONE_TOKEN = Sampling(params=SamplingParams(max_new_tokens=1, temperature=0.0))
 
 
-async def judge_jobs(engine: TextEngine, body: RerankBody, id: str) -> list[Job]:
-    """A job for each document, whose first token is the answer.
+class CannotJudge(ApiError):
+    """The model cannot be asked: it has no chat template, or no single token for an answer."""
 
-    Raises ``ApiError`` if the model cannot be asked: it has no chat template, or no single token for an answer.
+    def __init__(self) -> None:
+        super().__init__(NOT_POOLING)
+
+
+async def judge_jobs(
+    engine: TextEngine, pairs: Sequence[Pair], param: str, *, id: str, priority: int = 0, instruct: str | None = None
+) -> list[Job]:
+    """A job for each query with its document, whose first token is the answer.
+
+    ``param`` is what the request ``id`` calls its documents. Raises ``CannotJudge``, and ``ApiError`` if there
+    are too many pairs or one is too long.
     """
-    texts = body.texts()
-    most = engine.config.max_sequences_per_request
-    if len(texts) > most:
-        raise ApiError(f"documents has {len(texts)} entries; the most is {most}", param="documents")
+    check_count(engine, len(pairs), param)
     tokenizer = engine.tokenizer
     answers = [tokenizer.encode(answer, special=False) for answer in ANSWERS]
     if any(len(one) != 1 for one in answers):
-        raise ApiError(NOT_POOLING)
+        raise CannotJudge
+
+    for text in chain.from_iterable(pairs):
+        engine.check_text(text)
 
     def work() -> list[list[int]]:
         return [
             tokenizer.encode(
-                tokenizer.chat(_question(body, text), variables={"enable_thinking": False}),
+                tokenizer.chat(_question(pair, instruct or INSTRUCT), variables={"enable_thinking": False}),
                 special=False,
             )
-            for text in texts
+            for pair in pairs
         ]
 
     try:
         prompts = await asyncio.to_thread(work)
     except TemplateError:
-        raise ApiError(NOT_POOLING) from None
-    check_lengths(engine, prompts, "documents")
+        raise CannotJudge from None
+    check_lengths(engine, prompts, param)
     wanted = LogprobOptions(ids=tuple(one[0] for one in answers))
     return [
         Job(
@@ -58,15 +69,15 @@ async def judge_jobs(engine: TextEngine, body: RerankBody, id: str) -> list[Job]
             tokens=tokens,
             sampling=ONE_TOKEN,
             logprobs=wanted,
-            priority=body.priority or 0,
+            priority=priority,
         )
         for index, tokens in enumerate(prompts)
     ]
 
 
-def _question(body: RerankBody, document: str) -> list[dict[str, str]]:
-    instruct = body.instruct or INSTRUCT
-    content = f"<Instruct>: {instruct}\n<Query>: {body.query}\n<Document>: {document}"
+def _question(pair: Pair, instruct: str) -> list[dict[str, str]]:
+    query, document = pair
+    content = f"<Instruct>: {instruct}\n<Query>: {query}\n<Document>: {document}"
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]
 
 

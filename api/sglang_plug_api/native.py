@@ -38,14 +38,15 @@ class Generation:
             columns = {name: body.each(name) for name in EACH}
         except ValueError as error:
             raise ApiError(str(error)) from None
-        inputs = body.inputs()
-        prompts = await asyncio.gather(*(_encode(engine, one) for one in inputs))
-        ids = prompt_ids(body)
-        jobs = []
-        for index, tokens in enumerate(prompts):
-            params: SamplingBody = columns["sampling_params"][index] or SamplingBody.model_validate({})
+        samplings: list[SamplingBody] = [one or SamplingBody.model_validate({}) for one in columns["sampling_params"]]
+        for params in samplings:
             refuse(params, "stop_regex", remedy="use stop")
             refuse(params, "custom_params", remedy="there is no custom logits processor")
+        engine.check_sequences(sum(engine.defaults.outputs(params.sampling()) for params in samplings))
+        ids = prompt_ids(body)
+        prompts = await asyncio.gather(*(_encode(engine, one) for one in body.inputs()))
+        jobs = []
+        for index, (tokens, params) in enumerate(zip(prompts, samplings, strict=True)):
             jobs.append(
                 Job(
                     id=ids[index],

@@ -27,7 +27,8 @@ from sglang_plug.plugin_flags import ENVIRONMENT_PREFIX, KEYS, read_config_file
 from sglang_plug.plugins import PluginError, Plugins
 
 from .config import ServerConfig
-from .option_table import GROUPS, Option, by_key
+from .option import Option
+from .option_table import GROUPS, by_key
 from .option_table import options as all_options
 
 NO_PREFIX_CACHE = "none"

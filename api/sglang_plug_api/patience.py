@@ -1,48 +1,89 @@
-"""HTTP connections that may not stay open without asking for anything."""
+"""HTTP connections that may not stay open without asking for anything, or without taking what they asked for."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import logging
+from typing import Any, ClassVar
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+logger = logging.getLogger(__name__)
 
-def http_protocol(header_timeout: float) -> type[asyncio.Protocol]:
-    """Uvicorn's protocol, which also ends connections whose next head is not complete in time.
+
+def http_protocol(header_timeout: float, send_timeout: float) -> type[asyncio.Protocol]:
+    """Uvicorn's protocol, which also gives up connections whose client does not move on.
 
     Args:
         header_timeout: seconds from the opening of a connection, or from the first byte of a later request, until
             the blank line after its headers.
+        send_timeout: seconds in which the client takes none of the bytes that wait for it. It is looked once in that
+            time, so it may take twice as long until the connection is gone and its request aborted.
     """
 
-    class Patient(H11Protocol):
-        """Without this a client that sends half a head keeps its connection, and the memory of it, for ever."""
+    class WithTimeouts(_Patient):
+        """Uvicorn makes instances itself, so what they are given stands here."""
 
-        _deadline: asyncio.TimerHandle | None = None
+    WithTimeouts.header_timeout, WithTimeouts.send_timeout = header_timeout, send_timeout
+    return WithTimeouts
 
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._watch_head()
 
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self._watch_head()
+class _Patient(H11Protocol):
+    """Without this a client that sends half a head, or never reads, keeps its connection and what it costs."""
 
-        def connection_lost(self, exc: Exception | None) -> None:
+    header_timeout: ClassVar[float]
+    send_timeout: ClassVar[float]
+    _deadline: asyncio.TimerHandle | None = None
+    _stall: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # paused exactly while bytes wait here that the system won't take
+        self._watch_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_watching()
+        self._stop_watching_sends()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_sends()
+
+    def resume_writing(self) -> None:
+        self._stop_watching_sends()
+        super().resume_writing()
+
+    def _watch_head(self) -> None:
+        upgraded = self.transport.get_protocol() is not self
+        if upgraded or (self.cycle is not None and not self.cycle.response_complete):
             self._stop_watching()
-            super().connection_lost(exc)
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(self.header_timeout, self.transport.close)
 
-        def _watch_head(self) -> None:
-            upgraded = self.transport.get_protocol() is not self
-            if upgraded or (self.cycle is not None and not self.cycle.response_complete):
-                self._stop_watching()
-            elif self._deadline is None:
-                self._deadline = self.loop.call_later(header_timeout, self.transport.close)
+    def _stop_watching(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
-        def _stop_watching(self) -> None:
-            if self._deadline is not None:
-                self._deadline.cancel()
-                self._deadline = None
+    def _watch_sends(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._stop_watching_sends()
+        self._stall = self.loop.call_later(self.send_timeout, self._look_at_sends, left)
 
-    return Patient
+    def _look_at_sends(self, before: int) -> None:
+        if self.transport.get_write_buffer_size() < before:  # while bytes wait, nothing is written after them
+            self._watch_sends()
+        else:
+            where = ":".join(map(str, self.client or ()))
+            logger.info("%s took nothing of its answer for %g seconds: closed", where, self.send_timeout)
+            self.transport.abort()  # closing would wait for the client
+
+    def _stop_watching_sends(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None

@@ -14,6 +14,7 @@ raising ``ApiError``. Import this module in the file that ``target`` names, neve
 ``json_response``  an answer
 ``EventStream``    server-sent events that end when the client leaves; ``NamedEvent`` has an ``event:`` line
 ``first_of``       fetches a stream's first event, so that what is refused at once has an error status
+``respond``        either of the two, as the caller wishes, with what refuses at once as an error status
 ``merged``         several streams as one
 ``ApiError``       a refusal; ``from_exception`` makes one of any exception, as the server itself would
 ================== ==========================================================================================
@@ -26,7 +27,7 @@ from .errors import ApiError, from_exception, json_response
 from .job import Ending, Job, Piece, joined, new_id
 from .protocol.base import Integer, Name, Number, RequestBody, TokenId
 from .sampling import Sampling
-from .streaming import EventStream, NamedEvent, first_of, merged, unless_disconnected
+from .streaming import EventStream, NamedEvent, first_of, merged, respond, unless_disconnected
 from .text import TextEngine
 
 ROUTE_API_VERSION = 1
@@ -55,6 +56,7 @@ __all__ = [
     "new_id",
     "read_body",
     "read_query",
+    "respond",
     "takes",
     "unless_disconnected",
 ]

@@ -12,7 +12,8 @@ from sglang_plug.specs import Task
 
 from .choices import complete_all
 from .errors import ApiError
-from .job import PROMPT_ONLY, Job, Piece
+from .job import PROMPT_ONLY, Job, Piece, new_id
+from .protocol.embeddings import InputBody
 from .text import INLINE_CHARACTERS, TextEngine
 
 NOT_POOLING = (
@@ -21,6 +22,7 @@ NOT_POOLING = (
 )
 
 Prompts = Sequence[str] | Sequence[list[int]]
+Pair = tuple[str, str]
 
 
 def pooling_task(engine: TextEngine, *wanted: Task) -> Task:
@@ -39,9 +41,11 @@ async def encode_all(engine: TextEngine, prompts: Prompts, param: str) -> list[l
 
     ``param`` is what the request calls its prompts.
     """
-    _check_count(engine, len(prompts), param)
+    check_count(engine, len(prompts), param)
     texts = [one for one in prompts if isinstance(one, str)]
     encode = engine.tokenizer.encode if texts else None
+    for text in texts:
+        engine.check_text(text)
 
     def work() -> list[list[int]]:
         return [encode(one) if encode is not None and isinstance(one, str) else list(one) for one in prompts]  # type: ignore[arg-type]
@@ -51,15 +55,18 @@ async def encode_all(engine: TextEngine, prompts: Prompts, param: str) -> list[l
     return found
 
 
-async def encode_pairs(engine: TextEngine, first: str, seconds: Sequence[str], param: str) -> list[list[int]]:
-    """Tokens of ``first`` read together with each of ``seconds``. Raises ``ApiError`` as ``encode_all`` does."""
-    _check_count(engine, len(seconds), param)
+async def encode_pairs(engine: TextEngine, pairs: Sequence[Pair], param: str) -> list[list[int]]:
+    """Tokens of texts that are read together. Raises ``ApiError`` as ``encode_all`` does."""
+    check_count(engine, len(pairs), param)
     encode = engine.tokenizer.encode_pair
+    for first, second in pairs:
+        engine.check_text(first)
+        engine.check_text(second)
 
     def work() -> list[list[int]]:
-        return [encode(first, second) for second in seconds]
+        return [encode(first, second) for first, second in pairs]
 
-    found = await _in_thread(work, len(first) * len(seconds) + sum(map(len, seconds)))
+    found = await _in_thread(work, sum(len(first) + len(second) for first, second in pairs))
     check_lengths(engine, found, param)
     return found
 
@@ -69,7 +76,8 @@ async def _in_thread(work: Callable[[], list[list[int]]], characters: int) -> li
     return work() if characters <= INLINE_CHARACTERS else await asyncio.to_thread(work)
 
 
-def _check_count(engine: TextEngine, count: int, param: str) -> None:
+def check_count(engine: TextEngine, count: int, param: str) -> None:
+    """Refuse a request with too many prompts. Raises ``ApiError``."""
     most = engine.config.max_sequences_per_request
     if count > most:
         raise ApiError(f"{param} has {count} entries; the most is {most}", param=param)
@@ -93,6 +101,18 @@ def pooling_jobs(prompts: Sequence[Sequence[int]], task: Task, id: str, priority
         Job(id=f"{id}-{index}", request=id, tokens=tokens, task=task, priority=priority or 0)
         for index, tokens in enumerate(prompts)
     ]
+
+
+async def pool_inputs(
+    engine: TextEngine, body: InputBody, task: Task
+) -> tuple[str, list[list[int]], list[Sequence[float]]]:
+    """The request's id, its texts as tokens, and the vector or scores of each. Raises ``ApiError``."""
+    engine.check_model(body.model)
+    task = pooling_task(engine, task)
+    prompts = await encode_all(engine, body.inputs(), "input")
+    id = body.rid or new_id()
+    pieces = await pool_all(engine, pooling_jobs(prompts, task, id, body.priority))
+    return id, prompts, [piece.values for piece in pieces]
 
 
 async def pool_all(engine: TextEngine, jobs: Sequence[Job]) -> list[Piece]:

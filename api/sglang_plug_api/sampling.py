@@ -83,8 +83,12 @@ class SamplingDefaults:
             stops=_stops(values.get("stop")),
             keep_stop=bool(values.get("no_stop_trim")),
             skip_special=values.get("skip_special_tokens") is not False,
-            n=values.get("n") or 1,
+            n=self.outputs(given),
         )
+
+    def outputs(self, given: Mapping[str, Any]) -> int:
+        """How many outputs ``given``, in native names, asks for."""
+        return given.get("n") or self.values.get("n") or 1
 
     def _check_length(self, prompt: int, wanted: int) -> None:
         if prompt < self.context_length < prompt + wanted:

@@ -126,7 +126,7 @@ class _Server:
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 app,
-                http=http_protocol(config.header_timeout),
+                http=http_protocol(config.header_timeout, config.send_timeout),
                 log_config=None,
                 access_log=config.engine.log_level.lower() in ("info", "debug"),
                 backlog=BACKLOG,

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from .errors import from_exception, json_bytes
+from .errors import from_exception, json_bytes, json_response
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +85,28 @@ class EventStream(Response):
                 logger.exception("a stream failed")
             await send(_chunk(_lines(refusal.body())))
         await send({"type": "http.response.body", "body": self._last, "more_body": False})
+
+
+async def respond(
+    request: Request,
+    streamed: bool | None,
+    events: Callable[[], AsyncGenerator[Any, None]],
+    answer: Callable[[], Coroutine[Any, Any, Any]],
+    headers: dict[str, str] | None = None,
+    *,
+    done: bool = True,
+) -> Response:
+    """``events`` as they come if ``streamed``, otherwise ``answer`` as JSON; either ends when the client leaves.
+
+    What refuses before the first event is raised. ``done`` as in ``EventStream``.
+    """
+    if streamed:
+        return EventStream(await first_of(events()), headers, done=done)
+
+    async def whole() -> Response:
+        return json_response(await answer(), headers=headers)
+
+    return await unless_disconnected(request, whole())
 
 
 async def first_of(events: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:

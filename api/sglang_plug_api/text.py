@@ -34,6 +34,10 @@ logger = logging.getLogger(__name__)
 
 INLINE_CHARACTERS = 2048
 """Longer texts are tokenised in a thread."""
+CHARACTERS_PER_TOKEN = 128
+"""The longest tokens of common vocabularies, which stand for runs of blanks; other tokens have four on average."""
+MIN_TEXT_LIMIT = 1 << 20
+"""So many characters are tokenised whatever the model's context."""
 
 
 class TextEngine:
@@ -95,8 +99,9 @@ class TextEngine:
             raise unknown_model(name, self.model_name)
 
     async def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Tokens of ``text``."""
+        """Tokens of ``text``. Raises ``ApiError`` if it is too long to be tokenised."""
         tokenizer = self.tokenizer
+        self.check_text(text)
         if len(text) <= INLINE_CHARACTERS:
             return tokenizer.encode(text, special=special)
         return await asyncio.to_thread(tokenizer.encode, text, special=special)
@@ -106,22 +111,33 @@ class TextEngine:
         tokenizer = self.tokenizer
 
         def render() -> list[int]:
-            return tokenizer.encode(tokenizer.chat(messages, **options), special=False)
+            text = tokenizer.chat(messages, **options)
+            self.check_text(text)
+            return tokenizer.encode(text, special=False)
 
         try:
             return await asyncio.to_thread(render)
         except TemplateError as error:
             raise ApiError(str(error), param="messages") from None
 
+    def check_text(self, text: str) -> None:
+        """Refuse a text that is longer than any that fits the model, before its tokens take memory and time.
+
+        Raises ``ApiError``.
+        """
+        most = max(MIN_TEXT_LIMIT, CHARACTERS_PER_TOKEN * self.info["context_length"])
+        if len(text) > most:
+            raise ApiError(f"a text has {len(text)} characters; the most that is tokenised is {most}")
+
+    def check_sequences(self, total: int) -> None:
+        """Refuse a request for more sequences than one may have; best before any is tokenised. Raises ``ApiError``."""
+        most = self.config.max_sequences_per_request
+        if total > most:
+            raise ApiError(f"the request asks for {total} sequences (prompts times n); the most is {most}", param="n")
+
     def expand(self, jobs: Sequence[Job]) -> list[Job]:
         """A job for each of the ``n`` outputs of each prompt. Raises ``ApiError`` if they are too many."""
-        total = sum(job.sampling.n for job in jobs)
-        if total > self.config.max_sequences_per_request:
-            raise ApiError(
-                f"the request asks for {total} sequences (prompts times n); "
-                f"the most is {self.config.max_sequences_per_request}",
-                param="n",
-            )
+        self.check_sequences(sum(job.sampling.n for job in jobs))
         return [numbered(job, index) for job in jobs for index in range(job.sampling.n)]
 
     async def stream(self, job: Job) -> AsyncGenerator[Piece, None]:
@@ -138,6 +154,7 @@ class TextEngine:
             task=job.task,
             logprobs=job.logprobs,
             constraint=job.constraint,
+            preamble=job.preamble,
             priority=job.priority,
             salt=job.salt,
             arrived=arrived,

@@ -1,4 +1,4 @@
-"""What a chat request says of tools: checked, and turned into what the template, the grammar and the parser need."""
+"""What a request says of tools: checked, and turned into what the template, the grammar and the parser need."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_plug import Constraint, OutputParser
+from sglang_plug import Constraint, ConstraintError, OutputParser
 
+from .chat_events import Reading
 from .errors import SHOWN, ApiError
 from .parsers import Parsers
 from .protocol.tools import NamedTool, Tool, ToolChoice
@@ -25,8 +26,18 @@ class Tooling:
     """What the output must look like."""
     parallel: bool = True
     """More than one call is wanted."""
-    required: bool = False
-    """The output is nothing but calls."""
+    constrained: bool = False
+    """Outputs are a required call, or keep to a format of the request's own."""
+
+    def reading(self, parsers: Parsers, *, separate: bool = True, stream_reasoning: bool = True) -> Reading:
+        """How the outputs are read, unless the prompt says that constrained ones have reasoning too."""
+        return Reading(
+            tools=self.parser,
+            reasoning=None if self.constrained else parsers.reasoning,
+            parallel=self.parallel,
+            separate=separate,
+            stream_reasoning=stream_reasoning,
+        )
 
 
 def tooling(
@@ -44,13 +55,13 @@ def tooling(
         if required:
             said = choice if named is None else "a named tool"
             raise ApiError(f"Tools cannot be empty if tool choice is set to {said}.", param="tool_choice")
-        return Tooling()
+        return Tooling(constrained=has_format)
     _check_unique(tools)
     chosen = [one for one in tools if named in (None, one.function.name)]
     if not chosen:
         raise ApiError(f"Tool {str(named)[:SHOWN]!r} not found in tools list.", param="tool_choice")
     if choice == "none":
-        return Tooling()
+        return Tooling(constrained=has_format)
     if required and has_format:
         raise ApiError("a required tool call and a format of the output contradict each other", param="tool_choice")
     parser = parsers.for_tools()
@@ -58,7 +69,8 @@ def tooling(
     constraint = None
     if required or (not has_format and any(one.function.strict for one in tools)):
         constraint = _structure(parser, chosen, required=required, parallel=wanted)
-    return Tooling(parser, [one.model_dump(exclude_unset=True) for one in tools], constraint, wanted, required)
+    shown = [one.model_dump(exclude_unset=True) for one in tools]
+    return Tooling(parser, shown, constraint, wanted, constrained=required or has_format)
 
 
 def _check_unique(tools: Sequence[Tool]) -> None:
@@ -72,7 +84,10 @@ def _check_unique(tools: Sequence[Tool]) -> None:
 
 def _structure(parser: type[OutputParser], tools: Sequence[Tool], *, required: bool, parallel: bool) -> Constraint:
     functions = {one.function.name: _schema(one) for one in tools}
-    found = parser.structure(functions, required=required, parallel=parallel)
+    try:
+        found = parser.structure(functions, required=required, parallel=parallel)
+    except ConstraintError as error:
+        raise ApiError(str(error), param="tools") from None
     if found is None:
         what, param = ("a required tool call", "tool_choice") if required else ("strict tools", "tools")
         raise ApiError(f"{what} cannot be enforced in the format that this model writes calls in", param=param)

@@ -20,6 +20,7 @@ from .images import image_bytes, image_size
 
 __all__ = [
     "execute_shell_command",
+    "is_in_ci",
     "launch_server_cmd",
     "load_image",
     "print_highlight",
@@ -105,6 +106,11 @@ def terminate_process(process: subprocess.Popen[bytes]) -> None:
             if _status(pid)[1:] == started:
                 os.kill(pid, signal.SIGKILL)
     process.wait()
+
+
+def is_in_ci() -> bool:
+    """Whether this runs in continuous integration, as services tell with the environment variable ``CI``."""
+    return os.environ.get("CI", "").strip().lower() not in ("", "0", "false", "no")
 
 
 def print_highlight(content: object) -> None:

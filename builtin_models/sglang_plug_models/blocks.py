@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sglang_plug import Attention, BuildEnv, ForwardBatch, Model
-from sglang_plug.layers import Embedding, Head, Linear, Packed, RMSNorm, Rope, gated_activation
+from sglang_plug.layers import Embedding, Gated, Head, Linear, Packed, RMSNorm, Rope
 
 Angles = tuple[Tensor, Tensor]
 """Cosines and sines of this step's positions."""
@@ -89,13 +89,13 @@ class GatedMLP(nn.Module):
     ) -> None:
         super().__init__()
         width = config.intermediate_size if width is None else width
-        self.gate_up_proj = Packed(config.hidden_size, {"gate": width, "up": width}, env, bias=bias)
+        name = activation or config.hidden_act
+        self.gate_up_proj = Gated(config.hidden_size, width, env, activation_name=name, bias=bias)
         self.down_proj = Linear(width, config.hidden_size, env, bias=bias)
-        self._gated = gated_activation(activation or config.hidden_act, env)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[T, hidden]`` to ``[T, hidden]``."""
-        return self.down_proj(self._gated(self.gate_up_proj(x)))
+        return self.down_proj(self.gate_up_proj(x))
 
 
 class DecoderLayer(nn.Module):

@@ -9,15 +9,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .attention import Attention, AttentionBackend, AttentionShape, GraphCapable
+    from .attention import (
+        Attention,
+        AttentionBackend,
+        AttentionShape,
+        CannotCaptureError,
+        GraphCapable,
+        GraphRecorder,
+    )
     from .batch import ForwardBatch, KVPool
     from .cache import EvictionPolicy, Match, NodeStats, PrefixCache
-    from .config import AUTO, ConfigError, EngineConfig, PluginOptions
-    from .grammar import Constraint, ConstraintError, Grammar, GrammarBackend, Vocabulary
+    from .config import AUTO, CheckpointNotFoundError, ConfigError, EngineConfig, PluginOptions
+    from .grammar import Constraint, ConstraintError, Grammar, GrammarBackend, Preamble, Vocabulary
     from .hookspecs import API_VERSION, hookimpl
     from .kernels import Kernels
     from .model import BuildEnv, Model, WeightError
-    from .parsers import CallArguments, CallEnd, CallStart, OutputParser, Reasoning, Text
+    from .parsers import CallArguments, CallEnd, CallStart, OutputParser, Reasoning, ReasoningMarks, Text
     from .plugins import Facts, PluginError, Plugins
     from .policy import (
         Checkpoint,
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
         Waiting,
         WeightLoader,
     )
+    from .quantization import LinearScheme, Matrix, Quantization, QuantizationRequest, StoredTensor
     from .request import Finish, LogprobOptions, Output, Request, RequestError, TokenLogprob
     from .sampling import SamplingParams
     from .specs import (
@@ -42,6 +50,7 @@ if TYPE_CHECKING:
         ModelSpec,
         ObserverSpec,
         PrefixCacheSpec,
+        QuantizationSpec,
         ReasoningParserSpec,
         RouteSpec,
         ScheduleSpec,
@@ -53,15 +62,22 @@ if TYPE_CHECKING:
     from .tokenizer import StreamDecoder, TemplateError, Tokenizer, TokenizerSource
 
 _HOME = {
-    "attention": ("Attention", "AttentionBackend", "AttentionShape", "GraphCapable"),
+    "attention": (
+        "Attention",
+        "AttentionBackend",
+        "AttentionShape",
+        "CannotCaptureError",
+        "GraphCapable",
+        "GraphRecorder",
+    ),
     "batch": ("ForwardBatch", "KVPool"),
     "cache": ("EvictionPolicy", "Match", "NodeStats", "PrefixCache"),
-    "config": ("AUTO", "ConfigError", "EngineConfig", "PluginOptions"),
-    "grammar": ("Constraint", "ConstraintError", "Grammar", "GrammarBackend", "Vocabulary"),
+    "config": ("AUTO", "CheckpointNotFoundError", "ConfigError", "EngineConfig", "PluginOptions"),
+    "grammar": ("Constraint", "ConstraintError", "Grammar", "GrammarBackend", "Preamble", "Vocabulary"),
     "hookspecs": ("API_VERSION", "hookimpl"),
     "kernels": ("Kernels",),
     "model": ("BuildEnv", "Model", "WeightError"),
-    "parsers": ("CallArguments", "CallEnd", "CallStart", "OutputParser", "Reasoning", "Text"),
+    "parsers": ("CallArguments", "CallEnd", "CallStart", "OutputParser", "Reasoning", "ReasoningMarks", "Text"),
     "plugins": ("Facts", "PluginError", "Plugins"),
     "policy": (
         "Checkpoint",
@@ -74,6 +90,7 @@ _HOME = {
         "Waiting",
         "WeightLoader",
     ),
+    "quantization": ("LinearScheme", "Matrix", "Quantization", "QuantizationRequest", "StoredTensor"),
     "request": ("Finish", "LogprobOptions", "Output", "Request", "RequestError", "TokenLogprob"),
     "sampling": ("SamplingParams",),
     "specs": (
@@ -86,6 +103,7 @@ _HOME = {
         "ModelSpec",
         "ObserverSpec",
         "PrefixCacheSpec",
+        "QuantizationSpec",
         "ReasoningParserSpec",
         "RouteSpec",
         "ScheduleSpec",
@@ -110,7 +128,9 @@ __all__ = [
     "CallArguments",
     "CallEnd",
     "CallStart",
+    "CannotCaptureError",
     "Checkpoint",
+    "CheckpointNotFoundError",
     "CheckpointRequest",
     "CheckpointSpec",
     "CommandSpec",
@@ -127,11 +147,14 @@ __all__ = [
     "GrammarBackend",
     "GrammarSpec",
     "GraphCapable",
+    "GraphRecorder",
     "KVPool",
     "KernelSpec",
     "Kernels",
+    "LinearScheme",
     "LogprobOptions",
     "Match",
+    "Matrix",
     "Model",
     "ModelSpec",
     "NodeStats",
@@ -143,9 +166,14 @@ __all__ = [
     "PluginOptions",
     "Plugins",
     "Pooling",
+    "Preamble",
     "PrefixCache",
     "PrefixCacheSpec",
+    "Quantization",
+    "QuantizationRequest",
+    "QuantizationSpec",
     "Reasoning",
+    "ReasoningMarks",
     "ReasoningParserSpec",
     "Request",
     "RequestError",
@@ -156,6 +184,7 @@ __all__ = [
     "ScheduleSpec",
     "Spec",
     "StepStats",
+    "StoredTensor",
     "StreamDecoder",
     "TemplateError",
     "Text",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,15 @@ class AttentionShape:
     layers: int
     value_dim: int | None = None
     """``None``: the same as ``dim``."""
+    values_in_keys: bool = False
+    """A token's value is the first ``value_dim`` numbers of its key, so the KV pool holds them once (multi-head latent
+    attention; DeepSeek-AI, 2024)."""
+
+    @property
+    def pooled(self) -> int:
+        """Numbers that one layer keeps of one token."""
+        values = 0 if self.values_in_keys else self.value_dim or self.dim
+        return self.kv_heads * (self.dim + values)
 
 
 class AttentionBackend(ABC):
@@ -46,12 +56,13 @@ class AttentionBackend(ABC):
 
         ``q`` is ``[T, heads, dim]``, ``k`` ``[T, kv_heads, dim]``, ``v`` ``[T, kv_heads, value_dim]``; the result
         ``[T, heads, value_dim]``. New token ``i`` of a sequence sees the context up to itself if
-        ``layer.causal``, at most the last ``layer.window`` tokens if that is set.
+        ``layer.causal``, at most the last ``layer.window`` tokens if that is set. With ``shape.values_in_keys``,
+        ``v`` is ``k[..., :value_dim]``, and ``batch.kv.v`` are views of ``batch.kv.k``.
         """
 
 
 class GraphCapable(ABC):
-    """Optional second base of a backend whose decode steps can be captured in a CUDA graph."""
+    """Optional second base of a backend whose decode steps can be captured, as CUDA graphs or by its own recorder."""
 
     @abstractmethod
     def static_plan(self, batch: ForwardBatch) -> None:
@@ -60,6 +71,41 @@ class GraphCapable(ABC):
     @abstractmethod
     def refresh(self, batch: ForwardBatch) -> None:
         """Before each replay: bring the static plan up to date in place."""
+
+    def recorder(self) -> GraphRecorder | None:
+        """What captures the steps; ``None``: CUDA graphs, which only CUDA has."""
+        return None
+
+
+class CannotCaptureError(RuntimeError):
+    """Work does what a recorder cannot do again; the message says what."""
+
+
+class GraphRecorder(ABC):
+    """Captures a decode step's work, so that it can be done again in one go on the same tensors."""
+
+    name: str = "decode graph"
+    """What the log calls one."""
+    warm_ups: int = 1
+    """Runs before a capture: libraries make their handles and choose their kernels, backends meet every layer."""
+    exact: bool = True
+    """Replays are the same as runs to the last bit, and a capture may miss what is computed in Python: each is compared
+    once with a run on other inputs, and given up where they differ."""
+
+    @abstractmethod
+    def sizes(self, most: int) -> list[int]:
+        """Batch sizes to capture, ascending, none beyond ``most``; a step runs in the next larger one, padded."""
+
+    @abstractmethod
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Do ``work`` while recording it; the result does it again.
+
+        Raises ``CannotCaptureError`` if that is not possible.
+        """
+
+    @abstractmethod
+    def free_bytes(self) -> int:
+        """Memory left on the device."""
 
 
 class Attention(nn.Module):

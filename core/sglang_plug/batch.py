@@ -5,18 +5,23 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
+import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from .attention import AttentionShape
 
 
 class KVPool:
     """Keys and values of every layer, one row per KV slot.
 
     ``k[layer]`` is ``[slots, kv_heads, dim]`` and ``v[layer]`` is ``[slots, kv_heads, value_dim]``. Slot 0 is a
-    spare that no sequence owns: padding may read and write it.
+    spare that no sequence owns: padding may read and write it. With ``values_in_keys``, ``v[layer]`` is a view of
+    the first ``value_dim`` numbers of ``k[layer]``.
     """
 
     def __init__(
@@ -29,21 +34,45 @@ class KVPool:
         value_dim: int,
         dtype: torch.dtype,
         device: torch.device,
+        values_in_keys: bool = False,
     ) -> None:
+        self.values_in_keys = values_in_keys
         self.k = [_zeros((slots, kv_heads, dim), dtype, device) for _ in range(layers)]
-        self.v = [_zeros((slots, kv_heads, value_dim), dtype, device) for _ in range(layers)]
+        if values_in_keys:
+            self.v = [keys[..., :value_dim] for keys in self.k]
+        else:
+            self.v = [_zeros((slots, kv_heads, value_dim), dtype, device) for _ in range(layers)]
+
+    @classmethod
+    def of(cls, shape: AttentionShape, *, slots: int, dtype: torch.dtype, device: torch.device) -> Self:
+        """A pool of ``slots`` rows for a model's geometry."""
+        return cls(
+            layers=shape.layers,
+            slots=slots,
+            kv_heads=shape.kv_heads,
+            dim=shape.dim,
+            value_dim=shape.value_dim or shape.dim,
+            dtype=dtype,
+            device=device,
+            values_in_keys=shape.values_in_keys,
+        )
 
     def store(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
         """Write ``k`` ``[T, kv_heads, dim]`` and ``v`` ``[T, kv_heads, value_dim]`` to ``slots`` ``[T]``."""
         self.k[layer].index_copy_(0, slots, k)
-        self.v[layer].index_copy_(0, slots, v)
+        if not self.values_in_keys:
+            self.v[layer].index_copy_(0, slots, v)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """On the host, memory that the system zeroes and hands out page by page when it is first written to."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    memory = mmap.mmap(-1, max(1, math.prod(shape)) * dtype.itemsize)
+    size = max(1, math.prod(shape)) * dtype.itemsize
+    if sys.platform == "win32":
+        memory = mmap.mmap(-1, size)
+    else:  # shared memory, the default, does not get huge pages
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)

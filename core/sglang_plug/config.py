@@ -13,10 +13,16 @@ from typing import Any
 AUTO = "auto"
 NO_GRAMMARS = "none"
 """The grammar backend that refuses every constraint."""
+NO_QUANTIZATION = "none"
+"""Every matrix in the model's dtype."""
 
 
 class ConfigError(ValueError):
     """The configuration cannot be served; the message says what was wrong and what to do."""
+
+
+class CheckpointNotFoundError(ConfigError):
+    """Neither here nor elsewhere is there a model of the name that was given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +108,14 @@ class BackendOptions:
 
     attention: str = AUTO
     kernels: str = AUTO
+    quantization: str = AUTO
+    """``none``: weights stay in ``dtype``; ``auto``: that, unless the checkpoint is quantized."""
     grammar: str = AUTO
     """``none`` refuses structured outputs."""
     grammar_timeout: float = 10.0
     """Seconds that compiling one grammar may take."""
+    disable_jump_forward: bool = False
+    """The model computes tokens one by one even where a constraint leaves it no choice."""
     disable_cuda_graph: bool = False
     """Decode steps are launched kernel by kernel."""
     cuda_graph_max_bs: int = 256

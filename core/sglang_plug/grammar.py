@@ -7,8 +7,8 @@ when a constraint takes too long, and in the engine, which loads what was compil
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
@@ -27,6 +27,19 @@ class Constraint:
     kind: ConstraintKind
     source: str = ""
     """JSON text of the schema, tag or list of choices; the expression; the grammar; empty for ``json_object``."""
+    backend: str = ""
+    """Name of the grammar backend that must enforce it; empty: the first one that fully does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preamble:
+    """What may stand in an output before the part that a constraint is about, in tokens: reasoning, above all."""
+
+    ends: tuple[tuple[int, ...], ...]
+    """Runs of tokens; the first to come ends it."""
+    opening: tuple[int, ...] = ()
+    """What an output with a preamble begins with; one without is constrained from its first token on. Empty: every
+    output begins inside the preamble."""
 
 
 class ConstraintError(ValueError):
@@ -45,9 +58,13 @@ class Vocabulary:
     """What the tokens of a model stand for."""
 
     pieces: Sequence[bytes]
-    """Bytes of each token; empty for special tokens and for ids that no text has. Those are never allowed."""
+    """Bytes of each token; empty for special tokens and for ids that no text has. No text allows those."""
     stop_ids: tuple[int, ...] = ()
     """Tokens that end an output."""
+    special: Mapping[str, int] = field(default_factory=dict)
+    """Special tokens by name, for constraints that name one."""
+    encode: Callable[[str], Sequence[int]] | None = None
+    """Cuts a text into tokens as the model's tokenizer does; ``None`` where nobody needs it."""
 
     @property
     def size(self) -> int:
@@ -88,6 +105,14 @@ class Grammar(ABC):
     @abstractmethod
     def ended(self) -> bool:
         """True if the output satisfies the constraint and no token may follow."""
+
+    def forced(self) -> bytes:
+        """What every output goes on with from here, whatever way of cutting it into tokens: never more, maybe less.
+
+        May end within a character. Nothing may end before or within it. The engine appends its tokens without asking
+        the model. By default empty: the model writes everything.
+        """
+        return b""
 
 
 class GrammarBackend(ABC):

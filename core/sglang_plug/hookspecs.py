@@ -25,6 +25,7 @@ from .specs import (
     ModelSpec,
     ObserverSpec,
     PrefixCacheSpec,
+    QuantizationSpec,
     ReasoningParserSpec,
     RouteSpec,
     ScheduleSpec,
@@ -67,6 +68,15 @@ def register_kernels() -> Iterable[KernelSpec]:  # type: ignore[empty-body]
 
 
 @hookspec
+def register_quantizations() -> Iterable[QuantizationSpec]:  # type: ignore[empty-body]
+    """Formats of weights in fewer bits, selectable with ``--quantization``.
+
+    Left at ``auto``, ``choose_component`` is asked with ``facts.model``, whose ``quantization_config`` says what the
+    checkpoint holds. Nobody needs to answer for a checkpoint that is not quantized.
+    """
+
+
+@hookspec
 def register_cache_policies() -> Iterable[PrefixCacheSpec | EvictionSpec]:  # type: ignore[empty-body]
     """Prefix caches (``--prefix-cache``) and eviction policies (``--eviction-policy``)."""
 
@@ -88,9 +98,10 @@ def register_tokenizers() -> Iterable[TokenizerSpec]:  # type: ignore[empty-body
 
 @hookspec
 def register_grammar_backends() -> Iterable[GrammarSpec]:  # type: ignore[empty-body]
-    """Backends of structured outputs selectable with ``--grammar-backend``.
+    """Backends of structured outputs selectable with ``--grammar-backend``, and by each request.
 
-    The chosen one is built in the engine, which fills masks, and in a process of its own, which compiles.
+    One that is needed is built in the engine, which fills masks, and in a process of its own, which compiles. Where
+    none is named, each constraint goes to the first that fully enforces it, the chosen one first.
     """
 
 

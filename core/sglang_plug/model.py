@@ -14,7 +14,11 @@ from .batch import ForwardBatch
 from .config import ConfigError
 from .kernels import TORCH, Kernels
 from .policy import Pooling
+from .quantization import Quantization
 from .specs import Task
+
+WIDE = frozenset({torch.bfloat16, torch.float16, torch.float32, torch.float64})
+"""Dtypes that are converted into each other when weights are loaded."""
 
 
 class WeightError(ConfigError):
@@ -27,6 +31,8 @@ class BuildEnv:
 
     attention: AttentionBackend
     kernels: Kernels = field(default=TORCH)
+    quantization: Quantization | None = None
+    """Who may keep matrices in fewer bits; ``Model.quantize`` asks."""
     context_length: int | None = None
     """Tokens of the longest sequence that will be served; ``None``: as many as the checkpoint allows."""
     pooling: Pooling = field(default=Pooling())
@@ -97,6 +103,25 @@ class Model(nn.Module):
         plain data. A name the engine has already is an error."""
         return {}
 
+    def quantize(self) -> None:
+        """Before loading: ask the quantization, if there is one, about every matrix.
+
+        Raises ``ConfigError`` if it can do nothing for this model, or not what the checkpoint asks for.
+        """
+        quantization = self.env.quantization
+        if quantization is None:
+            return
+        found = [
+            quantize(name, self._checkpoint_names(name, module), quantization)
+            for name, module in self.named_modules()
+            if (quantize := getattr(module, "quantize_weights", None)) is not None
+        ]
+        if not any(found):
+            raise ConfigError(
+                f"quantization {quantization.name!r} takes none of the {len(found)} matrices of {type(self).__name__} "
+                "that could be quantized; start without --quantization"
+            )
+
     @torch.no_grad()
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Fill every parameter from checkpoint tensors, one at a time.
@@ -131,6 +156,13 @@ class Model(nn.Module):
             if pack is not None:
                 pack()
 
+    def _checkpoint_names(self, name: str, module: nn.Module) -> tuple[str, ...]:
+        """What checkpoints call a module, or each of its shards, as far as ``packed`` tells."""
+        path, dot, last = name.rpartition(".")
+        shards = getattr(module, "shards", ())
+        names = {shard: alias for alias, (ours, shard) in self.packed.items() if ours == last and shard in shards}
+        return tuple(f"{path}{dot}{alias}" for alias in names.values()) or (name,)
+
     def _place(self, name: str) -> tuple[str, str | None]:
         """Our name of a checkpoint's tensor, and the shard it is."""
         parts, path, shard = name.split("."), list[str](), None
@@ -149,6 +181,8 @@ class Model(nn.Module):
     def _copy(self, name: str, target: str, shard: str | None, parameter: Tensor, tensor: Tensor) -> None:
         load = getattr(self.get_submodule(target.rpartition(".")[0]), "load_shard", None)
         try:
+            if tensor.dtype != parameter.dtype and not {tensor.dtype, parameter.dtype} <= WIDE:
+                raise ValueError(f"expected dtype {parameter.dtype}, found {tensor.dtype}")
             if load is not None:
                 load(parameter, tensor, shard)
             elif parameter.shape != tensor.shape:

@@ -52,6 +52,17 @@ class CallEnd:
 Event = Text | Reasoning | CallStart | CallArguments | CallEnd
 
 
+@dataclass(frozen=True, slots=True)
+class ReasoningMarks:
+    """How outputs tell reasoning from what comes after it: what a constraint is about begins behind one of ``ends``."""
+
+    ends: tuple[str, ...]
+    opening: str = ""
+    """What begins reasoning; without it, an output has none. Empty: every output begins inside it."""
+    opened: str = ""
+    """What began it, if that is the end of the prompt already."""
+
+
 class OutputParser(ABC):
     """Reads one output as it comes; made without arguments for each.
 
@@ -86,7 +97,16 @@ class OutputParser(ABC):
             required: the output is a call, or several, and nothing else; otherwise text may stand around calls.
             parallel: several calls are allowed.
 
-        Returns ``None`` if the format cannot be enforced.
+        Returns ``None`` if the format cannot be enforced. Raises ``ConstraintError`` if it is a function that cannot.
+        """
+        return None
+
+    @classmethod
+    def marks(cls, prompt: str, *, calls: bool) -> ReasoningMarks | None:
+        """Where reasoning stands in outputs after a prompt that ends with ``prompt``: constraints leave it alone.
+
+        ``calls``: what comes after it are required calls, which ``structure`` of the same format describes. ``None``:
+        there is no reasoning after such a prompt, or the format cannot tell; constraints hold from the first token on.
         """
         return None
 

@@ -80,7 +80,7 @@ class Checkpoint:
 
 
 class CheckpointReader(Protocol):
-    """Finds and opens a checkpoint. Raises ``ConfigError`` if it is missing or unreadable."""
+    """Finds and opens a checkpoint. Raises ``CheckpointNotFoundError``, or ``ConfigError`` if it is unreadable."""
 
     def __call__(self, request: CheckpointRequest) -> Checkpoint:
         """Open ``request.source``."""
@@ -113,6 +113,10 @@ class StepStats:
     free_slots: int
     capacity: int
     retracted: int
+    forced_tokens: int = 0
+    """Output tokens that constraints left no choice about: as many steps less."""
+    queue_seconds: tuple[float, ...] = ()
+    """From arrival to this step, of each request whose computation it began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

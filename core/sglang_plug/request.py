@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .grammar import Constraint
+from .grammar import Constraint, Preamble
 from .sampling import SamplingParams
 from .specs import Task
 
@@ -47,6 +47,8 @@ class Request:
     logprobs: LogprobOptions | None = None
     constraint: Constraint | None = None
     """What the output must look like."""
+    preamble: Preamble | None = None
+    """What may stand before that part of it."""
     task: Task = "generate"
     priority: int = 0
     """Higher is served first under the ``priority`` policy and retracted last."""

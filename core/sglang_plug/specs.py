@@ -70,6 +70,16 @@ class KernelSpec(Spec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizationSpec(Spec):
+    """A way to keep matrices in fewer bits. Target: a function ``(QuantizationRequest, settings) -> Quantization``,
+    which raises ``ConfigError`` for a checkpoint, dtype or device that it does not support."""
+
+    kind: ClassVar[str] = "quantization"
+
+    devices: frozenset[str] = ANY_DEVICE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixCacheSpec(Spec):
     """A prefix cache. Target: a ``PrefixCache`` subclass."""
 

@@ -1,6 +1,6 @@
-"""Types of the tokenizer plugin. Core never turns text into tokens; the API process does, with these.
+"""Types of the tokenizer plugin, with which the API process turns text into tokens and back.
 
-The engine only asks a tokenizer what each token stands for, and only for structured outputs.
+The engine asks a tokenizer for structured outputs alone: what each token stands for, and the tokens of forced text.
 """
 
 from __future__ import annotations

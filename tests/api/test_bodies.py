@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,11 @@ from sglang_plug_api.errors import ApiError
 class Body(BaseModel):
     count: int
     nested: Any = None
+
+
+class Named(BaseModel):
+    rid: str | list[str] | None = None
+    request_id: str | None = None
 
 
 def request_of(raw: bytes, leaves: bool = False, **headers: str) -> Request:
@@ -113,3 +119,18 @@ def test_pages_of_other_origins(headers: dict[str, str], refused: bool) -> None:
     with pytest.raises(ApiError) as error:
         refuse_other_pages(request)
     assert error.value.status == 403
+
+
+async def test_a_header_names_what_has_no_name_and_never_twice_the_same() -> None:
+    found = [(await read_body(request_of(b"{}", x_request_id="mine"), Named)).rid for _ in range(2)]
+    assert [re.fullmatch("mine-[0-9a-f]{8}", str(rid)) is not None for rid in found] == [True, True]
+    assert found[0] != found[1]
+    assert (await read_body(request_of(b"{}"), Named)).rid is None
+    assert await read_body(request_of(b'{"count": 3}', x_request_id="mine"), Body) == Body(count=3)
+
+
+@pytest.mark.parametrize(
+    "given", [Named(rid="inside"), Named(request_id="inside"), Named(rid=["a", "b"])], ids=["rid", "request_id", "list"]
+)
+async def test_a_name_in_the_body_wins(given: Named) -> None:
+    assert await read_body(request_of(given.model_dump_json().encode(), x_request_id="mine"), Named) == given

@@ -48,6 +48,8 @@ def body(**fields: Any) -> ChatBody:
         ({"response_format": {"type": "text"}, "regex": "a+"}, Constraint("regex", "a+")),
         ({"regex": ""}, Constraint("regex", "")),
         ({"ebnf": "root ::= x"}, Constraint("ebnf", "root ::= x")),
+        ({"regex": "a", "grammar_backend": "outlines"}, Constraint("regex", "a", "outlines")),
+        ({"grammar_backend": "outlines"}, None),
     ],
 )
 def test_openai_fields(fields: dict[str, Any], expected: Constraint | None) -> None:

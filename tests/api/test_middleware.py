@@ -1,4 +1,4 @@
-"""Draining, and limits of bodies."""
+"""Request ids, draining, and limits of bodies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sglang_plug_api.errors import ApiError
-from sglang_plug_api.middleware import BodyLimit, Gate, GateState
+from sglang_plug_api.middleware import BodyLimit, Gate, GateState, RequestIds
 
 Message = dict[str, Any]
 
@@ -131,20 +131,33 @@ async def test_the_gate_counts_and_closes() -> None:
     assert state.in_flight == 0
 
 
-async def test_a_request_cancelled_by_the_shutdown_ends_quietly_and_any_other_does_not() -> None:
+async def cancelled(kind: bytes | None, closing: bool) -> Any:
+    """What a client gets whose request is cancelled, after the head of an answer of this content type if there is one;
+    or the error that passes the gate."""
+
     async def app(scope: Any, receive: Any, send: Any) -> None:
+        if kind is not None:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
+        state.closing = closing
         await asyncio.Event().wait()
 
-    for closing in (True, False):
-        state = GateState()
-        task = asyncio.create_task(call(Gate(app, state)))
-        while not state.in_flight:
-            await asyncio.sleep(0)
-        state.closing = closing
-        task.cancel()
-        (result,) = await asyncio.gather(task, return_exceptions=True)
-        assert isinstance(result, asyncio.CancelledError) != closing
-        assert state.in_flight == 0
+    state = GateState()
+    task = asyncio.create_task(call(Gate(app, state)))
+    while not state.in_flight:
+        await asyncio.sleep(0)
+    task.cancel()
+    (result,) = await asyncio.gather(task, return_exceptions=True)
+    assert state.in_flight == 0
+    return result
+
+
+async def test_a_request_cancelled_by_the_shutdown_is_told_and_any_other_passes() -> None:
+    assert isinstance(await cancelled(None, closing=False), asyncio.CancelledError)
+    start, content = await cancelled(None, closing=True)
+    assert (start["status"], json.loads(content["body"])["error"]["code"]) == (503, 503)
+    _, event = await cancelled(b"text/event-stream; charset=utf-8", closing=True)
+    assert json.loads(event["body"].removeprefix(b"data: "))["error"]["message"].endswith("the request was aborted")
+    assert [message["type"] for message in await cancelled(b"text/plain", closing=True)] == ["http.response.start"]
 
 
 async def test_the_gate_counts_down_after_an_error() -> None:
@@ -155,3 +168,33 @@ async def test_the_gate_counts_down_after_an_error() -> None:
     with pytest.raises(RuntimeError):
         await call(Gate(app, state))
     assert state.in_flight == 0
+
+
+async def answered_id(own: Iterable[tuple[bytes, bytes]], given: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The only ``x-request-id`` of an answer whose route sends the headers ``own``."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": list(own)})
+        await send({"type": "http.response.body", "body": b""})
+
+    start, _ = await call(RequestIds(app), headers=given)
+    (found,) = [value for name, value in start["headers"] if name.lower() == b"x-request-id"]
+    assert isinstance(found, bytes)
+    return found
+
+
+async def test_every_answer_has_an_id() -> None:
+    ids = {await answered_id([(b"content-type", b"text/plain")], []) for _ in range(2)}
+    assert {len(id) for id in ids} == {32}
+    assert len(ids) == 2
+    assert await answered_id([(b"X-Request-Id", b"own")], []) == b"own"
+
+
+async def test_the_caller_s_id_comes_back() -> None:
+    assert await answered_id([], [(b"x-request-id", b"caller/7")]) == b"caller/7"
+    assert await answered_id([(b"x-request-id", b"own")], [(b"x-request-id", b"caller/7")]) == b"caller/7"
+
+
+@pytest.mark.parametrize("given", [b"", b"a b", b"a\xe9", b"x" * 129])
+async def test_what_would_spoil_a_header_or_the_log_is_no_id(given: bytes) -> None:
+    assert await answered_id([(b"x-request-id", b"own")], [(b"x-request-id", given)]) == b"own"

@@ -162,3 +162,18 @@ async def test_ids_and_salts(text_engine: Any, scripted: Any) -> None:
     await answer(engine, text="a", sampling_params={"n": 2})
     (first, second) = scripted.requests[-2:]
     assert first.id != second.id
+
+
+async def test_too_many_sequences_are_refused_before_any_is_tokenised(
+    text_engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = text_engine(max_sequences_per_request=3, preferred_sampling_params={"n": 2})
+    monkeypatch.setattr(engine, "encode", None)
+    for fields in (
+        {"text": ["a"] * 4, "sampling_params": {"n": 1}},
+        {"text": ["a", "b"]},
+        {"text": ["a", "b"], "sampling_params": [{"n": 1}, {"n": 3}]},
+        {"text": "a", "sampling_params": {"n": 10**9}},
+    ):
+        with pytest.raises(ApiError, match="sequences"):
+            await prepared(engine, **fields)

@@ -17,7 +17,8 @@ from sglang_plug.command_line import Parser
 from sglang_plug.plugin_flags import KEYS, plugin_flags
 from sglang_plug.plugins import hook_names, spec_types
 from sglang_plug_api.config import ServerConfig
-from sglang_plug_api.option_table import Option, by_key, field_of
+from sglang_plug_api.option import Option, field_of
+from sglang_plug_api.option_table import by_key
 from sglang_plug_api.option_table import options as all_options
 from sglang_plug_api.options import add_arguments, server_config
 

@@ -17,8 +17,8 @@ HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n"
 class Clock(asyncio.TimerHandle):
     """A timer that somebody set."""
 
-    def __init__(self, loop: Any, seconds: float, call: Callable[[], Any]) -> None:
-        super().__init__(0, call, (), loop)
+    def __init__(self, loop: Any, seconds: float, call: Callable[..., Any], *args: Any) -> None:
+        super().__init__(0, call, args, loop)
         self.seconds = seconds
 
 
@@ -35,8 +35,8 @@ class Loop:
     def _timer_handle_cancelled(self, timer: Clock) -> None:
         pass
 
-    def call_later(self, seconds: float, call: Callable[[], Any]) -> Clock:
-        self.timers.append(Clock(self, seconds, call))
+    def call_later(self, seconds: float, call: Callable[..., Any], *args: Any) -> Clock:
+        self.timers.append(Clock(self, seconds, call, *args))
         return self.timers[-1]
 
     def create_task(self, coroutine: Any, **_: Any) -> Any:
@@ -53,7 +53,8 @@ class Transport(asyncio.Transport):
 
     def __init__(self) -> None:
         super().__init__()
-        self.closed, self.protocol = False, None
+        self.closed, self.aborted, self.protocol = False, False, None
+        self.unsent, self.limits = 0, (65536, 16384)
 
     def get_protocol(self) -> Any:
         return self.protocol
@@ -67,6 +68,15 @@ class Transport(asyncio.Transport):
     def close(self) -> None:
         self.closed = True
 
+    def abort(self) -> None:
+        self.aborted = True
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.limits = (high or 0, low or 0)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
     def pause_reading(self) -> None:
         pass
 
@@ -75,14 +85,14 @@ class Transport(asyncio.Transport):
 
 
 def connect() -> tuple[Any, Loop, Transport]:
-    """A connection that was just opened, with thirty seconds for a head."""
+    """A connection that was just opened, with thirty seconds for a head and twenty for taking an answer."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         raise AssertionError("nothing runs here")
 
     loop, transport = Loop(), Transport()
     config = uvicorn.Config(app, lifespan="off", log_config=None)
-    protocol: Any = http_protocol(30.0)(config=config, server_state=ServerState(), app_state={}, _loop=loop)  # type: ignore[call-arg]
+    protocol: Any = http_protocol(30.0, 20.0)(config=config, server_state=ServerState(), app_state={}, _loop=loop)  # type: ignore[call-arg]
     transport.protocol = protocol
     protocol.connection_made(transport)
     return protocol, loop, transport
@@ -119,4 +129,42 @@ async def test_an_upgraded_connection_is_left_alone() -> None:
     protocol, loop, transport = connect()
     transport.protocol = object()
     protocol._watch_head()
+    assert loop.waiting == []
+
+
+def stall(protocol: Any, transport: Transport, unsent: int) -> None:
+    """An answer of which so many bytes find no room in the system."""
+    protocol.data_received(HEAD)
+    transport.unsent = unsent
+    protocol.pause_writing()
+
+
+async def test_an_answer_that_nobody_takes_is_given_up() -> None:
+    protocol, loop, transport = connect()
+    assert transport.limits == (0, 0)  # so that every byte that waits is told
+    stall(protocol, transport, 1000)
+    assert loop.waiting == [20.0]
+    loop.timers[-1]._run()
+    assert transport.aborted and not transport.closed
+
+
+async def test_an_answer_that_is_taken_slowly_is_not() -> None:
+    protocol, loop, transport = connect()
+    stall(protocol, transport, 1000)
+    for left in (999, 10):
+        transport.unsent = left
+        loop.timers[-1]._run()
+        assert not transport.aborted
+    loop.timers[-1]._run()  # nothing since the last look
+    assert transport.aborted
+
+
+async def test_an_answer_that_is_taken_or_whose_client_leaves_is_watched_no_more() -> None:
+    protocol, loop, transport = connect()
+    stall(protocol, transport, 1000)
+    protocol.resume_writing()
+    assert loop.waiting == []
+    protocol.pause_writing()
+    assert loop.waiting == [20.0]
+    protocol.connection_lost(None)
     assert loop.waiting == []

@@ -12,7 +12,16 @@ from fastapi import Request, Response
 
 from sglang_plug import RequestError
 from sglang_plug_api.errors import ApiError
-from sglang_plug_api.streaming import CLIENT_LEFT, DONE, EventStream, NamedEvent, first_of, merged, unless_disconnected
+from sglang_plug_api.streaming import (
+    CLIENT_LEFT,
+    DONE,
+    EventStream,
+    NamedEvent,
+    first_of,
+    merged,
+    respond,
+    unless_disconnected,
+)
 
 
 class Source:
@@ -218,3 +227,20 @@ async def test_named_events_and_streams_without_an_end_mark() -> None:
     await EventStream(source.stream(), done=False)({"type": "http"}, connection.receive, connection.send)
     assert connection.body == b'event: tick\ndata: {"a":1}\n\ndata: {"b":2}\n\n'
     assert not connection.sent[-1]["more_body"]
+
+
+async def test_one_answer_either_whole_or_streamed() -> None:
+    async def whole() -> dict[str, Any]:
+        return {"a": 1}
+
+    source, request, headers = Source({"b": 2}), request_of(Connection()), {"x-a": "b"}
+    answered = await respond(request, None, source.stream, whole, headers)
+    assert (answered.body, answered.headers["x-a"], source.taken) == (b'{"a":1}', "b", 0)
+    streamed, connection = await respond(request, True, source.stream, whole, headers), Connection()
+    assert (source.taken, streamed.headers["x-a"]) == (1, "b")
+    await streamed({"type": "http"}, connection.receive, connection.send)
+    assert connection.body == b'data: {"b":2}\n\n' + DONE
+    refusing = Source(ApiError("no"))
+    with pytest.raises(ApiError, match="no"):
+        await respond(request, True, refusing.stream, whole)
+    assert refusing.closed

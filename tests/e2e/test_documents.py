@@ -1,152 +1,135 @@
-"""The calls that the published quick start, completions and native API pages show, with the demo model."""
+"""SGLang's published documents, run as they stand: only the names of modules and models are others."""
 
 from __future__ import annotations
 
-import json
+import contextlib
+import functools
+import io
+import re
+import socket
 import subprocess
-import sys
-from typing import Any
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-import httpx
-import openai
+import pytest
 
-MODEL = "meta-llama/Meta-Llama-3.1-8B-Instruct"
-CAPITAL = {"model": MODEL, "messages": [{"role": "user", "content": "What is the capital of France?"}]}
-COUNTRIES = [{"role": "user", "content": "List 3 countries and their capitals."}]
+from sglang_plug_lang import set_default_backend, terminate_process, wait_for_server
 
+from .document_checks import CHECKS, Notebook, check
+from .document_models import make_models
 
-def ask(server: Any, **arguments: Any) -> Any:
-    with openai.Client(base_url=f"{server.url}/v1", api_key="None") as client:
-        return client.chat.completions.create(model=MODEL, **arguments)
+requests = pytest.importorskip("requests", reason="the documents' cells use it; it comes with the 'test' extra")
 
+FOLDER = Path(__file__).with_name("documents")
+CELL = re.compile(r"^## ([^\n]+)\n\n```(python|bash)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+CELLS = {
+    "quick-start": 9,
+    "openai-completions": 11,
+    "native-api-2025-02": 18,
+    "native-api-2025-12": 25,
+    "frontend-language": 17,
+}
+"""The documents and how many cells each has."""
 
-def test_curl_without_headers(server: Any) -> None:
-    command = f"curl -s {server.url}/v1/chat/completions \\\n  -d '{json.dumps(CAPITAL)}'"
-    answer = json.loads(subprocess.check_output(command, shell=True))
-    assert answer.keys() == {"id", "object", "created", "model", "choices", "usage"}
-    (choice,) = answer["choices"]
-    assert choice.keys() == {"index", "message", "logprobs", "finish_reason", "matched_stop"}
-    assert (choice["message"]["role"], choice["message"]["tool_calls"]) == ("assistant", None)
-    assert "Paris" in choice["message"]["content"]
-    assert answer["usage"]["prompt_tokens_details"] is None
+MODULES = {
+    r"\bsglang\.launch_server\b": "sglang_plug.launch_server",
+    r"\bfrom sglang(\.srt)?\.utils import\b": "from sglang_plug_lang.utils import",
+    r"\bfrom sglang\.test\.(test_utils|doc_patch) import\b": "from sglang_plug_lang.utils import",
+    r"\bfrom patch import\b": "from sglang_plug_lang.utils import",
+    r"\bfrom sglang import\b": "from sglang_plug_lang import",
+}
 
+OTHERS = {
+    # The host that the copy had lost.
+    r"https://:\{port\}": "http://localhost:{port}",
+    # The backend needs a GPU; this one is the same mathematics on a CPU.
+    r"--attention-backend triton\b": "--attention-backend torch",
+    # The later of two documents of the same route names six more keys, and asserts that there are no others.
+    r'keys\(\) == (\{"model_path", "is_generation", "tokenizer_path"\})': r"keys() >= \1",
+    # Time for the work of a large model, of which a small one needs little.
+    r"\btime\.sleep\(": "time.sleep(0.1 * ",
+}
 
-def test_post_from_python(server: Any) -> None:
-    answer = httpx.post(f"{server.url}/v1/chat/completions", json=CAPITAL, timeout=60)
-    assert "Paris" in answer.json()["choices"][0]["message"]["content"]
-    assert answer.json()["model"] == MODEL
-
-
-def test_openai_client(server: Any) -> None:
-    answer = ask(server, messages=COUNTRIES, temperature=0, max_tokens=64)
-    assert "France - Paris" in answer.choices[0].message.content
-
-
-def test_openai_client_streaming(server: Any) -> None:
-    found = ""
-    with openai.Client(base_url=f"{server.url}/v1", api_key="None") as client:
-        stream = client.chat.completions.create(
-            model=MODEL,
-            messages=COUNTRIES,
-            temperature=0,
-            max_tokens=64,
-            stream=True,  # type: ignore[arg-type]
-        )
-        for chunk in stream:
-            if chunk.choices[0].delta.content:
-                found += chunk.choices[0].delta.content
-    assert "Germany - Berlin" in found
-
-
-def test_a_detailed_chat_request(server: Any) -> None:
-    messages = [
-        {"role": "system", "content": "You are a knowledgeable historian who provides concise responses."},
-        {"role": "user", "content": "Tell me about ancient Rome"},
-        {"role": "assistant", "content": "Ancient Rome was a civilization centered in Italy."},
-        {"role": "user", "content": "What were their major achievements?"},
-    ]
-    options = {"temperature": 0.3, "max_tokens": 128, "top_p": 0.95, "n": 1, "seed": 42}
-    penalties = {"presence_penalty": 0.2, "frequency_penalty": 0.2}
-    texts = {ask(server, messages=messages, **options, **penalties).choices[0].message.content for _ in range(2)}
-    assert len(texts) == 1 and texts.pop()
+EXCLUDED = {
+    ("quick-start", "Terminal"): "the same command as in the cell after it",
+    ("frontend-language", "In [14]"): "starts a model that sees images, and there is none",
+    ("frontend-language", "In [15]"): "of that server",
+    ("frontend-language", "In [16]"): "asks about an image, which it takes from the internet",
+    ("frontend-language", "In [17]"): "of that server",
+}
+"""Cells that do not run, and why."""
+STARTS_WITHIN = 120.0
+"""Seconds; the cells would wait for ever for a server that has ended."""
 
 
-def test_completions(server: Any) -> None:
-    with openai.Client(base_url=f"{server.url}/v1", api_key="None") as client:
-        prompt = COUNTRIES[0]["content"]
-        plain = client.completions.create(model=MODEL, prompt=prompt, temperature=0, max_tokens=64, n=1, stop=None)
-        story = client.completions.create(
-            model=MODEL,
-            prompt="Write a short story about a space explorer.",
-            temperature=0.7,
-            max_tokens=150,
-            top_p=0.9,
-            stop=["\n\n", "THE END"],
-            presence_penalty=0.3,
-            frequency_penalty=0.3,
-            n=1,
-            seed=123,
-        )
-    assert plain.object == "text_completion" and plain.choices[0].finish_reason in ("stop", "length")
-    text = story.choices[0].text
-    assert "\n\n" not in text and "THE END" not in text
-    assert story.usage is not None and story.usage.completion_tokens <= 150
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    return make_models(tmp_path_factory.mktemp("models"))
 
 
-GENERATE = {"text": "The capital of France is", "sampling_params": {"temperature": 0, "max_new_tokens": 32}}
+@pytest.fixture
+def book(models: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
+    """An empty notebook in a folder of its own. Servers that its cells leave behind are ended."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "XDG_STATE_HOME": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    patient = functools.partial(wait_for_server, timeout=STARTS_WITHIN)
+    monkeypatch.setattr("sglang_plug_lang.utils.wait_for_server", patient)
+    book = Notebook(models)
+    yield book
+    set_default_backend(None)
+    for value in book.names.values():
+        if isinstance(value, subprocess.Popen):
+            terminate_process(value)
 
 
-def test_generate(server: Any) -> None:
-    answer = httpx.post(f"{server.url}/generate", json=GENERATE, timeout=60).json()
-    assert "Paris" in answer["text"]
-    meta = answer["meta_info"]
-    assert {"id", "finish_reason", "prompt_tokens", "completion_tokens", "cached_tokens"} <= meta.keys()
-    assert meta["finish_reason"] == {"type": "stop", "matched": 2}
-    plain = httpx.post(f"{server.url}/generate", json={"text": "What is the capital of France?"}, timeout=60).json()
-    assert plain["meta_info"]["completion_tokens"] <= 128
+def cells_of(document: str) -> list[tuple[str, str, str]]:
+    """Name, language and text of a document's cells."""
+    found = CELL.findall((FOLDER / f"{document}.md").read_text(encoding="utf-8"))
+    return [(name, language, text) for name, language, text in found]
 
 
-def test_generate_streaming(server: Any) -> None:
-    shown, previous, ended = "", 0, False
-    with httpx.stream("POST", f"{server.url}/generate", json={**GENERATE, "stream": True}, timeout=60) as answer:
-        for line in answer.iter_lines():
-            if not line.startswith("data:"):
-                continue
-            if line == "data: [DONE]":
-                ended = True
-                break
-            output = json.loads(line[5:].strip("\n"))["text"]
-            shown += output[previous:]
-            previous = len(output)
-    assert ended
-    assert shown == httpx.post(f"{server.url}/generate", json=GENERATE, timeout=60).json()["text"]
+def translated(text: str, models: Mapping[str, Path], port: int) -> str:
+    """A cell with the names that hold here: of modules and models, and the port that the quick start wants."""
+    for pattern, replacement in {**MODULES, **OTHERS, r"\b30000\b": str(port)}.items():
+        text = re.sub(pattern, replacement, text)
+    names = "|".join(re.escape(name) for name in sorted(models, key=len, reverse=True))
+    return re.sub(names, lambda found: str(models[found[0]]), text)
 
 
-def test_information_health_and_flush(server: Any) -> None:
-    info = httpx.get(f"{server.url}/get_model_info").json()
-    assert info["is_generation"] is True
-    assert info["model_path"] == info["tokenizer_path"]
-    args = httpx.get(f"{server.url}/get_server_info").json()
-    assert {"model_path", "tokenizer_path", "tokenizer_mode", "load_format", "dtype", "max_total_num_tokens"} <= set(
-        args
-    )
-    assert httpx.get(f"{server.url}/health_generate", timeout=60).text == ""
-    assert httpx.get(f"{server.url}/health").text == ""
-    assert httpx.post(f"{server.url}/flush_cache").text.startswith("Cache flushed.\nPlease check backend logs")
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+    return port
 
 
-def test_without_a_tokenizer(token_server: Any) -> None:
-    body = {
-        "input_ids": [321, 310, 304, 995, 300],
-        "sampling_params": {"temperature": 0, "max_new_tokens": 256, "stop_token_ids": [2]},
-        "stream": False,
-    }
-    answer = httpx.post(f"{token_server.url}/generate", json=body, timeout=60).json()
-    assert answer["token_ids"][0] == 844
-    assert answer["meta_info"]["finish_reason"]["type"] in ("stop", "length")
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("document", CELLS)
+def test_the_cells_of(document: str, book: Notebook) -> None:
+    port = free_port()
+    for cell, language, text in cells_of(document):
+        if (document, cell) in EXCLUDED:
+            continue
+        assert language == "python"
+        code = compile(translated(text, book.models, port), f"{document} {cell}", "exec")
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            exec(code, book.names)
+        book.printed[cell] = output.getvalue()
+        check(document, cell, book)
 
 
-def test_launch_module_lists_the_options_that_documents_use() -> None:
-    text = subprocess.check_output([sys.executable, "-m", "sglang_plug.launch_server", "--help"], text=True)
-    for flag in ("--model-path", "--host", "--port", "--chat-template", "--skip-tokenizer-init"):
-        assert flag in text
+def test_every_cell_is_there_and_every_table_speaks_of_one() -> None:
+    assert {path.stem for path in FOLDER.glob("*.md")} == CELLS.keys() == CHECKS.keys()
+    cells = {document: [name for name, *_ in cells_of(document)] for document in CELLS}
+    assert {document: len(names) for document, names in cells.items()} == CELLS
+    for names in cells.values():
+        numbered = [name for name in names if name.startswith("In ")]
+        assert numbered == [f"In [{number}]" for number in range(1, len(numbered) + 1)]
+    assert all(cell in cells[document] for document, cell in EXCLUDED)
+
+
+def test_the_terminal_command_is_the_cell_after_it() -> None:
+    (_, _, command), (_, _, cell), *_ = cells_of("quick-start")
+    assert command.replace("\\\n", " ").split() == cell.split('"""')[1].replace("\\\n", " ").split()

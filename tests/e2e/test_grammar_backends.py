@@ -98,3 +98,43 @@ def test_kinds_that_only_one_of_them_has(structured: Any) -> None:
         text = found.json()["text"]
         assert found.json()["meta_info"]["finish_reason"]["type"] == "stop"
         assert text == "(" * (len(text) // 2) + "x" + ")" * (len(text) // 2)
+
+
+HARD = {"type": "integer", "multipleOf": 7, "minimum": 0, "maximum": 100}
+"""Which llguidance alone enforces."""
+
+
+def ask(server: Any, **params: Any) -> Any:
+    return server.post("/generate", {"text": "x", "sampling_params": {"max_new_tokens": 60, **params}})
+
+
+@pytest.mark.skipif(importlib.util.find_spec("llguidance") is None, reason="llguidance is not installed")
+def test_auto_takes_for_each_request_a_backend_that_fully_enforces_it(server: Any) -> None:
+    for seed in range(3):
+        found = ask(server, json_schema=json.dumps(HARD), temperature=3, sampling_seed=seed)
+        assert found.status_code == 200, found.text
+        assert int(found.json()["text"]) % 7 == 0
+
+
+@pytest.mark.skipif(importlib.util.find_spec("llguidance") is None, reason="llguidance is not installed")
+def test_a_request_may_name_its_backend(server: Any) -> None:
+    hard, schema = json.dumps(HARD), json.dumps({"enum": [7, 14]})
+    assert ask(server, json_schema=hard, grammar_backend="llguidance").status_code == 200
+    for name in ("xgrammar", "llguidance", "outlines"):
+        found = ask(server, json_schema=schema, grammar_backend=name)
+        assert found.status_code == 200 and found.json()["text"] in ("7", "14")
+    for name, words in (
+        ("xgrammar", "'multipleOf' at #"),
+        ("xgramar", "no grammar backend 'xgramar' is installed; did you mean 'xgrammar'?"),
+        ("nonsense", "installed: "),
+    ):
+        answer = ask(server, json_schema=hard, grammar_backend=name)
+        assert answer.status_code == 400 and words in answer.json()["error"]["message"]
+    format = {"type": "json_schema", "json_schema": {"name": "x", "schema": HARD}}
+    chat = {"model": "x", "messages": FRANCE, "response_format": format, "max_tokens": 40}
+    responses = {"model": "x", "input": "?", "text": {"format": {"type": "json_schema", "name": "x", "schema": HARD}}}
+    completion = {"model": "x", "prompt": "?", "response_format": format, "max_tokens": 40}
+    for path, body in (("chat/completions", chat), ("responses", responses), ("completions", completion)):
+        assert server.post(f"/v1/{path}", {**body, "grammar_backend": "llguidance"}).status_code == 200, path
+        assert server.post(f"/v1/{path}", {**body, "grammar_backend": "xgrammar"}).status_code == 400, path
+    server.wait_whole()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -101,10 +102,96 @@ def test_delete(client: openai.OpenAI) -> None:
 
 
 def test_refusals_name_the_field(client: openai.OpenAI) -> None:
-    tool: Any = {"type": "function", "name": "f", "parameters": {}, "strict": True}
-    for field, value in {"tools": [tool], "background": True, "input": []}.items():
-        arguments: Any = {"model": "any", "input": FRANCE, field: value}
+    hosted: Any = {"tools.0": [{"type": "web_search"}], "background": True, "input": []}
+    for field, value in hosted.items():
+        arguments: Any = {"model": "any", "input": FRANCE, field.partition(".")[0]: value}
         for stream in (False, True):
             with pytest.raises(openai.BadRequestError) as caught:
                 client.responses.create(**arguments, stream=stream)
             assert caught.value.param == field
+
+
+ASK = "What's the weather like in Boston today?"
+WEATHER = {
+    "type": "function",
+    "name": "get_current_weather",
+    "description": "Get the current weather in a given location",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "description": "The city to find the weather for, e.g. 'Boston'"},
+            "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+        },
+        "required": ["city", "unit"],
+    },
+}
+CLOCK = {"type": "function", "name": "get_time"}
+
+
+def ask(client: openai.OpenAI, input: Any = ASK, **options: Any) -> Any:
+    options = {"temperature": 0, "max_output_tokens": 128, "tools": [WEATHER], **options}
+    return client.responses.create(model="demo", input=input, **options)
+
+
+def check_weather(name: str, arguments: str) -> None:
+    assert name == "get_current_weather"
+    found = json.loads(arguments)
+    assert found.keys() == {"city", "unit"}
+    assert isinstance(found["city"], str) and found["unit"] in ("celsius", "fahrenheit")
+
+
+def test_auto_calls_as_chat_does(client: openai.OpenAI) -> None:
+    response = ask(client)
+    (item,) = response.output
+    assert (item.type, item.status, response.status, response.output_text) == (
+        "function_call", "completed", "completed", "",
+    )  # fmt: skip
+    assert item.id.startswith("fc_") and item.call_id.startswith("call_")
+    nested: Any = {"type": "function", "function": {key: WEATHER[key] for key in WEATHER if key != "type"}}
+    turns: Any = [{"role": "user", "content": ASK}]
+    chat: Any = client.chat.completions.create(model="demo", messages=turns, tools=[nested], temperature=0)
+    (call,) = chat.choices[0].message.tool_calls
+    assert (item.name, item.arguments) == (call.function.name, call.function.arguments)
+    assert response.usage.input_tokens == chat.usage.prompt_tokens
+    assert client.responses.retrieve(response.id) == response
+
+
+def test_required_and_named_calls_are_valid(client: openai.OpenAI) -> None:
+    for item in ask(client, tool_choice="required").output:
+        check_weather(item.name, item.arguments)
+    (item,) = ask(client, tools=[WEATHER, CLOCK], tool_choice=CLOCK).output
+    assert (item.name, item.arguments) == ("get_time", "{}")
+    hidden = ask(client, tool_choice="none")
+    assert {item.type for item in hidden.output} == {"message"}
+    assert hidden.usage.input_tokens < ask(client).usage.input_tokens
+
+
+def test_calls_in_a_stream(client: openai.OpenAI) -> None:
+    """The client's own accumulator checks the order of events."""
+    options: Any = {"tools": [WEATHER], "tool_choice": "required", "parallel_tool_calls": False}
+    snapshots, done = [], []
+    with client.responses.stream(model="demo", input=ASK, temperature=0, **options) as stream:
+        for event in stream:
+            if event.type == "response.function_call_arguments.delta":
+                snapshots.append(event.snapshot)
+            if event.type == "response.function_call_arguments.done":
+                done.append(event.arguments)
+        final: Any = stream.get_final_response()
+    (item,) = final.output
+    check_weather(item.name, item.arguments)
+    assert [item.arguments] == done == snapshots[-1:]
+    (kept,) = client.responses.retrieve(final.id).output
+    assert kept.to_dict().items() <= item.to_dict().items()
+
+
+def test_the_turn_after_a_call(client: openai.OpenAI, server: Any) -> None:
+    first = ask(client, tool_choice="required")
+    output = '{"temperature": 72, "conditions": "sunny"}'
+    results = [{"type": "function_call_output", "call_id": item.call_id, "output": output} for item in first.output]
+    by_id = ask(client, results, previous_response_id=first.id)
+    by_hand = ask(client, [{"role": "user", "content": ASK}, *first.output, *results])
+    assert by_id.output_text and by_id.output_text == by_hand.output_text
+    assert by_id.usage.input_tokens == by_hand.usage.input_tokens > first.usage.input_tokens + 20
+    with pytest.raises(openai.BadRequestError, match="No tool call found for function call output"):
+        ask(client, results)
+    server.wait_whole()

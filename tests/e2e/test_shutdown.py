@@ -49,8 +49,7 @@ def test_a_second_sigterm_ends_at_once(launch: Any) -> None:
             pass
         server.signal(signal.SIGTERM)
         assert server.exit_code() == 0
-        with pytest.raises(httpx.HTTPError):
-            list(lines)
+        assert "shutting down" in [line for line in lines if line][-1]
     assert server.members() == []
 
 
@@ -61,8 +60,7 @@ def test_requests_that_take_too_long_are_aborted(launch: Any) -> None:
         next(lines)
         server.signal(signal.SIGINT)
         assert server.exit_code() == 0
-        with pytest.raises(httpx.HTTPError):
-            list(lines)
+        assert "shutting down" in [line for line in lines if line][-1]
     assert server.members() == []
     assert "1 requests did not end in time" in server.log
 

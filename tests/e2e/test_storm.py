@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,10 +15,13 @@ from typing import Any
 import httpx
 import pytest
 
-STREAMS = int(os.environ.get("STORM_STREAMS", "300"))
+from .conftest import until
+
+STREAMS = int(os.environ.get("STORM_STREAMS", "1000"))
 VANISHING = 200
 SLOW = 10
 LORIS = 50
+DEAF = 5
 KEPT_ALIVE = 500
 PROMPT = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n"
 SHORT = {"text": PROMPT, "sampling_params": {"temperature": 0, "max_new_tokens": 20, "ignore_eos": True}}
@@ -66,7 +71,7 @@ async def others(server: Any, count: int = 10) -> list[str]:
 
 
 @pytest.mark.slow
-async def test_hundreds_of_streams_at_once(server: Any) -> None:
+async def test_a_thousand_streams_at_once(server: Any) -> None:
     expected = text_of(server)
     found = await asyncio.gather(*(read_stream(server, SHORT) for _ in range(STREAMS)))
     assert {events[-1]["text"] for events in found} == {expected}
@@ -175,4 +180,56 @@ async def test_very_many_connections_that_are_kept(server: Any) -> None:
                 head = await reader.readuntil(b"\r\n\r\n")
                 assert head.startswith(b"HTTP/1.1 200"), (turn, head)
         assert await others(server) == [expected] * 10
+    server.wait_whole()
+
+
+def deaf_socket(server: Any) -> socket.socket:
+    """A client with hardly any room for what it is sent."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect(("127.0.0.1", server.port))
+    return connection
+
+
+async def test_clients_that_never_read_are_given_up(launch: Any) -> None:
+    server = launch("--send-timeout", "1", "--log-requests")
+    expected, tokens = text_of(server), 4000
+    params = {"max_new_tokens": tokens, "ignore_eos": True}
+    # with all of the text and ten alternatives for each token in every event, the system's buffers are soon full
+    body = {"text": PROMPT, "stream": True, "sampling_params": params, "return_logprob": True, "top_logprobs_num": 10}
+    with contextlib.ExitStack() as opened:
+        for _ in range(DEAF):
+            opened.enter_context(deaf_socket(server)).sendall(raw("/generate", body))
+        assert await others(server, 2) == [expected] * 2
+        until(lambda: server.log.count("took nothing of its answer") == DEAF, "the connections are given up")
+        server.wait_whole()  # while the sockets are open
+        ended = [line for line in server.log.splitlines() if "reason='abort'" in line]
+        assert len(ended) == DEAF
+        assert all(int(line.partition("output_tokens=")[2].partition(",")[0]) < tokens for line in ended)
+    assert text_of(server) == expected
+
+
+async def test_a_whole_answer_that_is_never_read_keeps_no_connection(launch: Any) -> None:
+    server = launch("--send-timeout", "1")
+    ids = list(range(1000))
+    params = {"max_new_tokens": 100, "ignore_eos": True}
+    body = {"text": PROMPT, "sampling_params": params, "return_logprob": True, "token_ids_logprob": ids}
+    with deaf_socket(server) as connection:
+        connection.sendall(raw("/generate", body))
+        server.wait_whole()
+        until(lambda: "took nothing of its answer" in server.log, "the connection is given up")
+    assert "Traceback" not in server.log
+
+
+async def test_very_long_texts_delay_nobody(server: Any) -> None:
+    expected = text_of(server)
+    bodies = [{"text": "ab " * 300_000}, {"text": ["ab " * 5000] * 200}, {"text": "ab " * 8_000_000}]
+    async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+        refused = [asyncio.create_task(client.post("/generate", json=body)) for body in bodies]
+        assert await others(server) == [expected] * 10
+        answers = [await one for one in refused]
+    assert [answer.status_code for answer in answers] == [400, 400, 400]
+    messages = [answer.json()["error"]["message"] for answer in answers]
+    assert "longer than the model's context length" in messages[0]
+    assert "24000000 characters; the most that is tokenised is" in messages[2]
     server.wait_whole()

@@ -117,3 +117,29 @@ def test_refusals(client: openai.OpenAI, server: Any) -> None:
 
 def _calls(chunk: Any) -> list[Any]:
     return [part for choice in chunk.choices for part in choice.delta.tool_calls or ()]
+
+
+@pytest.fixture(scope="module", params=["pythonic", "gpt-oss"])
+def other_format(shared_launcher: Any, request: pytest.FixtureRequest) -> Any:
+    """The demo, told to write calls as other models do."""
+    return shared_launcher("--tool-call-parser", request.param)
+
+
+def test_required_calls_are_valid_in_other_formats(other_format: Any) -> None:
+    with openai.OpenAI(base_url=f"{other_format.url}/v1", api_key="None", max_retries=0) as client:
+        for seed in range(4):
+            options = {"tools": [WEATHER], "tool_choice": "required", "seed": seed, "max_tokens": 300}
+            choice = ask(client, temperature=[0, 1, 2, 5][seed], **options).choices[0]
+            if choice.finish_reason == "length":
+                continue  # a hot model may write a city without end
+            assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+            for call in choice.message.tool_calls:
+                check_weather(call.function.name, call.function.arguments)
+        named = ask(client, tool_choice=NAMED, parallel_tool_calls=False).choices[0]
+        assert [one.function.name for one in named.message.tool_calls] == ["get_time"]
+        assert json.loads(named.message.tool_calls[0].function.arguments) == {}
+        limit = {"type": "array", "uniqueItems": True}
+        odd = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": limit}}}}
+        with pytest.raises(openai.BadRequestError, match="uniqueItems at #/properties/x"):
+            ask(client, tools=[odd], tool_choice="required")
+    other_format.wait_whole()

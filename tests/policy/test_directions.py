@@ -7,7 +7,9 @@ from typing import Any
 
 ENGINE_LIBRARIES = {"msgspec", "zmq"}
 CONTRACTS = (
-    "model attention kernels cache policy tokenizer grammar parsers batch request sampling layers specs config".split()
+    "model attention kernels quantization cache policy tokenizer grammar parsers batch request sampling layers specs "
+    "config"
+).split()
 )
 ALLOWED = {
     "core": {"sglang_plug", "torch", "pluggy"},

@@ -9,6 +9,9 @@ from typing import Any
 LIGHT = {"sglang_plug", "collections", "dataclasses", "typing", "__future__", "pathlib"}
 LIGHT |= {"importlib", "logging", "os", "shutil"}  # what is there decides what is chosen
 
+SHARED = {"sglang_plug_backends.grammars"}
+"""Built-in folders that are no plugins: what several of them are made of."""
+
 
 def entry_points(root: Path) -> dict[str, str]:
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
@@ -22,7 +25,17 @@ def test_built_in_folders_are_entry_points_and_the_other_way_round(root: Path, s
         for source in packages
         if source.shelf.startswith("builtin") or "sglang_plug.hookimpl" in source.imports()
     }
-    assert plugins == set(entry_points(root).values())
+    assert not {source.module for source in packages if "sglang_plug.hookimpl" in source.imports()} & SHARED
+    assert plugins - SHARED == set(entry_points(root).values())
+
+
+def test_a_backend_needs_no_other_backend(root: Path, sources: list[Any]) -> None:
+    points = set(entry_points(root).values())
+    for source in sources:
+        if source.shelf == "builtin_backends":
+            own = ".".join(source.module.split(".")[:2])
+            used = {".".join(name.split(".")[:2]) for name in source.imports()}
+            assert not used & points - {own}, source.path
 
 
 def test_an_entry_point_is_named_after_its_folder(root: Path) -> None:

@@ -18,7 +18,7 @@ from starlette.types import Message, Receive
 from sglang_plug import RequestError
 from sglang_plug.engine.client import EngineError
 from sglang_plug_api.bodies import Endpoint
-from sglang_plug_api.errors import from_exception
+from sglang_plug_api.errors import ApiError, from_exception
 from sglang_plug_api.job import new_id
 
 logger = logging.getLogger(__name__)
@@ -43,6 +43,20 @@ def endpoint_of(app: FastAPI, path: str) -> Endpoint | None:
     """The function behind ``POST path``, if this server has it."""
     found: Endpoint | None = app.state.endpoints.get(path)
     return found
+
+
+def check_endpoint(app: FastAPI, path: str) -> None:
+    """Raises ``ApiError`` if ``POST path`` can answer nothing: this server has it not, or its model cannot serve it."""
+    endpoint = endpoint_of(app, path)
+    if endpoint is None:
+        raise ApiError(f"this server has no route {path}", param="endpoint")
+    check = getattr(endpoint, "check", None)
+    if check is None:
+        return
+    try:
+        check()
+    except ApiError as error:
+        raise ApiError(f"every line of the batch would fail: {error.message}", param="endpoint") from None
 
 
 async def call(app: FastAPI, path: str, body: bytes) -> Answer:

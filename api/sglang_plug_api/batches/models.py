@@ -75,6 +75,16 @@ class FileRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCounts:
+    """What answers say they used: prompt tokens, those of them from the cache, and generated ones."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRecord:
     """A stored batch; times are whole seconds since the epoch."""
 
@@ -94,6 +104,8 @@ class BatchRecord:
     total: int = 0
     completed: int = 0
     failed: int = 0
+    usage: TokenCounts = TokenCounts()
+    """Of all results."""
     in_progress_at: int | None = None
     finalizing_at: int | None = None
     completed_at: int | None = None
@@ -130,8 +142,20 @@ class BatchRecord:
             "cancelling_at": self.cancelling_at,
             "cancelled_at": self.cancelled_at,
             "request_counts": {"total": self.total, "completed": self.completed, "failed": self.failed},
+            "usage": _usage(self.usage),
             "metadata": None if self.metadata is None else dict(self.metadata),
         }
+
+
+def _usage(counts: TokenCounts) -> dict[str, Any]:
+    """OpenAI's ``usage`` of a batch."""
+    return {
+        "input_tokens": counts.input_tokens,
+        "input_tokens_details": {"cached_tokens": counts.cached_tokens},
+        "output_tokens": counts.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": counts.reasoning_tokens},
+        "total_tokens": counts.input_tokens + counts.output_tokens,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +166,7 @@ class Result:
     succeeded: bool
     payload: bytes
     """The line of the result or error file, without its newline."""
+    usage: TokenCounts = TokenCounts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

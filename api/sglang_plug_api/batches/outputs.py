@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,17 @@ from sglang_plug_api.errors import json_bytes
 
 from .call import Answer
 from .lines import Line, read_lines
-from .models import ERROR_PREFIX, LINE_PREFIX, OUTPUT_PURPOSE, RESULT_PREFIX, BatchRecord, FileRecord, Result, fresh_id
+from .models import (
+    ERROR_PREFIX,
+    LINE_PREFIX,
+    OUTPUT_PURPOSE,
+    RESULT_PREFIX,
+    BatchRecord,
+    FileRecord,
+    Result,
+    TokenCounts,
+    fresh_id,
+)
 from .storage import DurableFile, Storage
 from .store import Store
 
@@ -28,7 +38,12 @@ EXPIRED = {
 def result_of(line: Line, answer: Answer) -> Result:
     """What is stored of an answered line."""
     response = {"status_code": answer.status, "request_id": answer.request_id, "body": answer.body}
-    return Result(line=line.number, succeeded=answer.status < 400, payload=_payload(line, response, None))
+    return Result(
+        line=line.number,
+        succeeded=answer.status < 400,
+        payload=_payload(line, response, None),
+        usage=_token_counts(answer.body),
+    )
 
 
 async def write_results(
@@ -66,6 +81,22 @@ def expired_lines(path: Path, endpoint: str, max_bytes: int, done: set[int]) -> 
     for line in read_lines(path, endpoint, max_bytes):
         if line.number not in done:
             yield _payload(line, None, EXPIRED)
+
+
+def _token_counts(body: Any) -> TokenCounts:
+    """What an answer's ``usage`` says; what it does not say counts as nothing."""
+    return TokenCounts(
+        input_tokens=_number(body, "usage", "prompt_tokens"),
+        cached_tokens=_number(body, "usage", "prompt_tokens_details", "cached_tokens"),
+        output_tokens=_number(body, "usage", "completion_tokens"),
+        reasoning_tokens=_number(body, "usage", "completion_tokens_details", "reasoning_tokens"),
+    )
+
+
+def _number(value: Any, *path: str) -> int:
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value if isinstance(value, int) else 0
 
 
 def _payload(line: Line, response: dict[str, Any] | None, error: dict[str, str] | None) -> bytes:

@@ -10,20 +10,22 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from .models import MOVES, OPEN, BatchRecord, FileRecord, Page, Result, Status
+from .models import MOVES, OPEN, BatchRecord, FileRecord, Page, Result, Status, TokenCounts
 
-VERSION = 1
+VERSION = 2
 PATIENCE = 30.0
 """Seconds to wait for another process's transaction."""
 MAX_OPEN_BATCHES = 1000
 MAX_KEPT_BATCHES = 10_000
 """Batches that are over and still listed; the oldest are forgotten, their files stay."""
 
-SCHEMA = """
+TOKENS = tuple(field.name for field in fields(TokenCounts))
+"""Columns of a batch's usage."""
+SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS files (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, purpose TEXT NOT NULL,
     filename TEXT NOT NULL, bytes INTEGER NOT NULL, created_at INTEGER NOT NULL);
@@ -32,7 +34,8 @@ CREATE TABLE IF NOT EXISTS batches (
     input_file_id TEXT NOT NULL, completion_window TEXT NOT NULL, created_at INTEGER NOT NULL,
     expires_at INTEGER NOT NULL, status TEXT NOT NULL, metadata TEXT, errors TEXT NOT NULL DEFAULT '[]',
     output_file_id TEXT, error_file_id TEXT, total INTEGER NOT NULL DEFAULT 0, completed INTEGER NOT NULL DEFAULT 0,
-    failed INTEGER NOT NULL DEFAULT 0, result_bytes INTEGER NOT NULL DEFAULT 0, in_progress_at INTEGER,
+    failed INTEGER NOT NULL DEFAULT 0, {"".join(f"{name} INTEGER NOT NULL DEFAULT 0, " for name in TOKENS)}
+    result_bytes INTEGER NOT NULL DEFAULT 0, in_progress_at INTEGER,
     finalizing_at INTEGER, completed_at INTEGER, failed_at INTEGER, expired_at INTEGER, cancelling_at INTEGER,
     cancelled_at INTEGER);
 CREATE INDEX IF NOT EXISTS batches_by_status ON batches (status);
@@ -40,7 +43,10 @@ CREATE TABLE IF NOT EXISTS results (
     batch TEXT NOT NULL, line INTEGER NOT NULL, succeeded INTEGER NOT NULL, payload BLOB NOT NULL,
     UNIQUE (batch, line));
 """
-BATCH_COLUMNS = ", ".join(field.name for field in fields(BatchRecord))
+UPGRADES = {1: tuple(f"ALTER TABLE batches ADD COLUMN {name} INTEGER NOT NULL DEFAULT 0" for name in TOKENS)}
+"""Version of a database -> what makes it one of the next version."""
+BATCH_FIELDS = tuple(field.name for field in fields(BatchRecord) if field.name != "usage")
+BATCH_COLUMNS = ", ".join((*BATCH_FIELDS, *TOKENS))
 FILE_COLUMNS = ", ".join(field.name for field in fields(FileRecord))
 
 
@@ -78,11 +84,12 @@ class Store:
         self._database.row_factory = sqlite3.Row
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = FULL")  # what is committed survives a power cut
-        (version,) = self._database.execute("PRAGMA user_version").fetchone()
-        if version not in (0, VERSION):
-            raise sqlite3.DatabaseError(f"{path} was made by another version ({version}, this one is {VERSION})")
         with self._transaction():
-            for statement in SCHEMA.split(";"):
+            (version,) = self._row("PRAGMA user_version")
+            if version not in (0, *UPGRADES, VERSION):
+                raise sqlite3.DatabaseError(f"{path} was made by another version ({version}, this one is {VERSION})")
+            upgrades = [statement for older in range(version or VERSION, VERSION) for statement in UPGRADES[older]]
+            for statement in (*SCHEMA.split(";"), *upgrades):
                 self._database.execute(statement)
             self._database.execute(f"PRAGMA user_version = {VERSION}")
 
@@ -194,18 +201,18 @@ class Store:
             if self.batch(id).status not in ("in_progress", "cancelling"):
                 return
             self._check_bytes(sum(len(one.payload) + 1 for one in results))
-            counts, size = [0, 0], 0
+            counts, size, used = [0, 0], 0, dict.fromkeys(TOKENS, 0)
             for one in results:
                 done = self._database.execute(
                     "INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?)", (id, one.line, one.succeeded, one.payload)
                 ).rowcount
                 counts[one.succeeded] += done
                 size += done * (len(one.payload) + 1)
-            self._database.execute(
-                "UPDATE batches SET failed = failed + ?, completed = completed + ?, result_bytes = result_bytes + ? "
-                "WHERE id = ?",
-                (*counts, size, id),
-            )
+                for name, tokens in asdict(one.usage).items():
+                    used[name] += done * tokens
+            added = {"failed": counts[False], "completed": counts[True], "result_bytes": size, **used}
+            changes = ", ".join(f"{name} = {name} + ?" for name in added)
+            self._database.execute(f"UPDATE batches SET {changes} WHERE id = ?", (*added.values(), id))
 
     def done_lines(self, id: str) -> set[int]:
         """Numbers of the lines that have a result."""
@@ -296,7 +303,7 @@ class Store:
 
 
 def _columns_of(batch: BatchRecord) -> dict[str, Any]:
-    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    values = {name: getattr(batch, name) for name in BATCH_FIELDS}
     values["metadata"] = None if batch.metadata is None else json.dumps(dict(batch.metadata))
     values["errors"] = json.dumps(list(batch.errors))
     return values
@@ -306,7 +313,8 @@ def _batch(row: sqlite3.Row) -> BatchRecord:
     values = dict(row)
     values["metadata"] = None if values["metadata"] is None else json.loads(values["metadata"])
     values["errors"] = tuple(json.loads(values["errors"]))
-    return BatchRecord(**values)
+    usage = TokenCounts(**{name: values.pop(name) for name in TOKENS})
+    return BatchRecord(**values, usage=usage)
 
 
 def _listed(values: Collection[Any]) -> str:

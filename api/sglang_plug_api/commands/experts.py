@@ -6,6 +6,7 @@ import argparse
 import csv
 import importlib
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ class ExpertsCommand:
         """One subparser for each action."""
         actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
         plot = actions.add_parser("plot", help="a heat map of layers and experts")
-        plot.add_argument("file", metavar="FILE", type=Path, help="the .csv of /dump_expert_distribution_record")
+        plot.add_argument("file", metavar="FILE", type=Path, help="the .csv or .pt of /dump_expert_distribution_record")
         plot.add_argument("--out", metavar="PNG", type=Path, help="the picture; default: beside FILE")
         plot.set_defaults(act=_plot)
 
@@ -36,7 +37,8 @@ def _plot(options: argparse.Namespace) -> int:
     counts = read_counts(options.file)
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError("plotting needs matplotlib, which is not installed: pip install 'sglang-plug[plot]'")
-    out: Path = options.out or options.file.with_name(options.file.name.removesuffix(".csv") + ".png")
+    name = options.file.name.removesuffix(".csv").removesuffix(".pt")
+    out: Path = options.out or options.file.with_name(f"{name}.png")
     try:
         draw(counts, out)
     except (OSError, ValueError) as error:  # ValueError: an ending that names no picture format
@@ -46,7 +48,30 @@ def _plot(options: argparse.Namespace) -> int:
 
 
 def read_counts(path: Path) -> Counts:
-    """The counts in a dumped ``.csv``. Raises ``ConfigError`` that names the line if it is not one."""
+    """The counts in a dumped ``.csv`` or ``.pt``. Raises ``ConfigError`` that names the place if it is neither."""
+    rows: Sequence[Sequence[str | int]] = _tensor_rows(path) if path.suffix == ".pt" else _table_rows(path)
+    counts: Counts = {}
+    for number, row in enumerate(rows, 2):
+        try:
+            layer, expert, count = map(int, row)
+        except ValueError:
+            found = ",".join(map(str, row))
+            raise ConfigError(f"{path}, line {number}: three whole numbers expected, found {found!r}") from None
+        if min(layer, expert, count) < 0:
+            raise ConfigError(f"{path}, line {number}: a negative number")
+        counts[layer, expert] = count
+    if not counts:
+        raise ConfigError(f"{path} has no line but the first")
+    return counts
+
+
+def _tensor_rows(path: Path) -> list[tuple[int, int, int]]:
+    from sglang_plug.layers.recorder import read_columns  # torch, which the other form does without
+
+    return read_columns(path)
+
+
+def _table_rows(path: Path) -> list[list[str]]:
     try:
         with open(path, newline="", encoding="utf-8") as file:
             rows = list(csv.reader(file))
@@ -54,18 +79,7 @@ def read_counts(path: Path) -> Counts:
         raise ConfigError(f"cannot read {path} as CSV: {error}") from error
     if not rows or rows[0] != HEADER:
         raise ConfigError(f"{path} is not a record of experts: its first line is not {','.join(HEADER)}")
-    counts: Counts = {}
-    for number, row in enumerate(rows[1:], 2):
-        try:
-            layer, expert, count = map(int, row)
-        except ValueError:
-            raise ConfigError(f"{path}, line {number}: three whole numbers expected, found {','.join(row)!r}") from None
-        if min(layer, expert, count) < 0:
-            raise ConfigError(f"{path}, line {number}: a negative number")
-        counts[layer, expert] = count
-    if not counts:
-        raise ConfigError(f"{path} has no line but the first")
-    return counts
+    return rows[1:]
 
 
 def table(counts: Counts) -> tuple[list[int], list[list[float]]]:

@@ -27,7 +27,7 @@ class LogObserver(Observer):
         """Write a line if one is due."""
         if stats.prefill_sequences:
             logger.info(
-                "Prefill batch. #new-seq: %d, #new-token: %d, #cached-token: %d, token usage: %.2f, "
+                "Prefill batch, #new-seq: %d, #new-token: %d, #cached-token: %d, token usage: %.2f, "
                 "#running-req: %d, #queue-req: %d",
                 stats.prefill_sequences,
                 stats.prefill_tokens,
@@ -44,7 +44,7 @@ class LogObserver(Observer):
             return
         seconds = stats.time - self._since if self._since else 0.0
         logger.info(
-            "Decode batch. #running-req: %d, #token: %d, token usage: %.2f, gen throughput (token/s): %.2f, "
+            "Decode batch, #running-req: %d, #token: %d, token usage: %.2f, gen throughput (token/s): %.2f, "
             "#queue-req: %d",
             stats.running,
             stats.used_slots,

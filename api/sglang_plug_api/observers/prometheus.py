@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -27,9 +28,11 @@ COUNTERS: Mapping[str, str] = {
     "cached_tokens_total": "Prompt tokens that came from the prefix cache",
     "num_requests_total": "Requests ended, for whatever reason",
     "num_aborted_requests_total": "Requests that their client or an error ended",
+    "forced_tokens_total": "Output tokens that constraints left no choice about: as many steps saved",
     "num_retracted_reqs_total": "Times a running request gave its KV slots back and waited again",
 }
 HISTOGRAMS: Mapping[str, str] = {
+    "queue_time_seconds": "From arrival to the step that begins to compute the request",
     "time_to_first_token_seconds": "From arrival to the first token",
     "inter_token_latency_seconds": "Between two tokens of one request",
     "e2e_request_latency_seconds": "From arrival to the end",
@@ -37,9 +40,14 @@ HISTOGRAMS: Mapping[str, str] = {
 
 
 class PrometheusObserver(Observer):
-    """Keeps its own registry, so several servers in one process do not meet."""
+    """Keeps its own registry, so several servers in one process do not meet.
 
-    def __init__(self) -> None:
+    Args:
+        clock: what ``time.time`` tells.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self.registry = CollectorRegistry()
         self._label = ""
         self._last: dict[str, float] = {}
@@ -65,6 +73,7 @@ class PrometheusObserver(Observer):
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
+        self._measure_throughput(self._clock())
         return generate_latest(self.registry)
 
     def on_start(self, info: Mapping[str, Any]) -> None:
@@ -86,7 +95,10 @@ class PrometheusObserver(Observer):
         self._set("token_usage", stats.used_slots / stats.capacity if stats.capacity else 0.0)
         self._set("cache_hit_rate", self._cached / self._admitted if self._admitted else 0.0)
         self._add("cached_tokens_total", stats.cached_tokens)
+        self._add("forced_tokens_total", stats.forced_tokens)
         self._add("num_retracted_reqs_total", stats.retracted)
+        for seconds in stats.queue_seconds:
+            self._histograms["queue_time_seconds"].labels(self._label).observe(seconds)
 
     def on_tokens(self, request: str, tokens: int, time: float) -> None:
         """Latency between tokens, and throughput."""
@@ -99,10 +111,7 @@ class PrometheusObserver(Observer):
                 self._histograms["inter_token_latency_seconds"].labels(self._label).observe((time - before) / tokens)
         self._last[request] = time
         self._window_tokens += tokens
-        if time - self._window_start >= 1.0:
-            if self._window_start:
-                self._set("gen_throughput", self._window_tokens / (time - self._window_start))
-            self._window_start, self._window_tokens = time, 0
+        self._measure_throughput(time)
 
     def on_request(self, event: RequestEvent) -> None:
         """A request's totals."""
@@ -115,6 +124,15 @@ class PrometheusObserver(Observer):
             observe = self._histograms["time_to_first_token_seconds"].labels(self._label).observe
             observe(event.first_token - event.arrived)
         self._histograms["e2e_request_latency_seconds"].labels(self._label).observe(event.finished - event.arrived)
+
+    def _measure_throughput(self, now: float) -> None:
+        """Also asked for when the metrics are read: where no tokens come, nothing else would tell so."""
+        seconds = now - self._window_start
+        if seconds < 1.0:
+            return
+        if self._window_start:
+            self._set("gen_throughput", self._window_tokens / seconds)
+        self._window_start, self._window_tokens = now, 0
 
     def _set(self, name: str, value: float) -> None:
         self._gauges[name].labels(self._label).set(value)

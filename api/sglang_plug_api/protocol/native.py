@@ -6,47 +6,25 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from .base import Integer, Name, Number, RequestBody, SharedFields, TokenId
+from .base import Integer, Name, SharedFields, TokenId
+from .sampling import ConstraintFields, SamplingFields
 
 MAX_TOP_LOGPROBS = 1024
 MAX_BATCH = 65536
 
 
-class SamplingBody(RequestBody):
+class SamplingBody(SamplingFields, ConstraintFields):
     """``sampling_params``."""
 
+    n: Integer | None = Field(None, ge=1)
     max_new_tokens: Integer | None = Field(None, ge=0)
     min_new_tokens: Integer | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[TokenId] | None = None
-    temperature: Number | None = Field(None, ge=0)
-    top_p: Number | None = None
-    top_k: Integer | None = None
-    min_p: Number | None = None
-    frequency_penalty: Number | None = None
-    presence_penalty: Number | None = None
-    repetition_penalty: Number | None = None
-    logit_bias: dict[str, Number] | None = None
-    ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
-    no_stop_trim: bool | None = None
-    n: Integer | None = Field(None, ge=1)
-    seed: Integer | None = None
     sampling_seed: Integer | None = None
     json_schema: str | dict[str, Any] | None = None
-    regex: str | None = None
-    ebnf: str | None = None
     structural_tag: str | dict[str, Any] | None = None
     stop_regex: str | list[str] | None = None
     custom_params: dict[str, Any] | None = None
-
-    def sampling(self) -> dict[str, Any]:
-        """What was given."""
-        given = {name: value for name in type(self).model_fields if (value := getattr(self, name)) is not None}
-        if "sampling_seed" in given:
-            given.setdefault("seed", given.pop("sampling_seed"))
-        return given
 
 
 class PromptsBody(SharedFields):

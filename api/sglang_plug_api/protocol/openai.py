@@ -6,18 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from .base import Integer, Name, Number, RequestBody, SharedFields, TokenId
+from .base import Integer, Name, RequestBody, SharedFields, TokenId
+from .sampling import ConstraintFields, SamplingFields
 from .tools import ToolChoice, Tools
 
 MAX_TOP_LOGPROBS = 20
 MAX_MESSAGES = 16384
-
-RENAMED = {"min_tokens": "min_new_tokens", "include_stop_str_in_output": "no_stop_trim"}
-SAMPLING = (
-    "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
-    "stop", "stop_token_ids", "min_tokens", "ignore_eos", "skip_special_tokens", "no_stop_trim",
-    "include_stop_str_in_output", "logit_bias", "seed", "n",
-)  # fmt: skip
 
 
 class StreamOptions(RequestBody):
@@ -27,35 +21,19 @@ class StreamOptions(RequestBody):
     continuous_usage_stats: bool = False
 
 
-class GenerationBody(SharedFields):
+class GenerationBody(SamplingFields, ConstraintFields, SharedFields):
     """Fields of both chat and completions."""
 
     model: Name | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     n: Integer | None = Field(None, ge=1)
-    temperature: Number | None = Field(None, ge=0)
-    top_p: Number | None = None
-    top_k: Integer | None = None
-    min_p: Number | None = None
-    frequency_penalty: Number | None = None
-    presence_penalty: Number | None = None
-    repetition_penalty: Number | None = None
     max_tokens: Integer | None = Field(None, ge=0)
     min_tokens: Integer | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[TokenId] | None = None
-    ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = None
-    no_stop_trim: bool | None = None
     include_stop_str_in_output: bool | None = None
-    logit_bias: dict[str, Number] | None = None
-    seed: Integer | None = None
     rid: Name | None = None
     request_id: Name | None = None
     user: str | None = None
-    regex: str | None = None
-    ebnf: str | None = None
     response_format: dict[str, Any] | None = None
 
     @model_validator(mode="after")
@@ -63,18 +41,6 @@ class GenerationBody(SharedFields):
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options is only allowed when stream is true")
         return self
-
-    def sampling(self) -> dict[str, Any]:
-        """What was given, in native names."""
-        given = {RENAMED.get(name, name): value for name in SAMPLING if (value := getattr(self, name)) is not None}
-        limit = self.token_limit()
-        if limit is not None:
-            given["max_new_tokens"] = limit
-        return given
-
-    def token_limit(self) -> int | None:
-        """Most tokens to generate."""
-        return self.max_tokens
 
     @property
     def usage_in_stream(self) -> bool:
@@ -149,10 +115,6 @@ class ChatBody(GenerationBody):
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs to be true")
         return self
-
-    def token_limit(self) -> int | None:
-        """The newer name wins."""
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
 Prompt = str | list[str] | list[TokenId] | list[list[TokenId]]

@@ -4,44 +4,83 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 from .base import Integer, Name, Number, RequestBody, TokenId
 
 MAX_LABELS = 1024
 MAX_ITEMS = 65536
 
+Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_ITEMS)]
+
 
 class ScoreBody(RequestBody):
-    """``POST /v1/score``: how likely each label follows the query with each item."""
+    """``POST /v1/score``: how likely each label follows the query with each item, or how well two texts fit."""
 
     model: Name | None = None
-    query: str | list[TokenId]
-    items: str | list[str] | list[list[TokenId]]
-    label_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=MAX_LABELS)]
+    query: str | list[TokenId] | None = None
+    items: str | list[str] | list[list[TokenId]] | None = None
+    label_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=MAX_LABELS)] | None = None
     apply_softmax: bool = False
     """Probabilities among the labels instead of those among the whole vocabulary."""
     item_first: bool = False
     """Item, then query; by default query, then item."""
     temperature: Number | None = None
     return_token_logprobs: bool | None = None
+    text_1: str | Texts | None = Field(None, validation_alias=AliasChoices("text_1", "queries", "data_1"))
+    """Instead of query, items and labels: one text for all of ``text_2``, or as many."""
+    text_2: str | Texts | None = Field(None, validation_alias=AliasChoices("text_2", "documents", "data_2"))
     rid: Name | None = None
     priority: Integer | None = None
     user: str | None = None
 
+    @property
+    def has_texts(self) -> bool:
+        """True if two texts are compared; otherwise there are a query, items and labels."""
+        return self.text_1 is not None
+
+    @model_validator(mode="after")
+    def _one_form(self) -> ScoreBody:
+        labels = {"query": self.query, "items": self.items, "label_token_ids": self.label_token_ids}
+        texts = {"text_1": self.text_1, "text_2": self.text_2}
+        given = [name for name, value in (labels | texts).items() if value is not None]
+        if given not in (list(labels), list(texts)):
+            has = f"; this has {', '.join(given)}" if given else ""
+            raise ValueError(f"give either query, items and label_token_ids, or text_1 and text_2{has}")
+        return self
+
     @model_validator(mode="after")
     def _fits(self) -> ScoreBody:
+        if self.has_texts:
+            return self._texts_fit()
         if self.items in ([], "") or isinstance(self.items, list) and len(self.items) > MAX_ITEMS:
             raise ValueError(f"items must have between 1 and {MAX_ITEMS} entries")
-        texts = isinstance(self.items, str) or all(isinstance(item, str) for item in self.items)
+        texts = isinstance(self.items, str) or all(isinstance(item, str) for item in self.items or ())
         if texts != isinstance(self.query, str):
             raise ValueError("query and items must both be text, or both be token ids")
         if self.temperature not in (None, 1.0):
             raise ValueError("temperature is not supported: scores are those of the model's own distribution")
         return self
 
+    def _texts_fit(self) -> ScoreBody:
+        first, second = self.texts()
+        if len(first) not in (1, len(second)):
+            raise ValueError(f"text_1 has {len(first)} entries for the {len(second)} of text_2; give one, or as many")
+        for name, texts in (("text_1", first), ("text_2", second)):
+            if not all(map(str.strip, texts)):
+                raise ValueError(f"{name} has a text that is empty")
+        return self
+
     def prompts(self) -> list[Any]:
         """Query and item together, text or token ids, one for each item."""
         query: Any = self.query
-        items: list[Any] = [self.items] if isinstance(self.items, str) else list(self.items)
+        given: Any = self.items
+        items: list[Any] = [given] if isinstance(given, str) else list(given)
         return [item + query if self.item_first else query + item for item in items]
+
+    def texts(self) -> tuple[list[str], list[str]]:
+        """Of both sides; the first may have a single one for all of the second."""
+        first, second = (
+            [given] if isinstance(given, str) else list(given or ()) for given in (self.text_1, self.text_2)
+        )
+        return first, second

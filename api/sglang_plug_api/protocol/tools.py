@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from .base import Name, RequestBody
 
@@ -50,6 +50,60 @@ class NamedTool(_Part):
 
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
 Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS)]
+
+
+class FlatTool(_Part):
+    """A function as ``/v1/responses`` wants it: its name stands beside the type."""
+
+    type: Literal["function"]
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_a_function(cls, value: Any) -> Any:
+        kind = value.get("type", "function") if isinstance(value, dict) else "function"
+        if kind != "function":
+            raise ValueError(f"tools of type {str(kind)[:40]!r} are not supported by this server; declare functions")
+        if isinstance(value, dict) and "name" not in value and isinstance(value.get("function"), dict):
+            raise ValueError("name, description and parameters belong beside type, not into function")
+        return value
+
+    def nested(self) -> Tool:
+        """As chat completions write it."""
+        return Tool(type="function", function=Function(**self.model_dump(exclude={"type"}, exclude_unset=True)))
+
+
+class FlatNamedTool(_Part):
+    """The function that must be called, as ``/v1/responses`` wants it."""
+
+    type: Literal["function"]
+    name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_a_function(cls, value: Any) -> Any:
+        kind = value.get("type") if isinstance(value, dict) else "function"
+        if kind != "function":
+            raise ValueError(f"type {str(kind)[:40]!r} is not supported by this server; name a function")
+        return value
+
+    def nested(self) -> NamedTool:
+        """As chat completions write it."""
+        return NamedTool(function=FunctionReference(name=self.name))
+
+
+def _form(value: Any) -> str:
+    return "Word" if isinstance(value, str) else "Named"
+
+
+FlatTools = Annotated[list[FlatTool], Field(max_length=MAX_TOOLS)]
+FlatToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("Word")] | Annotated[FlatNamedTool, Tag("Named")],
+    Discriminator(_form),
+]
 
 
 class ParseCallsBody(RequestBody):

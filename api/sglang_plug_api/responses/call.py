@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from sglang_plug_api.chat_events import Choice, Reading
 from sglang_plug_api.errors import ApiError
-from sglang_plug_api.job import Ending, Job, Piece, new_id
+from sglang_plug_api.job import Ending, Job, Piece
+from sglang_plug_api.protocol.items import Item, messages_of
 from sglang_plug_api.protocol.responses import ResponsesBody
+from sglang_plug_api.protocol.tools import FlatNamedTool
+from sglang_plug_api.reasoning import reasoning_tokens
 from sglang_plug_api.streaming import NamedEvent
 from sglang_plug_api.text import TextEngine
 
-WHERE = {"output_index": 0, "content_index": 0}
+from .output import Output, Shown
+
 FINAL_EVENTS = {"completed": "response.completed", "failed": "response.failed"}
 """Status -> last event; of the others it is ``response.incomplete``."""
+UNSET_TOOL: Mapping[str, Any] = {"description": None, "parameters": None, "strict": False}
+ITEMS: TypeAdapter[list[Item]] = TypeAdapter(list[Item])
 
 
 class Call:
@@ -25,19 +34,27 @@ class Call:
         body: the request.
         messages: the conversation, without instructions.
         job: the sequence to generate; its id is the response's.
+        reading: how the output is read.
         keep: remember the response.
     """
 
     def __init__(
-        self, engine: TextEngine, body: ResponsesBody, messages: Sequence[Mapping[str, Any]], job: Job, *, keep: bool
+        self,
+        engine: TextEngine,
+        body: ResponsesBody,
+        messages: Sequence[Mapping[str, Any]],
+        job: Job,
+        reading: Reading,
+        *,
+        keep: bool,
     ) -> None:
         self.job, self.keep = job, keep
         self._engine, self._body, self._messages = engine, body, messages
-        self._message_id = f"msg_{new_id()}"
+        self._choice, self._output = Choice(reading), Output()
+        self._last_events: list[NamedEvent] = []
         self._created = int(time.time())
         self._completed: int | None = None
-        self._text: list[str] = []
-        self._tokens = self._cached = self._sequence = 0
+        self._tokens = self._cached = self._reasoning = self._sequence = 0
         self._ending: Ending | None = None
         self._error: ApiError | None = None
         self._cancelled = self._closed = False
@@ -46,11 +63,6 @@ class Call:
     def id(self) -> str:
         """``resp_…``."""
         return self.job.id
-
-    @property
-    def text(self) -> str:
-        """The answer so far."""
-        return "".join(self._text)
 
     @property
     def status(self) -> str:
@@ -66,13 +78,16 @@ class Call:
     @property
     def conversation(self) -> list[Mapping[str, Any]]:
         """All messages with the answer."""
-        return [*self._messages, {"role": "assistant", "content": self.text}]
+        return [*self._messages, *messages_of(ITEMS.validate_python(self._output.show()))]
 
-    def add(self, piece: Piece) -> None:
-        """Take what came."""
-        if piece.text:
-            self._text.append(piece.text)
+    def add(self, piece: Piece) -> list[NamedEvent]:
+        """Take what came, and show it."""
         self._tokens, self._cached, self._ending = piece.completion_tokens, piece.cached_tokens, piece.ending
+        return self._events(shown for event in self._choice.events(piece) for shown in self._output.add(event))
+
+    async def count_reasoning(self) -> None:
+        """For the usage; to be called when all has come."""
+        self._reasoning = await reasoning_tokens(self._engine, [self._choice]) or 0
 
     def cancel(self) -> None:
         """Somebody wants no more of it."""
@@ -82,12 +97,14 @@ class Call:
     def close(self, error: ApiError | None = None) -> None:
         """Nothing more will come."""
         self._closed, self._error = True, error
+        self._last_events = self._events(self._output.finish(whole=self.status == "completed"))
         if self.status == "completed":
             self._completed = int(time.time())
 
     def show(self) -> dict[str, Any]:
         """The response object."""
         body, params, status = self._body, self.job.sampling.params, self.status
+        choice = body.tool_choice
         return {
             "id": self.id,
             "object": "response",
@@ -101,16 +118,16 @@ class Call:
             "max_output_tokens": body.max_output_tokens,
             "metadata": body.metadata or {},
             "model": body.model or self._engine.model_name,
-            "output": [self._item()] if self._tokens or self._closed else [],
-            "parallel_tool_calls": True,
+            "output": self._output.show(),
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": body.previous_response_id,
             "reasoning": {"effort": None, "summary": None},
             "service_tier": "default",
             "store": self.keep,
             "temperature": params.temperature,
             "text": {"format": body.text.format.model_dump() if body.text and body.text.format else {"type": "text"}},
-            "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
-            "tools": [],
+            "tool_choice": choice.model_dump() if isinstance(choice, FlatNamedTool) else choice or "auto",
+            "tools": [{**UNSET_TOOL, **tool.model_dump(exclude_unset=True)} for tool in body.tools or ()],
             "top_logprobs": 0,
             "top_p": params.top_p,
             "truncation": body.truncation or "disabled",
@@ -119,41 +136,21 @@ class Call:
         }
 
     def opening(self) -> Iterator[NamedEvent]:
-        """Events before the first text; to be called before anything was added."""
-        yield self._event("response.created", response=self.show())
-        yield self._event("response.in_progress", response=self.show())
-        item = {**self._item(), "content": []}
-        yield self._event("response.output_item.added", output_index=0, item=item)
-        yield self._event("response.content_part.added", **self._place(), part=_part(""))
-
-    def delta(self, text: str) -> NamedEvent:
-        """More text."""
-        return self._event("response.output_text.delta", **self._place(), delta=text, logprobs=[])
+        """Events before the first item; to be called before anything was added."""
+        yield self._event("response.created", {"response": self.show()})
+        yield self._event("response.in_progress", {"response": self.show()})
 
     def closing(self) -> Iterator[NamedEvent]:
-        """Events after the last text."""
-        text = self.text
-        yield self._event("response.output_text.done", **self._place(), text=text, logprobs=[])
-        yield self._event("response.content_part.done", **self._place(), part=_part(text))
-        yield self._event("response.output_item.done", output_index=0, item=self._item())
-        yield self._event(FINAL_EVENTS.get(self.status, "response.incomplete"), response=self.show())
+        """Events of the end; to be called once it was closed."""
+        yield from self._last_events
+        yield self._event(FINAL_EVENTS.get(self.status, "response.incomplete"), {"response": self.show()})
 
-    def _event(self, name: str, **fields: Any) -> NamedEvent:
+    def _events(self, shown: Iterable[Shown]) -> list[NamedEvent]:
+        return [self._event(name, fields) for name, fields in shown]
+
+    def _event(self, name: str, fields: Mapping[str, Any]) -> NamedEvent:
         number, self._sequence = self._sequence, self._sequence + 1
         return NamedEvent(name, {"type": name, "sequence_number": number, **fields})
-
-    def _place(self) -> dict[str, Any]:
-        return {"item_id": self._message_id, **WHERE}
-
-    def _item(self) -> dict[str, Any]:
-        status = self.status
-        return {
-            "id": self._message_id,
-            "type": "message",
-            "role": "assistant",
-            "status": status if status in ("in_progress", "completed") else "incomplete",
-            "content": [_part(self.text)],
-        }
 
     def _usage(self) -> dict[str, Any]:
         prompt = len(self.job.tokens)
@@ -162,10 +159,6 @@ class Call:
             "input_tokens": prompt,
             "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
             "output_tokens": self._tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": self._reasoning},
             "total_tokens": prompt + self._tokens,
         }
-
-
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}

@@ -11,7 +11,13 @@ Message = Mapping[str, Any]
 
 
 async def render(
-    engine: TextEngine, instructions: str | None, conversation: Sequence[Message], *, room: int, shorten: bool
+    engine: TextEngine,
+    instructions: str | None,
+    conversation: Sequence[Message],
+    *,
+    tools: Sequence[Message] | None,
+    room: int,
+    shorten: bool,
 ) -> list[int]:
     """Tokens of the prompt.
 
@@ -19,6 +25,7 @@ async def render(
         engine: whose chat template is used.
         instructions: come first; not part of the conversation.
         conversation: what was said.
+        tools: that the template shows.
         room: tokens to leave for the answer.
         shorten: leave out the oldest turns, as few as possible, if the prompt would not fit otherwise.
 
@@ -27,7 +34,7 @@ async def render(
     system, turns = _split(instructions, conversation)
 
     async def from_turn(start: int) -> list[int]:
-        return await engine.encode_chat([*system, *turns[start:]])
+        return await engine.encode_chat([*system, *turns[start:]], tools=tools)
 
     tokens = await from_turn(0)
     most = engine.defaults.longest - room

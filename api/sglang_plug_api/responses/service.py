@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
 
 from sglang_plug import Constraint
-from sglang_plug_api.constraints import of_format
+from sglang_plug_api.constraints import FORMATS, by_backend, of_fields
 from sglang_plug_api.errors import SHOWN, ApiError, from_exception
 from sglang_plug_api.job import Job, new_id
 from sglang_plug_api.protocol.base import refuse
+from sglang_plug_api.protocol.items import check_outputs
 from sglang_plug_api.protocol.openai import MAX_MESSAGES
 from sglang_plug_api.protocol.responses import ResponsesBody
+from sglang_plug_api.protocol.tools import FlatNamedTool
+from sglang_plug_api.reasoning import reasoned
 from sglang_plug_api.sampling import Sampling
 from sglang_plug_api.streaming import NamedEvent
 from sglang_plug_api.text import TextEngine
+from sglang_plug_api.tools import Tooling, tooling
 
 from .call import Call
 from .prompt import Message, render
@@ -38,32 +42,43 @@ class Responses:
         """Render, tokenise and check. Raises ``ApiError``."""
         self._engine.check_model(body.model)
         _refuse_missing_features(body)
-        fresh = body.messages()
-        if not fresh:
-            raise ApiError("input cannot be empty", param="input")
-        messages = [*self._before(body.previous_response_id), *fresh]
-        if len(messages) > MAX_MESSAGES:
-            raise ApiError(f"the conversation has more than {MAX_MESSAGES} messages", param="previous_response_id")
+        messages = self._messages(body)
+        constraint = _constraint(body)
+        tools = _tooling(self._engine, body, has_format=constraint is not None)
+        reading = tools.reading(self._engine.parsers)
         tokens = await render(
             self._engine,
             body.instructions,
             messages,
+            tools=tools.shown,
             room=body.max_output_tokens or 1,
             shorten=body.truncation == "auto",
         )
+        constraint = by_backend(tools.constraint, body) or constraint
+        reading, preamble = reasoned(
+            reading,
+            self._engine.parsers.reasoning,
+            self._engine.tokenizer,
+            tokens,
+            constrained=constraint is not None,
+            calls=tools.constraint is not None,
+        )
+        given = body.sampling() | ({"skip_special_tokens": False} if reading.needs_special_tokens else {})
         job = Job(
             id=f"resp_{new_id()}",
             tokens=tokens,
-            sampling=_sampling(self._engine, body, len(tokens)),
-            constraint=_constraint(body),
+            sampling=_sampling(self._engine, given, len(tokens)),
+            constraint=constraint,
+            preamble=preamble,
             priority=body.priority or 0,
             salt=body.salt,
         )
-        return Call(self._engine, body, messages, job, keep=body.store is not False and self._store.enabled)
+        return Call(self._engine, body, messages, job, reading, keep=body.store is not False and self._store.enabled)
 
     async def answer(self, call: Call) -> dict[str, Any]:
         """The whole response."""
         call.add(await self._engine.complete(call.job))
+        await call.count_reasoning()
         call.close()
         self._remember(call)
         return call.show()
@@ -81,9 +96,9 @@ class Responses:
                         self._running[call.id] = call
                         for event in call.opening():
                             yield event
-                    call.add(piece)
-                    if piece.text:
-                        yield call.delta(piece.text)
+                    for event in call.add(piece):
+                        yield event
+            await call.count_reasoning()
         except Exception as failure:
             if call.id not in self._running:
                 raise
@@ -121,6 +136,20 @@ class Responses:
             raise _unknown(id)
         return {"id": id, "object": "response", "deleted": True}
 
+    def _messages(self, body: ResponsesBody) -> list[Message]:
+        """The conversation up to and with the input. Raises ``ApiError``."""
+        fresh = body.messages()
+        if not fresh:
+            raise ApiError("input cannot be empty", param="input")
+        messages = [*self._before(body.previous_response_id), *fresh]
+        if len(messages) > MAX_MESSAGES:
+            raise ApiError(f"the conversation has more than {MAX_MESSAGES} messages", param="previous_response_id")
+        try:
+            check_outputs(messages)
+        except ValueError as error:
+            raise ApiError(str(error), param="input") from None
+        return messages
+
     def _before(self, id: str | None) -> list[Message]:
         """What was said up to and with the response ``id``."""
         if id is None:
@@ -146,21 +175,34 @@ class Responses:
             self._store.put(call.id, Stored(call.show(), call.conversation))
 
 
-def _sampling(engine: TextEngine, body: ResponsesBody, prompt: int) -> Sampling:
-    try:
-        return engine.defaults.complete(body.sampling(), prompt, None)
-    except ApiError as error:
-        if error.param in ("max_tokens", "max_new_tokens"):  # what other routes call it
-            error.param = "max_output_tokens"
-        raise
+def _sampling(engine: TextEngine, given: Mapping[str, Any], prompt: int) -> Sampling:
+    with _renamed({"max_tokens": "max_output_tokens", "max_new_tokens": "max_output_tokens"}):
+        return engine.defaults.complete(given, prompt, None)
 
 
 def _constraint(body: ResponsesBody) -> Constraint | None:
     format = body.text.format if body.text else None
+    with _renamed(dict.fromkeys(("response_format", *FORMATS), "text.format")):
+        return of_fields(body, None if format is None else format.as_response_format())
+
+
+def _tooling(engine: TextEngine, body: ResponsesBody, *, has_format: bool) -> Tooling:
+    tools = [one.nested() for one in body.tools or ()]
+    choice = body.tool_choice.nested() if isinstance(body.tool_choice, FlatNamedTool) else body.tool_choice
     try:
-        return None if format is None else of_format(format.as_response_format())
+        return tooling(engine.parsers, tools, choice, body.parallel_tool_calls, has_format=has_format)
     except ApiError as error:
-        error.param = "text.format"
+        error.param = error.param and error.param.replace(".function.", ".")
+        raise
+
+
+@contextlib.contextmanager
+def _renamed(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors about fields that other routes call otherwise name those of this one."""
+    try:
+        yield
+    except ApiError as error:
+        error.param = names.get(error.param or "", error.param)
         raise
 
 
@@ -171,9 +213,6 @@ def _unknown(id: str) -> ApiError:
 def _refuse_missing_features(body: ResponsesBody) -> None:
     """What would be ignored or broken silently. Raises ``ApiError``."""
     refuse(body, "background", remedy="use stream")
-    refuse(body, "tools", remedy="no tool-call parser is installed")
     refuse(body, "top_logprobs", remedy="use logprobs on /v1/chat/completions")
-    if body.tool_choice not in (None, "none", "auto"):
-        raise ApiError(f"Tools cannot be empty if tool choice is set to {body.tool_choice!r}.", param="tool_choice")
     if any(value is not None for value in (body.reasoning or {}).values()):
         raise ApiError("reasoning is not supported by this model", param="reasoning")

@@ -28,7 +28,7 @@ def register_routes() -> Iterator[RouteSpec]:
     yield RouteSpec(name="generate", target=f"{__name__}.generate:build", tasks=generate, summary="native: /generate")
     yield RouteSpec(name="tokenize", target=f"{__name__}.tokenize:build", summary="native: /tokenize, /detokenize")
     yield RouteSpec(name="parse", target=f"{__name__}.parse:build", summary="/parse_function_call, /separate_reasoning")
-    yield RouteSpec(name="score", target=f"{__name__}.score:build", tasks=generate, summary="/v1/score")
+    yield RouteSpec(name="score", target=f"{__name__}.score:build", summary="/v1/score")
     yield RouteSpec(name="abort", target=f"{__name__}.abort:build", summary="native: /abort_request")
     yield RouteSpec(name="loads", target=f"{__name__}.loads:build", summary="/v1/loads and /load")
     yield RouteSpec(name="files", target=f"{__name__}.files:build", summary="OpenAI: /v1/files")

@@ -6,7 +6,7 @@ import time
 
 from fastapi import APIRouter, Request, Response
 
-from sglang_plug_api.batches.call import endpoint_of
+from sglang_plug_api.batches.call import check_endpoint
 from sglang_plug_api.batches.models import (
     BATCH_PREFIX,
     INPUT_PURPOSE,
@@ -32,8 +32,7 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/batches", BatchBody, summary="Start a batch")
     async def create(request: Request) -> Response:
         body = await read_body(request, BatchBody)
-        if endpoint_of(request.app, body.endpoint) is None:
-            raise ApiError(f"this server has no route {body.endpoint}", param="endpoint")
+        check_endpoint(request.app, body.endpoint)
         batch = _new(body, engine.model_name)
         source = await storage.ask(lambda store: store.file(body.input_file_id))
         if source.purpose != INPUT_PURPOSE:

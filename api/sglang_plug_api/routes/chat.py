@@ -22,14 +22,15 @@ from sglang_plug_api.choices import (
     request_id,
     stream_all,
 )
-from sglang_plug_api.constraints import of_generation
-from sglang_plug_api.errors import ApiError, json_response
+from sglang_plug_api.constraints import by_backend, of_generation
+from sglang_plug_api.errors import ApiError
 from sglang_plug_api.job import Job, Piece
 from sglang_plug_api.logprobs import for_chat
 from sglang_plug_api.protocol.openai import ChatBody
-from sglang_plug_api.streaming import EventStream, first_of, unless_disconnected
+from sglang_plug_api.reasoning import reasoned, reasoning_tokens
+from sglang_plug_api.streaming import respond
 from sglang_plug_api.text import TextEngine
-from sglang_plug_api.tools import Tooling, tooling
+from sglang_plug_api.tools import tooling
 
 RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "raise_exception"})
 """Template variables that ``chat_template_kwargs`` cannot set."""
@@ -43,9 +44,7 @@ def build(engine: TextEngine) -> APIRouter:
     async def chat(request: Request) -> Response:
         body = await read_body(request, ChatBody)
         call = await _Call.prepare(engine, body)
-        if body.stream:
-            return EventStream(await first_of(call.events()), id_header(call.id))
-        return await unless_disconnected(request, call.answer())
+        return await respond(request, body.stream, call.events, call.answer, id_header(call.id))
 
     return router
 
@@ -67,7 +66,11 @@ class _Call:
         engine.check_model(body.model)
         has_format = of_generation(body) is not None
         tools = tooling(engine.parsers, body.tools, body.tool_choice, body.parallel_tool_calls, has_format=has_format)
-        reading = _reading(engine, body, tools, constrained=has_format or tools.required)
+        reading = tools.reading(
+            engine.parsers,
+            separate=body.separate_reasoning is not False,
+            stream_reasoning=body.stream_reasoning is not False,
+        )
         id = request_id(body)
         tokens = await engine.encode_chat(
             [message.plain() for message in body.messages],
@@ -76,15 +79,24 @@ class _Call:
             continue_final_message=body.continue_final_message,
             variables=_variables(body),
         )
+        reading, preamble = reasoned(
+            reading,
+            None if body.continue_final_message else engine.parsers.reasoning,
+            engine.tokenizer,
+            tokens,
+            body.chat_template_kwargs,
+            constrained=has_format or tools.constraint is not None,
+            calls=tools.constraint is not None,
+        )
         given = body.sampling() | ({"skip_special_tokens": False} if reading.needs_special_tokens else {})
         sampling = engine.defaults.complete(given, len(tokens), None)
         logprobs = LogprobOptions(top=body.top_logprobs or 0) if body.logprobs else None
         jobs = make_jobs(engine, body, [tokens], [sampling], logprobs, id)
-        if tools.constraint is not None:
-            jobs = [replace(job, constraint=tools.constraint) for job in jobs]
+        calls = by_backend(tools.constraint, body)
+        jobs = [replace(job, constraint=calls or job.constraint, preamble=preamble) for job in jobs]
         return cls(engine, body, id, tokens, jobs, reading)
 
-    async def answer(self) -> Response:
+    async def answer(self) -> dict[str, Any]:
         """The whole answer."""
         pieces = await complete_all(self._engine, self._jobs)
         choices = []
@@ -93,7 +105,8 @@ class _Call:
             message = self._choices[index].message(piece)
             choices.append({"index": index, "message": message, **self._ending(index, piece)})
         envelope = Envelope(self._engine, self._body, self.id, "chat.completion")
-        return json_response(envelope(choices, self._usage.report()), headers=id_header(self.id))
+        self._usage.reasoning = await reasoning_tokens(self._engine, self._choices)
+        return envelope(choices, self._usage.report())
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """Chunks: the role, the text as it comes, the ending, and the usage if wanted."""
@@ -109,6 +122,7 @@ class _Call:
                 for chunk in self._chunks(index, piece):
                     yield envelope([chunk], usage)
         if self._body.usage_in_stream:
+            self._usage.reasoning = await reasoning_tokens(self._engine, self._choices)
             yield envelope([], self._usage.report())
 
     def _chunks(self, index: int, piece: Piece) -> Iterator[dict[str, Any]]:
@@ -129,17 +143,6 @@ class _Call:
 
     def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
         return for_chat(piece.logprobs, self._engine.tokenizer) if self._body.logprobs else None
-
-
-def _reading(engine: TextEngine, body: ChatBody, tools: Tooling, *, constrained: bool) -> Reading:
-    """A constraint holds from the first token on: an output that has one has no reasoning."""
-    return Reading(
-        tools=tools.parser,
-        reasoning=None if constrained else engine.parsers.reasoning,
-        parallel=tools.parallel,
-        separate=body.separate_reasoning is not False,
-        stream_reasoning=body.stream_reasoning is not False,
-    )
 
 
 def _chunk(index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None) -> dict[str, Any]:

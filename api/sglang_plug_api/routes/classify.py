@@ -11,9 +11,8 @@ from fastapi import APIRouter, Request, Response
 
 from sglang_plug_api.bodies import read_body, takes
 from sglang_plug_api.errors import json_response
-from sglang_plug_api.job import new_id
 from sglang_plug_api.native_pooling import pooled_answer
-from sglang_plug_api.pooling import encode_all, pool_all, pooling_jobs, pooling_task, prompt_usage, sigmoid
+from sglang_plug_api.pooling import pool_inputs, prompt_usage, sigmoid
 from sglang_plug_api.protocol.embeddings import ClassifyBody
 from sglang_plug_api.protocol.native import PoolBody
 from sglang_plug_api.streaming import unless_disconnected
@@ -38,13 +37,9 @@ def build(engine: TextEngine) -> APIRouter:
 
 
 async def _labelled(engine: TextEngine, body: ClassifyBody) -> Response:
-    engine.check_model(body.model)
-    task = pooling_task(engine, "classify")
-    prompts = await encode_all(engine, body.inputs(), "input")
-    id = body.rid or new_id()
-    pieces = await pool_all(engine, pooling_jobs(prompts, task, id, body.priority))
+    id, prompts, scores = await pool_inputs(engine, body, "classify")
     names, exclusive = engine.info["labels"], engine.info["labels_exclusive"]
-    data = [_label(index, probabilities(piece.values, exclusive), names) for index, piece in enumerate(pieces)]
+    data = [_label(index, probabilities(found, exclusive), names) for index, found in enumerate(scores)]
     return json_response(
         {
             "id": f"classify-{id}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
@@ -21,11 +22,10 @@ from sglang_plug_api.choices import (
     request_id,
     stream_all,
 )
-from sglang_plug_api.errors import json_response
 from sglang_plug_api.job import Job, Piece
 from sglang_plug_api.logprobs import for_completion
 from sglang_plug_api.protocol.openai import CompletionBody
-from sglang_plug_api.streaming import EventStream, first_of, unless_disconnected
+from sglang_plug_api.streaming import respond
 from sglang_plug_api.text import TextEngine
 
 DEFAULT_TOKENS = 16
@@ -40,9 +40,7 @@ def build(engine: TextEngine) -> APIRouter:
     async def completions(request: Request) -> Response:
         body = await read_body(request, CompletionBody)
         call = await _Call.prepare(engine, body)
-        if body.stream:
-            return EventStream(await first_of(call.events()), id_header(call.id))
-        return await unless_disconnected(request, call.answer())
+        return await respond(request, body.stream, call.events, call.answer, id_header(call.id))
 
     return router
 
@@ -61,16 +59,16 @@ class _Call:
     async def prepare(cls, engine: TextEngine, body: CompletionBody) -> _Call:
         """Tokenise and check. Raises ``ApiError``."""
         engine.check_model(body.model)
-        id = request_id(body)
-        prompts = [one if isinstance(one, list) else await engine.encode(one) for one in body.prompts()]
-        given = body.sampling()
+        id, given, asked = request_id(body), body.sampling(), body.prompts()
+        engine.check_sequences(len(asked) * engine.defaults.outputs(given))
+        prompts = await asyncio.gather(*(_encode(engine, one) for one in asked))
         samplings = [engine.defaults.complete(given, len(tokens), DEFAULT_TOKENS) for tokens in prompts]
         logprobs = None
         if body.logprobs is not None:
             logprobs = LogprobOptions(start=0 if body.echo else -1, top=body.logprobs)
         return cls(engine, body, id, prompts, make_jobs(engine, body, prompts, samplings, logprobs, id))
 
-    async def answer(self) -> Response:
+    async def answer(self) -> dict[str, Any]:
         """The whole answer."""
         pieces = await complete_all(self._engine, self._jobs)
         choices = []
@@ -80,7 +78,7 @@ class _Call:
             found = (*piece.prompt_logprobs, *piece.logprobs)
             choices.append(self._choice(index, echo + piece.text, found, piece, 0))
         envelope = Envelope(self._engine, self._body, self.id, "text_completion")
-        return json_response(envelope(choices, self._usage.report()), headers=id_header(self.id))
+        return envelope(choices, self._usage.report())
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """Chunks with the text as it comes."""
@@ -121,3 +119,7 @@ class _Call:
         which = index // (len(self._jobs) // len(self._prompts))
         given = self._body.prompts()[which]
         return given if isinstance(given, str) else self._engine.tokenizer.decode(given)
+
+
+async def _encode(engine: TextEngine, given: str | list[int]) -> list[int]:
+    return given if isinstance(given, list) else await engine.encode(given)

@@ -11,8 +11,7 @@ from fastapi import APIRouter, Request, Response
 
 from sglang_plug_api.bodies import read_body, takes
 from sglang_plug_api.errors import json_response
-from sglang_plug_api.job import new_id
-from sglang_plug_api.pooling import encode_all, pool_all, pooling_jobs, pooling_task, prompt_usage, shortened
+from sglang_plug_api.pooling import pool_inputs, pooling_task, prompt_usage, shortened
 from sglang_plug_api.protocol.embeddings import EmbeddingsBody
 from sglang_plug_api.streaming import unless_disconnected
 from sglang_plug_api.text import TextEngine
@@ -22,7 +21,13 @@ def build(engine: TextEngine) -> APIRouter:
     """The route."""
     router = APIRouter(tags=["OpenAI"])
 
-    @takes(router, "/v1/embeddings", EmbeddingsBody, summary="A vector for each text")
+    @takes(
+        router,
+        "/v1/embeddings",
+        EmbeddingsBody,
+        summary="A vector for each text",
+        check=lambda: pooling_task(engine, "embed"),
+    )
     async def embeddings(request: Request) -> Response:
         body = await read_body(request, EmbeddingsBody)
         return await unless_disconnected(request, _answer(engine, body))
@@ -31,18 +36,14 @@ def build(engine: TextEngine) -> APIRouter:
 
 
 async def _answer(engine: TextEngine, body: EmbeddingsBody) -> Response:
-    engine.check_model(body.model)
-    task = pooling_task(engine, "embed")
-    prompts = await encode_all(engine, body.inputs(), "input")
-    id = body.rid or new_id()
-    pieces = await pool_all(engine, pooling_jobs(prompts, task, id, body.priority))
+    _, prompts, vectors = await pool_inputs(engine, body, "embed")
     data = [
         {
             "object": "embedding",
             "index": index,
-            "embedding": _encoded(shortened(engine, piece.values, body.dimensions), body.encoding_format),
+            "embedding": _encoded(shortened(engine, vector, body.dimensions), body.encoding_format),
         }
-        for index, piece in enumerate(pieces)
+        for index, vector in enumerate(vectors)
     ]
     model = body.model or engine.model_name
     return json_response({"object": "list", "data": data, "model": model, "usage": prompt_usage(prompts)})

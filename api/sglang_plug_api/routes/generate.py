@@ -5,10 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from sglang_plug_api.bodies import read_body, takes
-from sglang_plug_api.errors import json_response
 from sglang_plug_api.native import Generation
 from sglang_plug_api.protocol.native import GenerateBody
-from sglang_plug_api.streaming import EventStream, first_of, unless_disconnected
+from sglang_plug_api.streaming import respond
 from sglang_plug_api.text import TextEngine
 
 
@@ -20,12 +19,6 @@ def build(engine: TextEngine) -> APIRouter:
     async def generate(request: Request) -> Response:
         body = await read_body(request, GenerateBody)
         generation = await Generation.prepare(engine, body)
-        if body.stream:
-            return EventStream(await first_of(generation.events()))
-
-        async def answer() -> Response:
-            return json_response(await generation.answer())
-
-        return await unless_disconnected(request, answer())
+        return await respond(request, body.stream, generation.events, generation.answer)
 
     return router

@@ -13,11 +13,10 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from sglang_plug_api.bodies import read_body, takes
-from sglang_plug_api.choices import complete_all
 from sglang_plug_api.errors import ApiError, json_response
-from sglang_plug_api.job import Job, Piece, new_id
-from sglang_plug_api.judge import judge_jobs, judgement
-from sglang_plug_api.pooling import encode_pairs, meta_info, pool_all, pooling_jobs, pooling_task, prompt_usage, sigmoid
+from sglang_plug_api.job import new_id
+from sglang_plug_api.pairs import judge_pairs
+from sglang_plug_api.pooling import meta_info, prompt_usage
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.embeddings import RerankBody
 from sglang_plug_api.streaming import unless_disconnected
@@ -48,53 +47,39 @@ class _Ranked:
 
     index: int
     score: float
-    """As the model gives it: any number from a cross-encoder, a probability from a judge."""
     relevance: float
-    """Between 0 and 1."""
     meta: dict[str, Any]
 
 
 async def _answer(engine: TextEngine, body: RerankBody, form: str) -> Response:
     started = time.time()
     engine.check_model(body.model)
-    jobs, pieces, is_judge = await _read(engine, body)
-    ranked = []
-    for index, (job, piece) in enumerate(zip(jobs, pieces, strict=True)):
-        score = judgement(piece) if is_judge else _single(piece)
-        relevance = score if is_judge else sigmoid(score)
-        ranked.append(_Ranked(index, score, relevance, meta_info(engine, job, piece, started)))
+    if "generate" not in engine.info["tasks"]:
+        refuse(body, "instruct", remedy="a cross-encoder is not asked in words")
+    found = await judge_pairs(
+        engine,
+        [(body.query, text) for text in body.texts()],
+        "documents",
+        id=body.rid or new_id(),
+        priority=body.priority or 0,
+        instruct=body.instruct,
+    )
+    ranked = [
+        _Ranked(index, one.score, one.relevance, meta_info(engine, one.job, one.piece, started))
+        for index, one in enumerate(found)
+    ]
     ranked.sort(key=lambda one: -one.score)
     ranked = ranked[: body.top_n]
     if form == "list":
         return json_response([_item(one, body) for one in ranked])
     return json_response(
         {
-            "id": f"rerank-{jobs[0].request}",
+            "id": f"rerank-{found[0].job.request}",
             "model": body.model or engine.model_name,
-            "usage": prompt_usage([job.tokens for job in jobs]),
+            "usage": prompt_usage([one.job.tokens for one in found]),
             "results": [_result(one, body) for one in ranked],
         }
     )
-
-
-async def _read(engine: TextEngine, body: RerankBody) -> tuple[list[Job], list[Piece], bool]:
-    """A job for each document and its outcome; and whether a chat model was asked."""
-    id = body.rid or new_id()
-    if "generate" in engine.info["tasks"]:
-        jobs = await judge_jobs(engine, body, id)
-        return jobs, await complete_all(engine, jobs), True
-    task = pooling_task(engine, "rerank")
-    refuse(body, "instruct", remedy="a cross-encoder is not asked in words")
-    prompts = await encode_pairs(engine, body.query, body.texts(), "documents")
-    jobs = pooling_jobs(prompts, task, id, body.priority)
-    return jobs, await pool_all(engine, jobs), False
-
-
-def _single(piece: Piece) -> float:
-    if len(piece.values) != 1:
-        count = len(piece.values)
-        raise ApiError(f"the model gives {count} scores for a text, and documents are sorted by one; use /classify")
-    return piece.values[0]
 
 
 def _item(one: _Ranked, body: RerankBody) -> dict[str, Any]:

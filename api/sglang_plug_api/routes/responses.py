@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import APIRouter, Request, Response
 
 from sglang_plug_api.bodies import read_body, takes
@@ -9,7 +11,7 @@ from sglang_plug_api.choices import id_header
 from sglang_plug_api.errors import ApiError, json_response
 from sglang_plug_api.protocol.responses import ResponsesBody
 from sglang_plug_api.responses.service import Responses
-from sglang_plug_api.streaming import EventStream, first_of, unless_disconnected
+from sglang_plug_api.streaming import respond
 from sglang_plug_api.text import TextEngine
 
 
@@ -22,13 +24,8 @@ def build(engine: TextEngine) -> APIRouter:
     async def create(request: Request) -> Response:
         body = await read_body(request, ResponsesBody)
         call = await responses.prepare(body)
-        if body.stream:
-            return EventStream(await first_of(responses.events(call)), id_header(call.id), done=False)
-
-        async def answer() -> Response:
-            return json_response(await responses.answer(call), headers=id_header(call.id))
-
-        return await unless_disconnected(request, answer())
+        events, answer = partial(responses.events, call), partial(responses.answer, call)
+        return await respond(request, body.stream, events, answer, id_header(call.id), done=False)
 
     @router.get("/v1/responses/{response_id}", summary="A remembered response, or one being made")
     async def retrieve(request: Request, response_id: str) -> Response:

@@ -1,8 +1,9 @@
-"""``POST /v1/score``: the probabilities of chosen tokens as the next one."""
+"""``POST /v1/score``: the probabilities of chosen tokens as the next one, or how well pairs of texts fit."""
 
 from __future__ import annotations
 
 import math
+import time
 
 from fastapi import APIRouter, Request, Response
 
@@ -11,6 +12,9 @@ from sglang_plug_api.bodies import read_body, takes
 from sglang_plug_api.choices import complete_all
 from sglang_plug_api.errors import ApiError, json_response
 from sglang_plug_api.job import Job, Piece, new_id
+from sglang_plug_api.judge import CannotJudge
+from sglang_plug_api.pairs import compare, judge_pairs
+from sglang_plug_api.pooling import encode_all
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.score import ScoreBody
 from sglang_plug_api.sampling import Sampling
@@ -18,21 +22,53 @@ from sglang_plug_api.streaming import unless_disconnected
 from sglang_plug_api.text import TextEngine
 
 ONE_TOKEN = Sampling(params=SamplingParams(max_new_tokens=1, temperature=0.0))
+NO_TEXTS = (
+    "this model does not compare text_1 and text_2; for the probabilities of next tokens send query, items and "
+    "label_token_ids"
+)
+NO_LABELS = "this model predicts no next token, so it has no scores for label_token_ids; send text_1 and text_2"
 
 
 def build(engine: TextEngine) -> APIRouter:
     """The route."""
     router = APIRouter(tags=["native"])
 
-    @takes(router, "/v1/score", ScoreBody, summary="Probabilities of labels after a query with each of several items")
+    @takes(router, "/v1/score", ScoreBody, summary="Probabilities of labels after a query, or the likeness of texts")
     async def score(request: Request) -> Response:
         body = await read_body(request, ScoreBody)
-        return await unless_disconnected(request, _answer(engine, body))
+        engine.check_model(body.model)
+        return await unless_disconnected(request, (_pairs if body.has_texts else _labels)(engine, body))
 
+    takes(router, "/score", ScoreBody, summary="As /v1/score")(score)
     return router
 
 
-async def _answer(engine: TextEngine, body: ScoreBody) -> Response:
+async def _pairs(engine: TextEngine, body: ScoreBody) -> Response:
+    """The likeness of two texts: a cross-encoder's or a judge's between 0 and 1, or the cosine of their vectors."""
+    first, second = body.texts()
+    id, priority = body.rid or new_id(), body.priority or 0
+    if "embed" in engine.info["tasks"]:
+        scores, prompt = await compare(engine, first, second, ("text_1", "text_2"), id=id, priority=priority)
+    else:
+        pairs = [(first[index % len(first)], text) for index, text in enumerate(second)]
+        try:
+            judged = await judge_pairs(engine, pairs, "text_2", id=id, priority=priority)
+        except CannotJudge:
+            raise ApiError(NO_TEXTS) from None
+        scores, prompt = [one.relevance for one in judged], sum(len(one.job.tokens) for one in judged)
+    return json_response(
+        {
+            "id": f"score-{id}",
+            "object": "list",
+            "created": int(time.time()),
+            "model": body.model or engine.model_name,
+            "data": [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)],
+            "usage": {"prompt_tokens": prompt, "completion_tokens": 0, "total_tokens": prompt},
+        }
+    )
+
+
+async def _labels(engine: TextEngine, body: ScoreBody) -> Response:
     jobs = await _jobs(engine, body)
     pieces = await complete_all(engine, jobs)
     scores = [_scores(piece, body.apply_softmax) for piece in pieces]
@@ -43,17 +79,19 @@ async def _answer(engine: TextEngine, body: ScoreBody) -> Response:
 
 
 async def _jobs(engine: TextEngine, body: ScoreBody) -> list[Job]:
-    engine.check_model(body.model)
+    if "generate" not in engine.info["tasks"]:
+        raise ApiError(NO_LABELS)
     refuse(body, "return_token_logprobs", remedy="use token_ids_logprob on /generate")
     size = engine.info["vocab_size"]
-    beyond = next((label for label in body.label_token_ids if label >= size), None)
+    labels = tuple(body.label_token_ids or ())
+    beyond = next((label for label in labels if label >= size), None)
     if beyond is not None:
         raise ApiError(
             f"label token id {beyond} is not in the vocabulary of {size} tokens",
             param="label_token_ids",
         )
     request = body.rid or new_id()
-    prompts = [await engine.encode(one) if isinstance(one, str) else one for one in body.prompts()]
+    prompts = await encode_all(engine, body.prompts(), "items")
     return engine.expand(
         [
             Job(
@@ -61,7 +99,7 @@ async def _jobs(engine: TextEngine, body: ScoreBody) -> list[Job]:
                 request=request,
                 tokens=tokens,
                 sampling=ONE_TOKEN,
-                logprobs=LogprobOptions(ids=tuple(body.label_token_ids)),
+                logprobs=LogprobOptions(ids=labels),
                 priority=body.priority or 0,
             )
             for index, tokens in enumerate(prompts)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import Any, Protocol, runtime_checkable
 
-from sglang_plug_lang.choices import ChoicesMethod, Decision
 from sglang_plug_lang.errors import BackendError
-from sglang_plug_lang.ir import GenerationOptions
 from sglang_plug_lang.templates import template_for, template_named
 
-from .base import Completion, Prompt
 from .native import NativeGeneration
 
 
@@ -49,7 +46,7 @@ class _Generate:
             raise _refusal(error) from error
 
 
-class EngineBackend:
+class EngineBackend(NativeGeneration):
     """Programs on an engine in this process; the engine stays its owner's to shut down.
 
     Args:
@@ -60,20 +57,8 @@ class EngineBackend:
     def __init__(self, engine: EngineLike, chat_template_name: str | None = None) -> None:
         self._engine = engine
         path = str(dict(engine.get_server_info()).get("model_path", ""))
-        self.chat_template = template_for(path) if chat_template_name is None else template_named(chat_template_name)
-        self._native = NativeGeneration(_Generate(engine), self.chat_template)
-
-    def generate(self, prompt: Prompt, options: GenerationOptions) -> Completion:
-        """The whole continuation."""
-        return self._native.generate(prompt, options)
-
-    def stream(self, prompt: Prompt, options: GenerationOptions) -> Generator[Completion, None, None]:
-        """The continuation in pieces."""
-        return self._native.stream(prompt, options)
-
-    def select(self, prompt: Prompt, choices: Sequence[str], method: ChoicesMethod, temperature: float) -> Decision:
-        """The likeliest choice."""
-        return self._native.select(prompt, choices, method, temperature)
+        template = template_for(path) if chat_template_name is None else template_named(chat_template_name)
+        super().__init__(_Generate(engine), template)
 
     def flush_cache(self) -> bool:
         """Empty the prefix cache; False if requests are running."""

@@ -28,10 +28,10 @@ class Transport(Protocol):
 
 
 class NativeGeneration:
-    """The questions of the interpreter as bodies of ``/generate``."""
+    """The questions of the interpreter as bodies of ``/generate``; backends that have one derive from it."""
 
     def __init__(self, transport: Transport, template: ChatTemplate) -> None:
-        self._transport, self._template = transport, template
+        self._transport, self.chat_template = transport, template
 
     def generate(self, prompt: Prompt, options: GenerationOptions) -> Completion:
         """The whole continuation."""
@@ -85,9 +85,9 @@ class NativeGeneration:
 
     def _body(self, prompt: Prompt, options: GenerationOptions) -> dict[str, Any]:
         sampling = options.sampling_params()
-        if prompt.role is not None and self._template.stop:
+        if prompt.role is not None and self.chat_template.stop:
             given = sampling.get("stop") or []
-            sampling["stop"] = [*([given] if isinstance(given, str) else given), *self._template.stop]
+            sampling["stop"] = [*([given] if isinstance(given, str) else given), *self.chat_template.stop]
         body = {"text": prompt.text, "sampling_params": sampling, **options.result_fields()}
         if prompt.images:
             body["image_data"] = list(prompt.images)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import Any
 
-from sglang_plug_lang.choices import ChoicesMethod, Decision
-from sglang_plug_lang.ir import GenerationOptions
 from sglang_plug_lang.templates import template_for, template_named
 from sglang_plug_lang.utils import launch_server, terminate_process, wait_for_server
 
-from .base import Completion, Prompt
 from .http import JsonClient
 from .native import NativeGeneration
 
@@ -31,7 +28,7 @@ class _Generate:
         return self._client.events("/generate", {**body, "stream": True})
 
 
-class RuntimeEndpoint:
+class RuntimeEndpoint(NativeGeneration):
     """A running server. Asks it for its model, and takes that model's chat template.
 
     Args:
@@ -54,11 +51,11 @@ class RuntimeEndpoint:
         try:
             self.model_info: dict[str, Any] = self._client.get("/get_model_info")
             name, path = chat_template_name, self.model_info["model_path"]
-            self.chat_template = template_for(path) if name is None else template_named(name)
+            template = template_for(path) if name is None else template_named(name)
         except BaseException:
             self._client.close()
             raise
-        self._native = NativeGeneration(_Generate(self._client), self.chat_template)
+        super().__init__(_Generate(self._client), template)
 
     @property
     def base_url(self) -> str:
@@ -68,18 +65,6 @@ class RuntimeEndpoint:
     def get_model_name(self) -> str:
         """The path or hub id of the model."""
         return str(self.model_info["model_path"])
-
-    def generate(self, prompt: Prompt, options: GenerationOptions) -> Completion:
-        """The whole continuation."""
-        return self._native.generate(prompt, options)
-
-    def stream(self, prompt: Prompt, options: GenerationOptions) -> Generator[Completion, None, None]:
-        """The continuation in pieces."""
-        return self._native.stream(prompt, options)
-
-    def select(self, prompt: Prompt, choices: Sequence[str], method: ChoicesMethod, temperature: float) -> Decision:
-        """The likeliest choice."""
-        return self._native.select(prompt, choices, method, temperature)
 
     def flush_cache(self) -> bool:
         """Empty the prefix cache; False if requests are running."""

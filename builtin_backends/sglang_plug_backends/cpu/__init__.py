@@ -15,12 +15,6 @@ def register_kernels() -> Iterator[KernelSpec]:
         devices=frozenset({"cpu"}),
         summary="prepacked oneDNN matrices in bfloat16",
     )
-    yield KernelSpec(
-        name="cpu-int8",
-        target=f"{__name__}.int8:build",
-        devices=frozenset({"cpu"}),
-        summary="bfloat16 matrices rounded to eight bits when loaded: faster for few requests, less exact",
-    )
 
 
 @hookimpl(trylast=True)

@@ -13,7 +13,7 @@ from typing import Any
 import huggingface_hub
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
-from sglang_plug import Checkpoint, CheckpointRequest, ConfigError
+from sglang_plug import Checkpoint, CheckpointNotFoundError, CheckpointRequest, ConfigError
 
 from .pooling import read_pooling
 
@@ -28,8 +28,8 @@ def open_checkpoint(request: CheckpointRequest) -> Checkpoint:
     """Open the checkpoint ``request.source``, a local folder or a hub id.
 
     A model of the hub is taken from the local cache if it is there complete, and is fetched otherwise. Code in
-    a checkpoint is never run. Raises ``ConfigError`` if there is no such model, or if its ``config.json`` is
-    missing, is not JSON, or does not describe the model type it names.
+    a checkpoint is never run. Raises ``CheckpointNotFoundError`` if there is no such model, and ``ConfigError`` if
+    its ``config.json`` is missing, is not JSON, or does not describe the model type it names.
     """
     path = _find_folder(request)
     data = merge(_read_json(path / "config.json", required=True), request.overrides)
@@ -89,7 +89,7 @@ def _find_folder(request: CheckpointRequest) -> Path:
     if os.path.isfile(local):
         raise ConfigError(f"cannot find model {source!r}: it is a file; name the folder that holds config.json")
     if _looks_like_path(source):
-        raise ConfigError(f"cannot find model {source!r}: there is no such folder{_near(local)}")
+        raise CheckpointNotFoundError(f"cannot find model {source!r}: there is no such folder{_near(local)}")
     cached = _cached(request)
     return cached if cached is not None else _download(request)
 
@@ -136,7 +136,7 @@ def _download(request: CheckpointRequest) -> Path:
             ignore_patterns=OTHER_FORMATS,
         )
     except Exception as error:  # network, authentication and cache errors share no base class
-        raise ConfigError(
+        raise CheckpointNotFoundError(
             f"cannot find model {request.source!r}: it is neither a local folder nor a model that the Hugging Face "
             f"cache or hub could provide ({type(error).__name__}: {_line(error)})"
         ) from error

@@ -80,17 +80,19 @@ class HuggingFaceTokenizer:
         return self._special
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        try:
-            ids: list[int] = self._backend.encode(text, add_special_tokens=special).ids
-        except TypeError:
-            ids = self._backend.encode(_without_surrogates(text), add_special_tokens=special).ids
-        return ids
+        return self._ids(text, special=special)
 
     def encode_pair(self, first: str, second: str) -> list[int]:
+        return self._ids(first, second)
+
+    def _ids(self, *texts: str, special: bool = True) -> list[int]:
+        """Tokens of a text or a pair. A batch of one, because only batches let the process's other threads run."""
         try:
-            ids: list[int] = self._backend.encode(first, second).ids
+            (found,) = self._backend.encode_batch_fast([_one_or_pair(texts)], add_special_tokens=special)
         except TypeError:
-            ids = self._backend.encode(_without_surrogates(first), _without_surrogates(second)).ids
+            cleaned = tuple(map(_without_surrogates, texts))
+            (found,) = self._backend.encode_batch_fast([_one_or_pair(cleaned)], add_special_tokens=special)
+        ids: list[int] = found.ids
         return ids
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
@@ -204,6 +206,10 @@ def _eos_ids(library: Any, path: Path) -> Iterator[int]:
             if isinstance(token, int):
                 found[token] = None
     return iter(found)
+
+
+def _one_or_pair(texts: tuple[str, ...]) -> Any:
+    return texts[0] if len(texts) == 1 else texts
 
 
 def _without_surrogates(text: str) -> str:

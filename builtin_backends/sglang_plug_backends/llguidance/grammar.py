@@ -12,10 +12,10 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from torch import Tensor
 
 from sglang_plug import Constraint, ConstraintError, Grammar, GrammarBackend, Vocabulary
-from sglang_plug_backends.ebnf import EbnfError, read_choices, read_ebnf
-from sglang_plug_backends.text_tokens import text_mask
-from sglang_plug_backends.xgrammar.refusal import Refusal
-from sglang_plug_backends.xgrammar.regex import regex_to_ebnf
+from sglang_plug_backends.grammars.ebnf import EbnfError, read_choices, read_ebnf
+from sglang_plug_backends.grammars.refusal import Refusal
+from sglang_plug_backends.grammars.regex import regex_to_ebnf
+from sglang_plug_backends.grammars.text_tokens import text_mask
 
 from .lark import rules_to_lark
 from .schema import read_schema
@@ -149,6 +149,9 @@ class _Output(Grammar):
     @property
     def ended(self) -> bool:
         return self.may_end and (bool(self._matcher.is_stopped()) or not self._allowed().any())
+
+    def forced(self) -> bytes:
+        return bytes(self._matcher.compute_ff_bytes())
 
     @property
     def is_stuck(self) -> bool:

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from sglang_plug_backends.ebnf import EbnfError, Either, Name, Node, OneOf, Parts, Repeat, Rules, Text, reachable
-from sglang_plug_backends.ebnf_regex import class_regex, rules_to_regex, text_regex
+from sglang_plug_backends.grammars.ebnf import (
+    EbnfError,
+    Either,
+    Name,
+    Node,
+    OneOf,
+    Parts,
+    Repeat,
+    Rules,
+    Text,
+    reachable,
+)
+from sglang_plug_backends.grammars.ebnf_regex import class_regex, rules_to_regex, text_regex
 
 from .lexemes import Lexemes, recursive
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sglang_plug_backends.ebnf import LAST, Name, Node, OneOf, Parts, Repeat, Rules, Text, children, names
+from sglang_plug_backends.grammars.ebnf import LAST, Name, Node, OneOf, Parts, Repeat, Rules, Text, children, names
 
 MOST_STATES = 400
 """Of one token; what has more is taken apart."""

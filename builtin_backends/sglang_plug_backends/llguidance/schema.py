@@ -9,9 +9,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-from sglang_plug_backends.xgrammar.formats import FORMATS
-from sglang_plug_backends.xgrammar.references import resolve, unending
-from sglang_plug_backends.xgrammar.refusal import Refusal
+from sglang_plug_backends.grammars.formats import FORMATS
+from sglang_plug_backends.grammars.references import resolve, unending
+from sglang_plug_backends.grammars.refusal import Refusal
 
 MOST_DEPTH = 64
 MOST_NODES = 10_000
@@ -58,6 +58,7 @@ def read_schema(source: str) -> dict[str, Any]:
             seen.add(id(one))
             references |= {one["$ref"]} if "$ref" in one else set()
             _write_times(one)
+            _simplify(one)
     for pointer in references:
         if id(resolve(schema, pointer, "#")) not in seen:
             raise Refusal(f"$ref to {pointer[:80]}, where no schema stands")
@@ -72,6 +73,14 @@ def _write_times(schema: dict[str, Any]) -> None:
     """Replace dates and times: llguidance would write a year 0 and a second 60."""
     if schema.get("format") in OWN_FORMATS:
         schema["pattern"] = f"^(?:{FORMATS[schema.pop('format')]})$"
+
+
+def _simplify(schema: dict[str, Any]) -> None:
+    """Write what means the same as llguidance reads it: whole numbers without a point, no keyword that says nothing."""
+    for key in COUNTS:
+        if isinstance(value := schema.get(key), float):
+            schema[key] = int(value)
+    schema.pop("uniqueItems", None)
 
 
 def _schemas(path: str, schema: Any, depth: int) -> Iterator[tuple[str, Any, int]]:
@@ -96,6 +105,10 @@ def _check(path: str, schema: Any) -> None:
     if not isinstance(schema, dict):
         raise Refusal(f"{path} must be a schema, got {str(schema)[:40]}")
     for key, value in schema.items():
+        if (key in COUNTS and isinstance(value, float) and value.is_integer()) or (
+            key == "uniqueItems" and value is False
+        ):
+            continue
         if key not in KEYWORDS | ANNOTATIONS or (key in BASES and path != "#"):
             raise Refusal(f"the keyword {key[:80]!r} at {path} cannot be enforced")
         if key in SHAPES and not isinstance(value, SHAPES[key]):

@@ -15,13 +15,22 @@ import torch
 from torch import Tensor
 
 from sglang_plug import Constraint, ConstraintError, Grammar, GrammarBackend, Vocabulary
-from sglang_plug_backends.ebnf import EbnfError, Node, OneOf, Parts, Rules, Text, mapped, read_choices, read_ebnf
-from sglang_plug_backends.ebnf_regex import rules_to_regex
-from sglang_plug_backends.text_tokens import text_mask
-from sglang_plug_backends.xgrammar.refusal import Refusal
-from sglang_plug_backends.xgrammar.regex import regex_to_ebnf
-from sglang_plug_backends.xgrammar.schema import schema_to_ebnf
-from sglang_plug_backends.xgrammar.settings import XGrammarSettings
+from sglang_plug_backends.grammars.ebnf import (
+    EbnfError,
+    Node,
+    OneOf,
+    Parts,
+    Rules,
+    Text,
+    mapped,
+    read_choices,
+    read_ebnf,
+)
+from sglang_plug_backends.grammars.ebnf_regex import rules_to_regex
+from sglang_plug_backends.grammars.refusal import Refusal
+from sglang_plug_backends.grammars.regex import regex_to_ebnf
+from sglang_plug_backends.grammars.schema import schema_to_ebnf
+from sglang_plug_backends.grammars.text_tokens import text_mask
 
 from .settings import OutlinesSettings
 
@@ -29,6 +38,8 @@ MARK = "\0"
 """One byte, so that no token holds a part of it."""
 MOST_TOKENS = 1 << 31
 """Of one output, all of which may be taken back."""
+MOST_FORCED = 512
+"""Bytes that are looked for at once."""
 
 
 class OutlinesBackend(GrammarBackend):
@@ -39,6 +50,7 @@ class OutlinesBackend(GrammarBackend):
         self._settings = settings
         self._content = text_mask(vocabulary)
         self._tokens: outlines_core.Vocabulary | None = None
+        self._steps: list[int] | None = None
 
     def refuses(self, constraint: Constraint) -> str | None:
         """The keyword or the place in an expression that cannot be enforced, and recursion."""
@@ -63,7 +75,10 @@ class OutlinesBackend(GrammarBackend):
     def load(self, constraint: Constraint, compiled: bytes) -> Callable[[], Grammar]:
         """Outputs share the index."""
         index = outlines_core.Index.from_binary(compiled)
-        return lambda: _Output(index, self._content, self.vocabulary.size)
+        if self._steps is None:
+            self._steps = _byte_tokens(self.vocabulary)
+        forced = _Forced(index, self._steps, self.vocabulary.size)
+        return lambda: _Output(index, forced, self._content, self.vocabulary.size)
 
     def _regex(self, constraint: Constraint) -> str:
         try:
@@ -75,8 +90,7 @@ class OutlinesBackend(GrammarBackend):
     def _rules(self, constraint: Constraint) -> Rules:
         match constraint.kind:
             case "json_schema":
-                blanks = XGrammarSettings(self._settings.any_whitespace, self._settings.most_whitespace)
-                return read_ebnf(schema_to_ebnf(constraint.source, blanks))
+                return read_ebnf(schema_to_ebnf(constraint.source, self._settings.whitespace))
             case "regex":
                 return read_ebnf(f"root ::= {regex_to_ebnf(constraint.source)}")
             case "choice":
@@ -94,6 +108,13 @@ def _tokens(vocabulary: Vocabulary) -> outlines_core.Vocabulary:
     return outlines_core.Vocabulary(vocabulary.size + 1, ids)
 
 
+def _byte_tokens(vocabulary: Vocabulary) -> list[int]:
+    """The token of each byte that a text may hold; empty if one has none."""
+    found = {piece: token for token, piece in enumerate(vocabulary.pieces) if len(piece) == 1}
+    wanted = [bytes([octet]) for octet in range(256) if octet != ord(MARK)]
+    return [found[one] for one in wanted] if all(one in found for one in wanted) else []
+
+
 def _without_mark(node: Node) -> Node:
     """The mark is no character."""
     mark = ord(MARK)
@@ -109,11 +130,49 @@ def _without_mark(node: Node) -> Node:
     return OneOf(ranges)
 
 
+class _Forced:
+    """What must follow a state of the table: as long as a single byte leads on, and the end does not."""
+
+    def __init__(self, index: outlines_core.Index, steps: list[int], end: int) -> None:
+        self._index, self._steps, self._end = index, steps, end
+        self._known: dict[int, bytes] = {}
+
+    def after(self, state: int) -> bytes:
+        """At most ``MOST_FORCED`` bytes."""
+        if state not in self._known:
+            self._known[state] = self._look(state)
+        return self._known[state]
+
+    def _look(self, state: int) -> bytes:
+        found = bytearray()
+        while len(found) < MOST_FORCED:
+            step = self._only_step(state)
+            if step is None:
+                break
+            octet, state = step
+            found.append(octet)
+        return bytes(found)
+
+    def _only_step(self, state: int) -> tuple[int, int] | None:
+        """The byte and where it leads."""
+        if self._index.get_next_state(state, self._end) is not None:
+            return None
+        only: tuple[int, int] | None = None
+        for octet, token in enumerate(self._steps, start=ord(MARK) + 1):
+            after = self._index.get_next_state(state, token)
+            if after is None:
+                continue
+            if only is not None:
+                return None
+            only = octet, after
+        return only
+
+
 class _Output(Grammar):
     """One output. The guide has taken the first mark, and may go back to it."""
 
-    def __init__(self, index: outlines_core.Index, content: Tensor, size: int) -> None:
-        self._index, self._content, self._size = index, content, size
+    def __init__(self, index: outlines_core.Index, forced: _Forced, content: Tensor, size: int) -> None:
+        self._index, self._forced, self._content, self._size = index, forced, content, size
         self._guide = outlines_core.Guide(index, MOST_TOKENS)
         self._guide.advance(size, return_tokens=False)
         self._count = 0
@@ -144,6 +203,9 @@ class _Output(Grammar):
     @property
     def ended(self) -> bool:
         return self.may_end and not bool(self._allowed().any())
+
+    def forced(self) -> bytes:
+        return self._forced.after(self._guide.get_state())
 
     def _leads_on(self, token: int) -> bool:
         return self._index.get_next_state(self._guide.get_state(), token) is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sglang_plug_backends.grammars.whitespace import Whitespace
+
 
 @dataclass(frozen=True, slots=True)
 class OutlinesSettings:
@@ -13,3 +15,8 @@ class OutlinesSettings:
     """Let the model choose blanks and line ends between the tokens of JSON; by default it writes as ``json.dumps``."""
     most_whitespace: int = 4
     """Most characters of it at one place, with ``any_whitespace``."""
+
+    @property
+    def whitespace(self) -> Whitespace:
+        """As the converters of schemas take it."""
+        return Whitespace(self.any_whitespace, self.most_whitespace)

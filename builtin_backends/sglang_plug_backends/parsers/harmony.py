@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 
-from .json_text import EMPTY
-from .reader import SequentialParser, Steps
+from sglang_plug import Constraint, ConstraintError, ReasoningMarks
 
-CHANNEL, MESSAGE, START = "<|channel|>", "<|message|>", "<|start|>"
-ENDS = ("<|end|>", "<|return|>", "<|call|>")
+from .json_text import EMPTY, Write, read_value
+from .reader import Malformed, SequentialParser, Steps
+from .structures import Schemas, arguments, literal, one_or_more, sequence, token
+
+CHANNEL, MESSAGE, START, CONSTRAIN, CALL = "<|channel|>", "<|message|>", "<|start|>", "<|constrain|>", "<|call|>"
+ENDS = ("<|end|>", "<|return|>", CALL)
 RECIPIENT = re.compile(r"(?:^|\s)to=functions\.(\S+)")
+NAME = re.compile(r"\S+")
 THOUGHTS = "analysis"
 ROLE = "assistant"
 
@@ -34,7 +38,7 @@ class Harmony(SequentialParser):
 
     def read_call(self, header: str, name: str) -> Steps[str]:
         """The body of a message to a function; returns the marker that opens what follows."""
-        waiting = True
+        waiting = not (yield from self._object(name))
         while True:
             text, marker = self.input.before((START, *ENDS))
             if waiting:
@@ -52,6 +56,21 @@ class Harmony(SequentialParser):
             self.tell_arguments(EMPTY)
         self.tell_end()
         return START if marker == START else (yield from self._between())
+
+    def _object(self, name: str) -> Steps[bool]:
+        """A JSON object as arguments, in whose texts markers are no markers; False if none begins here."""
+        yield from self.input.space()
+        if (yield from self.input.peek()) != "{":
+            return False
+        self.tell_start(name)
+        yield from self._value(self.tell_arguments)
+        return True
+
+    def _value(self, write: Write) -> Steps[None]:
+        try:
+            yield from read_value(self.input, write)
+        except Malformed:
+            pass  # what follows is taken as it is
 
     def _first(self) -> Steps[str]:
         source = self.input
@@ -102,14 +121,39 @@ class HarmonyCalls(Harmony):
         """The template writes channels."""
         return CHANNEL in template and MESSAGE in template
 
+    @classmethod
+    def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint | None:
+        """Messages to functions, without thoughts. The prompt has opened the header of the first."""
+        if not required:
+            return None
+        calls = []
+        for name, schema in functions.items():
+            if not NAME.fullmatch(name):
+                raise ConstraintError(f"the function {name!r} cannot be called in messages: its name has a blank")
+            header = (token(CHANNEL), literal(f"commentary to=functions.{name} "), token(CONSTRAIN), literal("json"))
+            calls.append(sequence(*header, token(MESSAGE), arguments(schema)))
+        return one_or_more(calls, sequence(token(CALL), token(START), literal(ROLE)), parallel=parallel)
+
 
 class HarmonyReasoning(Harmony):
     """What the model thought; calls stay as they are, for the parser of calls."""
+
+    @classmethod
+    def marks(cls, prompt: str, *, calls: bool) -> ReasoningMarks | None:
+        """An answer is the message of the final channel. Calls come at once, or after one message of thoughts."""
+        if prompt.rstrip().endswith(MESSAGE):
+            return None
+        if calls:
+            return ReasoningMarks((f"<|end|>{START}{ROLE}",), f"{CHANNEL}{THOUGHTS}{MESSAGE}")
+        return ReasoningMarks((f"{CHANNEL}final{MESSAGE}", f"{CHANNEL}final {CONSTRAIN}json{MESSAGE}"))
 
     def read_call(self, header: str, name: str) -> Steps[str]:
         """The whole message is text."""
         prefix = "" if header.startswith((START, CHANNEL)) else START + ROLE + " "
         self.tell_text(prefix + header + MESSAGE)
+        self.tell_text((yield from self.input.space()))
+        if (yield from self.input.peek()) == "{":
+            yield from self._value(self.tell_text)
         body, marker = yield from self._until((START, *ENDS))
         self.tell_text(body + marker if marker != START else body)
         return START if marker == START else (yield from self._between())

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import re
 
+from sglang_plug import Constraint, ConstraintError
+
 from .python_literal import read_literal
 from .reader import Malformed, SequentialParser, Steps
+from .structures import Schemas, calls_only
 
 OPENING, CLOSING = "<|python_start|>", "<|python_end|>"
 WORD = re.compile(r"[\w.-]*")
@@ -31,6 +34,26 @@ class Pythonic(SequentialParser):
     def suits(cls, template: str) -> bool:
         """The template writes the token, or shows calls in brackets."""
         return OPENING in template or "[func_name1(params_name1" in template
+
+    @classmethod
+    def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint | None:
+        """The list, without its token."""
+        if not required:
+            return None
+        for name in functions:
+            if not WORD.fullmatch(name):
+                raise ConstraintError(
+                    f"the function {name!r} cannot be called in Python; letters, digits and _ - . may be in its name"
+                )
+        return calls_only(
+            functions,
+            lambda name: (f"{name}(", ")"),
+            parallel=parallel,
+            separator=", ",
+            opening="[",
+            closing="]",
+            style="python_arguments",
+        )
 
     def _list(self) -> Steps[None]:
         source = self.input

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sglang_plug import ReasoningMarks
+
 from .reader import SequentialParser, Steps
 
 OPENING, CLOSING = "<think>", "</think>"
@@ -9,6 +11,16 @@ OPENING, CLOSING = "<think>", "</think>"
 
 class Thinking(SequentialParser):
     """``<think>…</think>``, which may be missing, and then the answer. White space around both is dropped."""
+
+    @classmethod
+    def marks(cls, prompt: str, *, calls: bool) -> ReasoningMarks | None:
+        """Between the tags, either of which may end the prompt."""
+        end = prompt.rstrip()
+        if end.endswith(CLOSING):
+            return None
+        if end.endswith(OPENING):
+            return ReasoningMarks((CLOSING,), opened=OPENING)
+        return ReasoningMarks((CLOSING,), OPENING)
 
     def read(self) -> Steps[None]:
         """Reasoning if it is there, then the answer."""
@@ -41,6 +53,11 @@ class Thinking(SequentialParser):
 
 class OpenThinking(Thinking):
     """The template has opened the tag already; a second opening tag is dropped."""
+
+    @classmethod
+    def marks(cls, prompt: str, *, calls: bool) -> ReasoningMarks | None:
+        """Up to the closing tag, unless the prompt ends with it."""
+        return None if prompt.rstrip().endswith(CLOSING) else ReasoningMarks((CLOSING,))
 
     def read(self) -> Steps[None]:
         """Reasoning, then the answer."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sglang_plug import Attention, AttentionBackend, ForwardBatch
+from sglang_plug import Attention, AttentionBackend, ForwardBatch, KVPool
 
 from .blocks import attend_in_blocks
 from .partial import attend, join
@@ -19,7 +19,11 @@ WIDE_HEADS, WIDE_FROM = 2, 8
 
 
 class TorchAttention(AttentionBackend):
-    """Gathers keys and values from the pool and attends with torch's own functions."""
+    """Gathers keys and values from the pool and attends with torch's own functions.
+
+    Values that are a part of the keys are not cut out: whole keys take their place, and the result is cut. Torch's
+    fast paths want both of one width, and keys are gathered once.
+    """
 
     def plan(self, batch: ForwardBatch) -> None:
         """Sort the step's sequences into those with one new token and those with more."""
@@ -29,6 +33,11 @@ class TorchAttention(AttentionBackend):
         """``[T, heads, dim]``, ``[T, kv_heads, dim]``, ``[T, kv_heads, value_dim]`` to ``[T, heads, value_dim]``."""
         if batch.kv is not None:
             batch.kv.store(layer.index, k, v, batch.slots)
+            if batch.kv.values_in_keys:
+                return self._run(layer, q, k, k, batch)[..., : v.shape[-1]]
+        return self._run(layer, q, k, v, batch)
+
+    def _run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         found: Plan = batch.plan
         if found.decode is not None and found.decode.rows is None:
             return _decode(layer, q, batch, found.decode)
@@ -45,13 +54,13 @@ class TorchAttention(AttentionBackend):
 def _decode(layer: Attention, q: Tensor, batch: ForwardBatch, part: DecodePlan) -> Tensor:
     """One new token of each of ``B`` sequences, ``[B, heads, dim]`` to ``[B, heads, value_dim]``."""
     assert batch.kv is not None
-    pool_k, pool_v = batch.kv.k[layer.index], batch.kv.v[layer.index]
+    pool_k, pool_v = _pools(batch.kv, layer)
     batch_size, heads, dim = q.shape
     kv_heads = pool_k.shape[1]
     # the heads that share keys become rows of one query: no key is read twice
     grouped = q.reshape(batch_size, kv_heads, heads // kv_heads, dim)
     k = part.gather(pool_k)  # [B, longest, kv_heads, dim]
-    v = part.gather(pool_v)
+    v = k if pool_v is pool_k else part.gather(pool_v)
     window = layer.window
     if part.shared is None and layer.softcap is None and _suits_wide(grouped, v):
         return attend_wide(grouped, k, v, layer.scale, part.mask(window, q.dtype)).reshape(batch_size, heads, -1)
@@ -60,7 +69,7 @@ def _decode(layer: Attention, q: Tensor, batch: ForwardBatch, part: DecodePlan) 
         own = attend(grouped, k, v, layer, mask=part.mask(window, q.dtype))
         return own.out.reshape(batch_size, heads, -1)
     k_shared = pool_k.index_select(0, part.shared).transpose(0, 1)[None]  # [1, kv_heads, P, dim]
-    v_shared = pool_v.index_select(0, part.shared).transpose(0, 1)[None]
+    v_shared = k_shared if pool_v is pool_k else pool_v.index_select(0, part.shared).transpose(0, 1)[None]
     if window is not None:
         return _decode_windowed(layer, grouped, (k_shared, v_shared), (k, v), part)
     rows = grouped.transpose(0, 1).reshape(1, kv_heads, -1, dim)  # all sequences' rows against the one prefix
@@ -87,8 +96,9 @@ def _extend(layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBat
     blocks = layer.causal and layer.softcap is None and _suits_blocks(q, length)
     if part.prefix is not None:
         assert batch.kv is not None
-        k_before = batch.kv.k[layer.index].index_select(0, part.prefix)
-        v_before = batch.kv.v[layer.index].index_select(0, part.prefix)
+        pool_k, pool_v = _pools(batch.kv, layer)
+        k_before = pool_k.index_select(0, part.prefix)
+        v_before = k_before if pool_v is pool_k else pool_v.index_select(0, part.prefix)
         if window is None and layer.causal and not blocks:
             own = attend(_heads(q), _heads(k), _heads(v), layer, causal=True, weigh=True)
             earlier = attend(_heads(q), _heads(k_before), _heads(v_before), layer, weigh=True)
@@ -103,6 +113,12 @@ def _extend(layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBat
     else:
         found = attend(_heads(q), _heads(k), _heads(v), layer, mask=part.mask(window, q.device))
     return found.out[0].transpose(0, 1)
+
+
+def _pools(kv: KVPool, layer: Attention) -> tuple[Tensor, Tensor]:
+    """The layer's keys and values; whole keys for both if the values are a part of them."""
+    keys = kv.k[layer.index]
+    return keys, keys if kv.values_in_keys else kv.v[layer.index]
 
 
 def _suits_blocks(q: Tensor, length: int) -> bool:

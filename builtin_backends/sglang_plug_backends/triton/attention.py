@@ -24,6 +24,7 @@ from .plan import (
     pack,
     prefill_plan,
     tile,
+    tiles,
     upload,
 )
 from .settings import TritonSettings
@@ -36,6 +37,8 @@ SHORTEST_PART = 256
 """Tokens of context that are worth a program of their own."""
 MOST_SPLITS = 64
 PROGRAMS_PER_PROCESSOR = 2
+WIDE_VALUES, MOST_MEMBERS = 256, 16
+"""Beyond this width of values a decoding program serves so many query heads: the result of each is in registers."""
 COMPILATION: dict[str, Any] = {"num_stages": 2, "enable_fp_fusion": True}
 
 
@@ -60,6 +63,10 @@ class TritonAttention(AttentionBackend, GraphCapable):
                 f"heads on {shape.kv_heads} key heads"
             )
         self.value_dim = shape.value_dim or shape.dim
+        self._wide = self.value_dim > WIDE_VALUES
+        group = shape.heads // shape.kv_heads
+        self._group_block = min(tile(group), MOST_MEMBERS) if self._wide else tile(group)
+        self._group_blocks = -(-group // self._group_block)
         self._wanted_splits = (settings or TritonSettings()).splits
         self._processors = 0 if INTERPRETED else torch.cuda.get_device_properties(device).multi_processor_count
 
@@ -122,7 +129,7 @@ class TritonAttention(AttentionBackend, GraphCapable):
         """Parts of each context: enough programs for the device, none too short. A power of two."""
         if self._wanted_splits:
             return self._wanted_splits
-        programs = rows * self.shape.kv_heads
+        programs = rows * self.shape.kv_heads * self._group_blocks
         wanted = PROGRAMS_PER_PROCESSOR * self._processors // programs
         splits = max(1, min(wanted, longest // SHORTEST_PART, MOST_SPLITS))
         return 1 << (splits.bit_length() - 1)
@@ -130,6 +137,8 @@ class TritonAttention(AttentionBackend, GraphCapable):
     def _largest_query_block(self, batch: ForwardBatch) -> int:
         narrow = self.shape.dim <= 128 and self.value_dim <= 128
         halves = batch.kv is not None and batch.kv.k[0].dtype.itemsize == 2
+        if self._wide:
+            return 32 if halves else 16
         return (128 if narrow else 64) if halves else (64 if narrow else 32)
 
     def _decode(
@@ -139,7 +148,7 @@ class TritonAttention(AttentionBackend, GraphCapable):
         group = self.shape.heads // kv_heads
         split = plan.parts is not None
         options = self._options(layer, q, group)
-        decode_kernel[rows, kv_heads, plan.splits](
+        decode_kernel[rows, kv_heads * self._group_blocks, plan.splits](
             q,
             keys,
             values,
@@ -154,7 +163,8 @@ class TritonAttention(AttentionBackend, GraphCapable):
             tables.stride(0),
             *_strides(q, keys, values, out),
             SPLIT=split,
-            GROUP_BLOCK=tile(group),
+            GROUP_BLOCK=self._group_block,
+            GROUP_BLOCKS=self._group_blocks,
             **options,
             **COMPILATION,
             num_warps=4,
@@ -202,18 +212,20 @@ class TritonAttention(AttentionBackend, GraphCapable):
             QUERY_BLOCK=plan.query_block,
             **self._options(layer, q, self.shape.heads // self.shape.kv_heads),
             **COMPILATION,
-            num_warps=8 if plan.query_block == 128 or q.dtype == torch.float32 else 4,
+            num_warps=8 if self._wide or plan.query_block == 128 or q.dtype == torch.float32 else 4,
         )
 
     def _options(self, layer: Attention, q: Tensor, group: int) -> dict[str, Any]:
         """Compile-time arguments that both kernels have."""
-        dim_block = tile(self.shape.dim)
+        dim_block, rest_block = tiles(self.shape.dim)
         value_block = tile(self.value_dim)
         widest = max(dim_block, value_block)
         return {
             "GROUP": group,
             "DIM": self.shape.dim,
             "DIM_BLOCK": dim_block,
+            "REST_BLOCK": rest_block,
+            "VALUES_IN_KEYS": self.shape.values_in_keys and self.value_dim == dim_block,
             "VALUE_DIM": self.value_dim,
             "VALUE_BLOCK": value_block,
             "BLOCK": 16 if q.dtype == torch.float32 or widest > 256 else 32 if widest > 128 else 64,

@@ -47,9 +47,12 @@ def decode_kernel(
     out_head_stride: tl.tensor,
     SPLIT: tl.constexpr,
     GROUP: tl.constexpr,
-    GROUP_BLOCK: tl.constexpr,
+    GROUP_BLOCK: tl.constexpr,  # query heads of one program
+    GROUP_BLOCKS: tl.constexpr,  # programs that share a key head
     DIM: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
+    REST_BLOCK: tl.constexpr,  # holds what of DIM does not fit into DIM_BLOCK
+    VALUES_IN_KEYS: tl.constexpr,  # the first DIM_BLOCK of a key are the value
     VALUE_DIM: tl.constexpr,
     VALUE_BLOCK: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -57,7 +60,7 @@ def decode_kernel(
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
-    row, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    row, kv_head, split = tl.program_id(0), tl.program_id(1) // GROUP_BLOCKS, tl.program_id(2)
     token = tl.load(tokens_pointer + row).to(tl.int64)
     sequence = tl.load(sequences_pointer + row).to(tl.int64)
     length = tl.load(lengths_pointer + row)
@@ -68,7 +71,7 @@ def decode_kernel(
     start = first + split * share
     end = tl.minimum(start + share, length)
 
-    members = tl.arange(0, GROUP_BLOCK)
+    members = tl.program_id(1) % GROUP_BLOCKS * GROUP_BLOCK + tl.arange(0, GROUP_BLOCK)
     heads = kv_head * GROUP + members
     dims = tl.arange(0, DIM_BLOCK)
     places = tl.arange(0, VALUE_BLOCK)
@@ -80,6 +83,13 @@ def decode_kernel(
     )
     if PRECISION == "ieee":
         q = q.to(tl.float32)
+    if REST_BLOCK > 0:
+        rest = DIM_BLOCK + tl.arange(0, REST_BLOCK)
+        q_rest = tl.load(
+            q_pointer + token * q_stride + heads[:, None] * q_head_stride + rest[None, :],
+            mask=member_ok[:, None] & (rest < DIM)[None, :],
+            other=0.0,
+        ).to(q.dtype)
     table_pointer = tables_pointer + sequence * table_stride
     k_base = k_pointer + kv_head * k_head_stride + dims[:, None]
     v_base = v_pointer + kv_head * v_head_stride + places[None, :]
@@ -92,14 +102,25 @@ def decode_kernel(
         column_ok = columns < end
         slots = tl.load(table_pointer + columns, mask=column_ok, other=0).to(tl.int64)
         k = tl.load(k_base + slots[None, :] * k_stride, mask=column_ok[None, :] & (dims < DIM)[:, None], other=0.0)
-        logits = score_logits(tl.dot(q, k.to(q.dtype), input_precision=PRECISION), scale, SOFTCAP)
+        scores = tl.dot(q, k.to(q.dtype), input_precision=PRECISION)
+        if REST_BLOCK > 0:
+            k_rest = tl.load(
+                k_pointer + kv_head * k_head_stride + rest[:, None] + slots[None, :] * k_stride,
+                mask=column_ok[None, :] & (rest < DIM)[:, None],
+                other=0.0,
+            )
+            scores += tl.dot(q_rest, k_rest.to(q.dtype), input_precision=PRECISION)
+        logits = score_logits(scores, scale, SOFTCAP)
         logits = tl.where(column_ok[None, :], logits, float("-inf"))
         higher = tl.maximum(highest, tl.max(logits, 1))
         weights = tl.exp2(logits - higher[:, None])
         shrink = tl.exp2(highest - higher)
-        v = tl.load(
-            v_base + slots[:, None] * v_stride, mask=column_ok[:, None] & (places < VALUE_DIM)[None, :], other=0.0
-        )
+        if VALUES_IN_KEYS:
+            v = tl.trans(k)
+        else:
+            v = tl.load(
+                v_base + slots[:, None] * v_stride, mask=column_ok[:, None] & (places < VALUE_DIM)[None, :], other=0.0
+            )
         gathered = gathered * shrink[:, None] + tl.dot(weights.to(q.dtype), v.to(q.dtype), input_precision=PRECISION)
         total = total * shrink + tl.sum(weights, 1)
         highest = higher
@@ -107,7 +128,7 @@ def decode_kernel(
     result = gathered / tl.where(total > 0, total, 1.0)[:, None]
     out_mask = member_ok[:, None] & (places < VALUE_DIM)[None, :]
     if SPLIT:
-        part = (row.to(tl.int64) * tl.num_programs(1) * GROUP + heads) * splits + split
+        part = (row.to(tl.int64) * (tl.num_programs(1) // GROUP_BLOCKS) * GROUP + heads) * splits + split
         tl.store(part_pointer + part[:, None] * VALUE_DIM + places[None, :], result, mask=out_mask)
         sums = tl.where(total > 0, highest + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
         tl.store(sums_pointer + part, sums, mask=member_ok)

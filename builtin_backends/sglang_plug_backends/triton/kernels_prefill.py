@@ -35,6 +35,8 @@ def prefill_kernel(
     GROUP: tl.constexpr,
     DIM: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
+    REST_BLOCK: tl.constexpr,  # holds what of DIM does not fit into DIM_BLOCK
+    VALUES_IN_KEYS: tl.constexpr,  # the first DIM_BLOCK of a key are the value
     VALUE_DIM: tl.constexpr,
     VALUE_BLOCK: tl.constexpr,
     QUERY_BLOCK: tl.constexpr,
@@ -65,6 +67,13 @@ def prefill_kernel(
     )
     if PRECISION == "ieee":
         q = q.to(tl.float32)
+    if REST_BLOCK > 0:
+        rest = DIM_BLOCK + tl.arange(0, REST_BLOCK)
+        q_rest = tl.load(
+            q_pointer + tokens[:, None] * q_stride + head * q_head_stride + rest[None, :],
+            mask=query_ok[:, None] & (rest < DIM)[None, :],
+            other=0.0,
+        ).to(q.dtype)
     start, end = 0, length
     if CAUSAL:
         end = tl.minimum(length, earlier + first_query + QUERY_BLOCK)
@@ -84,7 +93,15 @@ def prefill_kernel(
         else:
             rows = query_start + columns
         k = tl.load(k_base + rows[None, :] * k_stride, mask=column_ok[None, :] & (dims < DIM)[:, None], other=0.0)
-        logits = score_logits(tl.dot(q, k.to(q.dtype), input_precision=PRECISION), scale, SOFTCAP)
+        scores = tl.dot(q, k.to(q.dtype), input_precision=PRECISION)
+        if REST_BLOCK > 0:
+            k_rest = tl.load(
+                k_pointer + kv_head * k_head_stride + rest[:, None] + rows[None, :] * k_stride,
+                mask=column_ok[None, :] & (rest < DIM)[:, None],
+                other=0.0,
+            )
+            scores += tl.dot(q_rest, k_rest.to(q.dtype), input_precision=PRECISION)
+        logits = score_logits(scores, scale, SOFTCAP)
         seen = column_ok[None, :]
         if CAUSAL:
             seen = seen & (columns[None, :] <= positions[:, None])
@@ -95,9 +112,12 @@ def prefill_kernel(
         base = tl.where(higher == float("-inf"), 0.0, higher)  # nothing seen yet: a window that starts later
         weights = tl.exp2(logits - base[:, None])
         shrink = tl.exp2(highest - base)
-        v = tl.load(
-            v_base + rows[:, None] * v_stride, mask=column_ok[:, None] & (places < VALUE_DIM)[None, :], other=0.0
-        )
+        if VALUES_IN_KEYS:
+            v = tl.trans(k)
+        else:
+            v = tl.load(
+                v_base + rows[:, None] * v_stride, mask=column_ok[:, None] & (places < VALUE_DIM)[None, :], other=0.0
+            )
         gathered = gathered * shrink[:, None] + tl.dot(weights.to(q.dtype), v.to(q.dtype), input_precision=PRECISION)
         total = total * shrink + tl.sum(weights, 1)
         highest = higher

@@ -108,6 +108,14 @@ def tile(length: int) -> int:
     return max(1 << (length - 1).bit_length(), SMALLEST_TILE)
 
 
+def tiles(length: int) -> tuple[int, int]:
+    """A power of two, and another or 0 for what it leaves over, which together hold ``length`` most tightly."""
+    whole, largest = tile(length), 1 << (length.bit_length() - 1)
+    if length <= SMALLEST_TILE or largest + tile(length - largest) >= whole:
+        return whole, 0
+    return largest, tile(length - largest)
+
+
 def pack(columns: Sequence[Sequence[int]]) -> Tensor:
     """All columns in one int32 tensor on the host, each from an aligned place on."""
     padded: list[int] = []

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 
-from .refusal import Refusal
+from sglang_plug_backends.grammars.characters import Characters
+from sglang_plug_backends.grammars.ebnf import EbnfError, OneOf, read_ebnf
+from sglang_plug_backends.grammars.refusal import Refusal
 
 MOST_CHARACTERS = 128 << 10
 MOST_DEPTH = 64
 PART = re.compile(
     r'"(?:[^"\\\n]|\\.)*"'  # a string
-    r"|\[(?:[^\]\\\n]|\\.)*\]"  # a class
+    r"|(?P<set>\[(?:[^\]\\\n]|\\.)*\])"
     r"|#[^\n]*"
     r"|(?P<macro>\b(?:Regex|TagDispatch|TokenTagDispatch|Token|ExcludeToken|Repeat|Capture))\s*\("
     r"|\{\s*(?P<least>\d+)\s*(?:,\s*(?P<most>\d*)\s*)?\}"
@@ -18,10 +20,14 @@ PART = re.compile(
     r"|[\w-]+|."
 )
 MOST_REPEATS = 100_000
+FIRST_SURROGATE, SURROGATES = 0xD800, "\\ud800-\\udfff"
 
 
-def check_ebnf(source: str) -> None:
-    """Raises ``Refusal`` for what is too large, nested too deeply, or no EBNF but a macro of the parser's."""
+def checked_ebnf(source: str) -> str:
+    """``source`` without half surrogate pairs in its classes, which no text has and xgrammar would write.
+
+    Raises ``Refusal`` for what is too large, nested too deeply, or no EBNF but a macro of the parser's.
+    """
     if len(source) > MOST_CHARACTERS:
         raise Refusal(f"a grammar has at most {MOST_CHARACTERS} characters, got {len(source)}")
     depth = 0
@@ -33,3 +39,17 @@ def check_ebnf(source: str) -> None:
         depth += {"(": 1, ")": -1}.get(part["bracket"] or "", 0)
         if depth > MOST_DEPTH:
             raise Refusal(f"more than {MOST_DEPTH} nested groups at position {part.start()}")
+    return PART.sub(lambda part: _without_surrogates(part["set"]) if part["set"] else part[0], source)
+
+
+def _without_surrogates(written: str) -> str:
+    """A class of characters; what cannot be read stays as it is, for the parser to refuse."""
+    if written.startswith("[^"):
+        return f"[^{SURROGATES}{written[2:]}"
+    try:
+        found = read_ebnf(f"root ::= {written}")["root"]
+    except EbnfError:
+        return written
+    if isinstance(found, OneOf) and any(first < FIRST_SURROGATE <= last for first, last in found.ranges):
+        return Characters(found.ranges).ebnf()
+    return written

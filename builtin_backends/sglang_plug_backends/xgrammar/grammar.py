@@ -11,16 +11,18 @@ import xgrammar
 from torch import Tensor
 
 from sglang_plug import Constraint, ConstraintError, Grammar, GrammarBackend, Vocabulary
+from sglang_plug_backends.grammars.characters import literal
+from sglang_plug_backends.grammars.refusal import Refusal
+from sglang_plug_backends.grammars.regex import regex_to_ebnf
+from sglang_plug_backends.grammars.schema import parse, schema_to_ebnf
+from sglang_plug_backends.grammars.text_tokens import mask_of, text_mask
 
-from .characters import literal
-from .ebnf import check_ebnf
-from .refusal import Refusal
-from .regex import regex_to_ebnf
-from .schema import parse, schema_to_ebnf
+from .ebnf import checked_ebnf
 from .settings import XGrammarSettings
-from .tags import prepare_tag
+from .tags import named_tokens, prepare_tag
 
 MOST_CHOICES = 4096
+NO_TEXT = b"\xff"
 MOST_SHOWN = 400
 """Characters of the compiler's message that are passed on."""
 PLACE = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
@@ -34,9 +36,9 @@ class XGrammarBackend(GrammarBackend):
         super().__init__(vocabulary, settings)
         self._settings = settings
         self._tokens = xgrammar.TokenizerInfo(
-            list(vocabulary.pieces), xgrammar.VocabType.RAW, vocab_size=vocabulary.size, stop_token_ids=[]
+            _pieces(vocabulary), xgrammar.VocabType.RAW, vocab_size=vocabulary.size, stop_token_ids=[]
         )
-        self._text = _text_mask(vocabulary)
+        self._text = text_mask(vocabulary)
         self._compiler: xgrammar.GrammarCompiler | None = None
 
     def refuses(self, constraint: Constraint) -> str | None:
@@ -69,43 +71,48 @@ class XGrammarBackend(GrammarBackend):
     def load(self, constraint: Constraint, compiled: bytes) -> Callable[[], Grammar]:
         """Shares what is compiled between outputs."""
         shared = xgrammar.CompiledGrammar.deserialize_json(compiled.decode(), self._tokens)
-        return lambda: _Output(xgrammar.GrammarMatcher(shared), self._text)
+        allowed = self._text
+        if constraint.kind == "structural_tag":
+            named = named_tokens(constraint.source, self.vocabulary.special)
+            allowed = allowed | mask_of(named, self.vocabulary.size)
+        return lambda: _Output(xgrammar.GrammarMatcher(shared), allowed)
 
     def _prepared(self, constraint: Constraint) -> str:
         """What xgrammar compiles: a structural tag, or EBNF for every other kind. Raises ``Refusal``."""
         source = constraint.source
         match constraint.kind:
             case "json_schema":
-                return schema_to_ebnf(source, self._settings)
+                return schema_to_ebnf(source, self._settings.whitespace)
             case "json_object":
-                return schema_to_ebnf('{"type": "object"}', self._settings)
+                return schema_to_ebnf('{"type": "object"}', self._settings.whitespace)
             case "regex":
                 return f"root ::= {regex_to_ebnf(source)}\n"
             case "ebnf":
-                check_ebnf(source)
-                return source
+                return checked_ebnf(source)
             case "choice":
                 return f"root ::= {_choices(source)}\n"
             case "structural_tag":
-                return prepare_tag(source, self._settings)
+                return prepare_tag(source, self._settings.whitespace, self.vocabulary.special)
 
 
 class _Output(Grammar):
     """One output. The matcher knows no stop tokens, so what it allows is content."""
 
-    def __init__(self, matcher: xgrammar.GrammarMatcher, text: Tensor) -> None:
-        self._matcher, self._text = matcher, text
+    def __init__(self, matcher: xgrammar.GrammarMatcher, allowed: Tensor) -> None:
+        self._matcher, self._allowed = matcher, allowed
         self._next: Tensor | None = None
 
     def fill(self, mask: Tensor, row: int) -> None:
         if self._next is None:
             self._matcher.fill_next_token_bitmask(mask, row)
-            mask[row] &= self._text
+            mask[row] &= self._allowed
         else:
             mask[row] = self._next
 
     def accept(self, token: int) -> bool:
-        if not 0 <= token < len(self._text) * 32 or not self._matcher.accept_token(token):
+        if not 0 <= token < len(self._allowed) * 32 or not int(self._allowed[token // 32]) >> token % 32 & 1:
+            return False
+        if not self._matcher.accept_token(token):
             return False
         self._next = None
         return True
@@ -123,19 +130,24 @@ class _Output(Grammar):
         if not self.may_end:
             return False
         if self._next is None:
-            row = torch.zeros(1, len(self._text), dtype=torch.int32)
+            row = torch.zeros(1, len(self._allowed), dtype=torch.int32)
             self.fill(row, 0)
             self._next = row[0]
         return not self._next.any()
 
+    def forced(self) -> bytes:
+        try:
+            return self._matcher.find_jump_forward_string().encode()
+        except UnicodeDecodeError as error:  # it ends within a character
+            return bytes(error.object)
 
-def _text_mask(vocabulary: Vocabulary) -> Tensor:
-    """The tokens that have text, as a row of a mask."""
-    octets = bytearray(vocabulary.words * 4)
-    for token, piece in enumerate(vocabulary.pieces):
-        if piece:
-            octets[token // 8] |= 1 << token % 8
-    return torch.frombuffer(octets, dtype=torch.int32)
+
+def _pieces(vocabulary: Vocabulary) -> list[bytes]:
+    """Bytes of each token. Special tokens get some that no text has: xgrammar never allows a token without bytes."""
+    pieces = list(vocabulary.pieces)
+    for token in vocabulary.special.values():
+        pieces[token] = NO_TEXT
+    return pieces
 
 
 def _choices(source: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sglang_plug_backends.grammars.whitespace import Whitespace
+
 
 @dataclass(frozen=True, slots=True)
 class XGrammarSettings:
@@ -15,3 +17,8 @@ class XGrammarSettings:
     """Most characters of it at one place, with ``any_whitespace``."""
     threads: int = 4
     """Threads that compile."""
+
+    @property
+    def whitespace(self) -> Whitespace:
+        """As the converters of schemas take it."""
+        return Whitespace(self.any_whitespace, self.most_whitespace)

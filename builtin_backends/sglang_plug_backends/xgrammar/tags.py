@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from .ebnf import check_ebnf
-from .refusal import Refusal
-from .regex import regex_to_ebnf
-from .schema import MOST_DEPTH, Converter, parse
-from .settings import XGrammarSettings
+from sglang_plug_backends.grammars.notation import PYTHON
+from sglang_plug_backends.grammars.refusal import Refusal
+from sglang_plug_backends.grammars.regex import regex_to_ebnf
+from sglang_plug_backends.grammars.schema import MOST_DEPTH, Converter, parse
+from sglang_plug_backends.grammars.whitespace import Whitespace
+
+from .ebnf import checked_ebnf
 
 FIELDS: Mapping[str, frozenset[str]] = {
     "const_string": frozenset({"value"}),
     "json_schema": frozenset({"json_schema", "style"}),
     "regex": frozenset({"pattern"}),
+    "token": frozenset({"token"}),
     "grammar": frozenset({"grammar"}),
     "any_text": frozenset({"excludes"}),
     "sequence": frozenset({"elements"}),
@@ -28,10 +32,26 @@ FIELDS: Mapping[str, frozenset[str]] = {
     "star": frozenset({"content"}),
 }
 """Formats of structural tags that are enforced, and their fields."""
+NESTED = ("content", "elements", "tags")
+"""Fields that hold formats."""
+FREE = frozenset({"any_text", "triggered_tags"})
+"""Formats in which every byte may stand."""
 
 
-def prepare_tag(source: str, settings: XGrammarSettings) -> str:
-    """The structural tag in ``source`` with its schemas and expressions as grammars. Raises ``Refusal``."""
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the parts of a tag are written with."""
+
+    whitespace: Whitespace
+    special: Mapping[str, int]
+    """Special tokens by name."""
+
+
+def prepare_tag(source: str, whitespace: Whitespace, special: Mapping[str, int]) -> str:
+    """The structural tag in ``source`` with its schemas and expressions as grammars. Raises ``Refusal``.
+
+    ``special``: special tokens by name; others are spelled.
+    """
     tag = parse(source)
     if not isinstance(tag, dict):
         raise Refusal("a structural tag must be a JSON object")
@@ -39,9 +59,26 @@ def prepare_tag(source: str, settings: XGrammarSettings) -> str:
         tag = _modern(tag)
     if tag.get("type") != "structural_tag" or not isinstance(tag.get("format"), dict):
         raise Refusal("a structural tag needs type 'structural_tag' and a format, or structures and triggers")
-    return json.dumps(
-        {"type": "structural_tag", "format": _format(tag["format"], "format", settings, 0)}, default=float
-    )
+    form = _format(tag["format"], "format", Surroundings(whitespace, special), 0)
+    kinds = {one["type"] for one in _parts(form)}
+    if "token" in kinds and kinds & FREE:
+        raise Refusal(f"a special token beside {min(kinds & FREE)!r} cannot be enforced: it might be taken for text")
+    return json.dumps({"type": "structural_tag", "format": form}, default=float)
+
+
+def named_tokens(source: str, special: Mapping[str, int]) -> frozenset[int]:
+    """The special tokens that a structural tag which was compiled names."""
+    names = [one["token"] for one in _parts(json.loads(source).get("format", {})) if one.get("type") == "token"]
+    return frozenset(special[name] for name in names if name in special)
+
+
+def _parts(form: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A format and all formats within."""
+    yield form
+    for field in NESTED:
+        inner = form.get(field, [])
+        for one in inner if isinstance(inner, list) else [inner]:
+            yield from _parts(one)
 
 
 def _modern(tag: dict[str, Any]) -> dict[str, Any]:
@@ -58,7 +95,7 @@ def _modern(tag: dict[str, Any]) -> dict[str, Any]:
     return {"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": triggers, "tags": tags}}
 
 
-def _format(given: Any, path: str, settings: XGrammarSettings, depth: int) -> dict[str, Any]:
+def _format(given: Any, path: str, around: Surroundings, depth: int) -> dict[str, Any]:
     if depth > MOST_DEPTH:
         raise Refusal(f"more than {MOST_DEPTH} levels at {path[:80]}")
     if not isinstance(given, dict) or given.get("type") not in FIELDS:
@@ -68,22 +105,36 @@ def _format(given: Any, path: str, settings: XGrammarSettings, depth: int) -> di
     for field in given.keys() - FIELDS[kind] - {"type"}:
         raise Refusal(f"{field[:80]!r} at {path} cannot be enforced")
     if kind == "json_schema":
-        if given.get("style", "json") != "json" or "json_schema" not in given:
-            raise Refusal(f"{path} needs json_schema, with the style 'json'")
-        return {"type": "grammar", "grammar": Converter(given["json_schema"], settings).grammar()}
+        return {"type": "grammar", "grammar": _schema(given, path, around.whitespace)}
     if kind == "regex":
         return {"type": "grammar", "grammar": f"root ::= {regex_to_ebnf(_text(given, 'pattern', path))}\n"}
+    if kind == "token":
+        name = _text(given, "token", path)
+        spelled = {"type": "const_string", "value": name}
+        return {"type": "token", "token": around.special[name]} if name in around.special else spelled
     if kind == "grammar":
-        check_ebnf(_text(given, "grammar", path))
+        return {"type": "grammar", "grammar": checked_ebnf(_text(given, "grammar", path))}
     found = dict(given)
     if "content" in FIELDS[kind]:
-        found["content"] = _format(given.get("content"), f"{path}/content", settings, depth + 1)
+        found["content"] = _format(given.get("content"), f"{path}/content", around, depth + 1)
     for field in FIELDS[kind] & {"elements", "tags"}:
         members = given.get(field)
         if not isinstance(members, list) or not members:
             raise Refusal(f"{path}/{field} must be a list with members")
-        found[field] = [_format(one, f"{path}/{field}/{at}", settings, depth + 1) for at, one in enumerate(members)]
+        found[field] = [_format(one, f"{path}/{field}/{at}", around, depth + 1) for at, one in enumerate(members)]
     return found
+
+
+def _schema(given: dict[str, Any], path: str, whitespace: Whitespace) -> str:
+    if "json_schema" not in given:
+        raise Refusal(f"{path} needs json_schema")
+    match given.get("style", "json"):
+        case "json":
+            return Converter(given["json_schema"], whitespace).grammar()
+        case "python_arguments":
+            return Converter(given["json_schema"], whitespace, PYTHON).arguments()
+        case style:
+            raise Refusal(f"the style {str(style)[:40]!r} at {path} is unknown; known: json, python_arguments")
 
 
 def _text(given: dict[str, Any], field: str, path: str) -> str:

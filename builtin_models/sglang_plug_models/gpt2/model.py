@@ -16,6 +16,8 @@ from sglang_plug.layers import Embedding, Head, Linear, activation
 class Conv1D(Linear):
     """``x @ weight + bias``: the checkpoint stores ``weight`` as ``[in, out]``."""
 
+    plain = True
+
     def __init__(self, size_in: int, size_out: int, env: BuildEnv) -> None:
         super().__init__(size_in, size_out, env, bias=True)
         self.weight = nn.Parameter(torch.empty(size_in, size_out))

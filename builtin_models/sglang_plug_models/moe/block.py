@@ -20,25 +20,28 @@ class SparseMLP(nn.Module):
         self,
         config: Any,
         env: BuildEnv,
-        index: int,
+        router: Router,
         *,
         width: int,
-        experts: int,
-        normalise: bool,
         names: Mapping[str, str] = NAMES,
     ) -> None:
         super().__init__()
         if config.hidden_act not in ("silu", "swish"):
             raise ConfigError(f"hidden_act {config.hidden_act!r} is not supported here, only 'silu'")
-        chosen = config.num_experts_per_tok
-        if not 1 <= chosen <= experts:
-            raise ConfigError(f"num_experts_per_tok is {chosen}, but the model has {experts} experts")
-        self.gate = Router(config.hidden_size, experts, chosen, env, layer=index, normalise=normalise)
-        self.experts = Experts(config.hidden_size, width, experts, env, names=names)
+        self.gate = router
+        self.experts = Experts(config.hidden_size, width, router.experts, env, names=names)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[T, hidden]`` to ``[T, hidden]``."""
         return self.experts(x, *self.gate.choose(x))
+
+
+def router(config: Any, env: BuildEnv, index: int, *, experts: int, normalise: bool) -> Router:
+    """The router of layer ``index``."""
+    chosen = config.num_experts_per_tok
+    if not 1 <= chosen <= experts:
+        raise ConfigError(f"num_experts_per_tok is {chosen}, but the model has {experts} experts")
+    return Router(config.hidden_size, experts, chosen, env, layer=index, normalise=normalise)
 
 
 class ExpertsCausalLM(CausalLM):

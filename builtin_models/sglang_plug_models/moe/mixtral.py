@@ -10,7 +10,7 @@ from torch import nn
 from sglang_plug import BuildEnv
 from sglang_plug_models.blocks import CausalLM, SelfAttention, window_of
 
-from .block import ExpertsCausalLM, SparseMLP
+from .block import ExpertsCausalLM, SparseMLP, router
 
 NAMES = {"w1": "gate", "w3": "up", "w2": "down"}
 
@@ -26,12 +26,5 @@ class Mixtral(ExpertsCausalLM):
 
     def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Experts everywhere."""
-        return SparseMLP(
-            config,
-            env,
-            index,
-            width=config.intermediate_size,
-            experts=config.num_local_experts,
-            normalise=True,
-            names=NAMES,
-        )
+        gate = router(config, env, index, experts=config.num_local_experts, normalise=True)
+        return SparseMLP(config, env, gate, width=config.intermediate_size, names=NAMES)

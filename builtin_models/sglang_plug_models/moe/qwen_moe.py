@@ -11,7 +11,7 @@ from sglang_plug import BuildEnv
 from sglang_plug.layers import Linear
 from sglang_plug_models.blocks import GatedMLP, SelfAttention, window_of
 
-from .block import ExpertsCausalLM, SparseMLP
+from .block import ExpertsCausalLM, SparseMLP, router
 
 
 def is_sparse(config: Any, index: int) -> bool:
@@ -25,14 +25,8 @@ class QwenSparseMLP(SparseMLP):
     """Experts as both generations have them."""
 
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
-        super().__init__(
-            config,
-            env,
-            index,
-            width=config.moe_intermediate_size,
-            experts=config.num_experts,
-            normalise=config.norm_topk_prob,
-        )
+        gate = router(config, env, index, experts=config.num_experts, normalise=config.norm_topk_prob)
+        super().__init__(config, env, gate, width=config.moe_intermediate_size)
 
 
 class SharedExpertMLP(QwenSparseMLP):

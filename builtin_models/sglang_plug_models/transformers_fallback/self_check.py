@@ -52,16 +52,7 @@ def check(
 def _served(
     model: Model, prompts: list[Tensor], backend: AttentionBackend, dtype: torch.dtype, device: torch.device
 ) -> list[Tensor]:
-    shape = backend.shape
-    pool = KVPool(
-        layers=shape.layers,
-        slots=sum(LENGTHS) + 1,
-        kv_heads=shape.kv_heads,
-        dim=shape.dim,
-        value_dim=shape.value_dim or shape.dim,
-        dtype=dtype,
-        device=device,
-    )
+    pool = KVPool.of(backend.shape, slots=sum(LENGTHS) + 1, dtype=dtype, device=device)
     ends = [list(FIRST), [length - 1 for length in LENGTHS], list(LENGTHS)]
     pieces: list[list[Tensor]] = [[] for _ in prompts]
     for before, after in pairwise([[0] * len(prompts), *ends]):

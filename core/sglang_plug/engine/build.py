@@ -16,10 +16,11 @@ from sglang_plug.cache import PrefixCache
 from sglang_plug.config import ConfigError, EngineConfig
 from sglang_plug.kernels import Kernels
 from sglang_plug.plugins import Plugins
-from sglang_plug.specs import GrammarSpec
+from sglang_plug.quantization import Quantization, QuantizationRequest, stored_quantization
 
 from .compiler import BackendCompiler
 from .constraints import Constraints
+from .grammar_backends import forms
 from .grammars import Grammars
 from .graphs import CudaRecorder, DecodeGraphs
 from .load import load_model
@@ -51,7 +52,8 @@ def build_engine(
         torch.manual_seed(config.random_seed)
     backend = _attention(resolved)
     kernels = _kernels(resolved)
-    model = load_model(resolved, backend, kernels)
+    quantization = _quantization(resolved, kernels)
+    model = load_model(resolved, backend, kernels, quantization)
     pool = SlotPool(_capacity(resolved), config.cache.page_size)
     kv = _kv_pool(resolved, pool) if resolved.causal else None
     cache = resolved.load("prefix-cache", PrefixCache)(
@@ -74,7 +76,7 @@ def build_engine(
         kv,
         device=resolved.device,
         page_size=config.cache.page_size,
-        grammars=Grammars(resolved.vocab_size),
+        grammars=Grammars(resolved.vocab_size, jump=not config.backends.disable_jump_forward),
         graphs=graphs,
     )
     return EngineLoop(
@@ -85,7 +87,7 @@ def build_engine(
         info=_info(resolved, plugins, pool),
         max_queued=config.schedule.max_queued_requests,
         heartbeat=heartbeat,
-        update_weights=WeightUpdater(resolved, backend, kernels),
+        update_weights=WeightUpdater(resolved, backend, kernels, quantization),
         model_controls=lambda: runner.model.controls(),
         constraints=_constraints(resolved),
     )
@@ -94,22 +96,11 @@ def build_engine(
 def _constraints(resolved: Resolved) -> Constraints:
     if "grammar" not in resolved.choices:
         return Constraints(resolved.no_grammars or "the model does not generate")
-    spec = resolved.choices["grammar"].component.spec
-    assert isinstance(spec, GrammarSpec)
-    return Constraints(BackendCompiler(resolved), forms=spec.forms)
+    return Constraints(BackendCompiler(resolved), forms=forms(resolved.grammars))
 
 
 def _kv_pool(resolved: Resolved, pool: SlotPool) -> KVPool:
-    shape = resolved.shape
-    kv = KVPool(
-        layers=shape.layers,
-        slots=pool.rows,
-        kv_heads=shape.kv_heads,
-        dim=shape.dim,
-        value_dim=shape.value_dim or shape.dim,
-        dtype=resolved.dtype,
-        device=resolved.device,
-    )
+    kv = KVPool.of(resolved.shape, slots=pool.rows, dtype=resolved.dtype, device=resolved.device)
     logger.info("KV Cache is allocated. #tokens: %d, size: %.2f GB", pool.capacity, _pool_bytes(resolved, pool) / GIB)
     return kv
 
@@ -128,20 +119,37 @@ def _kernels(resolved: Resolved) -> Kernels:
     return kernels
 
 
-def _graphs(resolved: Resolved, backend: AttentionBackend, kv: KVPool | None, pool: SlotPool) -> DecodeGraphs | None:
-    """CUDA graphs for decoding, where device, backend, task and configuration allow them; not captured yet."""
-    options = resolved.config.backends
-    if resolved.device.type != "cuda" or kv is None or "generate" not in resolved.tasks:
+def _quantization(resolved: Resolved, kernels: Kernels) -> Quantization | None:
+    """The quantization that was chosen, built for this checkpoint."""
+    if "quantization" not in resolved.choices:
         return None
+    component = resolved.choices["quantization"].component
+    stored = stored_quantization(resolved.checkpoint.config)
+    request = QuantizationRequest(device=resolved.device, dtype=resolved.dtype, stored=stored, kernels=kernels)
+    found = component.load()(request, component.settings())
+    if not isinstance(found, Quantization):
+        raise ConfigError(f"{component} did not give a Quantization, but {type(found).__name__}")
+    return found
+
+
+def _graphs(resolved: Resolved, backend: AttentionBackend, kv: KVPool | None, pool: SlotPool) -> DecodeGraphs | None:
+    """Graphs for decoding, where device, backend, task and configuration allow them; not captured yet."""
+    options = resolved.config.backends
+    if kv is None or "generate" not in resolved.tasks:
+        return None
+    recorder = backend.recorder() if isinstance(backend, GraphCapable) else None
+    if resolved.device.type != "cuda" and recorder is None:
+        return None
+    name = CudaRecorder.name if recorder is None else recorder.name
     if options.disable_cuda_graph or not isinstance(backend, GraphCapable):
         component = resolved.choices["attention"].component
         why = "--disable-cuda-graph" if options.disable_cuda_graph else f"{component} does not offer them"
-        logger.info("Decoding runs without CUDA graphs: %s", why)
+        logger.info("Decoding runs without %ss: %s", name, why)
         return None
     return DecodeGraphs(
         backend,
         kv,
-        CudaRecorder(resolved.device),
+        recorder or CudaRecorder(resolved.device),
         device=resolved.device,
         page_size=resolved.config.cache.page_size,
         most=min(resolved.max_running, options.cuda_graph_max_bs),
@@ -150,8 +158,7 @@ def _graphs(resolved: Resolved, backend: AttentionBackend, kv: KVPool | None, po
 
 
 def _bytes_per_slot(resolved: Resolved) -> int:
-    shape = resolved.shape
-    return shape.layers * shape.kv_heads * (shape.dim + (shape.value_dim or shape.dim)) * resolved.dtype.itemsize
+    return resolved.shape.layers * resolved.shape.pooled * resolved.dtype.itemsize
 
 
 def _pool_bytes(resolved: Resolved, pool: SlotPool) -> int:
@@ -204,6 +211,7 @@ def _info(resolved: Resolved, plugins: Plugins, pool: SlotPool) -> dict[str, Any
         "context_length": resolved.context_length,
         "vocab_size": resolved.vocab_size,
         "dtype": str(resolved.dtype).removeprefix("torch."),
+        "quantization": _quantization_name(resolved),
         "device": str(resolved.device),
         "max_total_tokens": pool.capacity,
         "max_running_requests": resolved.max_running,
@@ -219,6 +227,11 @@ def _info(resolved: Resolved, plugins: Plugins, pool: SlotPool) -> dict[str, Any
         "fingerprint": [list(one) for one in plugins.fingerprint],
         "random_seed": config.random_seed,
     }
+
+
+def _quantization_name(resolved: Resolved) -> str | None:
+    chosen = resolved.choices.get("quantization")
+    return None if chosen is None else chosen.component.spec.name
 
 
 def _labels(config: Any) -> list[str]:

@@ -1,16 +1,18 @@
-"""The grammar backend in its two places: this process, which loads, and another, which compiles."""
+"""The grammar backends in their two places: this process, which loads, and another, which compiles."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from sglang_plug.config import ConfigError
 from sglang_plug.grammar import Constraint, GrammarBackend, Vocabulary
 from sglang_plug.tokenizer import Tokenizer, TokenizerSource
 
+from .grammar_backends import GrammarBackends
 from .grammar_process import GrammarProcess
 from .grammar_worker import Setup
 from .resolve import Resolved
@@ -22,7 +24,7 @@ MEMORY = 4 << 30
 
 
 class BackendCompiler:
-    """Compiles with the chosen backend, for the vocabulary of the chosen tokenizer."""
+    """Compiles with the chosen backends, for the vocabulary of the chosen tokenizer."""
 
     def __init__(self, resolved: Resolved) -> None:
         self._resolved: Resolved | None = resolved
@@ -30,17 +32,18 @@ class BackendCompiler:
         self._closed = False
 
     def start(self) -> GrammarBackend:
-        """Read the vocabulary and build the backend here and there. Raises ``ConfigError``."""
+        """Read the vocabulary and build the first backend here and there. Raises ``ConfigError``."""
         assert self._resolved is not None
         resolved, self._resolved = self._resolved, None
         started = time.perf_counter()
         vocabulary = read_vocabulary(_tokenizer(resolved), resolved.vocab_size, resolved.eos_token_ids)
-        component = resolved.choices["grammar"].component
+        order = resolved.grammar_order
         setup = Setup(
             plugins=resolved.config.plugins,
-            backend=component.spec.name,
+            backends=order,
             pieces=list(vocabulary.pieces),
             stop_ids=vocabulary.stop_ids,
+            special=dict(vocabulary.special),
             memory=MEMORY,
             timeout=resolved.config.backends.grammar_timeout,
         )
@@ -48,10 +51,10 @@ class BackendCompiler:
         if self._closed:  # in the meantime, by another thread
             raise ConfigError("the engine is closing")
         self._process.start()
-        backend: GrammarBackend = component.load(GrammarBackend)(vocabulary, component.settings())
+        backends = GrammarBackends(resolved.grammars, order, vocabulary)
         self._process.wait_ready()
-        logger.info("Structured outputs are ready (%s, %.1f s)", component.spec.name, time.perf_counter() - started)
-        return backend
+        logger.info("Structured outputs are ready (%s, %.1f s)", ", ".join(order), time.perf_counter() - started)
+        return backends
 
     def compile(self, constraint: Constraint, is_wanted: Callable[[], bool]) -> bytes:
         """Raises ``ConstraintError``."""
@@ -81,4 +84,6 @@ def read_vocabulary(tokenizer: Tokenizer, size: int, stop_ids: tuple[int, ...]) 
     special, known = tokenizer.special_token_ids, min(size, tokenizer.vocab_size)
     pieces = [b"" if token in special else tokenizer.piece_bytes(token) for token in range(known)]
     pieces += [b""] * (size - known)
-    return Vocabulary(pieces, tuple(dict.fromkeys((*stop_ids, *tokenizer.eos_token_ids))))
+    stops = tuple(dict.fromkeys((*stop_ids, *tokenizer.eos_token_ids)))
+    names = {tokenizer.piece(token): token for token in sorted(special) if token < known}
+    return Vocabulary(pieces, stops, names, partial(tokenizer.encode, special=False))

@@ -11,11 +11,15 @@ import queue
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from sglang_plug.grammar import CONSTRAINT_KINDS, Constraint, ConstraintError, ConstraintKind, Grammar, GrammarBackend
 from sglang_plug.request import RequestError
 
+from .cutting import Cutter
+from .preamble import AfterPreamble, Ends
 from .sequence import Sequence
 
 logger = logging.getLogger(__name__)
@@ -31,8 +35,26 @@ CLOSE_TIMEOUT = 5.0
 ENTRY_BYTES = 1024
 """What remembering anything takes besides its text."""
 
-Factory = Callable[[], Grammar]
-Result = Factory | RequestError | None
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A grammar that outputs can follow."""
+
+    make: Callable[[], Grammar]
+    """The grammar of one output."""
+    cutter: Cutter
+    ends: Ends
+    """Both of its backend's vocabulary."""
+
+    def begin(self, sequence: Sequence) -> None:
+        """Give ``sequence`` a grammar of its own."""
+        request, grammar = sequence.request, self.make()
+        if request.preamble is not None:
+            grammar = AfterPreamble(grammar, request.preamble, self.ends, request.params.stop_token_ids)
+        sequence.grammar, sequence.cutter = grammar, self.cutter
+
+
+Result = Loaded | RequestError | None
 """``None``: given up, because nobody waited any more."""
 
 
@@ -159,6 +181,7 @@ class Constraints:
     def _serve(self, compiler: Compiler) -> None:
         try:
             backend = compiler.start()
+            cutter, ends = Cutter(backend.vocabulary), Ends(backend.vocabulary)
         except Exception as error:
             self._refusal = f"structured outputs are not available: {error}"
             if not self._closing:
@@ -167,9 +190,11 @@ class Constraints:
                 self._done.put((job, RequestError(self._refusal), 0))
             return
         while (job := self._jobs.get()) is not None:
-            self._done.put((job, *self._compile(compiler, backend, job)))
+            self._done.put((job, *self._compile(compiler, backend, partial(Loaded, cutter=cutter, ends=ends), job)))
 
-    def _compile(self, compiler: Compiler, backend: GrammarBackend, constraint: Constraint) -> tuple[Result, int]:
+    def _compile(
+        self, compiler: Compiler, backend: GrammarBackend, loaded: Callable[..., Loaded], constraint: Constraint
+    ) -> tuple[Result, int]:
         """What came of it, and the bytes that remembering it takes; 0: not to be remembered."""
 
         def is_wanted() -> bool:
@@ -180,7 +205,7 @@ class Constraints:
         overhead = len(constraint.source) + ENTRY_BYTES
         try:
             compiled = compiler.compile(constraint, is_wanted)
-            return backend.load(constraint, compiled), len(compiled) + overhead
+            return loaded(backend.load(constraint, compiled)), len(compiled) + overhead
         except ConstraintError as error:
             if not is_wanted():
                 return None, 0
@@ -190,11 +215,11 @@ class Constraints:
             return RequestError(f"{constraint.kind}: {type(error).__name__}: {error}", 500), 0
 
 
-def _begin(sequence: Sequence, found: Factory | RequestError) -> tuple[Sequence, RequestError | None]:
+def _begin(sequence: Sequence, found: Loaded | RequestError) -> tuple[Sequence, RequestError | None]:
     if isinstance(found, RequestError):
         return sequence, found
     try:
-        sequence.grammar = found()
+        found.begin(sequence)
     except Exception as error:
         logger.exception("a grammar could not be started")
         return sequence, RequestError(f"the grammar failed: {type(error).__name__}: {error}", 500)
@@ -206,15 +231,15 @@ class _Cache:
 
     def __init__(self, most: int) -> None:
         self._most, self._total = most, 0
-        self._entries: OrderedDict[Constraint, tuple[Factory | RequestError, int]] = OrderedDict()
+        self._entries: OrderedDict[Constraint, tuple[Loaded | RequestError, int]] = OrderedDict()
 
-    def get(self, constraint: Constraint) -> Factory | RequestError | None:
+    def get(self, constraint: Constraint) -> Loaded | RequestError | None:
         if constraint not in self._entries:
             return None
         self._entries.move_to_end(constraint)
         return self._entries[constraint][0]
 
-    def put(self, constraint: Constraint, result: Factory | RequestError, size: int) -> None:
+    def put(self, constraint: Constraint, result: Loaded | RequestError, size: int) -> None:
         if constraint in self._entries:
             self._total -= self._entries.pop(constraint)[1]
         if size > self._most:

@@ -19,18 +19,22 @@ from sglang_plug.config import ConfigError, PluginOptions
 from sglang_plug.grammar import Constraint, ConstraintError, GrammarBackend, Vocabulary
 from sglang_plug.plugins import Plugins
 
+from .grammar_backends import GrammarBackends, installed
+
 LENGTH = struct.Struct("<Q")
 GRACE = 5.0
 """Seconds after which a worker that should have been killed ends on its own."""
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """The first message: which backend, for which vocabulary."""
+    """The first message: which backends, for which vocabulary."""
 
     plugins: PluginOptions
-    backend: str
+    backends: tuple[str, ...]
+    """Those that are tried in order for a constraint that names none; the first is built at once."""
     pieces: list[bytes]
     stop_ids: tuple[int, ...]
+    special: dict[str, int]
     memory: int
     """Bytes that compiling may take."""
     timeout: float
@@ -38,7 +42,7 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True):
-    """The answer to ``Setup``; ``error`` says why the backend cannot be used."""
+    """The answer to ``Setup``; ``error`` says why the first backend cannot be used."""
 
     error: str | None = None
 
@@ -78,18 +82,16 @@ def main() -> int:
 
 
 def _backend(setup: Setup) -> GrammarBackend:
-    component = Plugins.discover(setup.plugins).get("grammar", setup.backend)
-    backend: GrammarBackend = component.load(GrammarBackend)(
-        Vocabulary(setup.pieces, setup.stop_ids), component.settings()
-    )
-    return backend
+    vocabulary = Vocabulary(setup.pieces, setup.stop_ids, special=setup.special)
+    plugins = Plugins.discover(setup.plugins)
+    components = installed(plugins, plugins.get("grammar", setup.backends[0]))
+    return GrammarBackends(components, setup.backends, vocabulary)
 
 
 def _compile(backend: GrammarBackend, constraint: Constraint) -> Compiled:
     """Raises ``MemoryError``: after that the process is not to be relied on."""
     try:
-        refusal = backend.refuses(constraint)
-        return Compiled(backend.compile(constraint)) if refusal is None else Compiled(error=refusal)
+        return Compiled(backend.compile(constraint))
     except ConstraintError as error:
         return Compiled(error=str(error))
     except (RecursionError, MemoryError):

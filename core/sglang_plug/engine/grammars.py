@@ -13,6 +13,7 @@ from torch import Tensor
 from sglang_plug.grammar import MASK_BITS, Grammar
 from sglang_plug.request import Finish
 
+from .cutting import CONTEXT
 from .masks import Allowed
 from .patience import Calls, Threads
 from .sequence import Sequence
@@ -32,6 +33,8 @@ class Verdict:
     finish: Finish | None = None
     """Set if the output ends with it."""
     error: str | None = None
+    forced: tuple[int, ...] = ()
+    """Tokens that must follow, which the grammar has accepted."""
 
 
 class Filling:
@@ -57,11 +60,20 @@ class Grammars:
     Args:
         vocab_size: width of the logits.
         patience: seconds that one question may take.
+        jump: look for tokens that must follow.
     """
 
-    def __init__(self, vocab_size: int, *, patience: float = PATIENCE) -> None:
+    def __init__(self, vocab_size: int, *, patience: float = PATIENCE, jump: bool = True) -> None:
         self._words = -(-vocab_size // MASK_BITS)
         self._threads = Threads(patience)
+        self._follow = _follow_and_jump if jump else _follow
+        self._jump = jump
+
+    def open(self, sequences: Ordered[Sequence]) -> dict[int, Verdict]:
+        """Advance the grammars of new outputs by the tokens that these begin with; place -> what came of it."""
+        places = [place for place, one in enumerate(sequences) if one.grammar is not None] if self._jump else []
+        verdicts = self._threads.begin([partial(_open, sequences[place]) for place in places]).results()
+        return {place: one or Verdict(error=TOO_SLOW) for place, one in zip(places, verdicts, strict=True)}
 
     def start(self, sequences: Ordered[Sequence]) -> Filling | None:
         """Begin to fill the masks of a batch; ``None`` if no row has a grammar."""
@@ -78,7 +90,7 @@ class Grammars:
         rows = [row for row, one in enumerate(sequences) if one.grammar is not None and tokens[row] >= 0]
         if not rows:
             return {}
-        verdicts = self._threads.begin([partial(_follow, sequences[row], tokens[row]) for row in rows]).results()
+        verdicts = self._threads.begin([partial(self._follow, sequences[row], tokens[row]) for row in rows]).results()
         return {row: one or Verdict(error=TOO_SLOW) for row, one in zip(rows, verdicts, strict=True)}
 
 
@@ -113,6 +125,54 @@ def _follow(sequence: Sequence, token: int) -> Verdict:
     except Exception as error:
         return Verdict(error=f"the grammar failed: {type(error).__name__}: {error}")
     return Verdict(error=TOO_SLOW) if finish is None and _is_spent(sequence, started) else Verdict(finish)
+
+
+def _open(sequence: Sequence) -> Verdict:
+    """What the output begins with; its last token is left to a step, so that there is one."""
+    started = time.thread_time()
+    try:
+        forced = _forced(sequence, sequence.limit - len(sequence.tokens), sampled=(), whole=False)
+    except Exception as error:
+        return Verdict(error=f"the grammar failed: {type(error).__name__}: {error}")
+    return Verdict(error=TOO_SLOW) if _is_spent(sequence, started) else Verdict(forced=forced)
+
+
+def _follow_and_jump(sequence: Sequence, token: int) -> Verdict:
+    """The same, and then what must come next. Log-probabilities of that come with the token after it, if asked for."""
+    verdict = _follow(sequence, token)
+    grammar, room = sequence.grammar, sequence.limit - len(sequence.tokens) - 1
+    if grammar is None or verdict.finish is not None or verdict.error is not None or room <= 0:
+        return verdict
+    started = time.thread_time()
+    try:
+        forced = _forced(sequence, room, sampled=(token,), whole=sequence.request.logprobs is None)
+        finish = Finish("stop") if forced and grammar.ended else None
+    except Exception as error:
+        return Verdict(error=f"the grammar failed: {type(error).__name__}: {error}")
+    return Verdict(error=TOO_SLOW) if finish is None and _is_spent(sequence, started) else Verdict(finish, None, forced)
+
+
+def _forced(sequence: Sequence, room: int, *, sampled: tuple[int, ...], whole: bool) -> tuple[int, ...]:
+    """Tokens that must follow ``sampled``, at most ``room``, or one less unless ``whole``; the grammar accepts them.
+
+    Those that a tokenizer may join with what follows are left out, except where nothing does.
+    """
+    grammar, cutter = sequence.grammar, sequence.cutter
+    if grammar is None or cutter is None:
+        return ()
+    before = sequence.tokens[max(sequence.prompt_len, len(sequence.tokens) - CONTEXT) :]
+    cut = cutter.cut((*before, *sampled), grammar.forced())
+    taken = 0
+    for token in cut.whole[:room]:
+        if not grammar.accept(token):
+            raise ValueError(f"it does not accept token {token}, which it forces")
+        taken += 1
+    ends = taken == len(cut.whole) and grammar.ended
+    most = room if whole else min(room, len(cut.whole)) - 1
+    kept = max(0, min(taken if ends else cut.stable, most))
+    if taken > kept:
+        grammar.rollback(taken - kept)
+    return cut.whole[:kept]
 
 
 def _is_spent(sequence: Sequence, started: float) -> bool:

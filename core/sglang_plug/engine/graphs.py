@@ -1,8 +1,9 @@
-"""Decode steps as CUDA graphs: captured once for some batch sizes, replayed in one launch.
+"""Decode steps as graphs: captured once for some batch sizes, replayed in one go.
 
-Model, head and the most likely token of each row are inside the graph: they are the same for every request. What
-depends on requests (penalties, masks, drawing) works on the logits afterwards. A step is replayed if each of its
-sequences computes one token that completes it; all others run as ever.
+What captures them is CUDA, or what the attention backend brings along. Model, head and the most likely token of each
+row are inside the graph: they are the same for every request. What depends on requests (penalties, masks, drawing)
+works on the logits afterwards. A step is replayed if each of its sequences computes one token that completes it; all
+others run as ever.
 
 Each sequence keeps its row while it decodes, so that its slot table stays on the device and grows by one entry a
 step. Rows that nobody has are padding: slot 0, a context of one token.
@@ -18,16 +19,16 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Ordered
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from sglang_plug.attention import AttentionBackend, GraphCapable
+from sglang_plug.attention import AttentionBackend, CannotCaptureError, GraphCapable, GraphRecorder
 from sglang_plug.batch import ForwardBatch, KVPool
 from sglang_plug.layers import Router
 from sglang_plug.model import Model
 
+from .graph_check import check_replay
 from .scheduler import Share
 from .sequence import Sequence
 
@@ -35,27 +36,24 @@ logger = logging.getLogger(__name__)
 
 SMALL_SIZES = (1, 2, 4)
 SIZE_STEP = 8
-WARM_UPS = 2
-"""Runs before a capture: libraries make their handles and choose their kernels, backends meet every layer."""
 GIB = 1 << 30
 
 
-class Recorder(Protocol):
-    """What captures work, so that it can be done again in one go."""
-
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Do ``work`` while recording it; the result does it again."""
-
-    def free_bytes(self) -> int:
-        """Memory left on the device."""
-
-
-class CudaRecorder:
+class CudaRecorder(GraphRecorder):
     """CUDA graphs, which share one pool of memory, as only one runs at a time."""
+
+    name = "CUDA graph"
+    warm_ups = 2
+    exact = False
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
+
+    def sizes(self, most: int) -> list[int]:
+        """1, 2, 4, then multiples of 8 (12 too), and ``most`` itself."""
+        sizes = {*SMALL_SIZES, 12, *range(SIZE_STEP, most + 1, SIZE_STEP), most}
+        return sorted(size for size in sizes if size <= most)
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """One graph; what ``work`` returns to no one stays in the graphs' own memory."""
@@ -115,22 +113,16 @@ class Captured:
     replay: Callable[[], None]
 
 
-def batch_sizes(most: int) -> list[int]:
-    """Batch sizes to capture, up to ``most``: 1, 2, 4, then multiples of 8 (12 too), and ``most`` itself."""
-    sizes = {*SMALL_SIZES, 12, *range(SIZE_STEP, most + 1, SIZE_STEP), most}
-    return sorted(size for size in sizes if size <= most)
-
-
 class DecodeGraphs:
     """Captures and replays decode steps of one model.
 
     Args:
         backend: must be ``GraphCapable``.
         kv: the pool; its slot 0 is the padding's.
-        recorder: CUDA's, or a stand-in.
+        recorder: CUDA's, or the backend's own.
         device: where the model is.
         page_size: slots in a page.
-        most: largest batch size.
+        most: largest batch size that may be captured.
         width: tokens of the longest context.
     """
 
@@ -138,7 +130,7 @@ class DecodeGraphs:
         self,
         backend: AttentionBackend,
         kv: KVPool,
-        recorder: Recorder,
+        recorder: GraphRecorder,
         *,
         device: torch.device,
         page_size: int,
@@ -146,7 +138,8 @@ class DecodeGraphs:
         width: int,
     ) -> None:
         self.backend, self.kv, self.recorder = backend, kv, recorder
-        self.device, self.page_size, self.most = device, page_size, most
+        self.sizes = recorder.sizes(most)
+        self.device, self.page_size, self.most = device, page_size, (most := self.sizes[-1])
         self._staged = torch.zeros(3, most, dtype=torch.int64, pin_memory=device.type == "cuda")
         self._host = self._staged.numpy()
         self._inputs = torch.zeros(3, most, dtype=torch.int64, device=device)  # tokens, positions, slots
@@ -168,24 +161,31 @@ class DecodeGraphs:
         self._model, self.captured = weakref.ref(model), {}  # weights that were replaced can be freed
         self._routers = [one for one in model.modules() if isinstance(one, Router)]
         self._held = [None] * self.most
-        sizes, started, before = batch_sizes(self.most), time.perf_counter(), self.recorder.free_bytes()
-        logger.info("Capture cuda graph begin. This can take up to several minutes. avail mem=%.2f GB", before / GIB)
-        logger.info("Capture cuda graph bs %s", sizes)
+        name, started, before = self.recorder.name, time.perf_counter(), self.recorder.free_bytes()
+        kind = name.lower()
+        logger.info("Capture %s begin. This can take up to several minutes. avail mem=%.2f GB", kind, before / GIB)
+        logger.info("Capture %s bs %s", kind, self.sizes)
         try:
             with _no_collection():
-                for size in reversed(sizes):
+                for size in reversed(self.sizes):
                     self.captured[size] = self._capture_size(model, size)
+        except CannotCaptureError as error:
+            self.captured = {}
+            logger.info("The model's decode steps run without %ss: %s", name, error)
+            return
         except Exception as error:
             self.captured = {}
             logger.warning(
-                "The model's decode steps cannot be captured as CUDA graphs and run without (slower): %s: %s",
+                "The model's decode steps cannot be captured as %ss and run without (slower): %s: %s",
+                name,
                 type(error).__name__,
                 error,
             )
             return
         after = self.recorder.free_bytes()
         logger.info(
-            "Capture cuda graph end. Time elapsed: %.2f s. mem usage=%.2f GB. avail mem=%.2f GB.",
+            "Capture %s end. Time elapsed: %.2f s. mem usage=%.2f GB. avail mem=%.2f GB.",
+            kind,
             time.perf_counter() - started,
             (before - after) / GIB,
             after / GIB,
@@ -216,6 +216,7 @@ class DecodeGraphs:
 
     def _capture_size(self, model: Model, size: int) -> Captured:
         assert isinstance(self.backend, GraphCapable)
+        self._inputs.zero_()  # the slots of the last step may be somebody's
         batch = ForwardBatch(
             input_ids=self._inputs[0, :size],
             positions=self._inputs[1, :size],
@@ -234,9 +235,13 @@ class DecodeGraphs:
             self._results(logits)[:size].copy_(logits)
             self._likeliest[:size].copy_(torch.where(best.values.isfinite(), best.indices, -1))
 
-        for _ in range(WARM_UPS):
+        for _ in range(self.recorder.warm_ups):
             work()
-        return Captured(batch, self.recorder.capture(work))
+        captured = Captured(batch, self.recorder.capture(work))
+        if self.recorder.exact:
+            assert self._logits is not None
+            check_replay(captured.replay, model, self.backend, batch, self._logits[:size])
+        return captured
 
     def _results(self, logits: Tensor) -> Tensor:
         """Where every graph leaves its logits; made in the first warm-up, of the largest batch."""

@@ -12,25 +12,30 @@ import torch
 from sglang_plug.attention import AttentionBackend
 from sglang_plug.kernels import Kernels
 from sglang_plug.model import BuildEnv, Model
+from sglang_plug.quantization import Quantization
 
 from .resolve import Resolved
 
 logger = logging.getLogger(__name__)
 
 
-def load_model(resolved: Resolved, backend: AttentionBackend, kernels: Kernels) -> Model:
+def load_model(
+    resolved: Resolved, backend: AttentionBackend, kernels: Kernels, quantization: Quantization | None = None
+) -> Model:
     """Build the model on its device and fill it, one tensor at a time."""
     started = time.perf_counter()
     logger.info("Load weight begin. architecture=%s", resolved.checkpoint.architecture)
     env = BuildEnv(
         attention=backend,
         kernels=kernels,
+        quantization=quantization,
         context_length=resolved.context_length,
         pooling=resolved.pooling,
         tasks=resolved.tasks,
     )
     with _defaults(resolved.dtype, resolved.device):
         model = resolved.model_class(resolved.checkpoint.config, env)
+    model.quantize()
     model.load_weights(resolved.load("weights")(resolved.checkpoint, model))
     model.requires_grad_(False).eval()
     model.prepare()

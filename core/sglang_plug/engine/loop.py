@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any, Protocol
 
 from sglang_plug.config import ConfigError
@@ -95,8 +96,7 @@ class EngineLoop:
         held = POLL if len(self.constraints) else None
         for message in self.inbox.take(wait=not self.scheduler.busy, timeout=held):
             self.handle(message)
-        for sequence, error in self.constraints.release():
-            self._admit(sequence, error)
+        self._release()
         if not self.scheduler.busy:
             return
         with self.heartbeat.beat():
@@ -149,6 +149,18 @@ class EngineLoop:
         if request.constraint is None:
             self.scheduler.add(sequence)
 
+    def _release(self) -> None:
+        """Admit the sequences whose grammars have come, with what these make them begin with."""
+        released = list(self.constraints.release())
+        begun = [sequence for sequence, error in released if error is None]
+        verdicts = self.runner.open(begun) if begun else {}
+        for sequence, error in released:
+            verdict = verdicts.get(begun.index(sequence)) if error is None else None
+            if verdict is not None:
+                sequence.tokens += verdict.forced
+                error = None if verdict.error is None else RequestError(verdict.error)
+            self._admit(sequence, error)
+
     def _admit(self, sequence: Sequence, error: RequestError | None) -> None:
         """Queue a sequence that was held, unless there is nothing to compute."""
         grammar, id = sequence.grammar, sequence.request.id
@@ -183,7 +195,11 @@ class EngineLoop:
             )
         named = [*request.params.stop_token_ids, *request.params.logit_bias]
         named += request.logprobs.ids if request.logprobs else ()
-        for what, ids in (("prompt", tokens), ("stop_token_ids, logit_bias or logprob ids", named)):
+        if (preamble := request.preamble) is not None:
+            if not preamble.ends or not all(preamble.ends):
+                raise RequestError("a preamble needs what ends it")
+            named += [*chain.from_iterable(preamble.ends), *preamble.opening]
+        for what, ids in (("prompt", tokens), ("stop_token_ids, logit_bias, logprob ids or preamble", named)):
             if ids and not (0 <= min(ids) and max(ids) < self.vocab_size):
                 raise RequestError(f"a token id in {what} is not in the vocabulary of {self.vocab_size} tokens")
         there = len(self.constraints) + len(scheduler.waiting) + len(scheduler.running)
@@ -274,6 +290,8 @@ class EngineLoop:
             free_slots=accounts["free"],
             capacity=accounts["capacity"],
             retracted=tally.retracted,
+            forced_tokens=tally.forced_tokens,
+            queue_seconds=tuple(tally.queue_seconds),
         )
 
 

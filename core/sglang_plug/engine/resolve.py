@@ -10,11 +10,14 @@ from typing import Any, get_args
 import torch
 
 from sglang_plug.attention import AttentionShape
-from sglang_plug.config import AUTO, NO_GRAMMARS, ConfigError, EngineConfig
+from sglang_plug.config import AUTO, NO_GRAMMARS, NO_QUANTIZATION, ConfigError, EngineConfig
 from sglang_plug.model import Model
 from sglang_plug.plugins import Component, Facts, PluginError, Plugins
 from sglang_plug.policy import Checkpoint, CheckpointRequest, Pooling
-from sglang_plug.specs import AttentionSpec, KernelSpec, ModelSpec, Task
+from sglang_plug.quantization import stored_quantization
+from sglang_plug.specs import AttentionSpec, KernelSpec, ModelSpec, QuantizationSpec, Task
+
+from .grammar_backends import choose_backend, installed
 
 NATIVE = "native"
 DTYPES = {
@@ -71,6 +74,10 @@ class Resolved:
     max_running: int
     no_grammars: str | None = None
     """Why structured outputs are refused."""
+    grammar_order: tuple[str, ...] = ()
+    """Grammar backends that are tried for a request that names none."""
+    grammars: tuple[Component, ...] = ()
+    """Grammar backends that requests may name."""
     choices: Mapping[str, Choice] = field(default_factory=dict)
 
     @property
@@ -120,15 +127,10 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     dtype = _dtype(config.model.dtype, checkpoint.config, device)
     model_class: type[Model] = model.load(Model)
     shape = _shape(model, checkpoint, plugins)
-    facts = Facts(
-        device=device.type,
-        dtype=str(dtype).removeprefix("torch."),
-        model=checkpoint.config,
-        shape=shape,
-        platform=facts.platform,
-    )
+    facts = replace(facts, dtype=str(dtype).removeprefix("torch."), model=checkpoint.config, shape=shape)
     for kind, name in (("attention", config.backends.attention), ("kernels", config.backends.kernels)):
         _check_device(choose(kind, name, facts), device)
+    _choose_quantization(config, plugins, facts, choices)
     tasks = _tasks(config.model.task, model)
     pooling = checkpoint.pooling or model_class.default_pooling
     whole = not model.spec.causal or ("generate" not in tasks and model_class.pools_whole_prompts(pooling))
@@ -138,6 +140,8 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     refusal = None
     if "generate" in tasks:
         refusal = _choose_grammar(config, plugins, facts, choices)
+    grammars = installed(plugins, choices["grammar"].component) if "grammar" in choices else ()
+    wanted = grammars if config.backends.grammar == AUTO else grammars[:1]
     context_length = _context_length(config.model.context_length, model_class, checkpoint.config)
     chunk = config.schedule.chunked_prefill_size or DEFAULT_CHUNK.get(device.type, ACCELERATOR_CHUNK)
     return Resolved(
@@ -155,6 +159,8 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
         chunk=chunk if chunk > 0 else context_length,
         max_running=config.schedule.max_running_requests or DEFAULT_RUNNING.get(device.type, ACCELERATOR_RUNNING),
         no_grammars=refusal,
+        grammar_order=tuple(one.spec.name for one in wanted),
+        grammars=grammars,
         choices=choices,
     )
 
@@ -168,10 +174,11 @@ def _choose_grammar(config: EngineConfig, plugins: Plugins, facts: Facts, choice
             "launched with --grammar-backend none or --skip-tokenizer-init"
         )
     try:
-        for kind, given in (("grammar", name), ("tokenizer", config.model.tokenizer_mode)):
-            component = plugins.resolve(kind, given, facts)
-            if missing := component.unavailable():
-                raise PluginError(f"{component} is unavailable: {missing}")
+        mode = config.model.tokenizer_mode
+        backend, tokenizer = choose_backend(plugins, name, facts), plugins.resolve("tokenizer", mode, facts)
+        if missing := tokenizer.unavailable():
+            raise PluginError(f"{tokenizer} is unavailable: {missing}")
+        for kind, given, component in (("grammar", name, backend), ("tokenizer", mode, tokenizer)):
             choices[kind] = Choice(component, "chosen" if given == AUTO else "named by the configuration")
     except PluginError as error:
         if name != AUTO:
@@ -179,6 +186,24 @@ def _choose_grammar(config: EngineConfig, plugins: Plugins, facts: Facts, choice
         choices.pop("grammar", None)
         return f"structured outputs are not available: {error}"
     return None
+
+
+def _choose_quantization(config: EngineConfig, plugins: Plugins, facts: Facts, choices: dict[str, Choice]) -> None:
+    """Choose the quantization, if there is to be one: the one named, or what the plugins say of the checkpoint."""
+    name, stored = config.backends.quantization, stored_quantization(facts.model)
+    method = stored and stored.get("quant_method")
+    if name == NO_QUANTIZATION and stored:
+        raise ConfigError(f"--quantization none: the checkpoint's weights are quantized ({method}); leave it at auto")
+    chosen = plugins.choose("quantization", facts) if name == AUTO else name
+    if chosen in (None, NO_QUANTIZATION):
+        if stored:
+            known = ", ".join(plugins.names("quantization"))
+            raise ConfigError(f"the checkpoint's weights are quantized ({method}), which no plugin reads of: {known}")
+        return
+    assert chosen is not None
+    why = "named by the configuration" if name != AUTO else "chosen for the checkpoint"
+    choices["quantization"] = Choice(plugins.get("quantization", chosen), why)
+    _check_device(choices["quantization"].component, torch.device(facts.device))
 
 
 def _tasks(wanted: str, model: Component) -> tuple[Task, ...]:
@@ -312,6 +337,6 @@ def _context_length(wanted: int | None, model_class: type[Model], config: Any) -
 
 def _check_device(component: Component, device: torch.device) -> None:
     spec = component.spec
-    assert isinstance(spec, AttentionSpec | KernelSpec)
+    assert isinstance(spec, AttentionSpec | KernelSpec | QuantizationSpec)
     if not {"any", device.type} & spec.devices:
         raise ConfigError(f"{component} does not run on {device.type}, only on {', '.join(sorted(spec.devices))}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence as Ordered
+from dataclasses import replace
 from itertools import accumulate, chain
 
 import torch
@@ -12,11 +13,11 @@ from torch import Tensor
 from sglang_plug.attention import AttentionBackend
 from sglang_plug.batch import ForwardBatch, KVPool
 from sglang_plug.model import Model
-from sglang_plug.request import TokenLogprob
+from sglang_plug.request import LogprobOptions, TokenLogprob
 
 from .grammars import Filling, Grammars, Verdict
 from .graphs import Decoded, DecodeGraphs
-from .sampler import describe, sample, takes_likeliest
+from .sampler import count, describe, sample, takes_likeliest
 from .scheduler import Sampled, Share
 from .sequence import Sequence
 
@@ -60,8 +61,7 @@ class Runner:
         self.backend.plan(batch)
         hidden = self.model(batch)  # [T, hidden]
         ends = list(accumulate(batch.query_lens))
-        prompt = [self._prompt_logprobs(hidden, share, end) for share, end in zip(shares, ends, strict=True)]
-        results = [Sampled(prompt_logprobs=one) for one in prompt]
+        results = [self._known_logprobs(hidden, share, end) for share, end in zip(shares, ends, strict=True)]
         self._pool(hidden, shares, ends, results)
         if not complete:
             return results
@@ -69,6 +69,10 @@ class Runner:
         last = hidden if len(rows) == len(hidden) else hidden[torch.tensor(rows, device=self.device)]
         self._choose(self.model.head(last), sequences, complete, filling, results)
         return results
+
+    def open(self, sequences: Ordered[Sequence]) -> dict[int, Verdict]:
+        """What the grammars of new outputs make these begin with, by place in ``sequences``."""
+        return {} if self.grammars is None else self.grammars.open(sequences)
 
     def _choose(
         self,
@@ -98,8 +102,10 @@ class Runner:
             elif token < 0:
                 results[index] = Sampled(error=NOT_FINITE)
             else:
-                prompt = results[index].prompt_logprobs
-                results[index] = Sampled(token, logprob, prompt, finish=verdict.finish)
+                count(sequences[row], verdict.forced)
+                results[index] = replace(
+                    results[index], token=token, logprob=logprob, finish=verdict.finish, forced=verdict.forced
+                )
 
     def _pool(self, hidden: Tensor, shares: Ordered[Share], ends: Ordered[int], results: list[Sampled]) -> None:
         """Fill in the results of pooling tasks whose prompts are complete."""
@@ -143,24 +149,37 @@ class Runner:
             kv=self.kv,
         )
 
-    def _prompt_logprobs(self, hidden: Tensor, share: Share, end: int) -> tuple[TokenLogprob, ...]:
-        """Of the prompt tokens that this share's hidden states predict, as far as they are wanted.
+    def _known_logprobs(self, hidden: Tensor, share: Share, end: int) -> Sampled:
+        """Of the tokens that this share's hidden states predict and that are there already, as far as they are wanted.
 
-        The state at position ``p`` predicts the token at ``p + 1``. ``end`` is the row after the share's last.
+        These are the prompt's, and forced ones. ``end`` is the row after the share's last.
         """
         sequence = share.sequence
         options = sequence.request.logprobs
-        if options is None or options.start < 0:
-            return ()
-        found: list[TokenLogprob] = []
-        wanted = options.start + len(sequence.prompt_logprobs)
-        if wanted == 0:
-            found.append(TokenLogprob(sequence.tokens[0], None))
-            wanted = 1
-        last = min(sequence.computed + share.count, sequence.prompt_len - 1)  # the last position predicted
+        if options is None:
+            return Sampled()
+        prompt: list[TokenLogprob] = []
+        if options.start >= 0:
+            wanted = options.start + len(sequence.prompt_logprobs)
+            if wanted == 0:
+                prompt.append(TokenLogprob(sequence.tokens[0], None))
+                wanted = 1
+            prompt += self._logprobs(hidden, share, end, wanted, sequence.prompt_len)
+        wanted = sequence.told + len(sequence.forced_logprobs)
+        forced = self._logprobs(hidden, share, end, wanted, len(sequence.tokens))
+        return Sampled(prompt_logprobs=tuple(prompt), forced_logprobs=tuple(forced))
+
+    def _logprobs(self, hidden: Tensor, share: Share, end: int, first: int, last: int) -> list[TokenLogprob]:
+        """Of the tokens from ``first`` to before ``last``, as far as this share predicts them.
+
+        The state at position ``p`` predicts the token at ``p + 1``.
+        """
+        sequence, options = share.sequence, share.sequence.request.logprobs or LogprobOptions()
+        last = min(sequence.computed + share.count + 1, last)
         row = end - share.count - sequence.computed - 1  # hidden row of the state that predicts position p: row + p
-        for start in range(wanted, last + 1, HEAD_ROWS):
-            stop = min(start + HEAD_ROWS, last + 1)
+        found: list[TokenLogprob] = []
+        for start in range(first, last, HEAD_ROWS):
+            stop = min(start + HEAD_ROWS, last)
             logprobs = self.model.head(hidden[row + start : row + stop]).float().log_softmax(-1)
             found += describe(logprobs, sequence.tokens[start:stop], [options] * (stop - start))
-        return tuple(found)
+        return found

@@ -57,7 +57,8 @@ def sample(
         picked = _draw(rows, [params[row] for row in drawn], [sequences[row] for row in drawn])
         tokens = picked if len(drawn) == len(params) else tokens.index_copy(0, _index(drawn, logits), picked)
     chosen = torch.where(best.values.isfinite(), tokens, -1).tolist()
-    _count(sequences, chosen)
+    for sequence, token in zip(sequences, chosen, strict=True):
+        count(sequence, (token,))
     found: list[TokenLogprob | None] = [None] * len(chosen)
     if logprobs is not None:
         options = [sequences[row].request.logprobs or LogprobOptions() for row in reported]
@@ -138,10 +139,12 @@ def _counts(sequence: Sequence, logits: Tensor) -> Tensor:
     return counts
 
 
-def _count(sequences: Ordered[Sequence], tokens: Ordered[int]) -> None:
-    for sequence, token in zip(sequences, tokens, strict=True):
-        if sequence.counts is not None and token >= 0:
-            sequence.counts[0, token] += 1
+def count(sequence: Sequence, tokens: Ordered[int]) -> None:
+    """Let penalties know of tokens that come to an output; negative ones are none."""
+    if sequence.counts is not None:
+        for token in tokens:
+            if token >= 0:
+                sequence.counts[0, token] += 1
 
 
 def _forbid_early_stop(logits: Tensor, sequences: Ordered[Sequence]) -> Tensor:

@@ -7,8 +7,9 @@ There are no phases. A step hands out tokens so that every sequence's ``computed
 
 from __future__ import annotations
 
+import time
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sglang_plug.cache import Match, PrefixCache
 from sglang_plug.policy import SchedulePolicy
@@ -48,6 +49,10 @@ class Sampled:
     error: str | None = None
     status: int = 500
     """Of the error."""
+    forced: tuple[int, ...] = ()
+    """Tokens that must follow ``token``, and are taken without being sampled."""
+    forced_logprobs: tuple[TokenLogprob, ...] = ()
+    """Of earlier forced tokens, if asked for."""
     finish: Finish | None = None
     """Set if the grammar ends the output; the stop tokens of a constrained one are its business."""
     values: tuple[float, ...] | None = None
@@ -63,6 +68,8 @@ class Tally:
     cached_tokens: int = 0
     decode_sequences: int = 0
     retracted: int = 0
+    forced_tokens: int = 0
+    queue_seconds: list[float] = field(default_factory=list)
 
 
 class Scheduler:
@@ -138,7 +145,7 @@ class Scheduler:
         else:
             self._admit(shares, budget)
         for share in shares:
-            if share.count == 1 and share.sequence.generated:
+            if share.count <= share.sequence.latest:
                 self.tally.decode_sequences += 1
             else:
                 self.tally.prefill_sequences += 1
@@ -177,7 +184,7 @@ class Scheduler:
     def _admit(self, shares: list[Share], budget: int) -> None:
         if not self.waiting or budget <= 0 or len(self.running) >= self.max_running:
             return
-        prefilling = (one for one in self.running if len(one.tokens) - one.computed > 1)
+        prefilling = (one for one in self.running if len(one.tokens) - one.computed > max(1, one.latest))
         in_work = {key for one in prefilling if (key := self._continuation(one, one.match))}
         admitted = set[int]()
         for waiting in self.policy.order(self.waiting, self._match):
@@ -233,6 +240,7 @@ class Scheduler:
         if sequence.cached is None:
             sequence.cached = sequence.computed
             self.tally.cached_tokens += sequence.computed
+            self.tally.queue_seconds.append(max(0.0, time.time() - sequence.arrived))
         self.running.append(sequence)
         return True
 
@@ -246,9 +254,10 @@ class Scheduler:
             if result.error is not None:
                 outputs.append(self.fail(sequence, result.error, result.status))
                 continue
-            prefilling = share.count > 1 or not sequence.generated
+            prefilling = share.count > sequence.latest
             sequence.computed += share.count
             sequence.prompt_logprobs.extend(result.prompt_logprobs)
+            sequence.forced_logprobs.extend(result.forced_logprobs)
             if prefilling:
                 self._remember(sequence)
             if result.values is not None:
@@ -273,11 +282,18 @@ class Scheduler:
         return Output(id=id, finish=Finish("stop"), cached_tokens=cached, values=values)
 
     def _append(self, sequence: Sequence, token: int, result: Sampled) -> Output:
-        first = sequence.generated == 0
-        tokens: tuple[int, ...] = ()
+        first = sequence.told == sequence.prompt_len
+        logprobs: tuple[TokenLogprob, ...] = ()
+        self.tally.forced_tokens += len(result.forced) + (sequence.generated if first else 0)
         if len(sequence.tokens) < sequence.limit:
             sequence.tokens.append(token)
-            tokens = (token,)
+            logprobs = () if result.logprob is None else (*sequence.forced_logprobs, result.logprob)
+            sequence.forced_logprobs.clear()
+        known = len(sequence.tokens) + (len(result.forced) if result.logprob is None else 0)
+        sequence.tokens += result.forced
+        sequence.latest = 1 + len(result.forced)
+        tokens = tuple(sequence.tokens[sequence.told : known])
+        sequence.told = known
         finish = result.finish or self._finish(sequence)
         if finish is not None:
             self.running.remove(sequence)
@@ -288,7 +304,7 @@ class Scheduler:
             finish=finish,
             cached_tokens=sequence.cached or 0,
             retractions=sequence.retractions,
-            logprobs=(result.logprob,) if tokens and result.logprob is not None else (),
+            logprobs=logprobs,
             prompt_logprobs=tuple(sequence.prompt_logprobs) if first else (),
         )
 

@@ -11,6 +11,8 @@ from sglang_plug.cache import Match
 from sglang_plug.grammar import Grammar
 from sglang_plug.request import Request, TokenLogprob
 
+from .cutting import Cutter
+
 SEED_BITS = 63
 
 
@@ -45,6 +47,14 @@ class Sequence:
     """Has accepted every generated token; a retraction leaves it as it is."""
     grammar_seconds: float = 0.0
     """What asking it has cost."""
+    cutter: Cutter | None = None
+    """Cuts what the grammar forces into tokens."""
+    told: int = 0
+    """Leading tokens that the caller has: at first the prompt. Forced ones wait for their log-probabilities."""
+    forced_logprobs: list[TokenLogprob] = field(default_factory=list)
+    """From token ``told`` on."""
+    latest: int = 0
+    """Tokens that the last sampled one came with, itself included."""
 
     @classmethod
     def of(cls, request: Request, longest: int) -> Sequence:
@@ -52,7 +62,8 @@ class Sequence:
         wanted = request.params.max_new_tokens if request.task == "generate" else 0
         limit = min(len(request.tokens) + wanted, longest)
         seed = request.params.seed
-        return cls(request, list(request.tokens), limit, secrets.randbits(SEED_BITS) if seed is None else seed)
+        seed = secrets.randbits(SEED_BITS) if seed is None else seed
+        return cls(request, list(request.tokens), limit, seed, told=len(request.tokens))
 
     @property
     def priority(self) -> int:
@@ -83,11 +94,13 @@ class Sequence:
     def reusable(self) -> int:
         """How many leading tokens may come from the prefix cache.
 
-        The last token is always computed, for its logits; so is every token that predicts a prompt token whose
-        log-probability is wanted and not yet known.
+        The last token is always computed, for its logits; so is every token that predicts a token of the prompt, or a
+        forced one, whose log-probability is wanted and not yet known.
         """
         wanted = self.request.logprobs
-        if wanted is None or wanted.start < 0:
+        if wanted is None:
             return len(self.tokens) - 1
         known = wanted.start + len(self.prompt_logprobs)
-        return len(self.tokens) - 1 if known >= self.prompt_len else max(0, known - 1)
+        if wanted.start < 0 or known >= self.prompt_len:
+            known = self.told + len(self.forced_logprobs)
+        return max(0, min(len(self.tokens), known) - 1)

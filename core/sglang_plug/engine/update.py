@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sglang_plug.attention import AttentionBackend
-from sglang_plug.config import ConfigError
+from sglang_plug.config import CheckpointNotFoundError, ConfigError
 from sglang_plug.kernels import Kernels
 from sglang_plug.model import Model
 from sglang_plug.policy import Checkpoint, CheckpointReader, CheckpointRequest
+from sglang_plug.quantization import Quantization
 from sglang_plug.request import RequestError
 
 from .load import load_model
@@ -32,6 +33,7 @@ class WeightUpdater:
     resolved: Resolved
     backend: AttentionBackend
     kernels: Kernels
+    quantization: Quantization | None = None
 
     def __call__(self, source: str, revision: str | None = None) -> Model:
         """The model with the weights of ``source``. Raises ``RequestError`` if they do not fit."""
@@ -41,7 +43,11 @@ class WeightUpdater:
         try:
             checkpoint = reader(request)
             self._compare(checkpoint)
-            model = load_model(replace(self.resolved, checkpoint=checkpoint), self.backend, self.kernels)
+            resolved = replace(self.resolved, checkpoint=checkpoint)
+            model = load_model(resolved, self.backend, self.kernels, self.quantization)
+        except CheckpointNotFoundError as error:
+            logger.warning("%s", error)
+            raise RequestError(f"Failed to get weights iterator: {source} (repository not found).") from error
         except ConfigError as error:
             raise RequestError(f"Failed to get weights iterator: {source} ({error}).") from error
         logger.info("Update weights end.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .activation import activation, gated_activation
 from .embedding import Embedding, Head
+from .gated import Gated
 from .linear import Linear, Packed
 from .moe import Experts, Router
 from .norm import RMSNorm
@@ -14,6 +15,7 @@ __all__ = [
     "Embedding",
     "ExpertRecorder",
     "Experts",
+    "Gated",
     "Head",
     "Linear",
     "Packed",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sglang_plug.model import BuildEnv
+from sglang_plug.quantization import MatrixRole
 
 from .linear import Linear
 
@@ -33,7 +36,9 @@ class Head(Linear):
         tied: the embedding whose weight this head shares, if it does.
     """
 
+    role: ClassVar[MatrixRole] = "head"
+
     def __init__(self, hidden: int, size: int, env: BuildEnv, *, tied: Embedding | None = None) -> None:
         super().__init__(hidden, size if tied is None else 0, env)
         if tied is not None:
-            self.weight = tied.weight
+            self.weight, self.plain, self.size_out = tied.weight, True, size

@@ -2,42 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sglang_plug.config import ConfigError
 from sglang_plug.kernels import LinearFunction
 from sglang_plug.model import BuildEnv
+from sglang_plug.quantization import LinearScheme, Matrix, MatrixRole, Quantization, StoredTensor
 
 
 class Linear(nn.Module):
     """``x @ weight.T + bias``, ``[T, in]`` to ``[T, out]``.
 
-    After ``pack_weights`` the kernel set holds the weight in its own layout and the parameter is gone.
+    After ``pack_weights`` the kernel set, or the quantization, holds the weight in its own layout and the parameter is
+    gone. Where the surroundings have a quantization, the weight has no memory until ``quantize_weights``.
     """
 
+    role: ClassVar[MatrixRole] = "linear"
+    plain: bool = False
+    """True if checkpoints hold an ordinary weight whatever their format."""
     weight: Tensor | None
     bias: Tensor | None
 
     def __init__(self, size_in: int, size_out: int, env: BuildEnv, *, bias: bool = False) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(size_out, size_in))
+        self.size_in, self.size_out = size_in, size_out
+        self._device = torch.get_default_device()
+        self.weight = nn.Parameter(
+            torch.empty(size_out, size_in, device=self._device if env.quantization is None else "meta")
+        )
         self.bias = nn.Parameter(torch.empty(size_out)) if bias else None
         self._pack = env.kernels.pack_linear
+        self._scheme: LinearScheme | None = None
         self._multiply: LinearFunction = self._plain
 
     def forward(self, x: Tensor) -> Tensor:
         """``[T, in]`` to ``[T, out]``."""
         return self._multiply(x)
 
+    def quantize_weights(self, name: str, checkpoint_names: Sequence[str], quantization: Quantization) -> bool:
+        """Ask ``quantization`` for a scheme, and make room for what is to be loaded; true if there is a scheme.
+
+        Raises ``ConfigError`` if the scheme expects stored tensors of a layer that has none.
+        """
+        assert self.weight is not None
+        self._scheme = quantization.scheme(
+            Matrix(
+                name=name,
+                checkpoint_names=checkpoint_names,
+                role=self.role,
+                size_in=self.size_in,
+                size_out=self.size_out,
+                dtype=self.weight.dtype,
+                plain=self.plain,
+            )
+        )
+        if self._scheme is not None and self._scheme.stored:
+            if self.plain:
+                raise ConfigError(f"{quantization.name!r} expects stored tensors of {name!r}, which has none")
+            self.weight = None
+            for part, stored in self._scheme.stored.items():
+                room = torch.empty(stored.shape, dtype=stored.dtype, device=self._device)
+                setattr(self, part, nn.Parameter(room, requires_grad=False))
+        elif self.weight.is_meta:
+            self.weight = nn.Parameter(torch.empty_like(self.weight, device=self._device))
+        return self._scheme is not None
+
+    def load_shard(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> None:
+        """Copy the checkpoint's tensor, or that of one part; ``None`` stands for all parts in one tensor.
+
+        Raises ``ValueError`` if the shapes differ.
+        """
+        stored = self._stored_as(parameter)
+        target = parameter if shard is None else parameter[self._slice(stored, shard)]
+        if stored is not None and stored.one_per_part and tensor.numel() == 1:
+            tensor = tensor.reshape(()).expand(target.shape)
+        if target.shape != tensor.shape:
+            raise ValueError(f"expected shape {tuple(target.shape)}, found {tuple(tensor.shape)}")
+        target.copy_(tensor)
+
     def pack_weights(self) -> None:
-        """Let the kernel set prepare the weight for many multiplications."""
-        if self.weight is None:
+        """Let the quantization or the kernel set prepare the weight for many multiplications."""
+        bias = None if self.bias is None else self.bias.detach()
+        names = list(self._scheme.stored) if self._scheme is not None and self._scheme.stored else ["weight"]
+        held = {name: one.detach() for name in names if (one := getattr(self, name)) is not None}
+        if not held:
             return
-        self._multiply = self._pack(self.weight.detach(), None if self.bias is None else self.bias.detach())
-        self.weight = self.bias = None
+        self._multiply = self._pack(held["weight"], bias) if self._scheme is None else self._scheme.pack(held, bias)
+        for name in ("bias", *names):
+            setattr(self, name, None)
+
+    def _slice(self, stored: StoredTensor | None, shard: str) -> slice | tuple[slice, ...]:
+        raise ValueError(f"it has no part {shard!r}")
+
+    def _stored_as(self, parameter: Tensor) -> StoredTensor | None:
+        stored = {} if self._scheme is None else self._scheme.stored
+        return next((one for name, one in stored.items() if getattr(self, name) is parameter), None)
 
     def _plain(self, x: Tensor) -> Tensor:
         assert self.weight is not None
@@ -65,14 +129,9 @@ class Packed(Linear):
 
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
         """``forward``, and the result cut into the parts, as views."""
-        return self(x).split(self._sizes, dim=-1)
+        found: tuple[Tensor, ...] = self(x).split(self._sizes, dim=-1)
+        return found
 
-    def load_shard(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> None:
-        """Copy one part's weight or bias; ``None`` stands for all parts in one tensor.
-
-        Raises ``ValueError`` if the shapes differ.
-        """
-        target = parameter if shard is None else parameter[self._rows[shard]]
-        if target.shape != tensor.shape:
-            raise ValueError(f"expected shape {tuple(target.shape)}, found {tuple(tensor.shape)}")
-        target.copy_(tensor)
+    def _slice(self, stored: StoredTensor | None, shard: str) -> slice | tuple[slice, ...]:
+        rows = self._rows[shard]
+        return rows if stored is None else stored.slice(rows)

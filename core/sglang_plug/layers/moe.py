@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from sglang_plug.config import ConfigError
 from sglang_plug.model import BuildEnv
+from sglang_plug.quantization import Matrix, MatrixRole, Quantization
 
 from .linear import Linear
 
@@ -29,6 +32,7 @@ class Router(Linear):
         normalise: let the weights of a token's experts add up to one.
     """
 
+    role: ClassVar[MatrixRole] = "router"
     watcher: Callable[[int, Tensor], None] | None = None
     """While set, called with the layer and the chosen experts ``[T, k]``."""
 
@@ -40,13 +44,16 @@ class Router(Linear):
 
     def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """For ``x`` ``[T, hidden]``, the experts ``[T, k]`` of each token, best first, and their float32 weights."""
-        probabilities = self(x).softmax(-1, dtype=torch.float32)
-        weights, experts = probabilities.topk(self.chosen, dim=-1)
-        if self.normalise:
-            weights = weights / weights.sum(-1, keepdim=True)
+        experts, weights = self.select(self(x))
         if self.watcher is not None:
             self.watcher(self.layer, experts)
         return experts, weights
+
+    def select(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """For ``logits`` ``[T, experts]``, the same; for families that choose in another way to replace."""
+        probabilities = logits.softmax(-1, dtype=torch.float32)
+        weights, experts = probabilities.topk(self.chosen, dim=-1)
+        return experts, weights / weights.sum(-1, keepdim=True) if self.normalise else weights
 
 
 class Stacked(nn.Module):
@@ -64,6 +71,24 @@ class Stacked(nn.Module):
         self.shards = tuple(f"{expert}.{part}" for expert in range(experts) for part in parts)
         ends = [sum(list(parts.values())[: index + 1]) for index in range(len(parts))]
         self._rows = {name: slice(end - parts[name], end) for name, end in zip(parts, ends, strict=True)}
+
+    def quantize_weights(self, name: str, checkpoint_names: Sequence[str], quantization: Quantization) -> bool:
+        """Tell ``quantization`` of the experts, which it must leave as they are: false.
+
+        Raises ``ConfigError`` if it does not.
+        """
+        _, rows, columns = self.weight.shape
+        matrix = Matrix(
+            name=name,
+            checkpoint_names=checkpoint_names,
+            role="experts",
+            size_in=columns,
+            size_out=rows,
+            dtype=self.weight.dtype,
+        )
+        if quantization.scheme(matrix) is not None:
+            raise ConfigError(f"{quantization.name!r} has a scheme for {name!r}, but experts cannot be quantized yet")
+        return False
 
     def load_shard(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> None:
         """Copy one expert's part, ``"3.gate"``; ``None`` stands for all of all experts in one tensor.

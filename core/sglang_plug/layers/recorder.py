@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import csv
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
 from sglang_plug.batch import ForwardBatch
+from sglang_plug.config import ConfigError
 from sglang_plug.request import RequestError
 
 from .moe import Router
 
 logger = logging.getLogger(__name__)
 
-DTYPES = {torch.int64: "I64", torch.int16: "I16"}
+COLUMNS = ("layer_id", "expert_id", "count")
+"""Of the table; also the names of its columns as tensors."""
 MODES = ("stat", "per_token")
 MOST_BYTES = 1 << 28
 """What the choices of single tokens may take of the host's memory; counting goes on beyond it."""
@@ -87,9 +88,9 @@ class ExpertRecorder:
     def dump(self, folder: str) -> dict[str, Any]:
         """Write the record to two files in ``folder``, and begin a new one if recording goes on.
 
-        ``expert_distribution_<unix time>.csv`` has a line ``layer_id,expert_id,count`` for each expert, the
-        ``.safetensors`` file of the same name the tensors of ``Record.tensors``. Raises ``RequestError`` if nothing was
-        recorded, or if the files cannot be written; the record is kept then.
+        ``expert_distribution_<unix time>.csv`` has a line ``layer_id,expert_id,count`` for each expert, the ``.pt``
+        file of the same name the tensors of ``Record.tensors``, for ``torch.load(file, weights_only=True)``. Raises
+        ``RequestError`` if nothing was recorded, or if the files cannot be written; the record is kept then.
         """
         record = self._record
         if record is None:
@@ -131,28 +132,33 @@ class Record:
         if self.tokens is not None:
             self.tokens.take(layer, experts)
 
-    def counts(self) -> Tensor:
-        """``[layers, experts]`` int64 on the host: how many tokens each expert was chosen for."""
-        table = torch.zeros(len(self.layers), max(self.experts), dtype=torch.int64)
-        for layer, counts in self._counts.items():
-            table[self._rows[layer], : len(counts)] = counts.cpu()
-        return table
+    def counts(self) -> list[Tensor]:
+        """For each layer, how many tokens each of its experts was chosen for, int64 on the host."""
+        zeros = [torch.zeros(experts, dtype=torch.int64) for experts in self.experts]
+        return [self._counts.get(layer, zero).cpu() for layer, zero in zip(self.layers, zeros, strict=True)]
 
     def tensors(self) -> dict[str, Tensor]:
-        """``layers`` ``[L]``, ``counts`` ``[L, E]``, and what ``TokenRecord.tensors`` has."""
-        found = {"layers": torch.tensor(self.layers), "counts": self.counts()}
+        """``layer_id``, ``expert_id`` and ``count``, which have a row for each expert, ``layers`` ``[L]``, the layers
+        that have experts, and what ``TokenRecord.tensors`` has."""
+        layers, experts = torch.tensor(self.layers), torch.tensor(self.experts)
+        found = {
+            "layer_id": layers.repeat_interleave(experts),
+            "expert_id": torch.cat([torch.arange(count) for count in self.experts]),
+            "count": torch.cat(self.counts()),
+            "layers": layers,
+        }
         return found if self.tokens is None else {**found, **self.tokens.tensors()}
 
     def write(self, path: Path) -> list[str]:
-        """Write the ``.csv`` and the ``.safetensors`` file; their names."""
-        table, data = f"{path}.csv", f"{path}.safetensors"
+        """Write the ``.csv`` and the ``.pt`` file; their names."""
+        table, data = f"{path}.csv", f"{path}.pt"
         tensors = self.tensors()
         with open(table, "x", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            writer.writerow(("layer_id", "expert_id", "count"))
-            for layer, experts, counts in zip(self.layers, self.experts, tensors["counts"].tolist(), strict=True):
-                writer.writerows((layer, expert, count) for expert, count in enumerate(counts[:experts]))
-        write_safetensors(Path(data), tensors)
+            writer.writerow(COLUMNS)
+            writer.writerows(zip(*(tensors[name].tolist() for name in COLUMNS), strict=True))
+        with open(data, "xb") as file:
+            torch.save(tensors, file)
         return [table, data]
 
 
@@ -207,16 +213,22 @@ class TokenRecord:
         self._steps.append({**step, "experts": experts.cpu()})
 
 
-def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors of whole numbers: the length of a JSON header in 8 bytes, the header, and the numbers."""
-    header: dict[str, Any] = {}
-    end = 0
-    for name, tensor in tensors.items():
-        start, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
-    head = json.dumps(header).encode()
-    head += b" " * (-len(head) % 8)  # the numbers begin at a multiple of their size
-    with open(path, "xb") as file:
-        file.write(len(head).to_bytes(8, "little") + head)
-        for tensor in tensors.values():
-            file.write(tensor.contiguous().numpy().tobytes())
+def read_columns(path: Path) -> list[tuple[int, int, int]]:
+    """``layer_id``, ``expert_id`` and ``count`` of each expert in a dumped ``.pt``.
+
+    Raises ``ConfigError`` if it is no such file. A file that holds anything but tensors is refused before it could run.
+    """
+    try:
+        held: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # the errors of unpickling are not torch's own
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"cannot read {path} as tensors: {type(error).__name__}: {reason}") from error
+    found = held if isinstance(held, dict) else {}
+    columns = [one for name in COLUMNS if _is_column(one := found.get(name))]
+    if len(columns) < len(COLUMNS) or len({len(one) for one in columns}) > 1:
+        raise ConfigError(f"{path} is not a record of experts: it has no equally long columns {', '.join(COLUMNS)}")
+    return list(zip(*(one.tolist() for one in columns), strict=True))
+
+
+def _is_column(held: Any) -> TypeGuard[Tensor]:
+    return isinstance(held, Tensor) and held.dtype == torch.int64 and held.dim() == 1

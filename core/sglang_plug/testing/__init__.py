@@ -5,5 +5,6 @@ from __future__ import annotations
 from .attention import check_attention_backend
 from .grammar import check_grammar_backend
 from .model import check_model
+from .quantization import check_quantization
 
-__all__ = ["check_attention_backend", "check_grammar_backend", "check_model"]
+__all__ = ["check_attention_backend", "check_grammar_backend", "check_model", "check_quantization"]

@@ -181,15 +181,8 @@ def _pool(
     case: Case, contexts: list[list[list[int]]], generator: torch.Generator, device: torch.device, dtype: torch.dtype
 ) -> KVPool:
     owned = sorted({slot for rows in contexts for row in rows for slot in row})
-    pool = KVPool(
-        layers=len(case.layers),
-        slots=(max(owned) // case.page_size + 2) * case.page_size,
-        kv_heads=case.kv_heads,
-        dim=case.dim,
-        value_dim=case.value_dim or case.dim,
-        dtype=dtype,
-        device=device,
-    )
+    slots = (max(owned) // case.page_size + 2) * case.page_size
+    pool = KVPool.of(case.shape, slots=slots, dtype=dtype, device=device)
     for part in chain(pool.k, pool.v):
         part.fill_(STRAY_VALUE)
         content = torch.randn(len(owned), *part.shape[1:], generator=generator)
@@ -204,12 +197,9 @@ def _inputs(
     value_dim = case.value_dim or case.dim
     widths = [case.heads * case.dim, case.kv_heads * case.dim, case.kv_heads * value_dim]
     packed = torch.randn(tokens, sum(widths), generator=generator).to(device, dtype)
-    q, k, v = torch.split(packed, widths, dim=-1)
-    return (
-        q.view(tokens, case.heads, case.dim),
-        k.view(tokens, case.kv_heads, case.dim),
-        v.view(tokens, case.kv_heads, value_dim),
-    )
+    parts = torch.split(packed, widths, dim=-1)
+    q, k = parts[0].view(tokens, case.heads, case.dim), parts[1].view(tokens, case.kv_heads, case.dim)
+    return q, k, k[..., :value_dim] if case.values_in_keys else parts[2].view(tokens, case.kv_heads, value_dim)
 
 
 def _expected_output(step: Step, layer: Attention) -> Tensor:

@@ -32,6 +32,7 @@ class Case:
     kv_heads: int = 2
     dim: int = 64
     value_dim: int | None = None
+    values_in_keys: bool = False
     layers: tuple[LayerOptions, ...] = (LayerOptions(),)
     page_size: int = 1
     shared: int = 0
@@ -46,7 +47,12 @@ class Case:
     def shape(self) -> AttentionShape:
         """The geometry the backend is built with."""
         return AttentionShape(
-            heads=self.heads, kv_heads=self.kv_heads, dim=self.dim, value_dim=self.value_dim, layers=len(self.layers)
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            dim=self.dim,
+            value_dim=self.value_dim,
+            values_in_keys=self.values_in_keys,
+            layers=len(self.layers),
         )
 
 
@@ -90,6 +96,7 @@ def decoder_cases() -> Iterator[Case]:
     yield Case(name="layers of different windows", batches=(MIXED,), layers=windows)
     yield Case(name="two batches in flight", batches=(MIXED, PREFILL))
     yield Case(name="two batches in flight, decode", batches=(DECODE, ((1, 44), (1, 2), (1, 17), (1, 60))))
+    yield from _latent_cases()
 
 
 def graph_cases() -> Iterator[Case]:
@@ -112,6 +119,27 @@ def encoder_cases() -> Iterator[Case]:
     yield replace(base, name="encoder, ragged")
     yield replace(base, name="encoder, grouped heads", kv_heads=2)
     yield replace(base, name="encoder, two batches in flight", batches=(PREFILL, ((5, 5), (50, 50))))
+
+
+def _latent_cases() -> Iterator[Case]:
+    """Multi-head latent attention: one key head, whose first numbers are the values."""
+    latent = replace(
+        Case(name="values in keys", batches=(MIXED,)),
+        kv_heads=1,
+        dim=48,
+        value_dim=32,
+        values_in_keys=True,
+        refusable=True,
+    )
+    for name, lengths in {"mixed batch": MIXED, "decode": DECODE, "prefill": PREFILL, "long contexts": LONG}.items():
+        yield replace(latent, name=f"{name}, values in keys", batches=(lengths,))
+    yield replace(latent, name="page size 4, values in keys", page_size=4)
+    prefixed = replace(latent, batches=(((1, 30), (6, 31), (1, 28)),), shared=24)
+    yield replace(prefixed, name="sequences that share a prefix, values in keys")
+    for heads, capped in ((16, None), (40, 2.0)):
+        layers = (LayerOptions(), LayerOptions(window=8, softcap=capped))
+        wide = replace(latent, heads=heads, dim=576, value_dim=512, layers=layers)
+        yield replace(wide, name=f"{heads} heads on values of 512 in keys of 576")
 
 
 def _variants(base: Case) -> Iterator[Case]:

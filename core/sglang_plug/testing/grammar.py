@@ -206,7 +206,24 @@ class _Output:
         ended, may_end = self.grammar.ended, self.grammar.may_end
         assert ended == (may_end and not found), f"{self}: ended is {ended}, may_end {may_end}, allowed {found[:9]}"
         assert found or may_end, f"{self}: nothing may follow, and it may not end"
+        self._check_forced(found, may_end)
         return found
+
+    def _check_forced(self, allowed: list[int], may_end: bool) -> None:
+        forced = self.grammar.forced()
+        assert not (forced and may_end), f"{self}: {forced!r} is forced, but the output may end"
+        for token in allowed:
+            piece = self._vocabulary.pieces[token]
+            assert piece.startswith(forced) or forced.startswith(piece), f"{self}: {forced!r} is forced, not {piece!r}"
+
+    def write_forced(self) -> int:
+        """Go on with what is forced, byte by byte; returns how many."""
+        forced = self.grammar.forced()
+        for octet in forced:
+            token = self._vocabulary.pieces.index(bytes([octet]))
+            assert token in self.allowed(), f"{self}: {octet:#04x} is forced, but not allowed"
+            self.accept(token)
+        return len(forced)
 
     def accept(self, token: int) -> None:
         assert self.grammar.accept(token) is True, f"{self}: token {token} is allowed, but not accepted"
@@ -252,6 +269,9 @@ def _walk(output: _Output, untouched: _Output, case: GrammarCase, chance: random
             if not allowed or chance.random() < PATIENCE:
                 break
         _probe(output, allowed, chance)
+        if chance.random() < 0.3:
+            output.take_back(output.write_forced())
+            assert output.allowed() == allowed, f"{output}: taking back what is forced leads elsewhere"
         output.accept(_pick(output, allowed, chance))
         before.append(output.allowed())
         if chance.random() < 0.1:

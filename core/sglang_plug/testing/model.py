@@ -15,6 +15,7 @@ from sglang_plug.batch import KVPool
 from sglang_plug.kernels import TORCH, Kernels
 from sglang_plug.model import BuildEnv, Model
 from sglang_plug.plugins import Plugins
+from sglang_plug.quantization import Quantization, QuantizationRequest
 
 from .scene import ShuffledSlots, make_batch
 
@@ -32,6 +33,7 @@ def check_model(
     model_class: type[Model] | None = None,
     attention: str | type[AttentionBackend] = "torch",
     kernels: Kernels | str | None = None,
+    quantization: str | None = None,
     tolerance: float = 1e-4,
 ) -> None:
     """Compare logits with transformers on the host, in float32: one prompt, chunks, a ragged batch, decoding.
@@ -42,6 +44,7 @@ def check_model(
         model_class: our class, where no installed plugin declares it.
         attention: name or class of the attention backend.
         kernels: a kernel set or its name; ``None``: the torch reference.
+        quantization: name of one that converts our weights when they are loaded; wants a wider ``tolerance``.
         tolerance: greatest difference allowed, relative to the greatest logit.
 
     Raises:
@@ -51,7 +54,7 @@ def check_model(
     """
     ours = model_class or Plugins.discover().get("model", architecture).load(Model)
     reference = _reference(architecture, config)
-    bench = _bench(ours, config, _attention_class(attention), _kernels(kernels))
+    bench = _bench(ours, config, _attention_class(attention), _kernels(kernels), _quantization(quantization))
     bench.model.load_weights(reference.state_dict().items())
     bench.model.eval().prepare()
     for name, prompts, steps in _cases(config.vocab_size):
@@ -116,21 +119,20 @@ class Bench:
         return [logits[start:end] for start, end in pairwise(ends)]
 
     def _pool(self, rows: int) -> KVPool:
-        shape = self.backend.shape
-        return KVPool(
-            layers=shape.layers,
-            slots=rows,
-            kv_heads=shape.kv_heads,
-            dim=shape.dim,
-            value_dim=shape.value_dim or shape.dim,
-            dtype=torch.float32,
-            device=torch.device("cpu"),
-        )
+        return KVPool.of(self.backend.shape, slots=rows, dtype=torch.float32, device=torch.device("cpu"))
 
 
-def _bench(model_class: type[Model], config: Any, attention: type[AttentionBackend], kernels: Kernels) -> Bench:
+def _bench(
+    model_class: type[Model],
+    config: Any,
+    attention: type[AttentionBackend],
+    kernels: Kernels,
+    quantization: Quantization | None,
+) -> Bench:
     backend = attention(model_class.attention_shape(config), torch.device("cpu"))
-    return Bench(model_class(config, BuildEnv(attention=backend, kernels=kernels)), backend)
+    model = model_class(config, BuildEnv(attention=backend, kernels=kernels, quantization=quantization))
+    model.quantize()
+    return Bench(model, backend)
 
 
 def _reference(architecture: str, config: Any) -> Any:
@@ -139,7 +141,9 @@ def _reference(architecture: str, config: Any) -> Any:
 
     model = getattr(transformers, architecture)(config).float().eval()
     generator = torch.Generator().manual_seed(2)
-    for name, parameter in model.named_parameters():
+    every = dict(model.named_parameters(remove_duplicate=False))
+    buffers = [(name, tensor) for name, tensor in model.state_dict().items() if name not in every]
+    for name, parameter in (*model.named_parameters(), *buffers):
         noise = torch.randn(parameter.shape, generator=generator)
         if parameter.ndim > 1:
             parameter.copy_(noise * parameter.shape[-1] ** -0.5)
@@ -162,6 +166,15 @@ def _kernels(kernels: Kernels | str | None) -> Kernels:
         return kernels
     found = Plugins.discover().get("kernels", kernels).load()
     return found if isinstance(found, Kernels) else found()
+
+
+def _quantization(name: str | None) -> Quantization | None:
+    if name is None:
+        return None
+    component = Plugins.discover().get("quantization", name)
+    request = QuantizationRequest(device=torch.device("cpu"), dtype=torch.float32)
+    found: Quantization = component.load()(request, component.settings())
+    return found
 
 
 def _compare(found: Tensor, expected: Tensor, tolerance: float, where: str) -> None:

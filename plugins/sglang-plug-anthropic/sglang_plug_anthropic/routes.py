@@ -9,15 +9,13 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.routing import APIRoute
 
 from sglang_plug_api.plugin import (
-    EventStream,
     Job,
     TextEngine,
-    first_of,
     json_response,
     new_id,
     read_body,
+    respond,
     takes,
-    unless_disconnected,
 )
 
 from . import errors
@@ -38,13 +36,7 @@ def build(engine: TextEngine) -> APIRouter:
         sampling = engine.defaults.complete(body.sampling(), len(tokens), None)
         job = Job(id=f"msg_{new_id()}", tokens=tokens, sampling=sampling)
         answer = Answer(engine, body, job, request.state.id)
-        if body.stream:
-            return EventStream(await first_of(answer.events()), done=False)
-
-        async def whole() -> Response:
-            return json_response(await answer.whole())
-
-        return await unless_disconnected(request, whole())
+        return await respond(request, body.stream, answer.events, answer.whole, done=False)
 
     @takes(router, "/v1/messages/count_tokens", AnthropicCountBody, summary="How many tokens a message would read")
     async def count_tokens(request: Request) -> Response:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sglang_plug_api.batches.models import MOVES, OPEN, BatchRecord, FileRecord, Result, Status
-from sglang_plug_api.batches.store import FileInUse, StorageFull, Store, UnknownId
+from sglang_plug_api.batches.models import MOVES, OPEN, BatchRecord, FileRecord, Result, Status, TokenCounts
+from sglang_plug_api.batches.store import TOKENS, VERSION, FileInUse, StorageFull, Store, UnknownId
 
 Make = Callable[..., Any]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -21,7 +23,8 @@ NOW = 1000
 
 
 def result(line: int, succeeded: bool = True) -> Result:
-    return Result(line=line, succeeded=succeeded, payload=f"result {line}".encode())
+    usage = TokenCounts(input_tokens=line, cached_tokens=1, output_tokens=2 * line, reasoning_tokens=3)
+    return Result(line=line, succeeded=succeeded, payload=f"result {line}".encode(), usage=usage)
 
 
 def all_results(store: Store, id: str) -> list[tuple[int, bytes]]:
@@ -50,6 +53,7 @@ class Batches(RuleBasedStateMachine):
         self.stamps: dict[str, int] = {}
         self.results: dict[int, bool] = {}
         self.counts = (0, 0)
+        self.usage = TokenCounts()
         self.now = NOW
 
     def open(self) -> Store:
@@ -75,6 +79,10 @@ class Batches(RuleBasedStateMachine):
             for line, succeeded in lines:
                 self.results.setdefault(line, succeeded)
             self.counts = (sum(self.results.values()), len(self.results) - sum(self.results.values()))
+            input, count = sum(self.results), len(self.results)
+            self.usage = TokenCounts(
+                input_tokens=input, cached_tokens=count, output_tokens=2 * input, reasoning_tokens=3 * count
+            )
 
     @precondition(lambda self: self.status in OPEN)
     @rule(to=st.sampled_from(["completed", "cancelled", "expired", "failed"]))
@@ -106,7 +114,7 @@ class Batches(RuleBasedStateMachine):
         found = self.store.batch("b")
         assert found.status == self.status
         assert {name: time for name in self.stamps if (time := getattr(found, name))} == self.stamps
-        assert (found.completed, found.failed) == self.counts
+        assert (found.completed, found.failed, found.usage) == (*self.counts, self.usage)
         assert self.store.done_lines("b") == set(self.results)
 
     def teardown(self) -> None:
@@ -247,3 +255,27 @@ def test_two_processes_see_each_other(open_store: Callable[..., Store], store: S
     assert other.batch("batch_1").metadata == {"key": "välue"}
     other.move("batch_1", "cancelling", NOW)
     assert store.batch("batch_1").status == "cancelling"
+
+
+def test_a_database_of_an_earlier_version_is_taken_over(file_record: Make, batch_record: Make, tmp_path: Path) -> None:
+    path = tmp_path / "old.sqlite3"
+    store = Store(path, max_files=10, max_bytes=1000)
+    store.add_file(file_record("input"))
+    store.add_batch(batch_record())
+    store.close()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+        for name in TOKENS:
+            database.execute(f"ALTER TABLE batches DROP COLUMN {name}")
+        database.execute("PRAGMA user_version = 1")
+    for _ in range(2):
+        store = Store(path, max_files=10, max_bytes=1000)
+        assert store.batch("batch_1").usage == TokenCounts()
+        store.close()
+
+
+def test_a_database_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "new.sqlite3"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute(f"PRAGMA user_version = {VERSION + 1}")
+    with pytest.raises(sqlite3.DatabaseError, match="another version"):
+        Store(path, max_files=10, max_bytes=1000)

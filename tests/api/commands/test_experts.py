@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from sglang_plug.__main__ import main
 from sglang_plug_api.commands.experts import read_counts, table
@@ -23,6 +24,14 @@ def record(tmp_path: Path) -> Path:
 
 def test_counts_become_shares_of_each_layer(record: Path) -> None:
     assert table(read_counts(record)) == ([1, 3], [[1.0, 0.0, 0.5], [0.0, 0.0, 0.0]])
+
+
+def test_both_files_of_a_dump_say_the_same(record: Path) -> None:
+    rows = [list(map(int, line.split(","))) for line in COUNTS.splitlines()[1:]]
+    columns = zip(("layer_id", "expert_id", "count"), zip(*rows, strict=True), strict=True)
+    path = record.with_suffix(".pt")
+    torch.save({name: torch.tensor(values) for name, values in columns}, path)
+    assert read_counts(path) == read_counts(record)
 
 
 def test_without_matplotlib(record: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from sglang_plug_lang import (
     terminate_process,
     wait_for_server,
 )
+from sglang_plug_lang.utils import is_in_ci
 
 FAMILY = """
 import signal, subprocess, sys, time
@@ -114,3 +115,13 @@ def test_highlighted_only_on_a_terminal(capsys: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     print_highlight("bold")
     assert capsys.readouterr().out == "plain\n\033[1mbold\033[0m\n"
+
+
+@pytest.mark.parametrize("value, expected", [("true", True), ("1", True), ("", False), ("False", False), ("0", False)])
+def test_continuous_integration_is_told_by_the_environment(
+    value: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", value)
+    assert is_in_ci() is expected
+    monkeypatch.delenv("CI")
+    assert not is_in_ci()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import MISSING, fields
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from sglang_plug_api.observers.log import LogObserver
 
 
 def step(**changes: Any) -> StepStats:
-    blank: dict[str, Any] = dict.fromkeys(StepStats.__slots__, 0)
+    blank: dict[str, Any] = {one.name: 0 for one in fields(StepStats) if one.default is MISSING}
     return StepStats(**{**blank, "capacity": 100, **changes})
 
 
@@ -26,7 +27,7 @@ def test_every_prefill_is_a_line(lines: Any) -> None:
     observer = LogObserver()
     observer.on_step(step(prefill_sequences=2, prefill_tokens=30, cached_tokens=5, used_slots=25, running=3, waiting=1))
     assert lines() == [
-        "Prefill batch. #new-seq: 2, #new-token: 30, #cached-token: 5, token usage: 0.25, #running-req: 3, "
+        "Prefill batch, #new-seq: 2, #new-token: 30, #cached-token: 5, token usage: 0.25, #running-req: 3, "
         "#queue-req: 1"
     ]
 
@@ -37,8 +38,8 @@ def test_decoding_is_a_line_every_so_many_steps(lines: Any) -> None:
     for second in range(1, 7):
         observer.on_step(step(decode_sequences=4, running=4, used_slots=50, time=float(second)))
     assert lines() == [
-        "Decode batch. #running-req: 4, #token: 50, token usage: 0.50, gen throughput (token/s): 0.00, #queue-req: 0",
-        "Decode batch. #running-req: 4, #token: 50, token usage: 0.50, gen throughput (token/s): 4.00, #queue-req: 0",
+        "Decode batch, #running-req: 4, #token: 50, token usage: 0.50, gen throughput (token/s): 0.00, #queue-req: 0",
+        "Decode batch, #running-req: 4, #token: 50, token usage: 0.50, gen throughput (token/s): 4.00, #queue-req: 0",
     ]
 
 

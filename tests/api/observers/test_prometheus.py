@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ COMPONENT = {"name": "torch", "plugin": "torch_native", "distribution": "sglang-
 
 @pytest.fixture
 def observer() -> PrometheusObserver:
-    found = PrometheusObserver()
+    found = PrometheusObserver(clock=lambda: 0.0)
     found.on_start({"served_model_name": "demo", "components": {"attention": COMPONENT}})
     return found
 
@@ -32,7 +33,7 @@ def values(observer: PrometheusObserver) -> dict[str, float]:
 
 
 def step(**changes: Any) -> StepStats:
-    blank: dict[str, Any] = dict.fromkeys(StepStats.__slots__, 0)
+    blank: dict[str, Any] = {one.name: 0 for one in fields(StepStats) if one.default is MISSING}
     return StepStats(**{**blank, **changes})
 
 
@@ -68,6 +69,14 @@ def test_hits_and_retractions_add_up(observer: PrometheusObserver) -> None:
     assert (found["cached_tokens_total"], found["num_retracted_reqs_total"]) == (50, 3)
 
 
+def test_forced_tokens_and_the_time_in_the_queue(observer: PrometheusObserver) -> None:
+    observer.on_step(step(forced_tokens=4, queue_seconds=(0.5, 1.5)))
+    observer.on_step(step(forced_tokens=3))
+    found = values(observer)
+    assert found["forced_tokens_total"] == 7
+    assert (found["queue_time_seconds_count"], found["queue_time_seconds_sum"]) == (2, 2.0)
+
+
 def test_requests(observer: PrometheusObserver) -> None:
     observer.on_request(event())
     observer.on_request(event(reason="length", first_token=11.0))
@@ -91,6 +100,18 @@ def test_tokens_and_the_time_between_them(observer: PrometheusObserver) -> None:
     assert found["gen_throughput"] == 0
     observer.on_tokens("b", 6, 12.0)
     assert values(observer)["gen_throughput"] == 4.5  # nine tokens in the two seconds since the first
+
+
+def test_throughput_falls_to_nothing_when_no_more_tokens_come() -> None:
+    now = [10.0]
+    observer = PrometheusObserver(clock=lambda: now[0])
+    observer.on_start({"served_model_name": "demo", "components": {}})
+    observer.on_tokens("a", 1, 10.0)
+    observer.on_tokens("a", 8, 12.0)
+    now[0] = 12.5
+    assert values(observer)["gen_throughput"] == 4
+    now[0] = 30.0
+    assert values(observer)["gen_throughput"] == 0
 
 
 def test_a_request_that_ended_is_forgotten(observer: PrometheusObserver) -> None:

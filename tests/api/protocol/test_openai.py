@@ -27,11 +27,19 @@ def test_only_what_was_given_is_passed_on_in_native_names() -> None:
     assert chat(**given).sampling() == expected
 
 
-def test_the_newer_limit_wins() -> None:
-    assert chat(max_tokens=5, max_completion_tokens=7).token_limit() == 7
-    assert chat(max_completion_tokens=0, max_tokens=5).token_limit() == 0
-    assert chat(max_tokens=5).token_limit() == 5
-    assert chat().token_limit() is None
+@pytest.mark.parametrize(
+    ("given", "native"),
+    [
+        ({"max_tokens": 5, "max_completion_tokens": 7}, {"max_new_tokens": 7}),
+        ({"max_completion_tokens": 0, "max_tokens": 5}, {"max_new_tokens": 0}),
+        ({"max_tokens": 5}, {"max_new_tokens": 5}),
+        ({"no_stop_trim": False, "include_stop_str_in_output": True}, {"no_stop_trim": True}),
+        ({"max_output_tokens": 5, "sampling_seed": 1, "max_new_tokens": True}, {}),
+    ],
+    ids=str,
+)
+def test_of_two_names_the_newer_wins_and_those_of_other_routes_do_not_count(given: Any, native: Any) -> None:
+    assert chat(**given).sampling() == native
 
 
 def test_usage_options() -> None:

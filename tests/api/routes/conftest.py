@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import functools
 import json
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 import httpx
@@ -17,6 +17,8 @@ from sglang_plug.engine.thread import ThreadClient
 from sglang_plug_api.app import build_app
 from sglang_plug_api.middleware import GateState
 from sglang_plug_api.options import server_config
+from sglang_plug_api.parsers import load_parsers
+from sglang_plug_api.sampling import SamplingDefaults
 from sglang_plug_api.server import assemble
 
 PATIENCE = 60.0
@@ -141,3 +143,23 @@ def apps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., App
 def app(apps: Callable[..., App]) -> App:
     """With default options."""
     return apps()
+
+
+@pytest.fixture
+async def scripted_client(text_engine: Any) -> AsyncIterator[Callable[..., httpx.AsyncClient]]:
+    """``scripted_client(tool_call_parser=…, reasoning_parser=…)``: asks an application whose engine is ``scripted``."""
+    made: list[httpx.AsyncClient] = []
+    plugins = Plugins.discover()
+
+    def make(tool_call_parser: str = "hermes", **options: Any) -> httpx.AsyncClient:
+        engine = text_engine(tool_call_parser=tool_call_parser, **options)
+        room = {**engine.info, "context_length": 4096, "max_total_tokens": 8192}
+        engine.defaults = SamplingDefaults(engine.config, room, engine.tokenizer.eos_token_ids)
+        engine.parsers = load_parsers(engine.config, plugins, engine.tokenizer)
+        transport = httpx.ASGITransport(build_app(engine, plugins, GateState()), raise_app_exceptions=False)
+        made.append(httpx.AsyncClient(transport=transport, base_url="http://test"))
+        return made[-1]
+
+    yield make
+    for client in made:
+        await client.aclose()

@@ -84,6 +84,16 @@ def test_a_batch(app: Any) -> None:
         assert one["response"]["request_id"] == one["response"]["body"]["id"]
         assert one["response"]["body"]["choices"] == direct["choices"]
         assert one["response"]["body"]["usage"] == direct["usage"]
+    told = [one["response"]["body"]["usage"] for one in found]
+    input, output = (sum(one[name] for one in told) for name in ("prompt_tokens", "completion_tokens"))
+    assert input > output > 0
+    assert batch["usage"] == {
+        "input_tokens": input,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": output,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": input + output,
+    }
 
 
 def test_completions_and_bad_lines(app: Any) -> None:
@@ -139,6 +149,13 @@ def test_a_route_that_this_server_does_not_have(app: Any, monkeypatch: pytest.Mo
     monkeypatch.delitem(app.application.state.endpoints, CHAT)
     answer = create(app, upload(app, [chat(1)]))
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "endpoint")
+
+
+def test_a_route_that_the_model_cannot_serve(app: Any) -> None:
+    answer = create(app, upload(app, [chat(1)]), endpoint="/v1/embeddings")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "endpoint")
+    assert "every line of the batch would fail" in error["message"] and "--is-embedding" in error["message"]
 
 
 def test_unknown_ids(app: Any) -> None:

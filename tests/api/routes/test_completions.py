@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 PATH = "/v1/completions"
 FRANCE = {"prompt": "The capital of France is", "temperature": 0, "max_tokens": 4}
 
@@ -33,3 +35,9 @@ def test_refusals(app: Any) -> None:
     assert app.refusal(PATH, {**FRANCE, "prompt": ""})["message"].endswith("Prompt cannot be empty")
     assert app.refusal(PATH, {**FRANCE, "regex": "a", "ebnf": "a"})["param"] == "ebnf"
     assert app.is_whole()
+
+
+def test_too_many_sequences_are_refused_before_any_is_tokenised(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app.engine, "encode", lambda text: pytest.fail("a text was tokenised"))
+    most = app.engine.config.max_sequences_per_request
+    assert app.refusal(PATH, {**FRANCE, "prompt": ["a"] * (most // 2 + 1), "n": 2})["param"] == "n"

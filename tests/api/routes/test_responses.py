@@ -107,6 +107,8 @@ def test_the_token_limit(app: Any) -> None:
 
 def test_native_sampling_parameters(app: Any) -> None:
     assert text_of(create(app, stop="France")) == "The capital of "
+    assert text_of(create(app, stop="France", no_stop_trim=True)) == "The capital of France"
+    assert text_of(create(app, regex="Rome|Oslo")) in ("Rome", "Oslo")
     story = {"temperature": 1, "max_output_tokens": 12}
     first, again, other = (text_of(create(app, "Tell me a story.", **story, seed=seed)) for seed in (1, 1, 2))
     assert first == again != other
@@ -285,8 +287,9 @@ REFUSALS: list[tuple[dict[str, Any], str, str | None]] = [
     ({"input": [3]}, "an object", "input.0"),
     ({"input": [{"role": "user"}]}, "content", "input.0.content"),
     ({"input": [{"role": "nobody", "content": "x"}]}, "role", "input.0.role"),
-    ({"input": [{"type": "function_call", "call_id": "x"}]}, "'function_call'", "input.0"),
+    ({"input": [{"type": "function_call", "call_id": "x"}]}, "name", "input.0.name"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "'item_reference'", "input.0"),
+    ({"input": [{"type": ["x"], "id": "x"}]}, "['x']", "input.0"),
     ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "'input_image'", "input.0.content"),
     ({"input": [{"role": "user", "content": [{"type": "input_text", "text": 3}]}]}, "text", "input.0.content"),
     ({"max_output_tokens": 0}, "greater than", "max_output_tokens"),
@@ -295,9 +298,9 @@ REFUSALS: list[tuple[dict[str, Any], str, str | None]] = [
     ({"top_p": 2}, "top_p", "top_p"),
     ({"stop": [""]}, "stop", "stop"),
     ({"background": True}, "background", "background"),
-    ({"tools": [{"type": "function", "name": "f"}]}, "tools", "tools"),
     ({"tool_choice": "required"}, "Tools cannot be empty", "tool_choice"),
     ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "schema_ is required", "text.format"),
+    ({"text": {"format": {"type": "json_object"}}, "regex": "a"}, "Only one of", "text.format"),
     ({"text": {"format": {"type": "banana"}}}, "'banana' is unknown", "text.format"),
     ({"reasoning": {"effort": "high"}}, "reasoning", "reasoning"),
     ({"top_logprobs": 3}, "top_logprobs", "top_logprobs"),

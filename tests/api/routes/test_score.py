@@ -92,7 +92,7 @@ def test_the_operators_sampling_does_not_change_scores(app: Any, apps: Callable[
         ({"label_token_ids": [-1]}, "label_token_ids"),
         ({"label_token_ids": [10**9]}, "label token id 1000000000"),
         ({"label_token_ids": [1] * 1025}, "label_token_ids"),
-        ({"items": ["x"] * 1025}, "1025 sequences"),
+        ({"items": ["x"] * 1025}, "items has 1025 entries"),
         ({"items": ["x " * 5000]}, "longer than"),
         ({"query": [], "items": [[]]}, "no tokens"),
         ({"query": [10**9], "items": [[1]]}, "vocabulary"),
@@ -104,3 +104,8 @@ def test_the_operators_sampling_does_not_change_scores(app: Any, apps: Callable[
 def test_refusals(app: Any, labels: list[int], change: dict[str, Any], text: str) -> None:
     body = {"query": QUERY, "items": ITEMS, "label_token_ids": labels, **change}
     assert text in app.refusal("/v1/score", body)["message"]
+
+
+def test_a_model_that_compares_no_texts_says_what_to_send(app: Any) -> None:
+    message = app.refusal("/v1/score", {"text_1": "a", "text_2": ["b", "c"]})["message"]
+    assert "query, items and label_token_ids" in message

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 
-from sglang_plug import Plugins
-from sglang_plug_api.app import build_app
-from sglang_plug_api.middleware import GateState
-from sglang_plug_api.parsers import load_parsers
-from sglang_plug_api.sampling import SamplingDefaults
+from sglang_plug import Preamble
 
 CHAT = "/v1/chat/completions"
 CALL_ID = re.compile(r"call_[0-9a-f]{24}\Z")
@@ -33,9 +29,8 @@ NAMED = {"type": "function", "function": {"name": "clock"}}
 class Chat:
     """Asks the application."""
 
-    def __init__(self, engine: Any, plugins: Plugins) -> None:
-        transport = httpx.ASGITransport(build_app(engine, plugins, GateState()), raise_app_exceptions=False)
-        self.client = httpx.AsyncClient(transport=transport, base_url="http://test")
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.client = client
 
     async def post(self, path: str = CHAT, **fields: Any) -> httpx.Response:
         return await self.client.post(path, json=fields)
@@ -44,6 +39,13 @@ class Chat:
         answer = await self.post(**{**ASK, **fields})
         assert answer.status_code == 200, answer.text
         return answer.json()["choices"][0]
+
+    async def usage(self, **fields: Any) -> Any:
+        answer = await self.post(**{**ASK, **fields})
+        assert answer.status_code == 200, answer.text
+        if fields.get("stream"):
+            return json.loads(answer.text.split("\n\n")[-3].removeprefix("data: "))["usage"]
+        return answer.json()["usage"]
 
     async def deltas(self, **fields: Any) -> tuple[list[Any], str]:
         """Every delta but the first, and the reason of the end."""
@@ -63,22 +65,9 @@ class Chat:
 
 
 @pytest.fixture
-async def chat_of(text_engine: Any) -> AsyncIterator[Callable[..., Chat]]:
+def chat_of(scripted_client: Any) -> Callable[..., Chat]:
     """``chat_of(tool_call_parser=…, reasoning_parser=…)``."""
-    made: list[Chat] = []
-    plugins = Plugins.discover()
-
-    def make(tool_call_parser: str = "hermes", **options: Any) -> Chat:
-        engine = text_engine(tool_call_parser=tool_call_parser, **options)
-        room = {**engine.info, "context_length": 4096, "max_total_tokens": 8192}
-        engine.defaults = SamplingDefaults(engine.config, room, engine.tokenizer.eos_token_ids)
-        engine.parsers = load_parsers(engine.config, plugins, engine.tokenizer)
-        made.append(Chat(engine, plugins))
-        return made[-1]
-
-    yield make
-    for chat in made:
-        await chat.client.aclose()
+    return lambda *names, **options: Chat(scripted_client(*names, **options))
 
 
 async def test_a_call(chat_of: Any, scripted: Any) -> None:
@@ -190,8 +179,11 @@ async def test_refusals(chat_of: Any, scripted: Any, fields: Any, message: str, 
 async def test_without_a_parser_tools_are_refused(chat_of: Any) -> None:
     assert "--tool-call-parser none" in (await chat_of("none").refusal(**ASK))[0]
     assert "no chat template" in (await chat_of("auto").refusal(**ASK))[0]
-    message, param = await chat_of("pythonic").refusal(**ASK, tool_choice="required")
-    assert "cannot be enforced in the format" in message and param == "tool_choice"
+    strict = {"type": "function", "function": {"name": "get time", "strict": True}}
+    message, param = await chat_of("pythonic").refusal(**{**ASK, "tools": [strict]})
+    assert "strict tools cannot be enforced in the format" in message and param == "tools"
+    message, param = await chat_of("pythonic").refusal(**{**ASK, "tools": [strict]}, tool_choice="required")
+    assert "'get time' cannot be called" in message and param == "tools"
 
 
 THOUGHT = {"reasoning_parser": "qwen3"}
@@ -205,9 +197,84 @@ async def test_reasoning(chat_of: Any, scripted: Any) -> None:
     assert message["tool_calls"] is None
     message = (await chat.choice(separate_reasoning=False, tools=None))["message"]
     assert (message["reasoning_content"], message["content"]) == (None, scripted.reply)
-    await chat.choice(regex="a+")
-    message = (await chat.choice(regex="a+"))["message"]
-    assert message["content"].startswith("<think>"), "a constrained output is all answer"
+
+
+async def test_reasoning_is_counted(chat_of: Any, scripted: Any) -> None:
+    scripted.reply = "<think>\nHm.\n</think>\n\nYes."
+    chat, details = chat_of(**THOUGHT), "completion_tokens_details"
+    for changes in ({}, {"stream": True, "stream_options": {"include_usage": True}}):
+        assert (await chat.usage(**changes))[details] == {"reasoning_tokens": len("Hm.")}
+    assert (await chat.usage(n=2))[details] == {"reasoning_tokens": 2 * len("Hm.")}
+    assert details not in await chat.usage(separate_reasoning=False)
+    assert details not in await chat_of().usage()
+
+
+def of(text: str) -> tuple[int, ...]:
+    return tuple(map(ord, text))
+
+
+CLOSING = (of("</think>"),)
+
+
+async def test_a_constraint_begins_after_the_reasoning(chat_of: Any, scripted: Any) -> None:
+    scripted.reply = "<think>\nHm.\n</think>\n\nYes."
+    message = (await chat_of(**THOUGHT).choice(tools=None, regex="[a-z]+"))["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Hm.", "Yes.")
+    assert scripted.requests[-1].preamble == Preamble(CLOSING, of("<think>"))
+    scripted.reply = f"Hm.</think>{TIME}"
+    message = (await chat_of(reasoning_parser="deepseek-r1").choice(tool_choice="required"))["message"]
+    assert message["reasoning_content"] == "Hm." and message["tool_calls"][0]["function"]["name"] == "clock"
+    assert scripted.requests[-1].preamble == Preamble(CLOSING)
+    assert scripted.requests[-1].constraint is not None
+
+
+async def test_a_constraint_after_reasoning_that_the_prompt_has_begun(chat_of: Any, scripted: Any) -> None:
+    scripted.reply = "Hm.</think>Yes."
+    messages = [{"role": "assistant", "content": "<think>"}]
+    message = (await chat_of(**THOUGHT).choice(tools=None, regex="a+", messages=messages))["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Hm.", "Yes.")
+    assert scripted.requests[-1].preamble == Preamble(CLOSING)
+
+
+@pytest.mark.parametrize("parser", ["qwen3", "deepseek-r1"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        {"chat_template_kwargs": {"thinking": False}},
+        {"messages": [{"role": "assistant", "content": "<think>\n\n</think>"}]},
+        {"continue_final_message": True, "add_generation_prompt": False},
+    ],
+)
+async def test_without_reasoning_a_constraint_holds_from_the_start(
+    chat_of: Any, scripted: Any, parser: str, fields: dict[str, Any]
+) -> None:
+    scripted.reply = "Yes."
+    message = (await chat_of(reasoning_parser=parser).choice(tools=None, regex="a+", **fields))["message"]
+    assert (message["reasoning_content"], message["content"]) == (None, "Yes.")
+    assert scripted.requests[-1].preamble is None
+
+
+async def test_reasoning_without_a_constraint_needs_no_preamble(chat_of: Any, scripted: Any) -> None:
+    await chat_of(**THOUGHT).choice()
+    assert scripted.requests[-1].preamble is None
+
+
+async def test_a_constraint_after_the_thoughts_of_gpt_oss(chat_of: Any, scripted: Any) -> None:
+    thoughts, header = "<|channel|>analysis<|message|>Hm.", "<|start|>assistant"
+    scripted.reply = f"{thoughts}<|end|>{header}<|channel|>final<|message|>Yes."
+    names = ("gpt-oss",)
+    message = (await chat_of(*names, reasoning_parser="gpt-oss").choice(tools=None, regex="a+"))["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Hm.", "Yes.")
+    final = ("<|channel|>final<|message|>", "<|channel|>final <|constrain|>json<|message|>")
+    assert scripted.requests[-1].preamble == Preamble(tuple(map(of, final)))
+    call = f"{header}<|channel|>commentary to=functions.clock <|constrain|>json<|message|>{{}}<|call|>"
+    scripted.reply = f"{thoughts}<|end|>{call}"
+    message = (await chat_of(*names, reasoning_parser="gpt-oss").choice(tool_choice="required"))["message"]
+    assert message["reasoning_content"] == "Hm." and message["tool_calls"][0]["function"]["name"] == "clock"
+    assert scripted.requests[-1].preamble == Preamble(
+        (of("<|end|><|start|>assistant"),), of("<|channel|>analysis<|message|>")
+    )
 
 
 @pytest.mark.parametrize("stream_reasoning", [True, False])

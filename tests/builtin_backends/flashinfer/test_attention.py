@@ -116,6 +116,10 @@ def test_what_it_cannot_serve_is_refused(backend: ModuleType) -> None:
     for shape, reason in (
         (AttentionShape(heads=4, kv_heads=2, dim=80, layers=1), "not 80 and 80"),
         (AttentionShape(heads=4, kv_heads=2, dim=64, value_dim=48, layers=1), "not 64 and 48"),
+        (
+            AttentionShape(heads=16, kv_heads=1, dim=576, value_dim=512, values_in_keys=True, layers=1),
+            "not 576 and 512; use --attention-backend triton",
+        ),
         (AttentionShape(heads=7, kv_heads=2, dim=64, layers=1), "7 query heads on 2 key heads"),
     ):
         with pytest.raises(ConfigError, match=reason):

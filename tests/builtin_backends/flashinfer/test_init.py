@@ -25,7 +25,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 def test_chosen_where_it_fits(installed: set[str]) -> None:
     plugins = Plugins.discover()
     assert plugins.choose("attention", HOPPER) == "flashinfer"
-    assert plugins.choose("attention", Facts(device="cpu", dtype="bfloat16", shape=SHAPE)) == "torch"
+    assert plugins.choose("attention", Facts(device="cpu", dtype="float32", shape=SHAPE)) == "torch"
     assert plugins.choose("attention", replace(HOPPER, device="xpu")) == "torch"
 
 
@@ -36,6 +36,7 @@ def test_chosen_where_it_fits(installed: set[str]) -> None:
         ({"platform": {"capability": (7, 5)}}, "compute capability is 7.5"),
         ({"shape": replace(SHAPE, dim=96)}, "not 96"),
         ({"shape": replace(SHAPE, value_dim=64)}, "128 and 64"),
+        ({"shape": replace(SHAPE, kv_heads=1, dim=576, value_dim=512, values_in_keys=True)}, "not 576"),
         ({"shape": replace(SHAPE, heads=30)}, "30 on 8"),
     ],
 )

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -196,3 +198,15 @@ def test_older_files_are_converted(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}), encoding="utf-8")
     tokenizer = load_tokenizer(TokenizerSource(path=tmp_path))
     assert tokenizer.decode(tokenizer.encode("The dogs")) == "the dogs"
+
+
+def test_others_run_while_a_long_text_is_tokenised(folders: dict[str, Path]) -> None:
+    tokenizer = load_tokenizer(TokenizerSource(path=folders["byte-level"]))
+    text, turns = "the dog " * 50_000, 0
+    with ThreadPoolExecutor(1) as pool:
+        work = pool.submit(tokenizer.encode, text, special=False)
+        while not work.done():
+            time.sleep(0.001)
+            turns += 1
+    assert len(work.result()) >= 50_000
+    assert turns > 5  # a thread that holds the interpreter gives others no turn, however long it works

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sglang_plug_backends.ebnf import EbnfError, read_ebnf
+from sglang_plug_backends.grammars.ebnf import EbnfError, read_ebnf
 from sglang_plug_backends.llguidance.lark import rules_to_lark
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from sglang_plug import OutputParser, Plugins
+from sglang_plug import ConstraintError, OutputParser, Plugins
 
 NAMES = ["deepseekv3", "gpt-oss", "hermes", "llama3", "mistral", "pythonic", "qwen25"]
 TEMPLATES = {
@@ -41,12 +41,14 @@ def test_suits(parsers: dict[str, type[OutputParser]], template: str) -> None:
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-ENFORCED = ["deepseekv3", "hermes", "llama3", "mistral"]
+ENFORCED = ["deepseekv3", "gpt-oss", "hermes", "llama3", "mistral", "pythonic"]
 ARGUMENTS = '{"a": 1}'
 WRITTEN = {
     "hermes": '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>',
     "llama3": '{"name": "%s", "parameters": %s}',
     "mistral": '[{"name": "%s", "arguments": %s}]',
+    "pythonic": "[%s(%s)]",
+    "gpt-oss": "<|channel|>commentary to=functions.%s <|constrain|>json<|message|>%s",
     "deepseekv3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>%s\n"
     "```json\n%s\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
 }
@@ -54,49 +56,49 @@ TWICE = {
     "hermes": "{0}\n{0}",
     "llama3": "{0}; {0}",
     "mistral": '[{{"name": "f", "arguments": {{"a": 1}}}}, {{"name": "f", "arguments": {{"a": 1}}}}]',
+    "pythonic": "[f(a=1), f(a=1)]",
+    "gpt-oss": "{0}<|call|><|start|>assistant{0}",
 }
 
 
-def accepts(parser: type[OutputParser], text: str, **options: Any) -> bool:
-    """Whether the grammar that the structure stands for takes exactly ``text``."""
-    xgrammar = pytest.importorskip("xgrammar")
-    constraint = parser.structure({"f": SCHEMA, "g": SCHEMA}, **{"required": True, "parallel": True, **options})
-    assert constraint is not None and constraint.kind == "structural_tag"
-    tag = json.loads(constraint.source)
-    matcher = xgrammar.GrammarMatcher(_compiler().compile_structural_tag(json.dumps(tag)))
-    return bool(matcher.accept_string(text) and matcher.is_completed())
+@pytest.fixture
+def accepts(grammar_backends: Any) -> Callable[..., bool]:
+    """``accepts(parser, text)``: whether the grammar that the structure stands for takes exactly ``text``."""
 
+    def accept(parser: type[OutputParser], text: str, **options: Any) -> bool:
+        constraint = parser.structure({"f": SCHEMA, "g": SCHEMA}, **{"required": True, "parallel": True, **options})
+        assert constraint is not None
+        compiled = grammar_backends("xgrammar")(constraint.kind, constraint.source)
+        return bool(compiled.accepts(text))
 
-def _compiler() -> Any:
-    import xgrammar
-
-    letters = [b"", *(bytes([octet]) for octet in range(256))]
-    tokens = xgrammar.TokenizerInfo(letters, xgrammar.VocabType.RAW, vocab_size=257, stop_token_ids=[])
-    return xgrammar.GrammarCompiler(tokens, max_threads=1, cache_enabled=False)
+    return accept
 
 
 @pytest.mark.parametrize("name", ENFORCED)
 def test_a_required_call_is_one_that_the_parser_reads(
-    parsers: dict[str, type[OutputParser]], read: Any, name: str
+    parsers: dict[str, type[OutputParser]], read: Any, accepts: Callable[..., bool], name: str
 ) -> None:
     parser, form = parsers[name], WRITTEN[name]
-    assert accepts(parser, form % ("f", ARGUMENTS))
-    assert read(parser, form % ("g", ARGUMENTS)) == [(0, "g", ARGUMENTS)]
-    assert not accepts(parser, form % ("h", ARGUMENTS))
-    assert not accepts(parser, form % ("f", '{"a": "x"}'))
+    good, bad = ("a=1", 'a="x"') if name == "pythonic" else (ARGUMENTS, '{"a": "x"}')
+    assert accepts(parser, form % ("f", good))
+    assert read(parser, form % ("g", good)) == [(0, "g", ARGUMENTS)]
+    assert not accepts(parser, form % ("h", good))
+    assert not accepts(parser, form % ("f", bad))
     assert not accepts(parser, "Hello")
     assert not accepts(parser, "")
 
 
 @pytest.mark.parametrize("name", TWICE)
-def test_several_calls_only_where_they_are_wanted(parsers: dict[str, type[OutputParser]], read: Any, name: str) -> None:
+def test_several_calls_only_where_they_are_wanted(
+    parsers: dict[str, type[OutputParser]], read: Any, accepts: Callable[..., bool], name: str
+) -> None:
     text = TWICE[name].format(WRITTEN[name] % ("f", ARGUMENTS))
     assert accepts(parsers[name], text)
     assert not accepts(parsers[name], text, parallel=False)
     assert read(parsers[name], text) == [(0, "f", ARGUMENTS), (1, "f", ARGUMENTS)]
 
 
-def test_strict_calls_may_stand_in_text(parsers: dict[str, type[OutputParser]]) -> None:
+def test_strict_calls_may_stand_in_text(parsers: dict[str, type[OutputParser]], accepts: Callable[..., bool]) -> None:
     call = WRITTEN["hermes"] % ("f", ARGUMENTS)
     for text in ("Hello", call, f"Wait. {call}", f"{call}\n{call}"):
         assert accepts(parsers["hermes"], text, required=False)
@@ -105,7 +107,9 @@ def test_strict_calls_may_stand_in_text(parsers: dict[str, type[OutputParser]]) 
 
 
 def test_what_cannot_be_enforced_says_so(parsers: dict[str, type[OutputParser]]) -> None:
-    for name in set(NAMES) - set(ENFORCED) - {"qwen25"}:
-        assert parsers[name].structure({"f": SCHEMA}, required=True, parallel=True) is None
-    for name in ("llama3", "mistral", "deepseekv3"):
+    assert set(NAMES) == {*ENFORCED, "qwen25"}
+    for name in ("llama3", "mistral", "deepseekv3", "pythonic", "gpt-oss"):
         assert parsers[name].structure({"f": SCHEMA}, required=False, parallel=True) is None
+    for name in ("pythonic", "gpt-oss"):
+        with pytest.raises(ConstraintError, match="'get it' cannot be called"):
+            parsers[name].structure({"get it": SCHEMA}, required=True, parallel=True)

@@ -23,6 +23,7 @@ from triton.compiler import ASTSource  # noqa: E402
 from sglang_plug_backends.triton import attention  # noqa: E402
 from sglang_plug_backends.triton.settings import TritonSettings  # noqa: E402
 
+LATENT = AttentionShape(heads=128, kv_heads=1, dim=576, value_dim=512, values_in_keys=True, layers=1)
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY = 227 * 1024
 POINTERS = {
@@ -63,21 +64,26 @@ def kind(name: str, value: Any) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("dtype", "dim", "options"),
+    ("dtype", "shape", "options"),
     [
-        (torch.bfloat16, 128, {}),
-        (torch.float16, 256, {"window": 100, "softcap": 30.0}),
-        (torch.float32, 80, {}),
+        (torch.bfloat16, AttentionShape(heads=8, kv_heads=2, dim=128, layers=1), {}),
+        (torch.float16, AttentionShape(heads=8, kv_heads=2, dim=256, layers=1), {"window": 100, "softcap": 30.0}),
+        (torch.float32, AttentionShape(heads=8, kv_heads=2, dim=80, layers=1), {}),
+        (torch.bfloat16, LATENT, {}),
+        (torch.float32, LATENT, {}),
     ],
 )
 def test_kernels_compile_for_hopper(
-    dtype: torch.dtype, dim: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    dtype: torch.dtype,
+    shape: AttentionShape,
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     compiled: dict[str, Any] = {}
     for name in ("decode_kernel", "merge_kernel", "prefill_kernel"):
         monkeypatch.setattr(attention, name, CompileOnly(getattr(attention, name), compiled))
-    shape = AttentionShape(heads=8, kv_heads=2, dim=dim, layers=1)
     with monkeypatch.context() as patch:
         patch.setattr(attention, "INTERPRETED", True)  # only to be let in without a GPU
         backend = attention.TritonAttention(shape, torch.device("cpu"), TritonSettings(splits=4))
@@ -86,7 +92,7 @@ def test_kernels_compile_for_hopper(
     assert sorted(compiled) == ["decode_kernel", "merge_kernel", "prefill_kernel"]
     for name, kernel in compiled.items():
         assert kernel.metadata.shared <= SHARED_MEMORY, name
-    if dtype != torch.float32:
+    if dtype != torch.float32 and shape.dim <= 256:
         assert "wgmma" in compiled["prefill_kernel"].asm["ptx"]
 
 
@@ -97,10 +103,8 @@ def launch(layer: Attention, backend: attention.TritonAttention, dtype: torch.dt
     contexts: list[list[int]] = [[], []]
     slots.extend(contexts[0], 200)
     slots.extend(contexts[1], 220)
-    pool = KVPool(
-        layers=1, slots=slots.rows, kv_heads=2, dim=shape.dim, value_dim=shape.dim, dtype=dtype, device=device
-    )
+    pool = KVPool.of(shape, slots=slots.rows, dtype=dtype, device=device)
     batch = make_batch(contexts, [200, 1], kv=pool, device=device)
     backend.plan(batch)
-    keys = torch.zeros(201, 2, shape.dim, dtype=dtype)
-    layer(torch.zeros(201, 8, shape.dim, dtype=dtype), keys, keys, batch)
+    keys = torch.zeros(201, shape.kv_heads, shape.dim, dtype=dtype)
+    layer(torch.zeros(201, shape.heads, shape.dim, dtype=dtype), keys, keys[..., : shape.value_dim], batch)

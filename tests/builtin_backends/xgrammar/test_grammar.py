@@ -95,7 +95,7 @@ def test_formats_of_structural_tags(backend: Any) -> None:
         ("structural_tag", "{}", "needs type"),
         ("structural_tag", {"structures": 5, "triggers": []}, "must be lists"),
         ("structural_tag", {"structures": [5], "triggers": []}, "structures/0"),
-        ("structural_tag", {"type": "structural_tag", "format": {"type": "token", "token": 1}}, "'token' at format"),
+        ("structural_tag", {"type": "structural_tag", "format": {"type": "token", "token": 1}}, "must be text"),
         ("structural_tag", {"type": "structural_tag", "format": {"type": "any_text", "max_tokens": 1}}, "'max_tokens'"),
         ("structural_tag", {"type": "structural_tag", "format": {"type": "sequence", "elements": []}}, "members"),
         ("structural_tag", {"structures": [{**TAG, "schema": {"not": {}}}], "triggers": ["<f>"]}, "'not'"),
@@ -167,3 +167,59 @@ def test_ids_without_text_are_never_allowed() -> None:
         grammar.fill(mask, 0)
         assert mask[0].tolist() == [0b101, 0, 0]
         assert not grammar.accept(1) and not grammar.accept(50)
+
+
+CALL = {
+    "type": "sequence",
+    "elements": [
+        {"type": "token", "token": "<|call|>"},
+        {"type": "const_string", "value": "f"},
+        {"type": "token", "token": "<|none|>"},
+    ],
+}
+
+
+def tagged(form: Any) -> Constraint:
+    return Constraint("structural_tag", json.dumps({"type": "structural_tag", "format": form}))
+
+
+def test_special_tokens_are_allowed_where_a_tag_names_them(backend: Any) -> None:
+    letters = [b"", b"", b"", *(bytes([one]) for one in range(256))]
+    vocabulary = Vocabulary(letters, (0,), special={"<|end|>": 0, "<|call|>": 1, "<|other|>": 2})
+    special = XGrammarBackend(vocabulary, XGrammarSettings())
+    grammar = special.load(tagged(CALL), special.compile(tagged(CALL)))()
+    assert not grammar.accept(2) and not grammar.accept(3 + ord("<"))
+    mask = torch.full((1, vocabulary.words), -1, dtype=torch.int32)
+    grammar.fill(mask, 0)
+    assert mask[0].tolist() == [0b10, *[0] * (vocabulary.words - 1)] and grammar.forced() == b""
+    assert grammar.accept(1) and not grammar.accept(1) and grammar.accept(3 + ord("f"))
+    assert all(grammar.accept(3 + one) for one in b"<|none|>") and grammar.ended  # this model has none
+    grammar.rollback(10)
+    assert grammar.accept(1)
+    assert backend("structural_tag", tagged(CALL).source).accepts("<|call|>f<|none|>")
+
+
+def test_special_tokens_never_stand_for_text() -> None:
+    letters = [b"", b"", *(bytes([one]) for one in range(256))]
+    vocabulary = Vocabulary(letters, (0,), special={"<|call|>": 1})
+    backend = XGrammarBackend(vocabulary, XGrammarSettings())
+    free = {"type": "any_text"}
+    tag = {"type": "tag", "begin": "<f>", "end": "</f>", "content": {"type": "regex", "pattern": "a"}}
+    tags = {"type": "triggered_tags", "triggers": ["<f>"], "tags": [tag]}
+    for form in (free, tags):
+        grammar = backend.load(tagged(form), backend.compile(tagged(form)))()
+        mask = torch.full((1, vocabulary.words), -1, dtype=torch.int32)
+        grammar.fill(mask, 0)
+        assert not int(mask[0, 0]) & 0b11 and not grammar.accept(1) and grammar.accept(2 + ord("f"))
+        beside = {"type": "sequence", "elements": [form, {"type": "token", "token": "<|call|>"}]}
+        assert f"beside {form['type']!r}" in (backend.refuses(tagged(beside)) or "")
+
+
+@pytest.mark.parametrize("written", ['[^"]', "[\\u0000-\\uffff]", "[^\\]a-]", "[^-a]", "[a\\ud7ff-\\U0001F600]"])
+def test_classes_hold_no_half_surrogate_pairs(backend: Any, written: str) -> None:
+    compiled = backend("ebnf", f"root ::= {written}*")
+    for code in (0xD800, 0xDABC, 0xDFFF):
+        assert not compiled.accepts(chr(code))
+    assert compiled.accepts("\ud7ff\ue000") and compiled.accepts("-") == (written == '[^"]' or "0000" in written)
+    tag = tagged({"type": "grammar", "grammar": f"root ::= {written}*"})
+    assert not backend(tag.kind, tag.source).accepts("\ud800")

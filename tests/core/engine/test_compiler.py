@@ -20,8 +20,14 @@ class Letters:
     eos_token_ids = (1, 2)
     special_token_ids = frozenset({0, 1})
 
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        return [ord(one) - 96 for one in text]
+
     def piece_bytes(self, token: int) -> bytes:
         return b"<s>" if token < 2 else bytes([96 + token])
+
+    def piece(self, token: int) -> str:
+        return f"<{token}>"
 
 
 @pytest.mark.parametrize(("size", "letters"), [(6, 4), (9, 4), (4, 2)])
@@ -34,6 +40,7 @@ def test_the_vocabulary_is_as_wide_as_the_models(size: int, letters: int) -> Non
         *[b""] * (size - letters - 2),
     ]
     assert (found.size, found.words, found.stop_ids) == (size, 1, (2, 5, 1))
+    assert found.special == {"<0>": 0, "<1>": 1}
 
 
 @pytest.fixture
@@ -57,12 +64,22 @@ def test_a_backend_is_chosen_together_with_a_tokenizer(resolved: Any) -> None:
         assert found.choices["grammar"].component.spec.name == "xgrammar"
         assert found.choices["tokenizer"].component.spec.name == "huggingface"
         assert found.no_grammars is None
+        names = [one.spec.name for one in found.grammars]
+        assert names[0] == "xgrammar" and found.grammar_order == tuple(names if name == "auto" else names[:1])
+
+
+@pytest.mark.parametrize("blocked", ["grammar:xgrammar", "xgrammar"])
+def test_without_the_chosen_backend_another_one_is_taken(resolved: Any, blocked: str) -> None:
+    pytest.importorskip("llguidance")
+    found = resolved("auto", blocked)
+    assert found.no_grammars is None and found.grammar_order[0] == "llguidance"
+    assert "xgrammar" not in found.grammar_order
 
 
 def test_none_and_the_lack_of_one_are_reasons(resolved: Any) -> None:
     off = resolved("none")
     assert "grammar" not in off.choices and "--grammar-backend none" in off.no_grammars
-    lacking = resolved("auto", "grammar:xgrammar")
+    lacking = resolved("auto", *(f"grammar:{name}" for name in Plugins.discover().names("grammar")))
     assert "grammar" not in lacking.choices
     assert lacking.no_grammars.startswith("structured outputs are not available: no grammar named 'xgrammar'")
     with pytest.raises(ConfigError, match="no grammar named 'xgrammer'"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug import ConfigError, Constraint, ConstraintError, Grammar, Request, RequestError
+from sglang_plug import ConfigError, Constraint, ConstraintError, Grammar, Request, RequestError, Vocabulary
 from sglang_plug.engine import constraints as module
 from sglang_plug.engine.constraints import Constraints
 from sglang_plug.engine.sequence import Sequence
@@ -17,6 +17,8 @@ from sglang_plug.engine.sequence import Sequence
 
 class Backend:
     """Makes a name of what was compiled; ``broken`` can be loaded but not started."""
+
+    vocabulary = Vocabulary([])
 
     def load(self, constraint: Constraint, compiled: bytes) -> Callable[[], Any]:
         if constraint.source == "unloadable":

@@ -80,9 +80,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
     def make(*, settings: Any = None, **fields: Any) -> GrammarProcess:
         options = PluginOptions(files=(str(file),), settings={"fake": settings or {}})
         setup = {
-            "backend": "fake",
+            "backends": ("fake",),
             "pieces": [b"a", b"b"],
             "stop_ids": (),
+            "special": {},
             "memory": 1 << 30,
             "timeout": 30.0,
             **fields,
@@ -114,12 +115,12 @@ def is_gone(pid: int) -> bool:
 
 def test_it_compiles_for_the_vocabulary_and_refuses_with_reasons(start: Start) -> None:
     process = start()
-    assert compiled(process, "x").startswith(b"a|b|x|")
+    assert compiled(process, "x").startswith(b"fake\0a|b|x|")
     for source, words in (("not", "'not' at # cannot"), ("bad", "expected"), ("bug", "KeyError")):
         with pytest.raises(ConstraintError, match=words) as caught:
             compiled(process, source)
         assert caught.value.lasting
-    assert compiled(process, "y").startswith(b"a|b|y|")
+    assert compiled(process, "y").startswith(b"fake\0a|b|y|")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_a_backend_that_cannot_be_used_says_why(start: Start) -> None:
     with pytest.raises(ConfigError, match="no letters"):
         start(settings={"broken": True}).wait_ready()
     with pytest.raises(ConfigError, match="no grammar named 'fke'"):
-        start(backend="fke").wait_ready()
+        start(backends=("fke",)).wait_ready()
 
 
 def test_it_ends_with_its_parent_and_when_told(start: Start) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Sequence as Ordered
@@ -13,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sglang_plug import Grammar, Request, SamplingParams
+from sglang_plug import Grammar, LogprobOptions, Request, SamplingParams, Vocabulary
 from sglang_plug.engine import grammars as module
+from sglang_plug.engine.cutting import Cutter
 from sglang_plug.engine.grammars import Grammars
-from sglang_plug.engine.masks import Allowed, unpack
+from sglang_plug.engine.masks import Allowed, bar
 from sglang_plug.engine.sampler import sample
 from sglang_plug.engine.sequence import Sequence
 
@@ -81,7 +83,7 @@ def allowed_tokens(asked: Grammars, sequences: list[Sequence]) -> list[set[int] 
     filling = asked.start(sequences)
     assert filling is not None
     found = filling.result()
-    bits = unpack(found.mask, VOCABULARY)
+    bits = bar(found.mask, VOCABULARY) == 0
     sets = [set(row.nonzero()[:, 0].tolist()) for row in bits]
     return [found.errors.get(row, one) for row, one in zip(found.rows, sets, strict=True)]
 
@@ -126,8 +128,6 @@ def test_an_empty_mask_and_a_broken_grammar_are_errors_of_their_rows_alone() -> 
 
 
 def test_a_constrained_row_leaves_the_others_and_the_reported_probabilities_alone() -> None:
-    from sglang_plug import LogprobOptions
-
     asked = Grammars(VOCABULARY)
     request = Request(id="a", tokens=(1,), params=SamplingParams(temperature=0.0), logprobs=LogprobOptions())
     rows = [Sequence.of(request, 10) for _ in range(2)]
@@ -146,7 +146,7 @@ def test_masks_are_unpacked_to_any_width(tokens: set[int], width: int) -> None:
     mask = torch.zeros(1, 3, dtype=torch.int32)
     for token in tokens:
         mask[0, token // 32] |= module._bit(token)
-    assert set(unpack(mask, width)[0].nonzero()[:, 0].tolist()) == {one for one in tokens if one < width}
+    assert set((bar(mask, width)[0] == 0).nonzero()[:, 0].tolist()) == {one for one in tokens if one < width}
 
 
 def test_logits_beyond_the_mask_are_never_allowed() -> None:
@@ -212,3 +212,84 @@ def test_an_output_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     row = sequence(Slow((5,)))
     found = [allowed_tokens(asked, [row])[0] for _ in range(4)]
     assert found[0] == {5} and found[-1] == module.TOO_SLOW
+
+
+class Spoken(Words):
+    """Tokens are letters of their numbers; what is forced is a text."""
+
+    def forced(self) -> bytes:
+        found, words = b"", [word for word in self.words if word[: len(self.so_far)] == self.so_far]
+        at = len(self.so_far)
+        while len({word[at : at + 1] for word in words}) == 1 and words[0][at : at + 1]:
+            found += bytes(words[0][at : at + 1])
+            at += 1
+        return found
+
+
+PIECES = [bytes([token]) for token in range(256)]
+LETTERS = Vocabulary(PIECES, (EOS,), encode=lambda text: list(text.encode()))
+
+
+def spoken(*words: str, logprobs: bool = False, **params: Any) -> Sequence:
+    found = sequence(Spoken(*(tuple(word.encode()) for word in words)), **params)
+    if logprobs:
+        found.request = dataclasses.replace(found.request, logprobs=LogprobOptions())
+    found.cutter = Cutter(LETTERS)
+    return found
+
+
+def letters(tokens: Ordered[int]) -> str:
+    return bytes(tokens).decode()
+
+
+def test_what_must_follow_is_taken_but_for_what_may_be_joined_with_the_rest() -> None:
+    asked = Grammars(VOCABULARY)
+    rows = [spoken("1, 2, 3", "1, 2, 4"), spoken("1, 2, 3", "4"), spoken("12", "13"), sequence(Words((49, 50)))]
+    found = asked.follow(rows, [49] * 4)
+    assert [letters(found[row].forced) for row in range(4)] == [", 2,", ", 2, 3", "", ""]
+    assert [found[row].finish is not None for row in range(4)] == [False, True, False, False]
+    for row, verdict in found.items():
+        rows[row].tokens += [49, *verdict.forced]
+    assert allowed_tokens(asked, rows[:1]) == [{ord(" ")}], "the grammar stands behind what was taken"
+
+
+def test_the_last_token_is_sampled_where_log_probabilities_are_wanted() -> None:
+    row = spoken("1, 2, 3", logprobs=True)
+    (verdict,) = Grammars(VOCABULARY).follow([row], [49]).values()
+    assert (letters(verdict.forced), verdict.finish) == (", 2, ", None)
+
+
+@pytest.mark.parametrize(("room", "forced"), [(0, ""), (1, ""), (2, ","), (4, ", 2"), (7, ", 2, 3"), (9, ", 2, 3")])
+def test_no_more_is_taken_than_there_is_room_for(room: int, forced: str) -> None:
+    row = spoken("1, 2, 3", max_new_tokens=room)
+    (verdict,) = Grammars(VOCABULARY).follow([row], [49]).values()
+    assert letters(verdict.forced) == forced
+    assert (verdict.finish is not None) == (room >= 7)
+
+
+@pytest.mark.parametrize(("room", "forced"), [(0, ""), (1, ""), (2, "1"), (6, "1, 2,"), (7, "1, 2, "), (9, "1, 2, ")])
+def test_outputs_begin_with_what_is_forced(room: int, forced: str) -> None:
+    """The last token is left to be sampled."""
+    rows = [sequence(None), spoken("1, 2, 3", max_new_tokens=room), spoken("1", "2", max_new_tokens=room)]
+    found = Grammars(VOCABULARY).open(rows)
+    assert {row: letters(verdict.forced) for row, verdict in found.items()} == {1: forced, 2: ""}
+    assert all(verdict.error is None for verdict in found.values())
+
+
+def test_jumping_can_be_switched_off() -> None:
+    asked = Grammars(VOCABULARY, jump=False)
+    row = spoken("1, 2, 3")
+    assert asked.open([row]) == {}
+    assert asked.follow([row], [49])[0].forced == ()
+
+
+def test_a_grammar_that_forces_what_it_refuses_is_an_error() -> None:
+    class Confused(Spoken):
+        def forced(self) -> bytes:
+            return b"9, 9"
+
+    row = spoken("1, 2, 3")
+    row.grammar = Confused(tuple(b"1, 2, 3"))
+    asked = Grammars(VOCABULARY)
+    assert "does not accept token 57, which it forces" in str(asked.open([row])[0].error)
+    assert "does not accept token 57, which it forces" in str(asked.follow([row], [49])[0].error)

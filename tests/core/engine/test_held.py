@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from sglang_plug import Constraint, ConstraintError, Finish, Request, SamplingParams
+from sglang_plug import Constraint, ConstraintError, Finish, Request, SamplingParams, Vocabulary
 from sglang_plug.engine.constraints import Constraints
+from sglang_plug.engine.grammars import Verdict
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.messages import Abort, Control, FromEngine, News, Reply, Submit, ToEngine
 from sglang_plug.engine.scheduler import Sampled, Scheduler, Share
+from sglang_plug.engine.sequence import Sequence
 from sglang_plug.engine.slots import SlotPool
 from sglang_plug.engine.watchdog import Heartbeat
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
@@ -34,6 +36,8 @@ class Counter:
 
 class Gate:
     """Compiles once it is opened; a source is the number of tokens."""
+
+    vocabulary = Vocabulary([])
 
     def __init__(self) -> None:
         self.opened = threading.Event()
@@ -59,6 +63,9 @@ class Gate:
 
 class Device:
     """Counts grammars down."""
+
+    def open(self, sequences: list[Sequence]) -> dict[int, Verdict]:
+        return {}
 
     def run(self, shares: list[Share]) -> list[Sampled]:
         return [self._sampled(share) for share in shares]

@@ -18,7 +18,7 @@ from transformers import (
 
 from sglang_plug import LogprobOptions, Request, SamplingParams
 from sglang_plug.engine import sampler
-from sglang_plug.engine.sampler import sample
+from sglang_plug.engine.sampler import count, sample
 from sglang_plug.engine.sequence import Sequence
 
 VOCABULARY = 97
@@ -145,3 +145,18 @@ def test_params_are_checked() -> None:
         with pytest.raises(ValueError, match=next(iter(wrong))):
             SamplingParams(**wrong)  # type: ignore[arg-type]
     assert replace(SamplingParams(), temperature=1e-7).greedy
+
+
+def test_forced_tokens_count_for_penalties() -> None:
+    sampled, forced = make(frequency_penalty=0.5), make(frequency_penalty=0.5)
+    logits = torch.zeros(1, VOCABULARY)
+    for one in (sampled, forced):
+        draw(logits, [one])
+    sampled.counts = None
+    sampled.tokens += [7, 7, 9]
+    forced.counts.zero_()
+    count(forced, (7, -1, 7, 9))
+    draw(logits, [sampled])
+    assert sampled.counts is not None
+    assert forced.counts[0, [7, 9]].tolist() == [2.0, 1.0]
+    count(make(), (7,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -251,3 +252,101 @@ def test_random_traffic(data: st.DataObject) -> None:
         assert tokens.get(id, []) + rest.get(id, []) == expected(prompts[id], room(scheduler, prompts[id]))
     scheduler.flush()
     assert scheduler.accounts()["free"] == scheduler.pool.capacity
+
+
+class Forcing(Device):
+    """Some tokens come along without being sampled; they are the same that would be sampled, so outputs are as ever."""
+
+    def run(self, shares: list[Share]) -> list[Sampled]:
+        results = super().run(shares)
+        return [self._forced(share, result) for share, result in zip(shares, results, strict=True)]
+
+    def _forced(self, share: Share, result: Sampled) -> Sampled:
+        one = share.sequence
+        told = one.told + len(one.forced_logprobs)
+        known = one.tokens[told : one.computed + share.count + 1]
+        assert not known or one.computed < told, "the step does not compute what predicts a forced token"
+        logprobs = tuple(TokenLogprob(token, 0.0) for token in known) if one.request.logprobs is not None else ()
+        if result.token is None:
+            return replace(result, forced_logprobs=logprobs)
+        tokens = [*one.tokens, result.token]
+        wanted = hash(tuple(tokens)) // 50 % 4
+        room = one.limit - len(tokens) - (one.request.logprobs is not None)
+        while wanted > 0 and room > 0 and STOP not in tokens[-1:] and (token := next_token(tokens)) != STOP:
+            tokens.append(token)
+            wanted, room = wanted - 1, room - 1
+        logprob = None if one.request.logprobs is None else TokenLogprob(result.token, 0.0)
+        forced = tuple(tokens[len(one.tokens) + 1 :])
+        return replace(result, forced=forced, forced_logprobs=logprobs, logprob=logprob)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_forced_tokens_in_random_traffic(data: st.DataObject) -> None:
+    """Chunks, retractions, shared prefixes: outputs and their log-probabilities are what they would be without."""
+    draw = data.draw
+    scheduler = make(
+        capacity=draw(st.integers(50, 150)),
+        page_size=draw(st.sampled_from([1, 4])),
+        cache=draw(st.sampled_from([RadixCache, NoCache])),
+        chunk=draw(st.sampled_from([2, 5, 64])),
+        max_running=draw(st.integers(1, 6)),
+    )
+    device, prompts = Forcing(), dict[str, list[int]]()
+    limit = draw(st.integers(1, 12))
+    for index in range(draw(st.integers(1, 8))):
+        prompts[str(index)] = [1] * draw(st.integers(1, 30)) + [draw(st.integers(0, 2))]
+        logprobs = draw(st.sampled_from([None, LogprobOptions()]))
+        submit(scheduler, str(index), prompts[str(index)], logprobs=logprobs, params={"max_new_tokens": limit})
+    tokens: dict[str, list[int]] = {}
+    reported: dict[str, list[int]] = {}
+    while scheduler.busy:
+        wants = {one.request.id for one in (*scheduler.waiting, *scheduler.running) if one.request.logprobs is not None}
+        for output in step(scheduler, device):
+            tokens.setdefault(output.id, []).extend(output.tokens)
+            if output.id in wants:
+                reported.setdefault(output.id, []).extend(one.token for one in output.logprobs)
+    for id, prompt in prompts.items():
+        assert tokens[id] == expected(prompt, min(limit, scheduler.pool.capacity - len(prompt)))
+        assert reported.get(id, tokens[id]) == tokens[id]
+    scheduler.cache.check()
+
+
+def test_forced_tokens_are_steps_less() -> None:
+    scheduler, device = make(), Forcing()
+    submit(scheduler, "a", [3] * 20, params={"max_new_tokens": 40, "stop_token_ids": ()})
+    steps = forced = 0
+    while scheduler.busy:
+        step(scheduler, device)
+        steps += 1
+        forced += scheduler.tally.forced_tokens
+        assert steps <= 2 or (scheduler.tally.prefill_sequences, scheduler.tally.decode_sequences) == (0, 1)
+    assert forced > 10 and steps == 2 + 39 - forced
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "known", "reusable"), [(None, 0, 5), (-1, 0, 3), (-1, 1, 4), (-1, 2, 5), (1, 0, 0)]
+)
+def test_what_predicts_a_forced_token_is_computed_if_its_log_probability_is_wanted(
+    logprobs: int | None, known: int, reusable: int
+) -> None:
+    options = None if logprobs is None else LogprobOptions(start=logprobs)
+    sequence = Sequence.of(Request(id="a", tokens=(1, 2, 3), logprobs=options), 50)
+    sequence.tokens += [4, 5, 6]
+    sequence.told = 4
+    sequence.forced_logprobs += [TokenLogprob(5 + place, 0.0) for place in range(known)]
+    assert sequence.reusable == reusable
+
+
+def test_the_time_in_the_queue_is_told_when_a_request_begins_and_not_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = itertools.count(100.0)
+    monkeypatch.setattr("sglang_plug.engine.scheduler.time.time", lambda: next(now))
+    scheduler, device = make(max_running=1), Device()
+    submit(scheduler, "a", [1] * 40, arrived=99.5)
+    submit(scheduler, "b", [2], arrived=200.0)  # by a clock that was set back since
+    told = []
+    while scheduler.busy:
+        step(scheduler, device)
+        told.append(scheduler.tally.queue_seconds)
+    assert [one for one in told if one] == [[0.5], [0.0]]
+    assert told[0] == [0.5]

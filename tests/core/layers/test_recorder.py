@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from sglang_plug import BuildEnv, ForwardBatch, RequestError
+from sglang_plug import BuildEnv, ConfigError, ForwardBatch, RequestError
 from sglang_plug.layers import ExpertRecorder, Router
+from sglang_plug.layers.recorder import read_columns
 
 ENV = BuildEnv(attention=None)  # type: ignore[arg-type]
 LAYERS, EXPERTS, CHOSEN, HIDDEN = (1, 3), 4, 2, 3
@@ -44,11 +44,15 @@ def counted(chosen: Tensor) -> list[list[int]]:
     return [torch.bincount(chosen[:, row].flatten(), minlength=EXPERTS).tolist() for row in range(len(LAYERS))]
 
 
+def counts(tensors: dict[str, Tensor]) -> list[list[int]]:
+    return tensors["count"].view(len(LAYERS), EXPERTS).tolist()
+
+
 def dumped(bench: Bench, folder: Path) -> tuple[list[list[str]], dict[str, Tensor]]:
     table, data = bench.recorder.dump(str(folder))["files"]
     assert Path(table).parent == folder and Path(table).name.startswith("expert_distribution_")
     with open(table, newline="") as file:
-        return list(csv.reader(file)), load_file(data)
+        return list(csv.reader(file)), torch.load(data, weights_only=True)
 
 
 @pytest.mark.parametrize("mode", ["stat", "per_token"])
@@ -70,7 +74,9 @@ def test_counts_between_start_and_stop(mode: str, tmp_path: Path) -> None:
         [layer, expert, expected[row][expert]] for row, layer in enumerate(LAYERS) for expert in range(EXPERTS)
     ]
     assert tensors["layers"].tolist() == list(LAYERS)
-    assert tensors["counts"].tolist() == expected
+    assert counts(tensors) == expected
+    assert tensors["layer_id"].tolist() == [layer for layer in LAYERS for _ in range(EXPERTS)]
+    assert tensors["expert_id"].tolist() == [*range(EXPERTS)] * len(LAYERS)
     assert ("experts" in tensors) == (mode == "per_token")
 
 
@@ -104,7 +110,7 @@ def test_memory_is_bounded_and_counting_goes_on(tmp_path: Path) -> None:
     _, tensors = dumped(bench, tmp_path)
     assert tensors["experts"].tolist() == torch.cat(chosen[:2]).tolist()
     assert tensors["dropped_tokens"].item() == 4
-    assert tensors["counts"].tolist() == counted(torch.cat(chosen))
+    assert counts(tensors) == counted(torch.cat(chosen))
 
 
 def test_a_dump_begins_a_new_record(tmp_path: Path) -> None:
@@ -114,7 +120,7 @@ def test_a_dump_begins_a_new_record(tmp_path: Path) -> None:
     dumped(bench, tmp_path)
     chosen = bench.step(2)
     _, tensors = dumped(bench, tmp_path)
-    assert tensors["counts"].tolist() == counted(chosen)
+    assert counts(tensors) == counted(chosen)
     bench.recorder.stop()
     dumped(bench, tmp_path)
     with pytest.raises(RequestError, match="start recording first"):
@@ -144,4 +150,46 @@ def test_a_folder_that_cannot_be_written_keeps_the_record(tmp_path: Path) -> Non
         bench.recorder.dump(str(tmp_path / "file"))
     assert caught.value.status == 500
     _, tensors = dumped(bench, tmp_path)
-    assert tensors["counts"].tolist() == counted(chosen)
+    assert counts(tensors) == counted(chosen)
+
+
+def test_columns_can_be_read_back(tmp_path: Path) -> None:
+    bench = Bench()
+    bench.recorder.start("per_token")
+    bench.step(4)
+    table, data = bench.recorder.dump(str(tmp_path))["files"]
+    with open(table, newline="") as file:
+        assert read_columns(Path(data)) == [tuple(map(int, row)) for row in list(csv.reader(file))[1:]]
+
+
+class Nasty:
+    """Would run a function when it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return print, ("ran",)
+
+
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        (Nasty(), "cannot read .* as tensors"),
+        ([1], "no equally long columns"),
+        ({"layer_id": torch.zeros(2, dtype=torch.int64)}, "no equally long columns layer_id, expert_id, count"),
+        ({name: torch.zeros(2) for name in ("layer_id", "expert_id", "count")}, "no equally long columns"),
+        (
+            {name: torch.zeros(n, dtype=torch.int64) for n, name in enumerate(("layer_id", "expert_id", "count"))},
+            "no equally long columns",
+        ),
+    ],
+)
+def test_other_files_are_refused_and_run_nothing(
+    held: object, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.pt"
+    torch.save(held, path)
+    with pytest.raises(ConfigError, match=words):
+        read_columns(path)
+    assert capsys.readouterr().out == ""
+    path.write_bytes(b"nonsense")
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_columns(path)

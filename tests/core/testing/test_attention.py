@@ -182,6 +182,13 @@ class NoOtherValueDim(Honest):
             raise ConfigError("values must be as wide as keys")
 
 
+class LastOfKeys(Honest):
+    """Takes the wrong end of a key for the value."""
+
+    def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return super().attend(layer, q, k, k[..., -v.shape[-1] :] if self.shape.values_in_keys else v)
+
+
 class RefusesGroups(Honest):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -216,6 +223,7 @@ def test_a_correct_backend_passes_in_half_precision() -> None:
         (FullTable, "ragged decode"),
         (StaleGraph, "static plan, refreshed.*layer 0, refreshed plan"),
         (Raises, "raised IndexError: out of range"),
+        (LastOfKeys, "values in keys.*outputs are wrong"),
         (RefusesGroups, "raised ConfigError: no grouped heads"),
     ],
 )

@@ -204,9 +204,24 @@ class ForgetsCharacters(Output):
         return any(len(self.written) == len(one) and one.startswith(self.written[:-1]) for one in self.texts)
 
 
+class ForcesFirst(Output):
+    """Takes the first text that goes on for the only one."""
+
+    def forced(self) -> bytes:
+        return next((text[len(self.written) :] for text in self.texts if text.startswith(self.written)), b"")
+
+
+class ForcesTooMuch(Output):
+    def forced(self) -> bytes:
+        (rest, *others) = {text[len(self.written) :] for text in self.texts if text.startswith(self.written)}
+        return b"" if others or not rest else rest + b"!"
+
+
 @pytest.mark.parametrize(
     ("output", "message"),
     [
+        (ForcesFirst, "is forced, (not|but the output may end)"),
+        (ForcesTooMuch, "is forced, but not allowed"),
         (AllowsSpecial, "special token 0 is allowed"),
         (KeepsOldBits, "is allowed"),
         (FillsEveryRow, "a row that is not its own"),

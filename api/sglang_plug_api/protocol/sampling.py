@@ -1,0 +1,70 @@
+"""How to sample and what the output must look like: the fields that all generation routes share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from .base import Integer, Name, Number, RequestBody, TokenId
+
+SAMPLING: Mapping[str, str] = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "logit_bias": "logit_bias",
+    "sampling_seed": "seed",
+    "seed": "seed",
+    "n": "n",
+    "stop": "stop",
+    "stop_token_ids": "stop_token_ids",
+    "ignore_eos": "ignore_eos",
+    "skip_special_tokens": "skip_special_tokens",
+    "no_stop_trim": "no_stop_trim",
+    "include_stop_str_in_output": "no_stop_trim",
+    "min_tokens": "min_new_tokens",
+    "min_new_tokens": "min_new_tokens",
+    "max_tokens": "max_new_tokens",
+    "max_completion_tokens": "max_new_tokens",
+    "max_output_tokens": "max_new_tokens",
+    "max_new_tokens": "max_new_tokens",
+}
+"""Field of a body -> native name. Of the given fields with one meaning the last in this table counts."""
+
+
+class ConstraintFields(RequestBody):
+    """What the output must look like, where a route takes it outside of a ``response_format``."""
+
+    regex: str | None = None
+    ebnf: str | None = None
+    grammar_backend: Name | None = None
+
+
+class SamplingFields(RequestBody):
+    """How to sample, and where to stop."""
+
+    temperature: Number | None = Field(None, ge=0)
+    top_p: Number | None = None
+    top_k: Integer | None = None
+    min_p: Number | None = None
+    frequency_penalty: Number | None = None
+    presence_penalty: Number | None = None
+    repetition_penalty: Number | None = None
+    logit_bias: dict[str, Number] | None = None
+    seed: Integer | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    no_stop_trim: bool | None = None
+
+    def sampling(self) -> dict[str, Any]:
+        """What was given, in native names."""
+        known = type(self).model_fields
+        given = ((native, getattr(self, name)) for name, native in SAMPLING.items() if name in known)
+        return {native: value for native, value in given if value is not None}

@@ -1,0 +1,133 @@
+"""What matrices in fewer bits gain: decode steps of one model in several formats, block after block in turns.
+
+Run as ``python -m benchmarks.quantization``. All engines live in this process with the same random weights, so that a
+noisy machine treats them alike.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from benchmarks.models import SHAPES, write_model
+from benchmarks.report import parser, table, write_json
+from sglang_plug import EngineConfig, PluginOptions, Plugins, Request, SamplingParams
+from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions
+from sglang_plug.engine.build import build_engine
+from sglang_plug.engine.messages import FromEngine, Submit, ToEngine
+from sglang_plug.engine.watchdog import Heartbeat
+
+Settings = dict[str, dict[str, Any]]
+FORMATS: dict[str, tuple[str, Settings]] = {
+    "bfloat16": ("none", {}),
+    "int8": ("int8", {}),
+    "int8 with head": ("int8", {"int8": {"head": True}}),
+}
+"""Row -> quantization and settings."""
+SPARE = 3
+"""Tokens of an output that are not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Milliseconds of a decode step of ``batch`` sequences."""
+
+    format: str
+    batch: int
+    best: float
+    middle: float
+    times_as_fast: float
+    """The median over the blocks of the first format's time by this one's, measured one after the other."""
+
+
+class Bench:
+    """One engine whose steps a script takes."""
+
+    def __init__(self, folder: Path, quantization: str, settings: Settings) -> None:
+        config = EngineConfig(
+            model=ModelOptions(path=str(folder), load_format="dummy", device="cpu", dtype="bfloat16"),
+            cache=CacheOptions(max_total_tokens=4096, prefix_cache="none"),
+            backends=BackendOptions(quantization=quantization, grammar="none"),
+            plugins=PluginOptions(settings=settings),
+            log_level="warning",
+        )
+        self.messages: list[ToEngine] = []
+        self.loop = build_engine(config, Plugins.discover(config.plugins), self, self.tell, Heartbeat())
+
+    def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
+        """Everything there is; never waits."""
+        taken, self.messages = self.messages, []
+        return taken
+
+    def tell(self, message: FromEngine) -> None:
+        """Where a client would be."""
+
+    def steps(self, batch: int, count: int) -> list[float]:
+        """Seconds of ``count`` decode steps of ``batch`` sequences."""
+        for row in range(batch):
+            params = SamplingParams(max_new_tokens=count + SPARE, temperature=0.0)
+            self.messages.append(Submit(Request(id=str(row), tokens=(300 + row, 301), params=params)))
+        while len(self.loop.scheduler.running) < batch:
+            self.loop.step()
+        found = []
+        for _ in range(count):
+            started = time.perf_counter()
+            self.loop.step()
+            found.append(time.perf_counter() - started)
+        while self.loop.busy:
+            self.loop.step()
+        return found
+
+
+def compare(benches: dict[str, Bench], batch: int, blocks: int, count: int) -> list[Cost]:
+    """Let the engines take turns."""
+    times: dict[str, list[list[float]]] = {name: [] for name in benches}
+    for _ in range(blocks):
+        for name, bench in benches.items():
+            times[name].append(bench.steps(batch, count))
+    first = [median(block) for block in next(iter(times.values()))]
+    return [
+        Cost(
+            format=name,
+            batch=batch,
+            best=min(map(min, found)) * 1e3,
+            middle=median(step for block in found for step in block) * 1e3,
+            times_as_fast=median(one / median(block) for one, block in zip(first, found, strict=True)),
+        )
+        for name, found in times.items()
+    ]
+
+
+def measure(shape: str, formats: Sequence[str], batches: Sequence[int], blocks: int, count: int) -> list[Cost]:
+    """Build an engine for each format, and compare them at each batch size."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_model(SHAPES[shape], Path(folder))
+        benches = {name: Bench(path, *FORMATS[name]) for name in formats}
+    return [cost for batch in batches for cost in compare(benches, batch, blocks, count)]
+
+
+@torch.inference_mode()
+def main() -> None:
+    """Print a table."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--shape", default="0.5B", choices=sorted(SHAPES))
+    arguments.add_argument("--formats", nargs="+", default=list(FORMATS), choices=list(FORMATS))
+    arguments.add_argument("--batches", nargs="+", type=int, default=[1, 8])
+    arguments.add_argument("--blocks", type=int, default=7)
+    arguments.add_argument("--steps", type=int, default=16, help="decode steps of a block")
+    options = arguments.parse_args()
+    found = measure(options.shape, options.formats, options.batches, options.blocks, options.steps)
+    rows = [[one.format, one.batch, one.best, one.middle, one.times_as_fast] for one in found]
+    print(table(["format", "sequences", "best (ms)", "median (ms)", "times as fast"], rows))
+    write_json(options.json, {"costs": found})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Kernels in C++ for CPUs with AVX-512 and bfloat16 arithmetic, compiled at first use by the system's compiler.
+
+Chosen where they fit: a model in bfloat16, such a CPU, and a compiler or a library compiled earlier.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from sglang_plug import AttentionSpec, Facts, KernelSpec, hookimpl
+
+if TYPE_CHECKING:
+    from sglang_plug import AttentionShape
+
+NAME = "avx512"
+logger = logging.getLogger(__name__)
+
+
+@hookimpl
+def register_kernels() -> Iterator[KernelSpec]:
+    yield KernelSpec(
+        name=NAME,
+        target=f"{__name__}.kernels:build",
+        devices=frozenset({"cpu"}),
+        summary="C++ kernels for AVX-512 with bfloat16 arithmetic, compiled at first use",
+    )
+
+
+@hookimpl
+def register_attention_backends() -> Iterator[AttentionSpec]:
+    yield AttentionSpec(
+        name=NAME,
+        target=f"{__name__}.attention:CompiledAttention",
+        devices=frozenset({"cpu"}),
+        graphs=True,
+        summary="paged attention in C++ for AVX-512 with bfloat16 arithmetic, compiled at first use",
+    )
+
+
+@hookimpl(trylast=True)
+def choose_component(kind: str, facts: Facts) -> str | None:
+    """For models in bfloat16 on a CPU that has the instructions, if the library is there or can be compiled."""
+    if kind not in ("attention", "kernels") or facts.device != "cpu" or facts.dtype != "bfloat16":
+        return None
+    reason = unfit(facts.shape) if kind == "attention" and facts.shape is not None else ""
+    reason = reason or import_module(f"{__name__}.library").why_not()
+    if reason:
+        logger.info("%s: %s is not chosen: %s", kind, NAME, reason)
+        return None
+    return NAME
+
+
+def unfit(shape: AttentionShape) -> str:
+    """What the attention kernels cannot do with ``shape``; empty: nothing."""
+    if shape.dim % 2:
+        return f"it needs heads of an even width, not {shape.dim}"
+    if shape.heads % shape.kv_heads:
+        return f"it needs as many query heads for each key head, not {shape.heads} on {shape.kv_heads}"
+    return ""

@@ -1,0 +1,67 @@
+"""What the library reads from memory: one layer's attention, and calls that were written down to be made again."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from .library import RECORDED
+
+POINTER, LONG = ctypes.c_void_p, ctypes.c_int64
+
+
+class AttentionCall(ctypes.Structure):
+    """``Attention`` of ``source/attention.h``."""
+
+    _fields_ = (
+        *((name, POINTER) for name in ("slots", "tables", "starts", "queries", "lengths")),
+        *((name, LONG) for name in ("tokens", "sequences", "table_width")),
+        *((name, LONG) for name in ("heads", "kv_heads", "dim", "value_dim", "values_in_keys")),
+        *((name, POINTER) for name in ("q", "k", "v")),
+        *((name, LONG) for name in ("q_stride", "k_stride", "v_stride")),
+        *((name, POINTER) for name in ("pool_k", "pool_v")),
+        *((name, LONG) for name in ("pool_k_stride", "pool_v_stride", "pool_v_head")),
+        ("out", POINTER),
+        *((name, LONG) for name in ("causal", "window")),
+        *((name, ctypes.c_float) for name in ("scale", "softcap")),
+    )
+
+
+class RecordedCall(ctypes.Structure):
+    """``Call`` of ``source/tape.cpp``."""
+
+    _fields_ = (("function", LONG), ("words", LONG * 10), ("real", ctypes.c_double))
+
+    @classmethod
+    def of(cls, name: str, arguments: Sequence[Any]) -> RecordedCall:
+        """A call of ``name``, one of ``RECORDED``, with addresses, whole numbers and at most one other number."""
+        reals = [one for one in arguments if isinstance(one, float)]
+        words = [one or 0 for one in arguments if not isinstance(one, float)]
+        return cls(RECORDED.index(name), (LONG * 10)(*words), *reals)
+
+
+class Tape:
+    """Calls that follow one another, made again in one call of the library.
+
+    Of an ``attend`` the structure it was given is copied, as the next layer's call overwrites it.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[RecordedCall] = []
+        self._kept: list[AttentionCall] = []
+
+    def add(self, name: str, arguments: Sequence[Any]) -> None:
+        """The next call. What its addresses point to must stay where it is."""
+        if name == "attend":
+            copied = AttentionCall.from_buffer_copy(AttentionCall.from_address(arguments[0]))
+            self._kept.append(copied)
+            arguments = (ctypes.addressof(copied),)
+        self._calls.append(RecordedCall.of(name, arguments))
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def packed(self) -> ctypes.Array[RecordedCall]:
+        """The calls, one after the other, for ``replay``; the tape must be kept as long."""
+        return (RecordedCall * len(self._calls))(*self._calls)

@@ -1,0 +1,139 @@
+"""The kernel set: each function hands pointers to the compiled library; what is not in bfloat16 is left to torch."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from sglang_plug import Kernels
+from sglang_plug import kernels as definitions
+from sglang_plug.kernels import LinearFunction
+
+from .library import load
+from .memory import PageMemory
+
+PANEL = 32
+"""Columns that the packed matrix holds together."""
+LANES = 16
+"""Columns of the gate, and as many of what it weighs, in a panel."""
+
+
+def build() -> Kernels:
+    """The kernel set. Raises ``ConfigError`` if the library cannot be compiled or loaded here."""
+    load()
+    memory = PageMemory()
+    return Kernels(
+        name="avx512",
+        pack_linear=partial(pack_linear, memory=memory),
+        pack_gated=partial(pack_gated, memory=memory),
+        pack_int8=partial(pack_int8, memory=memory),
+        rms_norm=rms_norm,
+        add_rms_norm=add_rms_norm,
+        silu_mul=silu_mul,
+        apply_rope=apply_rope,
+    )
+
+
+def pack_linear(weight: Tensor, bias: Tensor | None, *, memory: PageMemory) -> LinearFunction:
+    """``weight`` ``[out, in]`` in panels. A row's result does not depend on the rows it is multiplied with."""
+    if not _fits(weight):
+        return definitions.pack_linear(weight, bias)
+    return _packed(weight, bias, memory, gated=False)
+
+
+def pack_gated(weight: Tensor, bias: Tensor | None, *, memory: PageMemory) -> LinearFunction:
+    """``weight`` ``[2 * width, in]``, the gate above, to a function that returns ``silu(gate) * up`` ``[T, width]``."""
+    half = weight.shape[0] // 2
+    if not _fits(weight) or half % LANES:
+        multiply = pack_linear(weight, bias, memory=memory)
+        return lambda x: silu_mul(multiply(x))
+    order = torch.arange(2 * half).view(2, half // LANES, LANES).transpose(0, 1).reshape(-1)
+    return _packed(weight[order], None if bias is None else bias[order], memory, gated=True)
+
+
+def _fits(weight: Tensor) -> bool:
+    return weight.dtype == torch.bfloat16 and weight.shape[1] % 2 == 0 and weight.numel() > 0
+
+
+def _packed(weight: Tensor, bias: Tensor | None, memory: PageMemory, *, gated: bool) -> LinearFunction:
+    library = load()
+    width, depth = weight.shape
+    packed = memory.take((width + PANEL - 1) // PANEL * PANEL * depth)
+    library.pack_matrix(weight.contiguous().data_ptr(), packed.data_ptr(), width, depth)
+    packed_at, bias_at = packed.data_ptr(), None if bias is None else bias.data_ptr()
+    out_width = width // 2 if gated else width
+
+    def linear(x: Tensor, kept: tuple[Tensor, Tensor | None] = (packed, bias)) -> Tensor:
+        x = x.contiguous()
+        rows = x.shape[0]
+        out = x.new_empty(rows, out_width)
+        library.linear(x.data_ptr(), packed_at, bias_at, out.data_ptr(), rows, width, depth, gated)
+        return out
+
+    return linear
+
+
+def pack_int8(weight: Tensor, scale: Tensor, bias: Tensor | None, *, memory: PageMemory) -> LinearFunction:
+    """``weight`` ``[out, in]`` int8 in panels; inputs are in bfloat16 and count with sixteen bits."""
+    library = load()
+    width, depth = weight.shape
+    columns = (width + PANEL - 1) // PANEL * PANEL
+    packed = memory.take(columns * ((depth + 3) // 4 * 4) // 2)
+    sums, scales = torch.empty(columns), torch.zeros(columns)
+    scales[:width] = scale.float()
+    library.pack_int8(weight.contiguous().data_ptr(), packed.data_ptr(), sums.data_ptr(), width, depth)
+    at = (packed.data_ptr(), scales.data_ptr(), sums.data_ptr(), None if bias is None else bias.data_ptr())
+
+    def linear(x: Tensor, kept: tuple[Tensor | None, ...] = (packed, scales, sums, bias)) -> Tensor:
+        x = x.contiguous()
+        out = x.new_empty(x.shape[0], width)
+        library.linear_int8(x.data_ptr(), *at, out.data_ptr(), x.shape[0], width, depth)
+        return out
+
+    return linear
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """As the definition, rounded once."""
+    if x.dtype != torch.bfloat16 or weight.dtype != torch.bfloat16:
+        return definitions.rms_norm(x, weight, eps)
+    x = x.contiguous()
+    out, width = torch.empty_like(x), x.shape[-1]
+    rows = x.numel() // width
+    load().rms_norm(x.data_ptr(), None, weight.data_ptr(), out.data_ptr(), rows, width, width, eps)
+    return out
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """``(rms_norm(x + residual), x + residual)``; the sum is written to ``residual``."""
+    if x.dtype != torch.bfloat16 or weight.dtype != torch.bfloat16 or not residual.is_contiguous():
+        return definitions.add_rms_norm(x, residual, weight, eps)
+    x = x.contiguous()
+    out, width = torch.empty_like(x), x.shape[-1]
+    rows = x.numel() // width
+    load().rms_norm(x.data_ptr(), residual.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, width, width, eps)
+    return out, residual
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """As the definition, rounded once."""
+    if gate_up.dtype != torch.bfloat16:
+        return definitions.silu_mul(gate_up)
+    gate_up = gate_up.contiguous()
+    width = gate_up.shape[-1] // 2
+    out = gate_up.new_empty(*gate_up.shape[:-1], width)
+    load().silu_mul(gate_up.data_ptr(), out.data_ptr(), out.numel() // width, width)
+    return out
+
+
+def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """As the definition, rounded once."""
+    if x.dtype != torch.bfloat16 or cos.dtype != torch.bfloat16 or x.stride(-1) != 1:
+        return definitions.apply_rope(x, cos, sin)
+    tokens, heads, dim = x.shape
+    out = torch.empty((tokens, heads, dim), dtype=x.dtype)
+    at = (x.data_ptr(), cos.data_ptr(), sin.data_ptr(), out.data_ptr())
+    load().rope(*at, tokens, heads, dim, cos.shape[-1], x.stride(0), x.stride(1))
+    return out

@@ -1,0 +1,192 @@
+"""The compiled kernels: built once with the system's C++ compiler, kept in the user's cache folder, loaded by ctypes.
+
+The sources need no header but the compiler's own. They use OpenMP through the library that torch has loaded already,
+so that kernels and torch share their threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from sglang_plug import ConfigError
+
+SOURCES = Path(__file__).parent / "source"
+COMPILERS = ("g++", "c++", "clang++")
+INSTRUCTIONS = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "avx512_vnni")
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16", "-mavx512vnni", "-mfma"),
+    *("-mtune=native", "-fopenmp", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden"),
+    *("-shared", "-fPIC", "-w"),
+)
+LIBRARIES = ("-nodefaultlibs", "-lc", "-lm", "-lgcc")
+"""Not the OpenMP library: its symbols are those that torch has loaded."""
+PATIENCE = 300.0
+"""Seconds that the compiler may take."""
+RECORDED = ("linear", "rms_norm", "silu_mul", "rope", "attend")
+"""Functions whose calls can be recorded, in the order of ``Function`` in ``source/tape.cpp``."""
+logger = logging.getLogger(__name__)
+
+Function = Callable[..., None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Library:
+    """The compiled functions, which take addresses and numbers as the sources say."""
+
+    pack_matrix: Function
+    linear: Function
+    pack_int8: Function
+    linear_int8: Function
+    rms_norm: Function
+    silu_mul: Function
+    rope: Function
+    attend: Function
+    replay: Function
+    _one_at_a_time: threading.Lock = field(init=False, default_factory=threading.Lock)
+
+    @contextmanager
+    def telling(self, tell: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
+        """While this is open, ``tell`` is given name and arguments of each of this thread's calls of ``RECORDED``.
+
+        Callers must look up the function in the library for every call.
+        """
+        with self._one_at_a_time:
+            plain: dict[str, Function] = {name: getattr(self, name) for name in RECORDED}
+            mine = threading.get_ident()
+            for name, function in plain.items():
+                setattr(self, name, partial(_call_and_tell, name, function, mine, tell))
+            try:
+                yield
+            finally:
+                for name, function in plain.items():
+                    setattr(self, name, function)
+
+
+def _call_and_tell(
+    name: str, function: Function, thread: int, tell: Callable[[str, tuple[Any, ...]], None], *arguments: Any
+) -> None:
+    function(*arguments)
+    if threading.get_ident() == thread:
+        tell(name, arguments)
+
+
+@cache
+def why_not() -> str:
+    """What keeps the kernels from being used on this machine; empty: nothing. Compiles them if need be."""
+    missing = _missing_instructions()
+    if missing:
+        return f"the CPU lacks {', '.join(missing)}"
+    try:
+        load()
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+@cache
+def load() -> Library:
+    """The library. Raises ``ConfigError`` if it can be neither found nor compiled, or does not load."""
+    missing = _missing_instructions()
+    if missing:
+        raise ConfigError(f"the kernels avx512 need a CPU with {', '.join(missing)}")
+    import torch  # noqa: F401  its OpenMP library must be loaded first
+
+    path = _compiled()
+    try:
+        return _declare(ctypes.CDLL(str(path)))
+    except OSError as error:
+        raise ConfigError(
+            f"the compiled kernels {path} do not load ({error}); remove the file to compile anew"
+        ) from None
+
+
+def _declare(loaded: ctypes.CDLL) -> Library:
+    pointer, number, long, real = ctypes.c_void_p, ctypes.c_int, ctypes.c_long, ctypes.c_float
+    signatures: dict[str, Sequence[type]] = {
+        "pack_matrix": (pointer, pointer, number, number),
+        "linear": (pointer, pointer, pointer, pointer, number, number, number, number),
+        "pack_int8": (pointer, pointer, pointer, number, number),
+        "linear_int8": (pointer, pointer, pointer, pointer, pointer, pointer, number, number, number),
+        "rms_norm": (pointer, pointer, pointer, pointer, number, number, long, real),
+        "silu_mul": (pointer, pointer, number, number),
+        "rope": (pointer, pointer, pointer, pointer, number, number, number, number, long, long),
+        "attend": (pointer,),
+        "replay": (pointer, long),
+    }
+    functions: dict[str, Function] = {}
+    for name, arguments in signatures.items():
+        functions[name] = function = getattr(loaded, name)
+        function.argtypes, function.restype = arguments, None
+    return Library(**functions)
+
+
+def _missing_instructions() -> list[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ["a readable /proc/cpuinfo"]
+    flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), [])
+    return [name for name in INSTRUCTIONS if name not in flags]
+
+
+def _compiled() -> Path:
+    """The library's file, compiled now if it is not there. Its name tells the sources and flags it comes from."""
+    sources = sorted(SOURCES.glob("*.cpp"))
+    digest = hashlib.sha256(" ".join(FLAGS).encode())
+    for path in (*sources, *sorted(SOURCES.glob("*.h"))):
+        digest.update(path.read_bytes())
+    folder = _cache_folder()
+    target = folder / f"avx512-{digest.hexdigest()[:16]}.so"
+    if target.exists():
+        return target
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        raise ConfigError(f"no C++ compiler is installed ({', '.join(COMPILERS)})")
+    logger.info("Compiling the CPU kernels with %s (once; kept as %s)", compiler, target)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        made = Path(scratch) / target.name
+        _run([compiler, *FLAGS, *map(str, sources), "-o", str(made), *LIBRARIES])
+        os.replace(made, target)
+    return target
+
+
+def _run(command: Sequence[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"the C++ compiler did not run: {error}") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        first = next((line for line in lines if "error" in line), lines[0])
+        raise ConfigError(f"{command[0]} could not compile the CPU kernels: {first}")
+
+
+@cache
+def _cache_folder() -> Path:
+    """A folder that only this user writes to: code is loaded from it."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = base / "sglang-plug" / f"kernels-{sys.platform}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        state = folder.stat()
+        if state.st_uid == os.getuid() and not state.st_mode & 0o022 and os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="sglang-plug-kernels-"))

@@ -1,0 +1,156 @@
+"""Records a decode step: the library's calls on tapes, torch's operations between them one by one."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from sglang_plug import CannotCaptureError, GraphRecorder
+
+from .calls import Tape
+from .library import Library
+
+MOST = 8
+"""Sequences of a step. In larger ones the arithmetic takes so long that what a recording saves does not show."""
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+EMPTY = frozenset(
+    f"aten::{name}" for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
+)
+"""Their result is what follows writes to it."""
+Action = Callable[[], object]
+Replay = Callable[[], None]
+
+
+class CallRecorder(GraphRecorder):
+    """Replays make the same calls on the same memory, in the same order."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    def sizes(self, most: int) -> list[int]:
+        """Every one up to ``MOST``: here padding costs arithmetic."""
+        return list(range(1, min(most, MOST) + 1))
+
+    def capture(self, work: Replay) -> Replay:
+        """Raises ``CannotCaptureError`` if ``work`` has results in Python, or shapes, that depend on numbers."""
+        recording = Recording(self._library)
+        with self._library.telling(recording.call), _Operations(recording):
+            work()
+        return recording.finish()
+
+    def free_bytes(self) -> int:
+        """As the system counts it."""
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+class Recording:
+    """What is to be done again, and everything it needs to stay where it is."""
+
+    def __init__(self, library: Library) -> None:
+        self._replay, self._tape = library.replay, Tape()
+        self._actions: list[Action] = []
+        self._kept: list[Any] = []
+
+    def call(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """The library was called."""
+        self._tape.add(name, arguments)
+
+    def operation(self, action: Action) -> None:
+        """Something else was done."""
+        self._end_tape()
+        self._actions.append(action)
+
+    def keep(self, *seen: Any) -> None:
+        """Hold what calls may point to."""
+        self._kept.append(seen)
+
+    def finish(self) -> Replay:
+        """Does all of it again."""
+        self._end_tape()
+        actions, kept = tuple(self._actions), self._kept
+
+        def again(kept: list[Any] = kept) -> None:
+            for action in actions:
+                action()
+
+        return again
+
+    def _end_tape(self) -> None:
+        if not len(self._tape):
+            return
+        tape, self._tape = self._tape, Tape()
+        calls, replay = tape.packed(), self._replay
+        address, count = ctypes.addressof(calls), len(tape)
+        self.keep(tape, calls)
+        self._actions.append(lambda: replay(address, count))
+
+
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operation of torch in its simplest parts."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._recording = recording
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+            with self:
+                return func._op_dk(COMPOSITE, *args, **kwargs)
+        _refuse(func, args)
+        found = func(*args, **kwargs)
+        given, made = _tensors((args, kwargs)), _results(func, found)
+        self._recording.keep(given, made)
+        known = {_storage(one) for one in given}
+        fresh = [_storage(one) not in known for one in made]
+        if func._schema.is_mutable or (any(fresh) and func._schema.name not in EMPTY):
+            self._recording.operation(_again(func, args, kwargs, made, fresh))
+        return found
+
+
+def _refuse(func: Any, args: tuple[Any, ...]) -> None:
+    """Raise ``CannotCaptureError`` for an operation whose result's shape or memory the next run may change."""
+    tags = func.tags
+    dynamic = torch.Tag.dynamic_output_shape in tags
+    if func is torch.ops.aten.index.Tensor:
+        dynamic = any(one.dtype in (torch.bool, torch.uint8) for one in _tensors(args[1]))
+    if dynamic or torch.Tag.data_dependent_output in tags or torch.Tag.inplace_view in tags:
+        raise CannotCaptureError(f"{func.name()} may give another shape, or a number to Python, in each step")
+
+
+def _results(func: Any, found: Any) -> list[Tensor]:
+    leaves = [one for one in tree_leaves(found) if one is not None]
+    if not all(isinstance(one, Tensor) for one in leaves):
+        raise CannotCaptureError(f"{func.name()} gives a result to Python, which may be another one in each step")
+    return leaves
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [one for one in tree_leaves(values) if isinstance(one, Tensor)]
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _again(func: Any, args: tuple[Any, ...], kwargs: Any, made: list[Tensor], fresh: list[bool]) -> Action:
+    """Do an operation again, and put its results where they were."""
+    if not any(fresh):
+        return lambda: func(*args, **kwargs)
+    if len(made) == 1:
+        (only,) = made
+        return lambda: only.copy_(func(*args, **kwargs))
+
+    def again() -> None:
+        for old, new, own in zip(made, _tensors(func(*args, **kwargs)), fresh, strict=True):
+            if own:
+                old.copy_(new)
+
+    return again

@@ -1,0 +1,12 @@
+// The functions that a decode step calls, which a tape calls again.
+#pragma once
+#include "common.h"
+
+struct Attention;
+
+EXPORT void linear(const bf16* x, const bf16* packed, const bf16* bias, bf16* out, int rows, int width, int depth, int gated);
+EXPORT void rms_norm(const bf16* x, bf16* residual, const bf16* weight, bf16* out, int rows, int width, long stride, float eps);
+EXPORT void silu_mul(const bf16* gate_up, bf16* out, int rows, int width);
+EXPORT void rope(const bf16* x, const bf16* cos, const bf16* sin, bf16* out, int tokens, int heads, int dim, int width,
+                 long token_stride, long head_stride);
+EXPORT void attend(const Attention* layer);

@@ -1,0 +1,34 @@
+// Calls of the other functions that were written down with their arguments, made again one after the other.
+#include "functions.h"
+
+enum Function : int64_t { LINEAR, RMS_NORM, SILU_MUL, ROPE, ATTEND };  // in the order of RECORDED in library.py
+
+struct Call {  // the same fields in the same order stand in tape.py
+    int64_t function;
+    int64_t words[10];  // pointers and whole numbers, in the function's order
+    double real;        // its one other number, if it has one
+
+    template <typename T>
+    T* at(int i) const { return (T*)words[i]; }
+
+    void make() const {
+        const int64_t* w = words;
+        switch (function) {
+            case LINEAR:
+                return linear(at<bf16>(0), at<bf16>(1), at<bf16>(2), at<bf16>(3), w[4], w[5], w[6], w[7]);
+            case RMS_NORM:
+                return rms_norm(at<bf16>(0), at<bf16>(1), at<bf16>(2), at<bf16>(3), w[4], w[5], w[6], (float)real);
+            case SILU_MUL:
+                return silu_mul(at<bf16>(0), at<bf16>(1), w[2], w[3]);
+            case ROPE:
+                return rope(at<bf16>(0), at<bf16>(1), at<bf16>(2), at<bf16>(3), w[4], w[5], w[6], w[7], w[8], w[9]);
+            case ATTEND:
+                return attend(at<Attention>(0));
+        }
+        abort();
+    }
+};
+
+EXPORT void replay(const Call* calls, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) calls[i].make();
+}

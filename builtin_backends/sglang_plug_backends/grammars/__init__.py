@@ -1,0 +1,1 @@
+"""What grammar backends and parsers share: schemas, expressions and grammars, read and written. No plugin."""

@@ -1,0 +1,102 @@
+"""Multi-head latent attention (DeepSeek-AI, 2024).
+
+Keys and values of all heads are linear in one short vector per token, its latent, which is all that is cached, next to
+a key of rotary positions that the heads share. Attention works on the latents: instead of expanding each of them to
+keys, a head's query is taken back through the matrix that would expand them, and its value is expanded once, after
+attention. To the backend this is one key head, whose values are the first part of its keys.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sglang_plug import Attention, AttentionShape, BuildEnv, ForwardBatch
+from sglang_plug.layers import Linear, RMSNorm
+from sglang_plug_models.blocks import Angles
+
+EPSILON = 1e-6
+"""Of the norms on latents, whatever ``rms_norm_eps`` says."""
+
+
+def latent_shape(config: Any) -> AttentionShape:
+    """One key head: a latent, and the rotary key behind it."""
+    return AttentionShape(
+        heads=config.num_attention_heads,
+        kv_heads=1,
+        dim=config.kv_lora_rank + config.qk_rope_head_dim,
+        value_dim=config.kv_lora_rank,
+        values_in_keys=True,
+        layers=config.num_hidden_layers,
+    )
+
+
+def softmax_scale(config: Any) -> float:
+    """One by the root of a query's width, and the temperature of YaRN where the checkpoint asks for it."""
+    rope, width = config.rope_parameters, config.qk_nope_head_dim + config.qk_rope_head_dim
+    stretched = rope.get("rope_type", "default") != "default" and rope.get("factor", 1.0) > 1
+    share = rope.get("mscale_all_dim") or 0.0
+    temperature = 0.1 * share * math.log(rope["factor"]) + 1.0 if stretched else 1.0
+    return float(width**-0.5 * temperature**2)
+
+
+class Expansion(nn.Module):
+    """From a latent to each head's key and value: ``weight`` is ``[heads * (key_dim + value_dim), rank]``."""
+
+    def __init__(self, rank: int, heads: int, key_dim: int, value_dim: int) -> None:
+        super().__init__()
+        self.heads, self.key_dim, self.value_dim = heads, key_dim, value_dim
+        self.weight = nn.Parameter(torch.empty(heads * (key_dim + value_dim), rank))
+
+    def compress(self, queries: Tensor) -> Tensor:
+        """Queries ``[T, heads, key_dim]`` that work on latents instead of keys, ``[T, heads, rank]``."""
+        return torch.bmm(queries.transpose(0, 1), self._heads()[:, : self.key_dim]).transpose(0, 1)
+
+    def expand(self, latents: Tensor) -> Tensor:
+        """A latent of each head, ``[T, heads, rank]``, to its value, ``[T, heads, value_dim]``."""
+        return torch.bmm(latents.transpose(0, 1), self._heads()[:, self.key_dim :].transpose(1, 2)).transpose(0, 1)
+
+    def _heads(self) -> Tensor:
+        return self.weight.view(self.heads, self.key_dim + self.value_dim, -1)
+
+
+class LatentAttention(nn.Module):
+    """Attention of many heads on one latent per token; queries too may go through a latent."""
+
+    def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
+        super().__init__()
+        hidden, bias = config.hidden_size, config.attention_bias
+        self.heads, self.rank = config.num_attention_heads, config.kv_lora_rank
+        self.plain, self.turned = config.qk_nope_head_dim, config.qk_rope_head_dim
+        width = self.heads * (self.plain + self.turned)
+        self.q_lora = config.q_lora_rank is not None
+        if self.q_lora:
+            self.q_a_proj = Linear(hidden, config.q_lora_rank, env, bias=bias)
+            self.q_a_layernorm = RMSNorm(config.q_lora_rank, EPSILON, env)
+            self.q_b_proj = Linear(config.q_lora_rank, width, env)
+        else:
+            self.q_proj = Linear(hidden, width, env)
+        self.kv_a_proj_with_mqa = Linear(hidden, self.rank + self.turned, env, bias=bias)
+        self.kv_a_layernorm = RMSNorm(self.rank, EPSILON, env)
+        self.kv_b_proj = Expansion(self.rank, self.heads, self.plain, config.v_head_dim)
+        self.o_proj = Linear(self.heads * config.v_head_dim, hidden, env, bias=bias)
+        self.attention = Attention(env, index, scale=softmax_scale(config))
+        self.interleaved = getattr(config, "rope_interleave", True)
+        self._rope = env.kernels.apply_rope
+
+    def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
+        """``[T, hidden]`` to ``[T, hidden]``."""
+        q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))) if self.q_lora else self.q_proj(x)
+        q, q_turned = q.view(-1, self.heads, self.plain + self.turned).split((self.plain, self.turned), dim=-1)
+        latent, k_turned = self.kv_a_proj_with_mqa(x).split((self.rank, self.turned), dim=-1)
+        turned = torch.cat((q_turned, k_turned[:, None]), dim=1)
+        if self.interleaved:  # neighbours are one pair; any order will do that queries and keys share
+            turned = turned.view(-1, self.heads + 1, self.turned // 2, 2).transpose(-1, -2).flatten(-2)
+        q_turned, k_turned = self._rope(turned, *angles).tensor_split((self.heads,), dim=1)
+        keys = torch.cat((self.kv_a_layernorm(latent)[:, None], k_turned), dim=-1)
+        queries = torch.cat((self.kv_b_proj.compress(q), q_turned), dim=-1)
+        found = self.attention(queries, keys, keys[..., : self.rank], batch)
+        return self.o_proj(self.kv_b_proj.expand(found).flatten(1))

@@ -1,0 +1,120 @@
+"""All grammar backends as one: which of them enforces a constraint, and each built when it is first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import TypeVar
+
+from sglang_plug.config import AUTO, ConfigError
+from sglang_plug.grammar import Constraint, ConstraintError, ConstraintKind, Grammar, GrammarBackend, Vocabulary
+from sglang_plug.plugins import Component, Facts, PluginError, Plugins
+from sglang_plug.specs import GrammarSpec
+
+T = TypeVar("T")
+SEPARATOR = b"\0"
+"""Between the name of a backend and what it compiled."""
+
+
+def choose_backend(plugins: Plugins, name: str, facts: Facts) -> Component:
+    """The backend of that name; for ``auto`` what the plugins choose, or else any that is installed.
+
+    Raises ``PluginError``.
+    """
+    try:
+        component = plugins.resolve("grammar", name, facts)
+        if missing := component.unavailable():
+            raise PluginError(f"{component} is unavailable: {missing}")
+    except PluginError:
+        others = _installed(plugins) if name == AUTO else []
+        if not others:
+            raise
+        component = others[0]
+    return component
+
+
+def installed(plugins: Plugins, first: Component) -> tuple[Component, ...]:
+    """The backends that can be used here, ``first`` first."""
+    return (first, *(one for one in _installed(plugins) if one.spec.name != first.spec.name))
+
+
+def _installed(plugins: Plugins) -> list[Component]:
+    """By name; what two plugins declare is left out."""
+    components = plugins.all("grammar")
+    names = [one.spec.name for one in components]
+    return [one for one in components if names.count(one.spec.name) == 1 and not one.unavailable()]
+
+
+def forms(components: Sequence[Component]) -> frozenset[ConstraintKind]:
+    """Kinds of constraints that any of these backends can enforce."""
+    specs = [one.spec for one in components]
+    return frozenset(kind for one in specs if isinstance(one, GrammarSpec) for kind in one.forms)
+
+
+class GrammarBackends(GrammarBackend):
+    """Hands a constraint to the backend that it names, or to the first one that fully enforces it.
+
+    Args:
+        components: the backends that can be used here.
+        order: names of those that are tried for a constraint that names none; the first is built at once.
+        vocabulary: of the model.
+
+    Raises ``ConfigError`` if the first cannot be used.
+    """
+
+    def __init__(self, components: Sequence[Component], order: Sequence[str], vocabulary: Vocabulary) -> None:
+        super().__init__(vocabulary, None)
+        self._components, self._order = {one.spec.name: one for one in components}, order
+        self._built: dict[str, tuple[GrammarSpec, GrammarBackend]] = {}
+        self._get(order[0])
+
+    def refuses(self, constraint: Constraint) -> str | None:
+        """Why the backend that is named, or the first one in order, cannot enforce it; ``None`` if one can."""
+        try:
+            self._first(constraint, lambda backend: None)
+        except ConstraintError as error:
+            return str(error)
+        return None
+
+    def compile(self, constraint: Constraint) -> bytes:
+        """What the backend that takes it made of it, after that backend's name."""
+        name, compiled = self._first(constraint, lambda backend: backend.compile(constraint))
+        return name.encode() + SEPARATOR + compiled
+
+    def load(self, constraint: Constraint, compiled: bytes) -> Callable[[], Grammar]:
+        """With the backend that compiled it."""
+        name, _, data = compiled.partition(SEPARATOR)
+        return self._get(name.decode())[1].load(constraint, data)
+
+    def _first(self, constraint: Constraint, use: Callable[[GrammarBackend], T]) -> tuple[str, T]:
+        """The name of the first backend that takes the constraint, and what came of ``use``."""
+        refusal: ConstraintError | None = None
+        for name in self._candidates(constraint):
+            try:
+                spec, backend = self._get(name)
+                if constraint.kind not in spec.forms:
+                    raise ConstraintError(f"the grammar backend {name} cannot enforce this kind")
+                if reason := backend.refuses(constraint):
+                    raise ConstraintError(reason)
+                return name, use(backend)
+            except (ConstraintError, ConfigError) as error:
+                refusal = refusal or (error if isinstance(error, ConstraintError) else ConstraintError(str(error)))
+        assert refusal is not None
+        raise refusal
+
+    def _candidates(self, constraint: Constraint) -> Sequence[str]:
+        return (constraint.backend,) if constraint.backend not in ("", AUTO) else self._order
+
+    def _get(self, name: str) -> tuple[GrammarSpec, GrammarBackend]:
+        if name not in self._built:
+            component = self._components.get(name)
+            if component is None:
+                raise ConfigError(f"no grammar backend {name!r} is installed; {self._hint(name)}")
+            assert isinstance(component.spec, GrammarSpec)
+            backend: GrammarBackend = component.load(GrammarBackend)(self.vocabulary, component.settings())
+            self._built[name] = component.spec, backend
+        return self._built[name]
+
+    def _hint(self, name: str) -> str:
+        near = get_close_matches(name, self._components, 1)
+        return f"did you mean {near[0]!r}?" if near else f"installed: {', '.join(sorted(self._components))}"

@@ -1,0 +1,114 @@
+"""Does a captured decode step do again all that the model does? It is compared with a run on other inputs.
+
+A recorder does not see what a model computes in Python, nor what it is told by the lists of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from sglang_plug.attention import AttentionBackend, CannotCaptureError, GraphCapable
+from sglang_plug.batch import ForwardBatch, KVPool
+from sglang_plug.model import Model
+
+LONGEST = 24
+"""Tokens of the longest context."""
+
+
+def check_replay(
+    replay: Callable[[], None], model: Model, backend: AttentionBackend, batch: ForwardBatch, logits: Tensor
+) -> None:
+    """Put other tokens, contexts and slots in the place of those that were captured, and compare the logits' bits.
+
+    The contents of ``batch`` are other ones afterwards; those of the pool are not.
+
+    Args:
+        replay: does the captured step again.
+        model: what was captured.
+        backend: its attention, which planned ``batch``.
+        batch: what was captured; has a pool.
+        logits: ``[B, vocabulary]``, where ``replay`` leaves them.
+
+    Raises:
+        CannotCaptureError: they differ.
+    """
+    assert isinstance(backend, GraphCapable) and batch.kv is not None
+    contexts = _contexts(batch, batch.kv)
+    _fill(batch, contexts, logits.shape[1])
+    eager = _copy(batch, max(map(len, contexts)))
+    used = torch.tensor(sorted(set(sum(contexts, []))), device=batch.slots.device)
+    with _borrowed(batch.kv, used) as refill:
+        refill()
+        backend.plan(eager)
+        expected = model.head(model(eager))
+        refill()
+        backend.refresh(batch)
+        replay()
+    if not _same_bits(expected, logits):
+        raise CannotCaptureError(
+            f"{type(model).__name__} computes something in Python, which a replay with {len(contexts)} "
+            "sequences does not do again"
+        )
+
+
+def _contexts(batch: ForwardBatch, kv: KVPool) -> list[list[int]]:
+    """For each sequence the slots of its context, of different lengths; shared where the pool is very small."""
+    page = batch.page_size
+    pages = max(1, len(kv.k[0]) // page - 1)  # but for the spare one
+    each = max(1, min(-(-LONGEST // page), pages // len(batch.kv_lens)))
+    longest = min(each * page, batch.tables.shape[1])
+    firsts = [(1 + row * each % pages) * page for row in range(len(batch.kv_lens))]
+    return [list(range(first, first + max(1, longest - row))) for row, first in enumerate(firsts)]
+
+
+def _fill(batch: ForwardBatch, contexts: list[list[int]], vocabulary: int) -> None:
+    """Bring the static inputs up to date with ``contexts``."""
+    for row, context in enumerate(contexts):
+        batch.tables[row, : len(context)] = torch.tensor(context)
+    lengths = list(map(len, contexts))
+    batch.kv_lens[:] = lengths
+    batch.positions.copy_(torch.tensor(lengths) - 1)
+    batch.slots.copy_(torch.tensor([context[-1] for context in contexts]))
+    batch.input_ids.copy_(torch.arange(3, 3 + 5 * len(contexts), 5) % vocabulary)
+
+
+def _copy(batch: ForwardBatch, longest: int) -> ForwardBatch:
+    """The same step as the engine builds it without graphs."""
+    return ForwardBatch(
+        input_ids=batch.input_ids.clone(),
+        positions=batch.positions.clone(),
+        slots=batch.slots.clone(),
+        tables=batch.tables[:, :longest].clone(),
+        query_lens=list(batch.query_lens),
+        kv_lens=list(batch.kv_lens),
+        page_size=batch.page_size,
+        kv=batch.kv,
+    )
+
+
+@contextmanager
+def _borrowed(kv: KVPool, slots: Tensor) -> Iterator[Callable[[], None]]:
+    """Gives a function that puts noise, each time the same, into ``slots``; their contents come back at the end."""
+    parts = kv.k if kv.values_in_keys else [*kv.k, *kv.v]
+    before = [part[slots] for part in parts]
+    generator = torch.Generator().manual_seed(7)
+    noise = [torch.randn(held.shape, generator=generator).to(held) for held in before]
+
+    def refill() -> None:
+        for part, values in zip(parts, noise, strict=True):
+            part[slots] = values
+
+    try:
+        yield refill
+    finally:
+        for part, values in zip(parts, before, strict=True):
+            part[slots] = values
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    same = one.dtype == other.dtype and one.shape == other.shape
+    return same and torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))

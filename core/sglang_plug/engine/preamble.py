@@ -1,0 +1,191 @@
+"""Outputs that are constrained only from some point on: a grammar that lets a preamble pass first.
+
+A preamble is told by tokens. Where all tokens of what ends it are text, that text counts, however it is cut; a token
+that ends the preamble and goes on with anything but white space is never allowed, as it could break the constraint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Ordered
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from sglang_plug.grammar import MASK_BITS, Grammar, Preamble, Vocabulary
+
+ROWS = 256
+"""Masks that are remembered."""
+BLANKS = b" \t\r\n"
+Texts = tuple[bytes, ...]
+
+
+class Ends:
+    """What ends preambles with one vocabulary, and masks of what may stand in them. For several threads at once."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._rows: Callable[[tuple[int, ...], Texts, Texts], Tensor] = lru_cache(ROWS)(self._row)
+
+    def texts(self, preamble: Preamble) -> Texts:
+        """The ends that are text."""
+        return tuple(b"".join(self._pieces(run)) for run in preamble.ends if all(self._pieces(run)))
+
+    def runs(self, preamble: Preamble) -> list[tuple[int, ...]]:
+        """The others, with special tokens in them."""
+        return [run for run in preamble.ends if not all(self._pieces(run))]
+
+    def row(self, stops: tuple[int, ...], texts: Texts, rests: Texts) -> Tensor:
+        """int32 ``[words]``: every token but ``stops``, and but those that overshoot."""
+        return self._rows(stops, texts, rests)
+
+    def _row(self, stops: tuple[int, ...], texts: Texts, rests: Texts) -> Tensor:
+        pieces = self.vocabulary.pieces
+        suspects = {token for text in texts for token, piece in enumerate(pieces) if text in piece}
+        suspects |= {token for rest in rests for token, piece in enumerate(pieces) if piece.startswith(rest)}
+        forbidden = [token for token in suspects if overshoots(pieces[token], texts, rests)]
+        allowed = torch.zeros(self.vocabulary.words * MASK_BITS, dtype=torch.bool)
+        allowed[: self.vocabulary.size] = True
+        allowed[torch.tensor([*stops, *forbidden], dtype=torch.int64)] = False
+        bits = allowed.view(-1, MASK_BITS).to(torch.int64) << torch.arange(MASK_BITS)
+        return bits.sum(1).to(torch.int32)
+
+    def _pieces(self, run: Ordered[int]) -> list[bytes]:
+        return [self.vocabulary.pieces[token] for token in run]
+
+
+def overshoots(piece: bytes, texts: Texts, rests: Texts) -> bool:
+    """True if ``piece`` goes on with more than white space after one of ``texts``, or after one of ``rests``.
+
+    ``rests`` is what is missing of ends that have begun.
+    """
+    if any(piece.startswith(rest) and piece[len(rest) :].strip(BLANKS) for rest in rests):
+        return True
+    return any(text in piece and piece.partition(text)[2].strip(BLANKS) for text in texts)
+
+
+class AfterPreamble(Grammar):
+    """Another grammar, once the preamble is over; before that, everything but the end of the output.
+
+    Where the preamble is optional, the output may begin with either.
+    """
+
+    def __init__(self, grammar: Grammar, preamble: Preamble, ends: Ends, stop_ids: Ordered[int]) -> None:
+        self._grammar, self._ends = grammar, ends
+        self._opening, self._runs, self._texts = preamble.opening, ends.runs(preamble), ends.texts(preamble)
+        pieces, own = ends.vocabulary.pieces, ends.vocabulary.stop_ids
+        self._stops = tuple(sorted({*own, *(token for token in stop_ids if not pieces[token])}))
+        self._tokens: list[int] = []
+        self._over: int | None = None
+        self._accepted = 0
+        self._is_direct = bool(self._opening)
+
+    def fill(self, mask: Tensor, row: int) -> None:
+        if self._over is not None:
+            self._grammar.fill(mask, row)
+        elif self._is_inside:
+            mask[row] = self._ends.row(self._stops, self._texts, self._rests(self._tail()))
+        else:
+            if self._is_direct:
+                self._grammar.fill(mask, row)
+            else:
+                mask[row] = 0
+            token = self._opening[len(self._tokens)]
+            bit = token % MASK_BITS
+            mask[row, token // MASK_BITS] |= 1 << bit if bit < MASK_BITS - 1 else -(1 << bit)
+
+    def accept(self, token: int) -> bool:
+        if not 0 <= token < self._ends.vocabulary.size:
+            return False
+        if self._over is None and self._is_inside:
+            return self._accept_inside(token)
+        if self._over is None:
+            return self._accept_first(token)
+        if not self._grammar.accept(token):
+            return False
+        self._take(token, accepted=True)
+        return True
+
+    def rollback(self, count: int) -> None:
+        if not 0 <= count <= len(self._tokens):
+            raise ValueError(f"cannot take back {count} of {len(self._tokens)} tokens")
+        kept = len(self._tokens) - count
+        if self._over is not None and kept >= self._over:
+            self._grammar.rollback(count)
+            self._accepted -= count
+            del self._tokens[kept:]
+            return
+        tokens = self._tokens[:kept]
+        self._grammar.rollback(self._accepted)
+        self._tokens, self._over, self._accepted, self._is_direct = [], None, 0, bool(self._opening)
+        for token in tokens:
+            self.accept(token)
+
+    @property
+    def may_end(self) -> bool:
+        return self._leads and self._grammar.may_end
+
+    @property
+    def ended(self) -> bool:
+        return self._over is not None and self._grammar.ended
+
+    def forced(self) -> bytes:
+        return self._grammar.forced() if self._over is not None else b""
+
+    @property
+    def _is_inside(self) -> bool:
+        return len(self._tokens) >= len(self._opening)
+
+    @property
+    def _leads(self) -> bool:
+        """True if the other grammar has accepted the whole output, or all of it after the preamble."""
+        return self._over is not None or (self._is_direct and not self._is_inside)
+
+    def _take(self, token: int, *, accepted: bool) -> None:
+        self._tokens.append(token)
+        self._accepted += accepted
+
+    def _accept_first(self, token: int) -> bool:
+        """A token of the opening, or of an output without preamble; as long as it may be either, it is both."""
+        opens = token == self._opening[len(self._tokens)]
+        direct = self._is_direct and self._grammar.accept(token)
+        if not opens and not direct:
+            return False
+        self._take(token, accepted=direct)
+        self._is_direct = direct
+        if not opens:
+            self._over = len(self._tokens)
+        elif self._is_inside:
+            self._grammar.rollback(self._accepted)
+            self._accepted, self._is_direct = 0, False
+        return True
+
+    def _accept_inside(self, token: int) -> bool:
+        piece, tail = self._ends.vocabulary.pieces[token], self._tail()
+        if token in self._stops or overshoots(piece, self._texts, self._rests(tail)):
+            return False
+        self._take(token, accepted=False)
+        if any(text in tail + piece for text in self._texts) or any(map(self._ends_with, self._runs)):
+            self._over = len(self._tokens)
+        return True
+
+    def _ends_with(self, run: tuple[int, ...]) -> bool:
+        inside = len(self._tokens) - len(self._opening)
+        return inside >= len(run) and tuple(self._tokens[-len(run) :]) == run
+
+    def _tail(self) -> bytes:
+        """Text at the end of the preamble that may be the beginning of its end."""
+        longest = max(map(len, self._texts), default=0)
+        found = b""
+        for place in range(len(self._tokens) - 1, len(self._opening) - 1, -1):
+            piece = self._ends.vocabulary.pieces[self._tokens[place]]
+            found = piece + found
+            if not piece or len(found) >= longest:
+                break
+        return found
+
+    def _rests(self, tail: bytes) -> Texts:
+        """What is missing of each end that ``tail`` may have begun."""
+        texts = self._texts
+        return tuple(one[begun:] for one in texts for begun in range(1, len(one)) if tail.endswith(one[:begun]))

@@ -1,0 +1,27 @@
+"""The benchmark of formats, on a model that costs nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from benchmarks.models import SHAPES, write_model
+from benchmarks.quantization import FORMATS, Bench, measure
+
+
+def test_every_format_is_measured_at_every_size() -> None:
+    with torch.inference_mode():
+        found = measure("tiny", list(FORMATS), [1, 3], blocks=2, count=2)
+    assert [(one.format, one.batch) for one in found] == [(name, batch) for batch in (1, 3) for name in FORMATS]
+    assert all(0 < one.best <= one.middle for one in found)
+    assert [one.times_as_fast for one in found if one.format == "bfloat16"] == [1, 1]
+
+
+def test_engines_are_in_the_formats_they_are_named_after(tmp_path: Path) -> None:
+    path = write_model(SHAPES["tiny"], tmp_path)
+    assert {name: Bench(path, *how).loop.info["quantization"] for name, how in FORMATS.items()} == {
+        "bfloat16": None,
+        "int8": "int8",
+        "int8 with head": "int8",
+    }

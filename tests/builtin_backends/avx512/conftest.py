@@ -1,0 +1,15 @@
+"""These tests need a CPU with the instructions and a compiler."""
+
+from __future__ import annotations
+
+import pytest
+
+from sglang_plug_backends.avx512 import library
+
+
+@pytest.fixture
+def compiled() -> None:
+    """Skips where the kernels cannot run."""
+    reason = library.why_not()
+    if reason:
+        pytest.skip(reason)

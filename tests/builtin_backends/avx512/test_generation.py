@@ -1,0 +1,182 @@
+"""What is generated with recorded decode steps is what is generated without them, to the last bit."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from sglang_plug import EngineConfig, LogprobOptions, Plugins, Request, SamplingParams
+from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
+from sglang_plug.engine.build import build_engine
+from sglang_plug.engine.messages import Abort, Control, FromEngine, News, Reply, Submit, ToEngine
+from sglang_plug.engine.watchdog import Heartbeat
+
+pytestmark = pytest.mark.usefixtures("compiled")
+RECORDED = ["llama-3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b", "mistral-7b", "gemma-2-2b", "gemma-3-1b", "phi-3-mini"]
+RECORDED += ["phi-4-mini", "olmo-2-1b", "gpt2"]
+OTHERS = ["qwen3-moe", "mixtral-8x7b", "deepseek-v2-lite", "deepseek-v3", "starcoder2-3b"]
+"""Families whose steps need not be recorded."""
+VOCABULARY = 512
+Outputs = dict[str, list[tuple[int, float]]]
+
+
+class Engine:
+    """An engine whose steps the test takes, so that batches are the same in each run."""
+
+    def __init__(self, path: Path, *, graphs: bool, pool: int = 4096, **model: Any) -> None:
+        config = EngineConfig(
+            model=ModelOptions(path=str(path), device="cpu", dtype="bfloat16", **model),
+            cache=CacheOptions(max_total_tokens=pool),
+            schedule=ScheduleOptions(chunked_prefill_size=32, max_running_requests=16),
+            backends=BackendOptions(attention="avx512", kernels="avx512", disable_cuda_graph=not graphs),
+        )
+        self.messages: list[ToEngine] = []
+        self.outputs: Outputs = {}
+        self.replies: list[Reply] = []
+        self.retractions = 0
+        self.loop = build_engine(config, Plugins.discover(config.plugins), self, self.hear, Heartbeat())
+        self.replayed: Counter[int] = Counter()
+        self._watch()
+
+    def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
+        """The engine's inbox."""
+        taken, self.messages = self.messages, []
+        return taken
+
+    def hear(self, message: FromEngine) -> None:
+        if isinstance(message, Reply):
+            self.replies.append(message)
+        for output in message.outputs if isinstance(message, News) else ():
+            assert output.finish is None or output.finish.reason != "error", output.finish
+            told = zip(output.tokens, output.logprobs, strict=True)
+            self.outputs.setdefault(output.id, []).extend((token, one.logprob) for token, one in told)
+            self.retractions += output.retractions
+
+    def submit(self, name: str, tokens: list[int], count: int, **params: Any) -> None:
+        settings = SamplingParams(max_new_tokens=count, **{"temperature": 0.0, **params})
+        self.messages.append(Submit(Request(id=name, tokens=tuple(tokens), params=settings, logprobs=LogprobOptions())))
+
+    def finish(self) -> Outputs:
+        while self.messages or self.loop.scheduler.busy:
+            self.loop.step()
+        self.loop.scheduler.check()
+        return self.outputs
+
+    def _watch(self) -> None:
+        graphs = self.loop.runner.graphs
+        if graphs is None:
+            return
+        run = graphs.run
+
+        def watched(model: Any, shares: Any) -> Any:
+            found = run(model, shares)
+            self.replayed[len(shares)] += found is not None
+            return found
+
+        graphs.run = watched  # type: ignore[method-assign]
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    draw = random.Random(seed)
+    return [draw.randrange(3, VOCABULARY) for _ in range(length)]
+
+
+def crowd(engine: Engine) -> Outputs:
+    """One sequence, then three, eight, nine, and eleven that come and go; some begin alike."""
+    for size in (1, 3, 8, 9):
+        for row in range(size):
+            engine.submit(f"{size} {row}", prompt(30 - row, row), 4)
+        engine.finish()
+    for row in range(11):
+        tokens = prompt(40, 0)[:33] + prompt(row, row) if row % 3 == 0 else prompt(5 + 7 * row, row)
+        engine.submit(f"{row}", tokens, 8 + 3 * row)
+        engine.loop.step()
+    engine.messages.append(Abort(("4",)))
+    engine.finish()
+    del engine.outputs["4"]  # how much of it was told is the engine's matter
+    return engine.outputs
+
+
+@pytest.mark.parametrize("family", RECORDED)
+def test_families(family: str, tiny_model: Callable[..., Any]) -> None:
+    path = tiny_model(family).path
+    plain, recorded = Engine(path, graphs=False), Engine(path, graphs=True)
+    expected = crowd(plain)
+    assert crowd(recorded) == expected and len(expected) == 31
+    assert all(recorded.replayed[size] for size in (1, 3, 8)) and not recorded.replayed[9]
+    assert recorded.loop.runner.graphs is not None and plain.loop.runner.graphs is None
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_families_that_are_served_without(family: str, tiny_model: Callable[..., Any]) -> None:
+    path = tiny_model(family).path
+    assert crowd(Engine(path, graphs=True)) == crowd(Engine(path, graphs=False))
+
+
+def test_a_family_through_transformers(tiny_model: Callable[..., Any]) -> None:
+    path = tiny_model("qwen3-0.6b").path
+    found = [crowd(Engine(path, graphs=graphs, impl="transformers")) for graphs in (True, False)]
+    assert found[0] == found[1]
+
+
+def test_why_a_mixture_of_experts_is_not_recorded(
+    tiny_model: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        engine = Engine(tiny_model("qwen3-moe").path, graphs=True)
+    (record,) = [one for one in caplog.records if "run without decode graphs" in one.message]
+    assert record.levelno == logging.INFO and "aten::bincount" in record.message
+    assert engine.loop.runner.graphs is not None and not engine.loop.runner.graphs.captured
+
+
+def test_retracted_sequences(tiny_model: Callable[..., Any]) -> None:
+    found = []
+    for graphs in (False, True):
+        engine = Engine(tiny_model("llama-3.2-1b").path, graphs=graphs, pool=140)
+        for row in range(4):
+            engine.submit(f"{row}", prompt(20, row), 40)
+        found.append(engine.finish())
+        assert engine.retractions
+        assert not graphs or engine.replayed.total() > 40
+    assert found[0] == found[1]
+
+
+def test_sampling(tiny_model: Callable[..., Any]) -> None:
+    found = []
+    for graphs in (False, True):
+        engine = Engine(tiny_model("llama-3.2-1b").path, graphs=graphs)
+        engine.submit("penalty", prompt(9, 1), 20, frequency_penalty=1.5)
+        engine.submit("bias", prompt(9, 2), 20, logit_bias={11: 100.0})
+        engine.submit("drawn", prompt(9, 3), 20, temperature=1.0, seed=5)
+        found.append(engine.finish())
+    assert found[0] == found[1] and [token for token, _ in found[1]["bias"]] == [11] * 20
+
+
+def test_new_weights_are_recorded(tiny_model: Callable[..., Any], tmp_path: Path) -> None:
+    old = tiny_model("llama-3.2-1b").path
+    new = tmp_path / "new"
+    new.mkdir()
+    (new / "config.json").write_text(json.dumps(json.loads((old / "config.json").read_text())))
+    torch.manual_seed(1)
+    weights = load_file(old / "model.safetensors")
+    save_file({name: torch.randn_like(one) * 0.2 for name, one in weights.items()}, new / "model.safetensors")
+    updated, fresh = Engine(old, graphs=True), Engine(new, graphs=False)
+    updated.submit("before", prompt(9, 1), 20)
+    updated.finish()
+    updated.messages.append(Control(1, "update_weights", {"source": str(new)}))
+    updated.loop.step()
+    assert updated.replies[0].error is None
+    for engine in (updated, fresh):
+        engine.submit("after", prompt(9, 1), 20)
+        engine.finish()
+    assert updated.outputs["after"] == fresh.outputs["after"] != updated.outputs["before"]
+    assert updated.replayed[1] == 38

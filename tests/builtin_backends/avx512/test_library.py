@@ -1,0 +1,109 @@
+"""The library is compiled once, and every way that can fail has its sentence."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sglang_plug import AttentionShape, ConfigError, Facts
+from sglang_plug_backends import avx512
+from sglang_plug_backends.avx512 import library
+
+FACTS = Facts(device="cpu", dtype="bfloat16", shape=AttentionShape(heads=4, kv_heads=2, dim=64, layers=1))
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """An empty cache folder and nothing remembered."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    remembered = (library.load, library.why_not, library._cache_folder)
+    for function in remembered:
+        function.cache_clear()
+    yield tmp_path / "sglang-plug"
+    for function in remembered:
+        function.cache_clear()
+
+
+@pytest.fixture
+def capable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU with all instructions."""
+    monkeypatch.setattr(library, "_missing_instructions", list)
+
+
+def fake_compiler(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    folder.mkdir(exist_ok=True)
+    path = folder / "g++"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin")
+
+
+@pytest.mark.usefixtures("compiled")
+def test_compiled_once(fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert library.why_not() == ""
+    (made,) = fresh.rglob("*.so")
+    assert "Compiling the CPU kernels" in caplog.text and made.stat().st_mode & 0o022 == 0
+    assert [path for path in made.parent.iterdir() if path != made] == []
+    for function in (library.load, library.why_not):
+        function.cache_clear()
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert library.why_not() == ""  # no compiler is asked for
+
+
+def test_without_a_compiler(fresh: Path, capable: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(ConfigError, match="no C\\+\\+ compiler is installed"):
+        library.load()
+    assert avx512.choose_component("kernels", FACTS) is None
+
+
+def test_the_compiler_fails(
+    fresh: Path, capable: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_compiler(tmp_path / "bin", monkeypatch, "echo 'common.h:1: error: unknown option' >&2; exit 1")
+    with caplog.at_level(logging.INFO):
+        assert avx512.choose_component("attention", FACTS) is None
+    assert "could not compile the CPU kernels: common.h:1: error: unknown option" in caplog.text
+    assert not list(fresh.rglob("*.so"))
+
+
+def test_a_broken_library_names_its_file(
+    fresh: Path, capable: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_compiler(tmp_path / "bin", monkeypatch, 'while [ "$1" != -o ]; do shift; done; echo nothing > "$2"')
+    assert "do not load" in library.why_not() and "remove the file to compile anew" in library.why_not()
+
+
+def test_a_folder_that_others_write_to_is_not_used(
+    fresh: Path, capable: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_compiler(tmp_path / "bin", monkeypatch, 'while [ "$1" != -o ]; do shift; done; echo nothing > "$2"')
+    library._cache_folder().chmod(0o777)
+    library._cache_folder.cache_clear()
+    assert not library._cache_folder().is_relative_to(fresh)
+    shutil.rmtree(library._cache_folder())
+
+
+def test_the_cpu_lacks_instructions(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "_missing_instructions", lambda: ["avx512_bf16"])
+    assert library.why_not() == "the CPU lacks avx512_bf16"
+    with pytest.raises(ConfigError, match="need a CPU with avx512_bf16"):
+        library.load()
+
+
+@pytest.mark.usefixtures("compiled")
+def test_chosen_for_bfloat16_on_a_cpu() -> None:
+    for kind in ("attention", "kernels"):
+        assert avx512.choose_component(kind, FACTS) == "avx512"
+        assert avx512.choose_component(kind, Facts(device="cpu", dtype="float32", shape=FACTS.shape)) is None
+        assert avx512.choose_component(kind, Facts(device="cuda", dtype="bfloat16", shape=FACTS.shape)) is None
+    assert avx512.choose_component("schedule", FACTS) is None
+    odd = AttentionShape(heads=4, kv_heads=2, dim=33, layers=1)
+    assert avx512.choose_component("attention", Facts(device="cpu", dtype="bfloat16", shape=odd)) is None

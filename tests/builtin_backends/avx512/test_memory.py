@@ -1,0 +1,37 @@
+"""Pieces of huge pages: aligned, apart from each other, and returned when nobody holds them."""
+
+from __future__ import annotations
+
+import resource
+
+import torch
+
+from sglang_plug_backends.avx512.memory import BLOCK, LINE, PageMemory
+
+
+def test_pieces_are_aligned_and_apart() -> None:
+    memory = PageMemory()
+    pieces = [memory.take(count) for count in (1, 33, 1000, 31)]
+    for index, piece in enumerate(pieces):
+        assert piece.dtype == torch.bfloat16 and piece.data_ptr() % LINE == 0
+        piece.fill_(index)
+    assert [piece.unique().tolist() for piece in pieces] == [[0], [1], [2], [3]]
+    assert [len(piece) for piece in pieces] == [1, 33, 1000, 31]
+
+
+def test_more_than_a_block() -> None:
+    memory = PageMemory()
+    large = memory.take(BLOCK)  # twice as many bytes
+    large[-1] = 5
+    assert len(large) == BLOCK and memory.take(10).data_ptr() != large.data_ptr()
+
+
+def test_memory_goes_back() -> None:
+    def touched() -> None:
+        PageMemory().take(BLOCK // 2).fill_(1)
+
+    touched()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(4):
+        touched()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < BLOCK // 1024 * 2

@@ -1,0 +1,203 @@
+"""What a quantization is told, and what layers make of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, ClassVar
+from unittest.mock import Mock
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sglang_plug import BuildEnv, ConfigError, LinearScheme, Matrix, Model, Quantization, StoredTensor, WeightError
+from sglang_plug.layers import Embedding, Experts, Head, Linear, Packed, Router
+from sglang_plug.quantization import stored_quantization
+
+
+class Small(Model):
+    """One of each layer that has a matrix."""
+
+    packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {
+        "q": ("qkv", "q"),
+        "k": ("qkv", "k"),
+        "old": ("out", None),
+    }
+
+    def __init__(self, env: BuildEnv, *, tied: bool = False) -> None:
+        super().__init__(SimpleNamespace(), env)
+        self.embed = Embedding(10, 8)
+        self.block = nn.ModuleDict(
+            {
+                "qkv": Packed(8, {"q": 4, "k": 2}, env, bias=True),
+                "out": Linear(6, 8, env),
+                "gate": Router(8, 3, 1, env, layer=0),
+                "experts": Experts(8, 4, 3, env),
+            }
+        )
+        self.head_ = Head(8, 10, env, tied=self.embed if tied else None)
+
+
+class Halves:
+    """Keeps half of every number, in two tensors: ``halves`` ``[in, out]`` and ``twos``, one for every two rows."""
+
+    def __init__(self, *roles: str, stored: bool = False) -> None:
+        self.roles, self.stored = roles, stored
+        self.seen: list[Matrix] = []
+
+    def __call__(self, matrix: Matrix) -> LinearScheme | None:
+        self.seen.append(matrix)
+        if matrix.role not in self.roles:
+            return None
+        if not self.stored:
+            return LinearScheme(pack=lambda held, bias: Halves.multiply(held["weight"].T / 2, torch.tensor(2.0), bias))
+        twos = StoredTensor(shape=(matrix.size_out // 2,), dtype=torch.float32, rows=2, one_per_part=True)
+        halves = StoredTensor(shape=(matrix.size_in, matrix.size_out), dtype=torch.int8, axis=1)
+        return LinearScheme(pack=self.pack, stored={"halves": halves, "twos": twos})
+
+    def pack(self, held: Mapping[str, Tensor], bias: Tensor | None) -> Any:
+        assert held.keys() == {"halves", "twos"}
+        return Halves.multiply(held["halves"].float(), held["twos"].repeat_interleave(2), bias)
+
+    @staticmethod
+    def multiply(halves: Tensor, twos: Tensor, bias: Tensor | None) -> Any:
+        return lambda x: x @ halves * twos + (0 if bias is None else bias)
+
+
+def model(halves: Halves, **options: bool) -> Small:
+    return Small(BuildEnv(attention=Mock(), quantization=Quantization(name="halves", scheme=halves)), **options)
+
+
+def weights() -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    shapes: dict[str, Sequence[int]] = {
+        "embed.weight": (10, 8),
+        "block.q.weight": (4, 8),
+        "block.q.bias": (4,),
+        "block.k.weight": (2, 8),
+        "block.k.bias": (2,),
+        "block.old.weight": (8, 6),
+        "block.gate.weight": (3, 8),
+        "block.experts.gate_up_proj": (3, 8, 8),
+        "block.experts.down_proj": (3, 8, 4),
+        "head_.weight": (10, 8),
+    }
+    return {name: torch.randint(-3, 4, shape).float() for name, shape in shapes.items()}
+
+
+def test_every_matrix_is_asked_about() -> None:
+    halves = Halves("linear")
+    model(halves).quantize()
+    seen = {one.name: (one.role, one.size_in, one.size_out, tuple(one.checkpoint_names)) for one in halves.seen}
+    assert seen == {
+        "block.qkv": ("linear", 8, 6, ("block.q", "block.k")),
+        "block.out": ("linear", 6, 8, ("block.out",)),
+        "block.gate": ("router", 8, 3, ("block.gate",)),
+        "block.experts.gate_up_proj": ("experts", 8, 8, ("block.experts.gate_up_proj",)),
+        "block.experts.down_proj": ("experts", 4, 8, ("block.experts.down_proj",)),
+        "head_": ("head", 8, 10, ("head_",)),
+    }
+    assert not any(one.plain for one in halves.seen)
+    assert {one.dtype for one in halves.seen} == {torch.float32}
+
+
+def test_ordinary_weights_are_converted_after_loading() -> None:
+    given = weights()
+    made = model(Halves("linear"))
+    assert made.block["out"].weight.is_meta  # no memory until it is known what is to be loaded
+    made.quantize()
+    made.load_weights(given.items())
+    made.prepare()
+    assert sorted(dict(made.named_parameters())) == [
+        "block.experts.down_proj.weight",
+        "block.experts.gate_up_proj.weight",
+        "embed.weight",
+    ]
+    check(made, given)
+
+
+def test_stored_tensors_are_loaded_part_by_part() -> None:
+    given = weights()
+    held = dict(given)
+    for name in ("q", "k", "old"):
+        held[f"block.{name}.halves"] = held.pop(f"block.{name}.weight").T.to(torch.int8)
+        held[f"block.{name}.twos"] = torch.ones(1)
+    made = model(Halves("linear", stored=True))
+    made.quantize()
+    assert made.block["qkv"].weight is None
+    made.load_weights(held.items())
+    assert made.block["qkv"].twos.tolist() == [1, 1, 1]
+    made.prepare()
+    check(made, given)
+
+
+def check(made: Small, given: Mapping[str, Tensor]) -> None:
+    x = torch.randn(3, 8)
+    q, k = made.block["qkv"].split(x)
+    torch.testing.assert_close(q, x @ given["block.q.weight"].T + given["block.q.bias"])
+    torch.testing.assert_close(k, x @ given["block.k.weight"].T + given["block.k.bias"])
+    torch.testing.assert_close(made.block["out"](x[:, :6]), x[:, :6] @ given["block.old.weight"].T)
+    torch.testing.assert_close(made.head_(x), x @ given["head_.weight"].T)
+
+
+def test_a_tied_head_is_converted_and_the_embedding_stays() -> None:
+    halves = Halves("head")
+    made = model(halves, tied=True)
+    made.quantize()
+    head = next(one for one in halves.seen if one.role == "head")
+    assert head.plain and (head.size_in, head.size_out) == (8, 10)
+    given = weights()
+    made.load_weights((name, one) for name, one in given.items() if name != "head_.weight")
+    made.prepare()
+    x = torch.randn(2, 8)
+    torch.testing.assert_close(made.head_(x), x @ given["embed.weight"].T)
+    assert torch.equal(made.embed.weight, given["embed.weight"])
+
+
+@pytest.mark.parametrize(
+    ("halves", "options", "message"),
+    [
+        (Halves("head", stored=True), {"tied": True}, "'halves' expects stored tensors of 'head_', which has none"),
+        (Halves("experts"), {}, "'halves' has a scheme for 'block.experts.gate_up_proj', but experts cannot be"),
+        (Halves(), {}, "'halves' takes none of the 6 matrices of Small that could be quantized"),
+    ],
+)
+def test_schemes_that_cannot_be(halves: Halves, options: dict[str, bool], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model(halves, **options).quantize()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"block.q.halves": torch.ones(8, 4)}, "'block.q.halves' .* expected dtype torch.int8, found torch.float32"),
+        ({"block.q.halves": torch.ones(4, 8, dtype=torch.int8)}, r"expected shape \(8, 4\), found \(4, 8\)"),
+        ({"block.gate.weight": torch.ones(3, 8, dtype=torch.int8)}, "'block.gate.weight' .* found torch.int8"),
+        ({"block.q.twos": torch.ones(3)}, r"expected shape \(2,\), found \(3,\)"),
+        ({"block.q.weight": torch.ones(4, 8)}, "checkpoint has 'block.q.weight' but Small has no 'block.qkv.weight'"),
+    ],
+)
+def test_tensors_that_do_not_fit(change: dict[str, Tensor], message: str) -> None:
+    made = model(Halves("linear", stored=True))
+    made.quantize()
+    with pytest.raises(WeightError, match=message):
+        made.load_weights(change.items())
+
+
+def test_parts_that_begin_inside_a_block() -> None:
+    scales = StoredTensor(shape=(4, 2), dtype=torch.float32, rows=128)
+    assert scales.slice(slice(128, 400)) == (slice(1, 4),)
+    assert StoredTensor(shape=(8, 16), dtype=torch.int32, axis=1).slice(slice(4, 8)) == (slice(None), slice(4, 8))
+    with pytest.raises(ValueError, match="begins at row 100, which is no multiple of 128"):
+        scales.slice(slice(100, 228))
+
+
+def test_what_a_checkpoint_says_of_itself() -> None:
+    said = {"quant_method": "x"}
+    assert stored_quantization(SimpleNamespace()) is None
+    assert stored_quantization(SimpleNamespace(quantization_config=None)) is None
+    assert stored_quantization(SimpleNamespace(quantization_config=said)) == said
+    assert stored_quantization(SimpleNamespace(quantization_config=SimpleNamespace(to_dict=lambda: said))) == said
+    with pytest.raises(ConfigError, match="quantization_config is not an object, but str"):
+        stored_quantization(SimpleNamespace(quantization_config="int4"))

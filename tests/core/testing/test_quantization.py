@@ -1,0 +1,70 @@
+"""The kit for quantizations finds what is wrong with one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sglang_plug import LinearScheme, Quantization, QuantizationRequest, StoredTensor
+from sglang_plug.testing import check_quantization
+
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+
+def quantization(product: Product) -> Callable[[QuantizationRequest, Any], Quantization]:
+    """One that keeps weights as they are and multiplies with ``product``."""
+
+    def pack(held: Any, bias: Tensor | None) -> Any:
+        return lambda x: product(x, held["weight"], bias)
+
+    return lambda request, settings: Quantization(name="mine", scheme=lambda matrix: LinearScheme(pack=pack))
+
+
+def test_exact_products_conform() -> None:
+    check_quantization(quantization(F.linear), tolerance=0.01)
+
+
+def writes_input(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(x.mul_(1.5), weight, bias)
+
+
+def rough(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    step = weight.abs().max() / 3
+    return F.linear(x, (weight / step).round() * step, bias)
+
+
+def wrong_for_many(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    found = F.linear(x, weight, bias)
+    found[64:] *= 1.3
+    return found
+
+
+@pytest.mark.parametrize(
+    ("product", "message"),
+    [
+        (writes_input, "mine fails 64 to 96 .* 1 rows: the input was written to"),
+        (rough, "mine fails .* a product is off by"),
+        (wrong_for_many, "65 rows: a product is off by 0.3"),
+        (lambda x, weight, bias: F.linear(x, weight), "with a bias, 1 rows: a row of zeros does not give the bias"),
+        (lambda x, weight, bias: F.linear(x, weight, bias).float(), "in torch.bfloat16.*found torch.float32"),
+        (lambda x, weight, bias: F.linear(x, weight, bias)[:, :-1], r"found \[1, 95\], not \[1, 96\]"),
+        (lambda x, weight, bias: F.linear(x, weight, bias) * torch.nan, "a row of zeros|a product is off by nan"),
+    ],
+)
+def test_others_do_not(product: Product, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_quantization(quantization(product))
+
+
+def test_schemes_that_do_not_fit_ordinary_weights() -> None:
+    with pytest.raises(AssertionError, match="there is no scheme for it"):
+        check_quantization(lambda request, settings: Quantization(name="shy", scheme=lambda matrix: None))
+    stored = {"weight": StoredTensor(shape=(1,), dtype=torch.int8)}
+    scheme = LinearScheme(pack=lambda held, bias: F.relu, stored=stored)
+    with pytest.raises(AssertionError, match="stored tensors are expected"):
+        check_quantization(lambda request, settings: Quantization(name="eager", scheme=lambda matrix: scheme))

@@ -1,0 +1,59 @@
+"""Hundreds of schemas through a real server whose model has random weights: what ended by itself is valid."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from .drawn_schemas import drawn_schemas
+from .written_schemas import BOUNDED, UNBOUNDED, Schema
+
+COUNT = 320
+BATCH = 16
+MOST_TOKENS = 1500
+CHECKER = Draft202012Validator.FORMAT_CHECKER
+
+
+@pytest.fixture(scope="module")
+def random_server(shared_launcher: Any) -> Any:
+    """The embedded demo with random weights: nothing leads it to the end of a document but its grammar."""
+    return shared_launcher("--load-format", "dummy", "--random-seed", "7", "--grammar-timeout", "60")
+
+
+def outputs(server: Any, schemas: Sequence[Schema], most: int, **params: Any) -> list[tuple[Schema, Any]]:
+    found = []
+    for part in (schemas[start : start + BATCH] for start in range(0, len(schemas), BATCH)):
+        wanted = [{"json_schema": json.dumps(one), "max_new_tokens": most, **params} for one in part]
+        answers = server.generate({"text": ["JSON: "] * len(part), "sampling_params": wanted})
+        found += list(zip(part, answers, strict=True))
+    return found
+
+
+def check(schema: Schema, answer: Any) -> None:
+    value = json.loads(answer["text"])
+    errors = [error.message for error in Draft202012Validator(schema, format_checker=CHECKER).iter_errors(value)]
+    assert errors == [], (schema, answer["text"])
+
+
+def ended(answer: Any) -> bool:
+    return bool(answer["meta_info"]["finish_reason"]["type"] == "stop")
+
+
+def test_bounded_schemas_are_finished_and_kept_to(random_server: Any) -> None:
+    schemas = [*BOUNDED, *drawn_schemas(COUNT)]
+    for schema, answer in outputs(random_server, schemas, MOST_TOKENS):
+        assert ended(answer), (schema, answer["text"], answer["meta_info"]["finish_reason"])
+        check(schema, answer)
+    random_server.wait_whole()
+
+
+def test_what_ends_of_unbounded_schemas_is_kept_to(random_server: Any) -> None:
+    answers = outputs(random_server, UNBOUNDED * 2, 250)
+    for schema, answer in answers:
+        if ended(answer):
+            check(schema, answer)
+    assert sum(ended(answer) for _, answer in answers) > len(UNBOUNDED) // 2
