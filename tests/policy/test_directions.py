@@ -10,7 +10,6 @@ CONTRACTS = (
     "model attention kernels quantization cache policy tokenizer grammar parsers batch request sampling layers specs "
     "config"
 ).split()
-)
 ALLOWED = {
     "core": {"sglang_plug", "torch", "pluggy"},
     "builtin_models": {"sglang_plug", "sglang_plug_models", "torch"},

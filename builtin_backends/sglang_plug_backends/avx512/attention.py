@@ -76,7 +76,7 @@ class CompiledAttention(AttentionBackend, GraphCapable):
 
     def refresh(self, batch: ForwardBatch) -> None:
         """Put the lengths where the library reads them."""
-        batch.plan.lengths.copy_(torch.tensor(batch.kv_lens))
+        batch.plan.lengths.numpy()[:] = batch.kv_lens
 
     def recorder(self) -> GraphRecorder:
         """Of the library's calls, and of torch's."""

@@ -57,6 +57,7 @@ class Recording:
         self._replay, self._tape = library.replay, Tape()
         self._actions: list[Action] = []
         self._kept: list[Any] = []
+        self.operations = 0
 
     def call(self, name: str, arguments: tuple[Any, ...]) -> None:
         """The library was called."""
@@ -66,6 +67,14 @@ class Recording:
         """Something else was done."""
         self._end_tape()
         self._actions.append(action)
+        self.operations += 1
+
+    def merge(self, since: int, action: Action) -> None:
+        """What was done since there were ``since`` operations, none of it by the library, is all done by ``action``."""
+        if self.operations > since:
+            del self._actions[since - self.operations :]
+            self._actions.append(action)
+            self.operations = since + 1
 
     def keep(self, *seen: Any) -> None:
         """Hold what calls may point to."""
@@ -93,7 +102,7 @@ class Recording:
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operation of torch in its simplest parts."""
+    """Sees every operation of torch, and the parts of those that are made of others, as one of them may be refused."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -101,16 +110,22 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        parts = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+        before = self._recording.operations
+        if parts:
             with self:
-                return func._op_dk(COMPOSITE, *args, **kwargs)
-        _refuse(func, args)
-        found = func(*args, **kwargs)
+                found = func._op_dk(COMPOSITE, *args, **kwargs)
+        else:
+            _refuse(func, args)
+            found = func(*args, **kwargs)
         given, made = _tensors((args, kwargs)), _results(func, found)
         self._recording.keep(given, made)
         known = {_storage(one) for one in given}
         fresh = [_storage(one) not in known for one in made]
-        if func._schema.is_mutable or (any(fresh) and func._schema.name not in EMPTY):
+        changes = func._schema.is_mutable or (any(fresh) and func._schema.name not in EMPTY)
+        if changes and parts:
+            self._recording.merge(before, _again(func, args, kwargs, made, fresh))
+        elif changes:
             self._recording.operation(_again(func, args, kwargs, made, fresh))
         return found
 

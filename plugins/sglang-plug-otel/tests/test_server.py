@@ -76,7 +76,8 @@ def ask(process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
     try:
         ready = next((line for line in process.stdout if READY in line), None)
         assert ready is not None, log.read_text(errors="replace")
-        body = {"text": "The capital of France is", "sampling_params": {"max_new_tokens": 4}, "rid": "mine"}
+        body = {"text": "The capital of France is", "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}}
+        body |= {"rid": "mine"}
         url = ready.split(" at ")[1].strip()
         headers = {"content-type": "application/json"}
         request = urllib.request.Request(f"{url}/generate", json.dumps(body).encode(), headers)
