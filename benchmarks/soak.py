@@ -35,6 +35,8 @@ MIB = 1 << 20
 LOOKS = (0.1, 0.5, 1.0)
 GREEDY = {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 32, "ignore_eos": True}}
 SETTLE_SECONDS = 60.0
+SMALL_POOL = ("--max-total-tokens", "16384")
+"""A KV pool becomes resident as it fills: one that is not full by half of the requests looks like a leak."""
 GROWTH_LIMIT = 64 * MIB
 """Bytes that a process may grow by in the second half of the requests."""
 WORDS = "the a story of one river and two old friends who counted 1 2 3 4 stars under Paris".split()
@@ -215,7 +217,7 @@ def soak_own(given: argparse.Namespace, tally: Tally) -> list[str]:
     """Start a server, soak it and end it."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "server.log"
-        with serving(given.server_arguments, log=log) as server:
+        with serving(given.server_arguments or SMALL_POOL, log=log) as server:
             broken = asyncio.run(soak(server.url, server.pid, given, tally)) + end(server.pid)
         if "Traceback" in (text := log.read_text(encoding="utf-8", errors="replace")):
             broken.append(f"the log has a traceback: {text[text.index('Traceback') :][:2000]}")
@@ -242,7 +244,9 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--url", help="soak this server instead of starting one")
     options.add_argument("--pid", type=int, help="its process id, for its memory")
-    options.add_argument("server_arguments", nargs="*", help="after --: options for sglang-plug serve")
+    options.add_argument(
+        "server_arguments", nargs="*", help="after --: options for sglang-plug serve; a small KV pool if there are none"
+    )
     given = options.parse_args()
     tally, started = Tally(), time.monotonic()
     broken = asyncio.run(soak(given.url, given.pid, given, tally)) if given.url else soak_own(given, tally)

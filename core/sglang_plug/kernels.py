@@ -94,7 +94,7 @@ class Kernels:
     """Like ``pack_linear``, of a gate's rows and as many that it weighs: ``[T, in]`` to ``silu(gate) * up`` in one go.
     ``None``: ``pack_linear``, then ``silu_mul``."""
     pack_int8: Callable[[Tensor, Tensor, Tensor | None], LinearFunction] | None = None
-    """Like ``pack_linear`` with a weight in int8, of at most 65,536 columns, whose rows count ``scale`` ``[out]``, and a
+    """Like ``pack_linear`` with a weight in int8 of at most 65,536 columns, whose rows count ``scale`` ``[out]``, and a
     bias; inputs are in bfloat16. ``None``: quantizations that keep such weights multiply by themselves."""
     rms_norm: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]] = add_rms_norm

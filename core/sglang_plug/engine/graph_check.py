@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ def check_replay(
     assert isinstance(backend, GraphCapable) and batch.kv is not None
     contexts = _contexts(batch, batch.kv)
     _fill(batch, contexts, logits.shape[1])
-    eager = _copy(batch, max(map(len, contexts)))
+    eager = replace(batch, query_lens=list(batch.query_lens), kv_lens=list(batch.kv_lens), plan=None)
     used = torch.tensor(sorted(set(sum(contexts, []))), device=batch.slots.device)
     with _borrowed(batch.kv, used) as refill:
         refill()
@@ -74,20 +75,6 @@ def _fill(batch: ForwardBatch, contexts: list[list[int]], vocabulary: int) -> No
     batch.positions.copy_(torch.tensor(lengths) - 1)
     batch.slots.copy_(torch.tensor([context[-1] for context in contexts]))
     batch.input_ids.copy_(torch.arange(3, 3 + 5 * len(contexts), 5) % vocabulary)
-
-
-def _copy(batch: ForwardBatch, longest: int) -> ForwardBatch:
-    """The same step as the engine builds it without graphs."""
-    return ForwardBatch(
-        input_ids=batch.input_ids.clone(),
-        positions=batch.positions.clone(),
-        slots=batch.slots.clone(),
-        tables=batch.tables[:, :longest].clone(),
-        query_lens=list(batch.query_lens),
-        kv_lens=list(batch.kv_lens),
-        page_size=batch.page_size,
-        kv=batch.kv,
-    )
 
 
 @contextmanager

@@ -12,10 +12,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sglang_plug import Attention, AttentionBackend, AttentionShape, BuildEnv, ForwardBatch, GraphCapable, KVPool
+from sglang_plug import (
+    Attention,
+    AttentionBackend,
+    AttentionShape,
+    BuildEnv,
+    CannotCaptureError,
+    ForwardBatch,
+    GraphCapable,
+    GraphRecorder,
+    KVPool,
+)
 from sglang_plug.config import BackendOptions, EngineConfig
 from sglang_plug.engine import build
-from sglang_plug.engine.graphs import DecodeGraphs, Held, batch_sizes
+from sglang_plug.engine.graphs import CudaRecorder, DecodeGraphs, Held
 from sglang_plug.engine.runner import Runner
 from sglang_plug.engine.scheduler import Scheduler
 from sglang_plug.engine.sequence import Sequence
@@ -34,11 +44,17 @@ SHAPE = AttentionShape(heads=2, kv_heads=1, dim=8, layers=1)
 VOCABULARY, WIDTH = 23, 64
 
 
-class Recorder:
+class Recorder(GraphRecorder):
     """Work is done again as it was recorded: on the same tensors."""
+
+    name = CudaRecorder.name
+    exact = False
 
     def __init__(self) -> None:
         self.captures = self.replays = 0
+
+    def sizes(self, most: int) -> list[int]:
+        return CudaRecorder.sizes(self, most)  # type: ignore[arg-type]
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         self.captures += 1
@@ -75,6 +91,16 @@ class StaticAttention(TorchAttention, GraphCapable):
         return torch.einsum("bhm,bmgd->bhd", weights, values)
 
 
+class ExactAttention(StaticAttention):
+    """Decodes in the same way whether a step is captured or not."""
+
+    def plan(self, batch: ForwardBatch) -> None:
+        if max(batch.query_lens) > 1:
+            return super().plan(batch)
+        self.static_plan(batch)
+        self.refresh(batch)
+
+
 class Tiny(Model):
     """One attention layer over embeddings of tokens and positions."""
 
@@ -84,11 +110,13 @@ class Tiny(Model):
         self.output = nn.Linear(16, VOCABULARY)
         self.attention = Attention(env, 0, scale=0.6)
         self.router = Router(16, 4, 2, env, layer=0)
+        self.peeks = False
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         x = self.embed(batch.input_ids) + self.place(batch.positions)
         q, k, v = x.view(-1, 4, 8).split((2, 1, 1), dim=1)
-        return self.attention(q, k, v, batch).flatten(1)
+        longest = batch.kv_lens[0] if self.peeks else 1
+        return self.attention(q, k, v, batch).flatten(1) * longest
 
     def head(self, hidden: Tensor) -> Tensor:
         return self.output(hidden)
@@ -99,7 +127,7 @@ class Engine:
 
     def __init__(self, *, graphs: bool, capacity: int = 200, most: int = 8, page_size: int = 1) -> None:
         torch.manual_seed(3)
-        backend = StaticAttention(SHAPE, CPU)
+        backend = ExactAttention(SHAPE, CPU)
         self.model = Tiny(BuildEnv(attention=backend)).eval()
         for parameter in self.model.parameters():
             nn.init.normal_(parameter)
@@ -167,10 +195,23 @@ def test_sequences_that_lose_their_slots_and_come_back() -> None:
 
 
 def test_sizes() -> None:
-    assert batch_sizes(1) == [1]
-    assert batch_sizes(5) == [1, 2, 4, 5]
-    assert batch_sizes(33) == [1, 2, 4, 8, 12, 16, 24, 32, 33]
-    assert batch_sizes(256)[-3:] == [240, 248, 256]
+    sizes = Recorder().sizes
+    assert sizes(1) == [1]
+    assert sizes(5) == [1, 2, 4, 5]
+    assert sizes(33) == [1, 2, 4, 8, 12, 16, 24, 32, 33]
+    assert sizes(256)[-3:] == [240, 248, 256]
+
+
+def test_a_recorder_says_which_sizes() -> None:
+    engine = Engine(graphs=False)
+    recorder = Recorder()
+    recorder.sizes = lambda most: [1, 3]  # type: ignore[method-assign]
+    assert engine.runner.kv is not None
+    graphs = DecodeGraphs(
+        engine.runner.backend, engine.runner.kv, recorder, device=CPU, page_size=1, most=8, width=WIDTH
+    )
+    graphs.capture(engine.model)
+    assert sorted(graphs.captured) == [1, 3] and graphs.most == 3
 
 
 def test_steps_that_are_not_captured_run_without() -> None:
@@ -220,6 +261,73 @@ def test_other_weights_are_captured_again() -> None:
     engine.submit([3, 4, 5], 4)
     engine.finish()
     assert engine.recorder.captures == 2 * before and other is engine.runner.model
+
+
+def test_capturing_again_leaves_slots_in_use_alone() -> None:
+    engine = Engine(graphs=True)
+    engine.submit([3, 4, 5], 9)
+    for _ in range(3):
+        engine.step()
+    kv = engine.runner.kv
+    assert kv is not None and engine.graphs is not None
+    before = kv.k[0][1:].clone()
+    engine.recorder.exact = True
+    engine.graphs.capture(Engine(graphs=False).model.eval())
+    assert len(engine.graphs.captured) == 4
+    torch.testing.assert_close(kv.k[0][1:], before, rtol=0, atol=0)
+
+
+class Snapshot(Recorder):
+    """Takes what Python computed for what it will always be; a step that is done again uses the old lengths."""
+
+    exact = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model: Any = None
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        def replay() -> None:
+            peeks, self.model.peeks = self.model.peeks, False
+            work()
+            self.model.peeks = peeks
+
+        return replay
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+@pytest.mark.parametrize("capacity", [4, 200])
+def test_what_python_computes_is_noticed(page_size: int, capacity: int, caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine(graphs=False, page_size=page_size, capacity=capacity)
+    recorder = Snapshot()
+    recorder.model = engine.model
+    assert engine.runner.kv is not None
+    for peeks in (False, True):
+        engine.model.peeks = peeks
+        graphs = DecodeGraphs(
+            engine.runner.backend, engine.runner.kv, recorder, device=CPU, page_size=page_size, most=4, width=WIDTH
+        )
+        with caplog.at_level(logging.INFO):
+            graphs.capture(engine.model)
+        assert sorted(graphs.captured) == ([] if peeks else [1, 2, 4])
+    (record,) = [one for one in caplog.records if "run without" in one.message]
+    assert record.levelno == logging.INFO and "Tiny computes something in Python" in record.message
+
+
+def test_a_refusal_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine(graphs=True)
+
+    def refuse(work: Callable[[], None]) -> Callable[[], None]:
+        raise CannotCaptureError("aten::nonzero has no fixed shape")
+
+    engine.recorder.capture = refuse  # type: ignore[method-assign]
+    assert engine.graphs is not None
+    with caplog.at_level(logging.INFO):
+        engine.graphs.capture(engine.model)
+    assert "run without CUDA graphs: aten::nonzero has no fixed shape" in caplog.text
+    assert not [one for one in caplog.records if one.levelno > logging.INFO]
+    engine.submit([3, 4, 5], 4)
+    assert len(engine.finish()[0]) == 7
 
 
 def test_who_watches_the_routers_is_called() -> None:
@@ -277,8 +385,21 @@ def test_a_retracted_sequence_has_other_slots() -> None:
     assert not held.precedes(sequence)
 
 
+class OwnAttention(StaticAttention):
+    """Brings a recorder along."""
+
+    def recorder(self) -> GraphRecorder:
+        recorder = Recorder()
+        recorder.name = "decode graph"
+        return recorder
+
+
 def test_where_the_engine_uses_graphs(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(build, "CudaRecorder", lambda device: Recorder())
+    class OfDevice(Recorder):
+        def __init__(self, device: torch.device) -> None:
+            super().__init__()
+
+    monkeypatch.setattr(build, "CudaRecorder", OfDevice)
     monkeypatch.setattr(build, "DecodeGraphs", lambda *given, **named: named)
     kv, pool = Engine(graphs=False).runner.kv, SlotPool(40, 1)
 
@@ -301,3 +422,7 @@ def test_where_the_engine_uses_graphs(monkeypatch: pytest.MonkeyPatch, caplog: p
     assert caplog.text == ""
     assert made(able, disable_cuda_graph=True) is None and "--disable-cuda-graph" in caplog.text
     assert made(unable) is None and "attention 'x' does not offer them" in caplog.text
+    own = OwnAttention(SHAPE, CPU)
+    assert made(own, device="cpu")["most"] == 256
+    assert made(own, device="cpu", disable_cuda_graph=True) is None
+    assert "without decode graphs: --disable-cuda-graph" in caplog.text
