@@ -223,13 +223,13 @@ BACKENDS = Group(
         option(
             "--disable-cuda-graph",
             "engine.backends.disable_cuda_graph",
-            "launch decode steps kernel by kernel instead of as CUDA graphs",
+            "run decode steps operation by operation, not as CUDA graphs or, on a CPU, as recorded",
             bool,
         ),
         option(
             "--cuda-graph-max-bs",
             "engine.backends.cuda_graph_max_bs",
-            "most sequences of a decode step that is captured as a CUDA graph",
+            "most sequences of a decode step that is captured as a CUDA graph, or recorded on a CPU",
             int,
             least=1,
         ),

@@ -117,9 +117,9 @@ class BackendOptions:
     disable_jump_forward: bool = False
     """The model computes tokens one by one even where a constraint leaves it no choice."""
     disable_cuda_graph: bool = False
-    """Decode steps are launched kernel by kernel."""
+    """Decode steps are run operation by operation, on a CPU too."""
     cuda_graph_max_bs: int = 256
-    """Most sequences of a decode step that is captured as a CUDA graph."""
+    """Most sequences of a decode step that is captured as a graph."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ GAUGES |= {"cache_hit_rate", "gen_throughput", "plugin_info"}
 COUNTERS = {"prompt_tokens", "generation_tokens", "cached_tokens", "num_requests", "num_aborted_requests"}
 COUNTERS |= {"num_retracted_reqs", "forced_tokens"}
 HISTOGRAMS = {"time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds"}
+HISTOGRAMS |= {"queue_time_seconds"}
 
 
 def scrape(server: Any) -> dict[str, Any]:
@@ -43,6 +44,7 @@ def test_counters_follow_requests(server: Any) -> None:
     grown = {name: value(after, name) - value(before, name) for name in (
         "prompt_tokens_total", "generation_tokens_total", "num_requests_total", "num_aborted_requests_total",
         "e2e_request_latency_seconds_count", "time_to_first_token_seconds_count", "inter_token_latency_seconds_count",
+        "queue_time_seconds_count",
     )}  # fmt: skip
     inter_token = grown.pop("inter_token_latency_seconds_count")
     assert grown == {
@@ -52,6 +54,7 @@ def test_counters_follow_requests(server: Any) -> None:
         "num_aborted_requests_total": 0.0,
         "e2e_request_latency_seconds_count": 2.0,
         "time_to_first_token_seconds_count": 2.0,
+        "queue_time_seconds_count": 2.0,
     }
     assert 1 <= inter_token <= 16
 

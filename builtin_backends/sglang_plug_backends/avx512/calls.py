@@ -6,6 +6,8 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+from sglang_plug import CannotCaptureError
+
 from .library import RECORDED
 
 POINTER, LONG = ctypes.c_void_p, ctypes.c_int64
@@ -35,7 +37,12 @@ class RecordedCall(ctypes.Structure):
 
     @classmethod
     def of(cls, name: str, arguments: Sequence[Any]) -> RecordedCall:
-        """A call of ``name``, one of ``RECORDED``, with addresses, whole numbers and at most one other number."""
+        """A call of ``name`` with addresses, whole numbers and at most one other number.
+
+        Raises ``CannotCaptureError`` for a function that is not one of ``RECORDED``.
+        """
+        if name not in RECORDED:
+            raise CannotCaptureError(f"{name} of the kernels avx512 cannot be recorded")
         reals = [one for one in arguments if isinstance(one, float)]
         words = [one or 0 for one in arguments if not isinstance(one, float)]
         return cls(RECORDED.index(name), (LONG * 10)(*words), *reals)

@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,8 @@ LIBRARIES = ("-nodefaultlibs", "-lc", "-lm", "-lgcc")
 """Not the OpenMP library: its symbols are those that torch has loaded."""
 PATIENCE = 300.0
 """Seconds that the compiler may take."""
-RECORDED = ("linear", "rms_norm", "silu_mul", "rope", "attend")
-"""Functions whose calls can be recorded, in the order of ``Function`` in ``source/tape.cpp``."""
+RECORDED = ("linear", "linear_int8", "rms_norm", "silu_mul", "rope", "attend")
+"""Functions whose calls can be made again, in the order of ``Function`` in ``source/tape.cpp``."""
 logger = logging.getLogger(__name__)
 
 Function = Callable[..., None]
@@ -62,12 +62,13 @@ class Library:
 
     @contextmanager
     def telling(self, tell: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
-        """While this is open, ``tell`` is given name and arguments of each of this thread's calls of ``RECORDED``.
+        """While this is open, ``tell`` is given name and arguments of each of this thread's calls.
 
         Callers must look up the function in the library for every call.
         """
         with self._one_at_a_time:
-            plain: dict[str, Function] = {name: getattr(self, name) for name in RECORDED}
+            names = [one.name for one in fields(self) if one.init]
+            plain: dict[str, Function] = {name: getattr(self, name) for name in names}
             mine = threading.get_ident()
             for name, function in plain.items():
                 setattr(self, name, partial(_call_and_tell, name, function, mine, tell))

@@ -20,10 +20,10 @@ from .library import Library
 MOST = 8
 """Sequences of a step. In larger ones the arithmetic takes so long that what a recording saves does not show."""
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-EMPTY = frozenset(
-    f"aten::{name}" for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
+NOTHING = frozenset(
+    f"aten::{name}" for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach_")
 )
-"""Their result is what follows writes to it."""
+"""There is nothing in these to do again: what follows writes to the memory that they give."""
 Action = Callable[[], object]
 Replay = Callable[[], None]
 
@@ -116,13 +116,14 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 found = func._op_dk(COMPOSITE, *args, **kwargs)
         else:
-            _refuse(func, args)
+            if func._schema.name not in NOTHING:
+                _refuse(func, args)
             found = func(*args, **kwargs)
         given, made = _tensors((args, kwargs)), _results(func, found)
         self._recording.keep(given, made)
         known = {_storage(one) for one in given}
         fresh = [_storage(one) not in known for one in made]
-        changes = func._schema.is_mutable or (any(fresh) and func._schema.name not in EMPTY)
+        changes = (func._schema.is_mutable or any(fresh)) and func._schema.name not in NOTHING
         if changes and parts:
             self._recording.merge(before, _again(func, args, kwargs, made, fresh))
         elif changes:

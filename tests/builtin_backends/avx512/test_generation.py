@@ -32,12 +32,14 @@ Outputs = dict[str, list[tuple[int, float]]]
 class Engine:
     """An engine whose steps the test takes, so that batches are the same in each run."""
 
-    def __init__(self, path: Path, *, graphs: bool, pool: int = 4096, **model: Any) -> None:
+    def __init__(self, path: Path, *, graphs: bool, pool: int = 4096, quantization: str = "auto", **model: Any) -> None:
         config = EngineConfig(
             model=ModelOptions(path=str(path), device="cpu", dtype="bfloat16", **model),
             cache=CacheOptions(max_total_tokens=pool),
             schedule=ScheduleOptions(chunked_prefill_size=32, max_running_requests=16),
-            backends=BackendOptions(attention="avx512", kernels="avx512", disable_cuda_graph=not graphs),
+            backends=BackendOptions(
+                attention="avx512", kernels="avx512", quantization=quantization, disable_cuda_graph=not graphs
+            ),
         )
         self.messages: list[ToEngine] = []
         self.outputs: Outputs = {}
@@ -126,6 +128,12 @@ def test_a_family_through_transformers(tiny_model: Callable[..., Any]) -> None:
     path = tiny_model("qwen3-0.6b").path
     found = [crowd(Engine(path, graphs=graphs, impl="transformers")) for graphs in (True, False)]
     assert found[0] == found[1]
+
+
+def test_quantized_weights(tiny_model: Callable[..., Any]) -> None:
+    path = tiny_model("llama-3.2-1b").path
+    plain, recorded = (Engine(path, graphs=graphs, quantization="int8") for graphs in (False, True))
+    assert crowd(recorded) == crowd(plain) and recorded.replayed[1]
 
 
 def test_why_a_mixture_of_experts_is_not_recorded(

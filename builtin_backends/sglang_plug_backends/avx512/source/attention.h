@@ -1,4 +1,4 @@
-// One layer's attention in one step, as the caller describes it. The same fields in the same order stand in attention.py.
+// One layer's attention in one step, as the caller describes it. The same fields in the same order stand in calls.py.
 #pragma once
 #include "common.h"
 

@@ -6,7 +6,7 @@
 #ifndef __clang__
 #pragma GCC optimize("no-tree-pre")  // it would keep a tile's sums in memory
 #endif
-#include "common.h"
+#include "functions.h"
 
 namespace {
 

@@ -1,9 +1,9 @@
 // Calls of the other functions that were written down with their arguments, made again one after the other.
 #include "functions.h"
 
-enum Function : int64_t { LINEAR, RMS_NORM, SILU_MUL, ROPE, ATTEND };  // in the order of RECORDED in library.py
+enum Function : int64_t { LINEAR, LINEAR_INT8, RMS_NORM, SILU_MUL, ROPE, ATTEND };  // in the order of RECORDED in library.py
 
-struct Call {  // the same fields in the same order stand in tape.py
+struct Call {  // the same fields in the same order stand in calls.py
     int64_t function;
     int64_t words[10];  // pointers and whole numbers, in the function's order
     double real;        // its one other number, if it has one
@@ -16,6 +16,8 @@ struct Call {  // the same fields in the same order stand in tape.py
         switch (function) {
             case LINEAR:
                 return linear(at<bf16>(0), at<bf16>(1), at<bf16>(2), at<bf16>(3), w[4], w[5], w[6], w[7]);
+            case LINEAR_INT8:
+                return linear_int8(at<bf16>(0), at<int8_t>(1), at<float>(2), at<float>(3), at<bf16>(4), at<bf16>(5), w[6], w[7], w[8]);
             case RMS_NORM:
                 return rms_norm(at<bf16>(0), at<bf16>(1), at<bf16>(2), at<bf16>(3), w[4], w[5], w[6], (float)real);
             case SILU_MUL:
