@@ -42,7 +42,7 @@ def test_the_engine_is_killed(launch: Any) -> None:
         assert answer.status_code == 503
         assert "the engine is not running" in answer.json()["error"]["message"]
     assert server.exit_code() == 1
-    assert server.members() == []
+    server.wait_gone()
     assert "The engine failed" in server.log
     assert "Traceback" not in server.log
 
