@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain, cycle, islice
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from sglang_plug.batch import ForwardBatch, KVPool
 from sglang_plug.model import Model
 
 LONGEST = 24
-"""Tokens of the longest context."""
+"""Tokens of the longest context among several."""
 
 
 def check_replay(
@@ -41,7 +42,7 @@ def check_replay(
     contexts = _contexts(batch, batch.kv)
     _fill(batch, contexts, logits.shape[1])
     eager = replace(batch, query_lens=list(batch.query_lens), kv_lens=list(batch.kv_lens), plan=None)
-    used = torch.tensor(sorted(set(sum(contexts, []))), device=batch.slots.device)
+    used = torch.tensor(sorted(set(chain(*contexts))), device=batch.slots.device)
     with _borrowed(batch.kv, used) as refill:
         refill()
         backend.plan(eager)
@@ -57,13 +58,21 @@ def check_replay(
 
 
 def _contexts(batch: ForwardBatch, kv: KVPool) -> list[list[int]]:
-    """For each sequence the slots of its context, of different lengths; shared where the pool is very small."""
+    """For each sequence the slots of its context, of different lengths; shared where the pool is very small.
+
+    A sequence alone has the longest context there is, with the same slots again and again.
+    """
     page = batch.page_size
     pages = max(1, len(kv.k[0]) // page - 1)  # but for the spare one
     each = max(1, min(-(-LONGEST // page), pages // len(batch.kv_lens)))
-    longest = min(each * page, batch.tables.shape[1])
+    most = batch.tables.shape[1] - page + 1  # tables end with a page, the model's positions perhaps before
+    longest = min(each * page, most)
     firsts = [(1 + row * each % pages) * page for row in range(len(batch.kv_lens))]
-    return [list(range(first, first + max(1, longest - row))) for row, first in enumerate(firsts)]
+    contexts = [list(range(first, first + max(1, longest - row))) for row, first in enumerate(firsts)]
+    if len(contexts) > 1:
+        return contexts
+    whole = range(firsts[0], firsts[0] + each * page)
+    return [list(islice(cycle(whole), most))]
 
 
 def _fill(batch: ForwardBatch, contexts: list[list[int]], vocabulary: int) -> None:

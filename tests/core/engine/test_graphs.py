@@ -110,13 +110,14 @@ class Tiny(Model):
         self.output = nn.Linear(16, VOCABULARY)
         self.attention = Attention(env, 0, scale=0.6)
         self.router = Router(16, 4, 2, env, layer=0)
-        self.peeks = False
+        self.peeks: int | None = None
+        """Contexts that are longer count more."""
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         x = self.embed(batch.input_ids) + self.place(batch.positions)
         q, k, v = x.view(-1, 4, 8).split((2, 1, 1), dim=1)
-        longest = batch.kv_lens[0] if self.peeks else 1
-        return self.attention(q, k, v, batch).flatten(1) * longest
+        factor = 2 if self.peeks is not None and batch.kv_lens[0] > self.peeks else 1
+        return self.attention(q, k, v, batch).flatten(1) * factor
 
     def head(self, hidden: Tensor) -> Tensor:
         return self.output(hidden)
@@ -288,7 +289,7 @@ class Snapshot(Recorder):
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         def replay() -> None:
-            peeks, self.model.peeks = self.model.peeks, False
+            peeks, self.model.peeks = self.model.peeks, None
             work()
             self.model.peeks = peeks
 
@@ -296,13 +297,15 @@ class Snapshot(Recorder):
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
-@pytest.mark.parametrize("capacity", [4, 200])
-def test_what_python_computes_is_noticed(page_size: int, capacity: int, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("capacity", "limit"), [(8, 1), (200, 1), (200, 50)])
+def test_what_python_computes_is_noticed(
+    page_size: int, capacity: int, limit: int, caplog: pytest.LogCaptureFixture
+) -> None:
     engine = Engine(graphs=False, page_size=page_size, capacity=capacity)
     recorder = Snapshot()
     recorder.model = engine.model
     assert engine.runner.kv is not None
-    for peeks in (False, True):
+    for peeks in (None, limit):
         engine.model.peeks = peeks
         graphs = DecodeGraphs(
             engine.runner.backend, engine.runner.kv, recorder, device=CPU, page_size=page_size, most=4, width=WIDTH
