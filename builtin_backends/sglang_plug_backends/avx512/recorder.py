@@ -17,8 +17,9 @@ from sglang_plug import CannotCaptureError, GraphRecorder
 from .calls import Tape
 from .library import Library
 
-MOST = 8
-"""Sequences of a step. In larger ones the arithmetic takes so long that what a recording saves does not show."""
+SIZES = (1, 2, 4, 8)
+"""Sequences of a step. So few rows take hardly longer than one, and padding is cheap; in steps of more the arithmetic
+takes so long that what a recording saves does not show."""
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 NOTHING = frozenset(
     f"aten::{name}" for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach_")
@@ -35,8 +36,8 @@ class CallRecorder(GraphRecorder):
         self._library = library
 
     def sizes(self, most: int) -> list[int]:
-        """Every one up to ``MOST``: here padding costs arithmetic."""
-        return list(range(1, min(most, MOST) + 1))
+        """Few, as each takes some steps of the model while starting."""
+        return sorted({min(size, most) for size in SIZES})
 
     def capture(self, work: Replay) -> Replay:
         """Raises ``CannotCaptureError`` if ``work`` has results in Python, or shapes, that depend on numbers."""
