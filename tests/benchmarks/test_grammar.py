@@ -28,7 +28,8 @@ def test_steps_and_compiling_are_measured(tmp_path: Path) -> None:
             assert cost.plain > 0 and cost.constrained > 0
     bench.loop.constraints.close()
     for name in COMPILED:
-        assert compiling(bench.backend, name, 1).bytes > 0
+        found = compiling(bench.backend, name, 1)
+        assert found is not None and found.bytes > 0
 
 
 def test_forced_tokens_save_steps() -> None:
