@@ -5,32 +5,21 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.inbox import ListInbox
 from benchmarks.load import Load, prompts
 from benchmarks.models import Shape
 from benchmarks.offline import Choice
 from sglang_plug import Plugins, Request, SamplingParams
 from sglang_plug.engine.build import build_engine
 from sglang_plug.engine.loop import EngineLoop
-from sglang_plug.engine.messages import FromEngine, Submit, ToEngine
+from sglang_plug.engine.messages import FromEngine, Submit
 from sglang_plug.engine.watchdog import Heartbeat
-
-
-class ListInbox:
-    """Messages that a script hands over."""
-
-    def __init__(self) -> None:
-        self.messages: list[ToEngine] = []
-
-    def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
-        """Everything there is; never waits."""
-        taken, self.messages = self.messages, []
-        return taken
 
 
 class Stopwatch:

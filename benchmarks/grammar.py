@@ -12,7 +12,7 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.inbox import ListInbox, decode_seconds, nobody
 from benchmarks.models import SHAPES, write_model
 from benchmarks.report import parser, ratio, table, write_json
 from sglang_plug import (
@@ -35,7 +36,6 @@ from sglang_plug import (
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
 from sglang_plug.engine.build import build_engine
 from sglang_plug.engine.constraints import Constraints
-from sglang_plug.engine.messages import FromEngine, Submit, ToEngine
 from sglang_plug.engine.thread import ThreadClient
 from sglang_plug.engine.watchdog import Heartbeat
 from sglang_plug.tokenizer import Tokenizer, TokenizerSource
@@ -132,36 +132,18 @@ class Bench:
         plugins = Plugins.discover()
         component = plugins.get("grammar", backend)
         self.backend: GrammarBackend = component.load()(vocabulary(SHAPES[shape].vocabulary), component.settings())
-        self.messages: list[ToEngine] = []
-        self.loop = build_engine(config, plugins, self, self.tell, Heartbeat())
+        self.inbox = ListInbox()
+        self.loop = build_engine(config, plugins, self.inbox, nobody, Heartbeat())
         self.loop.constraints.close()
         self.loop.constraints = Constraints(Here(self.backend))
 
-    def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
-        """Everything there is; never waits."""
-        taken, self.messages = self.messages, []
-        return taken
-
-    def tell(self, message: FromEngine) -> None:
-        """Where a client would be."""
-
     def steps(self, batch: int, constraint: Constraint | None, count: int) -> list[float]:
         """Seconds of ``count`` decode steps of ``batch`` sequences."""
+        requests = []
         for row in range(batch):
             params = SamplingParams(max_new_tokens=count + 3, temperature=1.0, seed=row)
-            request = Request(id=str(row), tokens=(300 + row, 301), params=params, constraint=constraint)
-            self.messages.append(Submit(request))
-        while len(self.loop.scheduler.running) < batch:
-            self.loop.step()
-        found = []
-        for _ in range(count):
-            started = time.perf_counter()
-            self.loop.step()
-            found.append(time.perf_counter() - started)
-            assert len(self.loop.scheduler.running) == batch, "an output ended while it was measured"
-        while self.loop.busy:
-            self.loop.step()
-        return found
+            requests.append(Request(id=str(row), tokens=(300 + row, 301), params=params, constraint=constraint))
+        return decode_seconds(self.loop, self.inbox, requests, count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

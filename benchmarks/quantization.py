@@ -7,8 +7,7 @@ noisy machine treats them alike.
 from __future__ import annotations
 
 import tempfile
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -16,12 +15,12 @@ from typing import Any
 
 import torch
 
+from benchmarks.inbox import ListInbox, decode_seconds, nobody
 from benchmarks.models import SHAPES, write_model
 from benchmarks.report import parser, table, write_json
 from sglang_plug import EngineConfig, PluginOptions, Plugins, Request, SamplingParams
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions
 from sglang_plug.engine.build import build_engine
-from sglang_plug.engine.messages import FromEngine, Submit, ToEngine
 from sglang_plug.engine.watchdog import Heartbeat
 
 Settings = dict[str, dict[str, Any]]
@@ -58,32 +57,14 @@ class Bench:
             plugins=PluginOptions(settings=settings),
             log_level="warning",
         )
-        self.messages: list[ToEngine] = []
-        self.loop = build_engine(config, Plugins.discover(config.plugins), self, self.tell, Heartbeat())
-
-    def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
-        """Everything there is; never waits."""
-        taken, self.messages = self.messages, []
-        return taken
-
-    def tell(self, message: FromEngine) -> None:
-        """Where a client would be."""
+        self.inbox = ListInbox()
+        self.loop = build_engine(config, Plugins.discover(config.plugins), self.inbox, nobody, Heartbeat())
 
     def steps(self, batch: int, count: int) -> list[float]:
         """Seconds of ``count`` decode steps of ``batch`` sequences."""
-        for row in range(batch):
-            params = SamplingParams(max_new_tokens=count + SPARE, temperature=0.0)
-            self.messages.append(Submit(Request(id=str(row), tokens=(300 + row, 301), params=params)))
-        while len(self.loop.scheduler.running) < batch:
-            self.loop.step()
-        found = []
-        for _ in range(count):
-            started = time.perf_counter()
-            self.loop.step()
-            found.append(time.perf_counter() - started)
-        while self.loop.busy:
-            self.loop.step()
-        return found
+        params = SamplingParams(max_new_tokens=count + SPARE, temperature=0.0)
+        requests = [Request(id=str(row), tokens=(300 + row, 301), params=params) for row in range(batch)]
+        return decode_seconds(self.loop, self.inbox, requests, count)
 
 
 def compare(benches: dict[str, Bench], batch: int, blocks: int, count: int) -> list[Cost]:

@@ -13,7 +13,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from unittest.mock import patch
 
 import torch
 
+from benchmarks.inbox import ListInbox
 from benchmarks.report import parser, ratio, table, write_json
 from benchmarks.tiny import write_plugins, write_tiny
 from sglang_plug import EngineConfig, Plugins, Request, SamplingParams
@@ -29,7 +30,7 @@ from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, Plugi
 from sglang_plug.engine import runner as runner_module
 from sglang_plug.engine.build import build_engine
 from sglang_plug.engine.loop import EngineLoop
-from sglang_plug.engine.messages import FromEngine, Submit, ToEngine
+from sglang_plug.engine.messages import FromEngine, Submit
 from sglang_plug.engine.sampler import sample
 from sglang_plug.engine.watchdog import Heartbeat
 
@@ -55,18 +56,6 @@ class Cost:
     def outside(self) -> float:
         """Without forward and head."""
         return self.step - self.parts["forward"] - self.parts["head"]
-
-
-class ListInbox:
-    """Messages that a script hands over."""
-
-    def __init__(self) -> None:
-        self.messages: list[ToEngine] = []
-
-    def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
-        """Everything there is; never waits."""
-        taken, self.messages = self.messages, []
-        return taken
 
 
 class Engine:

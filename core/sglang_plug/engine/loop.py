@@ -152,10 +152,11 @@ class EngineLoop:
     def _release(self) -> None:
         """Admit the sequences whose grammars have come, with what these make them begin with."""
         released = list(self.constraints.release())
-        begun = [sequence for sequence, error in released if error is None]
-        verdicts = self.runner.open(begun) if begun else {}
-        for sequence, error in released:
-            verdict = verdicts.get(begun.index(sequence)) if error is None else None
+        begun = [place for place, (_, error) in enumerate(released) if error is None]
+        verdicts = self.runner.open([released[place][0] for place in begun]) if begun else {}
+        found = {begun[row]: verdict for row, verdict in verdicts.items()}
+        for place, (sequence, error) in enumerate(released):
+            verdict = found.get(place)
             if verdict is not None:
                 sequence.tokens += verdict.forced
                 error = None if verdict.error is None else RequestError(verdict.error)
