@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,49 +17,12 @@ triton = pytest.importorskip("triton", reason="Triton is not installed")
 if os.environ.setdefault("TRITON_INTERPRET", "0") != "0":
     pytest.skip("the interpreter is on, so there is nothing to compile", allow_module_level=True)
 
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import ASTSource  # noqa: E402
-
 from sglang_plug_backends.triton import attention  # noqa: E402
 from sglang_plug_backends.triton.settings import TritonSettings  # noqa: E402
 
+from .compiling import SHARED_MEMORY, CompileOnly  # noqa: E402
+
 LATENT = AttentionShape(heads=128, kv_heads=1, dim=576, value_dim=512, values_in_keys=True, layers=1)
-HOPPER = GPUTarget("cuda", 90, 32)
-SHARED_MEMORY = 227 * 1024
-POINTERS = {
-    torch.float32: "*fp32",
-    torch.float16: "*fp16",
-    torch.bfloat16: "*bf16",
-    torch.int32: "*i32",
-    torch.int64: "*i64",
-}
-
-
-class CompileOnly:
-    """Stands in for a kernel: a launch compiles it."""
-
-    def __init__(self, kernel: Any, compiled: dict[str, Any]) -> None:
-        self.kernel, self.compiled = kernel, compiled
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        return self._compile
-
-    def _compile(self, *arguments: Any, **named: Any) -> None:
-        names = self.kernel.arg_names
-        values = {**dict(zip(names, arguments, strict=False)), **named}
-        constants = {(place,): values[name] for place, name in enumerate(names) if name.isupper()}
-        options = {name: value for name, value in values.items() if name not in names}
-        source = ASTSource(self.kernel, {name: kind(name, values[name]) for name in names}, constants)
-        self.compiled[self.kernel.__name__] = triton.compile(source, target=HOPPER, options=options)
-
-
-def kind(name: str, value: Any) -> str:
-    """An argument's type as Triton writes it."""
-    if name.isupper():
-        return "constexpr"
-    if isinstance(value, torch.Tensor):
-        return POINTERS[value.dtype]
-    return "fp32" if isinstance(value, float) else "i32"
 
 
 @pytest.mark.slow
@@ -83,7 +46,7 @@ def test_kernels_compile_for_hopper(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     compiled: dict[str, Any] = {}
     for name in ("decode_kernel", "merge_kernel", "prefill_kernel"):
-        monkeypatch.setattr(attention, name, CompileOnly(getattr(attention, name), compiled))
+        monkeypatch.setattr(attention, name, CompileOnly(getattr(attention, name), partial(compiled.__setitem__, name)))
     with monkeypatch.context() as patch:
         patch.setattr(attention, "INTERPRETED", True)  # only to be let in without a GPU
         backend = attention.TritonAttention(shape, torch.device("cpu"), TritonSettings(splits=4))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,47 +13,9 @@ triton = pytest.importorskip("triton", reason="Triton is not installed")
 if os.environ.setdefault("TRITON_INTERPRET", "0") != "0":
     pytest.skip("the interpreter is on, so there is nothing to compile", allow_module_level=True)
 
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import ASTSource  # noqa: E402
-
 from sglang_plug_backends.triton import kernels, moe  # noqa: E402
 
-HOPPER = GPUTarget("cuda", 90, 32)
-SHARED_MEMORY = 227 * 1024
-POINTERS = {
-    torch.float32: "*fp32",
-    torch.float16: "*fp16",
-    torch.bfloat16: "*bf16",
-    torch.int32: "*i32",
-    torch.int64: "*i64",
-}
-
-
-class CompileOnly:
-    """Stands in for a kernel: a launch compiles it."""
-
-    def __init__(self, kernel: Any, compiled: list[Any]) -> None:
-        self.kernel, self.compiled = kernel, compiled
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        return self._compile
-
-    def _compile(self, *arguments: Any, **named: Any) -> None:
-        names = self.kernel.arg_names
-        values = {**dict(zip(names, arguments, strict=False)), **named}
-        constants = {(place,): values[name] for place, name in enumerate(names) if name.isupper()}
-        options = {name: value for name, value in values.items() if name not in names}
-        source = ASTSource(self.kernel, {name: kind(name, values[name]) for name in names}, constants)
-        self.compiled.append(triton.compile(source, target=HOPPER, options=options))
-
-
-def kind(name: str, value: Any) -> str:
-    """An argument's type as Triton writes it."""
-    if name.isupper():
-        return "constexpr"
-    if isinstance(value, torch.Tensor):
-        return POINTERS[value.dtype]
-    return "fp32" if isinstance(value, float) else "i32"
+from .compiling import SHARED_MEMORY, CompileOnly  # noqa: E402
 
 
 @pytest.fixture
@@ -64,7 +25,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     found: list[Any] = []
     for module in (kernels, moe):
         for name in [name for name in vars(module) if name.endswith("_kernel")]:
-            monkeypatch.setattr(module, name, CompileOnly(getattr(module, name), found))
+            monkeypatch.setattr(module, name, CompileOnly(getattr(module, name), found.append))
     monkeypatch.setattr(kernels, "runs", lambda *tensors: True)
     return found
 
