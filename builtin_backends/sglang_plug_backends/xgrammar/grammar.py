@@ -18,6 +18,7 @@ from sglang_plug_backends.grammars.schema import parse, schema_to_ebnf
 from sglang_plug_backends.grammars.text_tokens import mask_of, text_mask
 
 from .ebnf import checked_ebnf
+from .loops import with_recursion
 from .settings import XGrammarSettings
 from .tags import named_tokens, prepare_tag
 
@@ -60,7 +61,7 @@ class XGrammarBackend(GrammarBackend):
             if constraint.kind == "structural_tag":
                 compiled = self._compiler.compile_structural_tag(prepared)
             else:
-                compiled = self._compiler.compile_grammar(prepared)
+                compiled = self._compiler.compile_grammar(with_recursion(prepared))
         except Refusal as error:
             raise ConstraintError(str(error)) from None
         except (RuntimeError, ValueError) as error:

@@ -14,6 +14,7 @@ from sglang_plug_backends.grammars.schema import MOST_DEPTH, Converter, parse
 from sglang_plug_backends.grammars.whitespace import Whitespace
 
 from .ebnf import checked_ebnf
+from .loops import with_recursion
 
 FIELDS: Mapping[str, frozenset[str]] = {
     "const_string": frozenset({"value"}),
@@ -105,15 +106,16 @@ def _format(given: Any, path: str, around: Surroundings, depth: int) -> dict[str
     for field in given.keys() - FIELDS[kind] - {"type"}:
         raise Refusal(f"{field[:80]!r} at {path} cannot be enforced")
     if kind == "json_schema":
-        return {"type": "grammar", "grammar": _schema(given, path, around.whitespace)}
+        return {"type": "grammar", "grammar": with_recursion(_schema(given, path, around.whitespace))}
     if kind == "regex":
-        return {"type": "grammar", "grammar": f"root ::= {regex_to_ebnf(_text(given, 'pattern', path))}\n"}
+        expression = regex_to_ebnf(_text(given, "pattern", path))
+        return {"type": "grammar", "grammar": with_recursion(f"root ::= {expression}\n")}
     if kind == "token":
         name = _text(given, "token", path)
         spelled = {"type": "const_string", "value": name}
         return {"type": "token", "token": around.special[name]} if name in around.special else spelled
     if kind == "grammar":
-        return {"type": "grammar", "grammar": checked_ebnf(_text(given, "grammar", path))}
+        return {"type": "grammar", "grammar": with_recursion(checked_ebnf(_text(given, "grammar", path)))}
     found = dict(given)
     if "content" in FIELDS[kind]:
         found["content"] = _format(given.get("content"), f"{path}/content", around, depth + 1)

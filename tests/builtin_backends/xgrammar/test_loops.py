@@ -1,0 +1,135 @@
+"""Repetitions as right recursion: the same language, and masks that are known when a grammar is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sglang_plug_backends.grammars.ebnf import (
+    Either,
+    Name,
+    Node,
+    OneOf,
+    Parts,
+    Repeat,
+    Rules,
+    Text,
+    children,
+    read_ebnf,
+)
+from sglang_plug_backends.grammars.ebnf_text import rules_to_ebnf
+from sglang_plug_backends.xgrammar.loops import with_recursion
+
+ALPHABET = "ab"
+TEXTS = ["".join(one) for length in range(6) for one in product(ALPHABET, repeat=length)]
+JSON_STRING = """
+character ::= [^"\\\\] | "\\\\" escape
+escape ::= ["\\\\/bfnrt]
+root ::= "\\"" character* "\\""
+"""
+
+
+def ends(rules: Rules, node: Node, text: str, start: int) -> frozenset[int]:
+    """Where a text of ``node`` that begins at ``start`` may end."""
+    match node:
+        case Text():
+            return frozenset({start + len(node.text)}) if text.startswith(node.text, start) else frozenset()
+        case OneOf():
+            inside = start < len(text) and any(low <= ord(text[start]) <= high for low, high in node.ranges)
+            return frozenset({start + 1}) if start < len(text) and inside != node.negated else frozenset()
+        case Name():
+            return ends(rules, rules[node.name], text, start)
+        case Either():
+            return frozenset().union(*(ends(rules, one, text, start) for one in node.branches))
+        case Parts():
+            found = frozenset({start})
+            for one in node.parts:
+                found = frozenset().union(*(ends(rules, one, text, at) for at in found))
+            return found
+    return repeated(rules, node, text, start)
+
+
+def repeated(rules: Rules, node: Repeat, text: str, start: int) -> frozenset[int]:
+    most = len(text) + 1 + node.least if node.most is None else node.most
+    found, latest = set[int](), frozenset({start})
+    for times in range(most + 1):
+        if times >= node.least:
+            found |= latest
+        latest = frozenset().union(*(ends(rules, node.body, text, at) for at in latest))
+    return frozenset(found)
+
+
+def language(source: str) -> set[str]:
+    rules = read_ebnf(source)
+    return {text for text in TEXTS if len(text) in ends(rules, Name("root"), text, 0)}
+
+
+def nodes(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+    several = st.lists(inner, min_size=1, max_size=3).map(tuple)
+    bounds = st.sampled_from([(0, None), (1, None), (2, None), (0, 1), (1, 3), (2, 2), (0, 20), (3, 18)])
+    return st.one_of(
+        several.map(Parts), several.map(Either), st.tuples(inner, bounds).map(lambda one: Repeat(one[0], *one[1]))
+    )
+
+
+LEAVES = st.sampled_from(
+    [Text("a"), Text("b"), Text("ba"), OneOf(((97, 98),)), OneOf(((97, 97),), True), Name("other")]
+)
+TREES = st.recursive(LEAVES, nodes, max_leaves=8)
+
+
+@settings(max_examples=300, deadline=None)
+@given(root=TREES, other=st.sampled_from([Text("ab"), Either((Text("a"), Parts((Text("b"), Text("b")))))]))
+def test_the_language_stays(root: Node, other: Node) -> None:
+    source = rules_to_ebnf({"other": other, "root": root})
+    assert language(with_recursion(source)) == language(source)
+
+
+def test_recursive_rules() -> None:
+    source = 'root ::= "a" ("b" root)* | other{2,}\nother ::= "b" ("a" other)?\n'
+    assert language(with_recursion(source)) == language(source) >= {"a", "aba", "bb", "babb"}
+
+
+def repetitions(source: str) -> Iterator[Repeat]:
+    left = list(read_ebnf(source).values())
+    while left:
+        node = left.pop()
+        left += children(node)
+        if isinstance(node, Repeat):
+            yield node
+
+
+@pytest.mark.parametrize("source", [JSON_STRING, 'root ::= ([a-z]{1,12} " ")*\n', 'root ::= ("a" | "bc" [0-9]*)+\n'])
+def test_only_single_characters_are_repeated(source: str) -> None:
+    assert any(not isinstance(one.body, OneOf) for one in repetitions(source))
+    assert all(isinstance(one.body, OneOf) for one in repetitions(with_recursion(source)))
+
+
+def test_what_would_be_too_long_stays() -> None:
+    source = 'root ::= ("ab" [a-z]{0,64}){0,64} [a-z]{0,65}\n'
+    assert [(one.least, one.most) for one in repetitions(with_recursion(source))].count((0, 64)) >= 1
+    assert (0, 65) in [(one.least, one.most) for one in repetitions(with_recursion(source))]
+
+
+def test_a_repetition_of_nothing_stays() -> None:
+    source = 'root ::= ("a"?)* "b"\n'
+    assert language(with_recursion(source)) == language(source)
+
+
+def test_names_that_the_grammar_has() -> None:
+    source = 'loop0 ::= "b"\nroot ::= ("a" | "bb")* loop0\n'
+    assert language(with_recursion(source)) == language(source) >= {"b", "ab", "bbb"}
+
+
+def test_the_same_repetition_is_one_rule() -> None:
+    text = '"\\"" ("a" | "bc")* "\\""'
+    assert with_recursion(f"one ::= {text}\nroot ::= one {text}\n").count("loop1") == 0
+
+
+@pytest.mark.parametrize("source", ['root ::= "a" (= "b")', 'root ::= ("a" | "b") "c"\n'])
+def test_what_needs_no_change_or_cannot_be_read(source: str) -> None:
+    assert with_recursion(source) is source
