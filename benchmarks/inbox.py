@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from sglang_plug import Request
 from sglang_plug.engine.loop import EngineLoop
-from sglang_plug.engine.messages import FromEngine, Submit, ToEngine
+from sglang_plug.engine.messages import FromEngine, News, Submit, ToEngine
 
 
 class ListInbox:
@@ -23,7 +23,10 @@ class ListInbox:
 
 
 def nobody(message: FromEngine) -> None:
-    """Where a client would be."""
+    """Where a client would be. Raises ``RuntimeError`` if a request fails, which nothing here expects."""
+    for output in message.outputs if isinstance(message, News) else ():
+        if output.finish is not None and output.finish.reason == "error":
+            raise RuntimeError(output.finish.message)
 
 
 def decode_seconds(loop: EngineLoop, inbox: ListInbox, requests: Sequence[Request], count: int) -> list[float]:

@@ -78,7 +78,11 @@ class Vocabulary:
 
 
 class Grammar(ABC):
-    """How far one output has come. Used by one thread at a time."""
+    """How far one output has come. Used by one thread at a time.
+
+    ``fill`` is called in a thread, and given up when it takes seconds; the others too if a call for the output was slow
+    before. As long as all were quick, the engine calls these itself, and waits for them.
+    """
 
     @abstractmethod
     def fill(self, mask: Tensor, row: int) -> None:

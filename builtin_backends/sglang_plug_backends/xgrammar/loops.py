@@ -52,7 +52,7 @@ def with_recursion(source: str) -> str:
 
 class _Writer:
     def __init__(self, rules: Rules) -> None:
-        self._rules = rules
+        self._rules = rules = {name: mapped(body, _counted_apart) for name, body in rules.items()}
         self._nullable = _nullable(rules)
         self._made: Rules = {}
         self._known: dict[tuple[Repeat, tuple[Node, ...]], Node] = {}
@@ -176,6 +176,13 @@ class _Writer:
         name = Name(f"loop{at}")
         self._made[name.name] = NOTHING  # until it is written
         return name
+
+
+def _counted_apart(node: Node) -> Node:
+    """At least so many of a class as these, and then any number, which is a loop of one place."""
+    if isinstance(node, Repeat) and isinstance(node.body, OneOf) and node.most is None and 0 < node.least <= MOST_TIMES:
+        return Parts((*[node.body] * node.least, Repeat(node.body, 0, None)))
+    return node
 
 
 def _all(node: Node) -> Iterator[Node]:

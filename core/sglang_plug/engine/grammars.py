@@ -7,7 +7,9 @@ from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sglang_plug.grammar import MASK_BITS, Grammar
@@ -20,6 +22,8 @@ from .sequence import Sequence
 
 PATIENCE = 2.0
 """Seconds that one question may take before its request is given up."""
+QUICK = 0.01
+"""Seconds. An output whose grammar always answered within them is followed without a thread, which costs more."""
 BUDGET, BUDGET_PER_TOKEN = 2.0, 0.05
 """Seconds of computing that one output may ask of its grammar: at once, and on average."""
 TOO_SLOW = "following the output takes its grammar too long: it is too ambiguous; simplify it"
@@ -37,20 +41,27 @@ class Verdict:
     """Tokens that must follow, which the grammar has accepted."""
 
 
+NOTHING_MORE = Verdict()
+
+
 class Filling:
     """Masks that are being filled."""
 
-    def __init__(self, rows: list[int], mask: Tensor, calls: Calls[str]) -> None:
-        self._rows, self._mask, self._calls = rows, mask, calls
+    def __init__(self, sequences: Ordered[Sequence], rows: list[int], mask: Tensor, calls: Calls[str]) -> None:
+        self._sequences, self._rows, self._mask, self._calls = sequences, rows, mask, calls
 
     def result(self) -> Allowed:
         """Wait for all of them."""
         errors = {}
         for row, message in zip(self._rows, self._calls.results(), strict=True):
+            if message is None:
+                self._sequences[row].grammar_slow = True
             if message != "":
                 errors[row] = TOO_SLOW if message is None else message
-        mask = self._mask.clone() if errors else self._mask  # a call left behind may still write to it
-        mask[[place for place, row in enumerate(self._rows) if row in errors]] = 0
+        mask = self._mask
+        if errors:
+            mask = mask.clone()  # a call left behind may still write to it
+            mask[[place for place, row in enumerate(self._rows) if row in errors]] = 0
         return Allowed(self._rows, mask, errors)
 
 
@@ -66,7 +77,7 @@ class Grammars:
     def __init__(self, vocab_size: int, *, patience: float = PATIENCE, jump: bool = True) -> None:
         self._words = -(-vocab_size // MASK_BITS)
         self._threads = Threads(patience)
-        self._follow = _follow_and_jump if jump else _follow
+        self._follow = partial(_follow, jump=jump)
         self._jump = jump
 
     def open(self, sequences: Ordered[Sequence]) -> dict[int, Verdict]:
@@ -83,73 +94,70 @@ class Grammars:
         with torch.inference_mode(False):  # threads of their own write to it
             mask = torch.zeros(len(rows), self._words, dtype=torch.int32)
         calls = [partial(_fill, sequences[row], mask, place) for place, row in enumerate(rows)]
-        return Filling(rows, mask, self._threads.begin(calls))
+        return Filling(sequences, rows, mask, self._threads.begin(calls))
 
     def follow(self, sequences: Ordered[Sequence], tokens: Ordered[int]) -> dict[int, Verdict]:
         """Advance the grammars by ``tokens``, of which negative ones are none; row -> what came of it."""
         rows = [row for row, one in enumerate(sequences) if one.grammar is not None and tokens[row] >= 0]
-        if not rows:
-            return {}
-        verdicts = self._threads.begin([partial(self._follow, sequences[row], tokens[row]) for row in rows]).results()
-        return {row: one or Verdict(error=TOO_SLOW) for row, one in zip(rows, verdicts, strict=True)}
+        slow = [row for row in rows if sequences[row].grammar_slow]
+        calls = self._threads.begin([partial(self._follow, sequences[row], tokens[row]) for row in slow])
+        found = {row: self._follow(sequences[row], tokens[row]) for row in rows if not sequences[row].grammar_slow}
+        verdicts = calls.results()
+        return found | {row: one or Verdict(error=TOO_SLOW) for row, one in zip(slow, verdicts, strict=True)}
 
 
 def _fill(sequence: Sequence, mask: Tensor, place: int) -> str:
     """Fill one row; returns what is wrong, if anything."""
     grammar = sequence.grammar
     assert grammar is not None
-    started = time.thread_time()
+    asked = Asked()
     try:
         grammar.fill(mask, place)
-        _allow_stops(sequence, grammar, mask[place])
+        row = mask[place].numpy()
+        _allow_stops(sequence, grammar, row)
     except Exception as error:
         return f"the grammar failed: {type(error).__name__}: {error}"
-    if _is_spent(sequence, started):
+    if asked.too_much(sequence):
         return TOO_SLOW
-    return "" if mask[place].any() else NOTHING_ALLOWED
+    return "" if row.any() else NOTHING_ALLOWED
 
 
-def _follow(sequence: Sequence, token: int) -> Verdict:
-    """A stop token is content unless the output may end there."""
+def _follow(sequence: Sequence, token: int, *, jump: bool) -> Verdict:
+    """A stop token is content unless the output may end there. With ``jump``: and then what must come next.
+
+    Log-probabilities of what must come next are found with the token after it, if they are asked for.
+    """
     grammar = sequence.grammar
     assert grammar is not None
-    if len(sequence.tokens) >= sequence.limit:  # the token is not taken
-        return Verdict()
-    started = time.thread_time()
+    room = sequence.limit - len(sequence.tokens) - 1
+    if room < 0:  # the token is not taken
+        return NOTHING_MORE
+    asked = Asked()
+    forced: tuple[int, ...] = ()
     try:
         if token in sequence.request.params.stop_token_ids and grammar.may_end:
             return Verdict(Finish("stop", matched=token))
         if not grammar.accept(token):
             return Verdict(error=f"the grammar does not accept token {token}, which it had allowed")
-        finish = Finish("stop") if grammar.ended else None
+        ended = grammar.ended
+        if jump and room and not ended:
+            forced = _forced(sequence, room, sampled=(token,), whole=sequence.request.logprobs is None)
+            ended = bool(forced) and grammar.ended
     except Exception as error:
         return Verdict(error=f"the grammar failed: {type(error).__name__}: {error}")
-    return Verdict(error=TOO_SLOW) if finish is None and _is_spent(sequence, started) else Verdict(finish)
+    if asked.too_much(sequence) and not ended:
+        return Verdict(error=TOO_SLOW)
+    return Verdict(Finish("stop") if ended else None, None, forced) if ended or forced else NOTHING_MORE
 
 
 def _open(sequence: Sequence) -> Verdict:
     """What the output begins with; its last token is left to a step, so that there is one."""
-    started = time.thread_time()
+    asked = Asked()
     try:
         forced = _forced(sequence, sequence.limit - len(sequence.tokens), sampled=(), whole=False)
     except Exception as error:
         return Verdict(error=f"the grammar failed: {type(error).__name__}: {error}")
-    return Verdict(error=TOO_SLOW) if _is_spent(sequence, started) else Verdict(forced=forced)
-
-
-def _follow_and_jump(sequence: Sequence, token: int) -> Verdict:
-    """The same, and then what must come next. Log-probabilities of that come with the token after it, if asked for."""
-    verdict = _follow(sequence, token)
-    grammar, room = sequence.grammar, sequence.limit - len(sequence.tokens) - 1
-    if grammar is None or verdict.finish is not None or verdict.error is not None or room <= 0:
-        return verdict
-    started = time.thread_time()
-    try:
-        forced = _forced(sequence, room, sampled=(token,), whole=sequence.request.logprobs is None)
-        finish = Finish("stop") if forced and grammar.ended else None
-    except Exception as error:
-        return Verdict(error=f"the grammar failed: {type(error).__name__}: {error}")
-    return Verdict(error=TOO_SLOW) if finish is None and _is_spent(sequence, started) else Verdict(finish, None, forced)
+    return Verdict(error=TOO_SLOW) if asked.too_much(sequence) else Verdict(forced=forced)
 
 
 def _forced(sequence: Sequence, room: int, *, sampled: tuple[int, ...], whole: bool) -> tuple[int, ...]:
@@ -160,8 +168,11 @@ def _forced(sequence: Sequence, room: int, *, sampled: tuple[int, ...], whole: b
     grammar, cutter = sequence.grammar, sequence.cutter
     if grammar is None or cutter is None:
         return ()
+    text = grammar.forced()
+    if not text:
+        return ()
     before = sequence.tokens[max(sequence.prompt_len, len(sequence.tokens) - CONTEXT) :]
-    cut = cutter.cut((*before, *sampled), grammar.forced())
+    cut = cutter.cut((*before, *sampled), text)
     taken = 0
     for token in cut.whole[:room]:
         if not grammar.accept(token):
@@ -175,30 +186,36 @@ def _forced(sequence: Sequence, room: int, *, sampled: tuple[int, ...], whole: b
     return cut.whole[:kept]
 
 
-def _is_spent(sequence: Sequence, started: float) -> bool:
-    """Count the time since ``started``; True once the output has asked too much."""
-    sequence.grammar_seconds += time.thread_time() - started
-    return sequence.grammar_seconds > BUDGET + BUDGET_PER_TOKEN * sequence.generated
+class Asked:
+    """When a grammar was asked, by the thread's own time and by the clock."""
+
+    def __init__(self) -> None:
+        self._computed, self._begun = time.thread_time(), time.monotonic()
+
+    def too_much(self, sequence: Sequence) -> bool:
+        """Count the time since; True once the output has asked too much."""
+        sequence.grammar_seconds += time.thread_time() - self._computed
+        sequence.grammar_slow |= time.monotonic() - self._begun > QUICK
+        return sequence.grammar_seconds > BUDGET + BUDGET_PER_TOKEN * sequence.generated
 
 
-def _allow_stops(sequence: Sequence, grammar: Grammar, row: Tensor) -> None:
+def _allow_stops(sequence: Sequence, grammar: Grammar, row: NDArray[np.int32]) -> None:
     """Stop tokens may come where the output may end, unless that is too early and something else may come."""
     params = sequence.request.params
     if not params.stop_token_ids:
         return
     if sequence.generated < params.min_new_tokens:
-        before = row.clone()
+        before = row.copy()
         for token in params.stop_token_ids:
             row[token // MASK_BITS] &= ~_bit(token)
         if row.any():
             return
-        row.copy_(before)
+        row[:] = before
     if grammar.may_end:
         for token in params.stop_token_ids:
             row[token // MASK_BITS] |= _bit(token)
 
 
-def _bit(token: int) -> int:
-    """The token's bit of its word, as a signed number of 32 bits."""
-    bit = token % MASK_BITS
-    return 1 << bit if bit < MASK_BITS - 1 else -(1 << bit)
+def _bit(token: int) -> np.int32:
+    """The token's bit of its word."""
+    return np.uint32(1 << token % MASK_BITS).view(np.int32)

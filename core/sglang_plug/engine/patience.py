@@ -74,7 +74,8 @@ class Calls(Generic[Result]):
     def results(self) -> list[Result | None]:
         """Of each call; ``None`` if it ran out of time."""
         while self._runs:
-            wait(self._runs, timeout=LOOK)
+            if not all(future.done() for future in self._runs):
+                wait(self._runs, timeout=LOOK)
             self._collect()
             since = time.monotonic() - self._threads.patience
             late = [future for future, run in self._runs.items() if run.is_late(since)]

@@ -115,6 +115,10 @@ def test_what_would_be_too_long_stays() -> None:
     assert (0, 65) in [(one.least, one.most) for one in repetitions(with_recursion(source))]
 
 
+def test_at_least_some_of_a_class() -> None:
+    assert [(one.least, one.most) for one in repetitions(with_recursion("root ::= [ab]{2,} [c]+\n"))] == [(0, None)] * 2
+
+
 def test_a_repetition_of_nothing_stays() -> None:
     source = 'root ::= ("a"?)* "b"\n'
     assert language(with_recursion(source)) == language(source)
