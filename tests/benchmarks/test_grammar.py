@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks.grammar import COMPILED, FORCED, LONG, Bench, compiling, jumps, measure, vocabulary
+from benchmarks.inbox import nobody
+from benchmarks.models import SHAPES
+from sglang_plug import Finish, Output
+from sglang_plug.engine.messages import News
 
 
 def test_the_made_up_vocabulary_has_the_size_asked_for_and_no_piece_twice() -> None:
@@ -20,8 +25,22 @@ def test_the_made_up_vocabulary_has_the_size_asked_for_and_no_piece_twice() -> N
         vocabulary(10**8)
 
 
+def test_a_vocabulary_from_a_file(tmp_path: Path) -> None:
+    ranks = tmp_path / "ranks"
+    ranks.write_text(
+        "".join(f"{base64.b64encode(one).decode()} {at}\n" for at, one in enumerate((b"a", b" b", b"\xff")))
+    )
+    assert vocabulary(5, ranks).pieces == [b"", b"", b"", b"a", b" b"]
+
+
+def test_a_request_that_fails_is_no_measurement() -> None:
+    nobody(News([Output(id="a", finish=Finish("length"))]))
+    with pytest.raises(RuntimeError, match="too long"):
+        nobody(News([Output(id="a", finish=Finish("error", message="too long"))]))
+
+
 def test_steps_and_compiling_are_measured(tmp_path: Path) -> None:
-    bench = Bench("tiny", tmp_path, "xgrammar", running=2, tokens=20)
+    bench = Bench("tiny", tmp_path, "xgrammar", vocabulary(SHAPES["tiny"].vocabulary), running=2, tokens=20)
     with torch.inference_mode():
         for name in LONG:
             cost = measure(bench, name, 2, blocks=1, steps=2)

@@ -6,10 +6,9 @@ import time
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from sglang_plug.grammar import MASK_BITS, Grammar
@@ -199,8 +198,11 @@ class Asked:
         return sequence.grammar_seconds > BUDGET + BUDGET_PER_TOKEN * sequence.generated
 
 
-def _allow_stops(sequence: Sequence, grammar: Grammar, row: NDArray[np.int32]) -> None:
-    """Stop tokens may come where the output may end, unless that is too early and something else may come."""
+def _allow_stops(sequence: Sequence, grammar: Grammar, row: Any) -> None:
+    """Stop tokens may come where the output may end, unless that is too early and something else may come.
+
+    ``row``: the mask's, int32 ``[words]``, as an array of numpy, whose single numbers are faster to get at.
+    """
     params = sequence.request.params
     if not params.stop_token_ids:
         return
@@ -216,6 +218,7 @@ def _allow_stops(sequence: Sequence, grammar: Grammar, row: NDArray[np.int32]) -
             row[token // MASK_BITS] |= _bit(token)
 
 
-def _bit(token: int) -> np.int32:
-    """The token's bit of its word."""
-    return np.uint32(1 << token % MASK_BITS).view(np.int32)
+def _bit(token: int) -> int:
+    """The token's bit of its word, as a signed number of 32 bits."""
+    bit = token % MASK_BITS
+    return 1 << bit if bit < MASK_BITS - 1 else -(1 << bit)
