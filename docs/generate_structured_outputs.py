@@ -14,8 +14,8 @@ from pathlib import Path
 from sglang_plug import GrammarSpec, Plugins
 from sglang_plug_backends.grammars.formats import FORMATS
 from sglang_plug_backends.grammars.keywords import ALONE, ANNOTATIONS, BY_TYPE
+from sglang_plug_backends.grammars.tags import FIELDS
 from sglang_plug_backends.llguidance.schema import KEYWORDS, KNOWN_FORMATS
-from sglang_plug_backends.xgrammar.tags import FIELDS
 
 PAGE = Path(__file__).with_name("structured-outputs.md")
 BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)

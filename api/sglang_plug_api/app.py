@@ -25,7 +25,8 @@ from sglang_plug.plugins import Component
 from .auth import guard
 from .bodies import Endpoint
 from .errors import ApiError, from_exception
-from .middleware import BodyLimit, Gate, GateState, RequestIds
+from .job import new_id
+from .middleware import REQUEST_ID, BodyLimit, Gate, GateState, RequestIds, callers_id
 from .text import TextEngine
 
 logger = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ def _cors(origins: Sequence[str]) -> list[Middleware]:
             raise ConfigError(f"--allow-origins: {origin!r} is no origin; write it as https://host or http://host:port")
     if not origins:
         return []
-    own = ["x-request-id"]
+    own = [REQUEST_ID]
     every = ["*"]
     return [
         Middleware(CORSMiddleware, allow_origins=origins, allow_methods=every, allow_headers=every, expose_headers=own)
@@ -120,9 +121,13 @@ async def _answer(request: Request, error: Exception) -> Response:
         text = f"there is no route {path!r}" if status == 404 else f"{error.detail}: {request.method} {path!r}"
         return ApiError(text, status, headers=error.headers).response()
     refusal = from_exception(error)
-    if refusal.status == 500:
-        logger.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
-    return refusal.response()
+    if refusal.status != 500:
+        return refusal.response()
+    id = (callers_id(request.scope) or new_id().encode()).decode("ascii")
+    logger.error("%s %s failed, request %s", request.method, request.scope["path"], id, exc_info=error)
+    response = refusal.response()
+    response.headers[REQUEST_ID] = id  # Starlette answers what nobody expected around all middlewares
+    return response
 
 
 def _bodies(router: APIRouter) -> set[type[BaseModel]]:

@@ -13,7 +13,8 @@ from .errors import ApiError, json_bytes
 from .job import new_id
 
 EVENT_STREAM = "text/event-stream"
-ID_HEADER = b"x-request-id"
+REQUEST_ID = "x-request-id"
+ID_HEADER = REQUEST_ID.encode()
 CALLERS_ID = re.compile(rb"[!-~]{1,128}")
 """What is taken from a caller as a name: it goes into headers and into the log."""
 

@@ -36,7 +36,7 @@ def reasoned(
         prompt: tokens.
         variables: of the chat template.
         constrained: outputs are constrained.
-        calls: to required calls.
+        calls: to calls, alone or between texts.
     """
     if parser is None:
         return reading, None

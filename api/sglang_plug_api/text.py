@@ -215,6 +215,7 @@ class TextEngine:
             arrived=arrived,
             first_token=first,
             finished=time.time(),
+            request=job.request,
         )
         for watcher in self._watchers:
             watcher.on_request(event)

@@ -27,7 +27,7 @@ class Tooling:
     parallel: bool = True
     """More than one call is wanted."""
     constrained: bool = False
-    """Outputs are a required call, or keep to a format of the request's own."""
+    """Outputs keep to ``constraint``, or to a format of the request's own."""
 
     def reading(self, parsers: Parsers, *, separate: bool = True, stream_reasoning: bool = True) -> Reading:
         """How the outputs are read, unless the prompt says that constrained ones have reasoning too."""
@@ -38,6 +38,10 @@ class Tooling:
             separate=separate,
             stream_reasoning=stream_reasoning,
         )
+
+
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+"""Arguments of a tool that is not strict, beside strict ones."""
 
 
 def tooling(
@@ -70,7 +74,7 @@ def tooling(
     if required or (not has_format and any(one.function.strict for one in tools)):
         constraint = _structure(parser, chosen, required=required, parallel=wanted)
     shown = [one.model_dump(exclude_unset=True) for one in tools]
-    return Tooling(parser, shown, constraint, wanted, constrained=required or has_format)
+    return Tooling(parser, shown, constraint, wanted, constrained=constraint is not None or has_format)
 
 
 def _check_unique(tools: Sequence[Tool]) -> None:
@@ -83,7 +87,7 @@ def _check_unique(tools: Sequence[Tool]) -> None:
 
 
 def _structure(parser: type[OutputParser], tools: Sequence[Tool], *, required: bool, parallel: bool) -> Constraint:
-    functions = {one.function.name: _schema(one) for one in tools}
+    functions = {one.function.name: _schema(one) if required or one.function.strict else ANY_OBJECT for one in tools}
     try:
         found = parser.structure(functions, required=required, parallel=parallel)
     except ConstraintError as error:

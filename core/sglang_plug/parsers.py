@@ -105,8 +105,8 @@ class OutputParser(ABC):
     def marks(cls, prompt: str, *, calls: bool) -> ReasoningMarks | None:
         """Where reasoning stands in outputs after a prompt that ends with ``prompt``: constraints leave it alone.
 
-        ``calls``: what comes after it are required calls, which ``structure`` of the same format describes. ``None``:
-        there is no reasoning after such a prompt, or the format cannot tell; constraints hold from the first token on.
+        ``calls``: what comes after it is what ``structure`` of the same format describes. ``None``: there is no
+        reasoning after such a prompt, or the format cannot tell; constraints hold from the first token on.
         """
         return None
 

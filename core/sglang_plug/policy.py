@@ -131,6 +131,8 @@ class RequestEvent:
     arrived: float
     first_token: float | None
     finished: float
+    request: str = ""
+    """What the caller calls the request that this is one sequence of; empty: ``id``."""
 
 
 class Observer:

@@ -117,11 +117,16 @@ async def test_a_long_path_is_not_repeated_in_full(client_of: Any) -> None:
 
 
 async def test_an_unexpected_error_is_logged_and_hidden(client_of: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.ERROR):
-        answer = await client_of().get("/fails")  # NameError
-    assert answer.status_code == 500
-    assert "engine_error" not in answer.text
-    assert "GET /fails failed" in caplog.text and "NameError" in caplog.text
+    client = client_of()
+    for headers in ({}, {"X-Request-Id": "caller/7"}):
+        caplog.clear()
+        with caplog.at_level(logging.ERROR):
+            answer = await client.get("/fails", headers=headers)  # NameError
+        assert answer.status_code == 500
+        assert "engine_error" not in answer.text
+        id = headers.get("X-Request-Id", answer.headers["x-request-id"])
+        assert answer.headers.get_list("x-request-id") == [id]
+        assert f"GET /fails failed, request {id}" in caplog.text and "NameError" in caplog.text
 
 
 @pytest.mark.parametrize(

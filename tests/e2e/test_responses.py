@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
+
+from .weather import ASK, FLAT_CLOCK, FLAT_WEATHER, check_weather, nested
 
 FRANCE = "What is the capital of France?"
 PARIS = "The capital of France is Paris."
@@ -111,33 +112,9 @@ def test_refusals_name_the_field(client: openai.OpenAI) -> None:
             assert caught.value.param == field
 
 
-ASK = "What's the weather like in Boston today?"
-WEATHER = {
-    "type": "function",
-    "name": "get_current_weather",
-    "description": "Get the current weather in a given location",
-    "parameters": {
-        "type": "object",
-        "properties": {
-            "city": {"type": "string", "description": "The city to find the weather for, e.g. 'Boston'"},
-            "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
-        },
-        "required": ["city", "unit"],
-    },
-}
-CLOCK = {"type": "function", "name": "get_time"}
-
-
 def ask(client: openai.OpenAI, input: Any = ASK, **options: Any) -> Any:
-    options = {"temperature": 0, "max_output_tokens": 128, "tools": [WEATHER], **options}
+    options = {"temperature": 0, "max_output_tokens": 128, "tools": [FLAT_WEATHER], **options}
     return client.responses.create(model="demo", input=input, **options)
-
-
-def check_weather(name: str, arguments: str) -> None:
-    assert name == "get_current_weather"
-    found = json.loads(arguments)
-    assert found.keys() == {"city", "unit"}
-    assert isinstance(found["city"], str) and found["unit"] in ("celsius", "fahrenheit")
 
 
 def test_auto_calls_as_chat_does(client: openai.OpenAI) -> None:
@@ -147,9 +124,9 @@ def test_auto_calls_as_chat_does(client: openai.OpenAI) -> None:
         "function_call", "completed", "completed", "",
     )  # fmt: skip
     assert item.id.startswith("fc_") and item.call_id.startswith("call_")
-    nested: Any = {"type": "function", "function": {key: WEATHER[key] for key in WEATHER if key != "type"}}
+    tools: Any = [nested(FLAT_WEATHER)]
     turns: Any = [{"role": "user", "content": ASK}]
-    chat: Any = client.chat.completions.create(model="demo", messages=turns, tools=[nested], temperature=0)
+    chat: Any = client.chat.completions.create(model="demo", messages=turns, tools=tools, temperature=0)
     (call,) = chat.choices[0].message.tool_calls
     assert (item.name, item.arguments) == (call.function.name, call.function.arguments)
     assert response.usage.input_tokens == chat.usage.prompt_tokens
@@ -159,7 +136,7 @@ def test_auto_calls_as_chat_does(client: openai.OpenAI) -> None:
 def test_required_and_named_calls_are_valid(client: openai.OpenAI) -> None:
     for item in ask(client, tool_choice="required").output:
         check_weather(item.name, item.arguments)
-    (item,) = ask(client, tools=[WEATHER, CLOCK], tool_choice=CLOCK).output
+    (item,) = ask(client, tools=[FLAT_WEATHER, FLAT_CLOCK], tool_choice=FLAT_CLOCK).output
     assert (item.name, item.arguments) == ("get_time", "{}")
     hidden = ask(client, tool_choice="none")
     assert {item.type for item in hidden.output} == {"message"}
@@ -168,7 +145,7 @@ def test_required_and_named_calls_are_valid(client: openai.OpenAI) -> None:
 
 def test_calls_in_a_stream(client: openai.OpenAI) -> None:
     """The client's own accumulator checks the order of events."""
-    options: Any = {"tools": [WEATHER], "tool_choice": "required", "parallel_tool_calls": False}
+    options: Any = {"tools": [FLAT_WEATHER], "tool_choice": "required", "parallel_tool_calls": False}
     snapshots, done = [], []
     with client.responses.stream(model="demo", input=ASK, temperature=0, **options) as stream:
         for event in stream:

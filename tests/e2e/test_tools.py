@@ -9,23 +9,11 @@ from typing import Any
 import openai
 import pytest
 
-ASK = [{"role": "user", "content": "What's the weather like in Boston today?"}]
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_current_weather",
-        "description": "Get the current weather in a given location",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "city": {"type": "string", "description": "The city to find the weather for, e.g. 'Boston'"},
-                "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
-            },
-            "required": ["city", "unit"],
-        },
-    },
-}
-CLOCK = {"type": "function", "function": {"name": "get_time"}}
+from .weather import ASK as QUESTION
+from .weather import FLAT_CLOCK, FLAT_WEATHER, check_weather, nested
+
+ASK = [{"role": "user", "content": QUESTION}]
+WEATHER, CLOCK = nested(FLAT_WEATHER), nested(FLAT_CLOCK)
 NAMED = {"type": "function", "function": {"name": "get_time"}}
 
 
@@ -38,13 +26,6 @@ def client(server: Any) -> Iterator[openai.OpenAI]:
 def ask(client: openai.OpenAI, messages: Any = ASK, **options: Any) -> Any:
     options = {"temperature": 0, "max_tokens": 128, "tools": [WEATHER, CLOCK], **options}
     return client.chat.completions.create(model="demo", messages=messages, **options)
-
-
-def check_weather(name: str, arguments: str) -> None:
-    assert name == "get_current_weather"
-    found = json.loads(arguments)
-    assert found.keys() == {"city", "unit"}
-    assert isinstance(found["city"], str) and found["unit"] in ("celsius", "fahrenheit")
 
 
 def test_auto_calls(client: openai.OpenAI) -> None:
@@ -89,6 +70,48 @@ def test_named_calls_that_function_only(client: openai.OpenAI) -> None:
     assert choice.message.tool_calls[0].function.arguments == "{}"
 
 
+STRICT = nested(FLAT_WEATHER, strict=True)
+
+
+@pytest.mark.parametrize("grammar_backend", ["xgrammar", "llguidance"])
+def test_strict_calls_are_valid_and_other_answers_free(client: openai.OpenAI, grammar_backend: str) -> None:
+    pytest.importorskip(grammar_backend)
+    named: Any = {"extra_body": {"grammar_backend": grammar_backend}, "tools": [STRICT, CLOCK]}
+    choice = ask(client, **named).choices[0]
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+    (call,) = choice.message.tool_calls
+    check_weather(call.function.name, call.function.arguments)
+    parts = [part for chunk in ask(client, **named, stream=True) for part in _calls(chunk)]
+    assert "".join(part.function.arguments for part in parts) == call.function.arguments
+    found = 0
+    for seed in range(6):
+        choice = ask(client, **named, temperature=1.5, seed=seed, max_tokens=300).choices[0]
+        for call in choice.message.tool_calls or () if choice.finish_reason != "length" else ():
+            found += call.function.name == "get_current_weather"
+            if call.function.name == "get_current_weather":
+                check_weather(call.function.name, call.function.arguments)
+    assert found
+    france: Any = [{"role": "user", "content": "What is the capital of France?"}]
+    message = ask(client, france, **named).choices[0].message
+    assert (message.content, message.tool_calls) == ("The capital of France is Paris.", None)
+
+
+def test_a_tool_that_is_not_strict_may_have_any_schema_beside_one_that_is(client: openai.OpenAI) -> None:
+    odd = {**FLAT_WEATHER, "parameters": {"properties": {"x": {"not": {}}}}}
+    (call,) = ask(client, tools=[nested(odd), nested(FLAT_CLOCK, strict=True)]).choices[0].message.tool_calls
+    assert isinstance(json.loads(call.function.arguments), dict)
+    with pytest.raises(openai.BadRequestError, match="'not' at #/properties/x cannot be enforced"):
+        ask(client, tools=[nested(odd, strict=True)])
+
+
+def test_a_backend_that_cannot_enforce_calls_is_refused_with_those_that_can(client: openai.OpenAI) -> None:
+    pytest.importorskip("outlines_core")
+    with pytest.raises(
+        openai.BadRequestError, match="outlines cannot enforce this kind; installed that can: .*xgrammar"
+    ):
+        ask(client, tool_choice="required", extra_body={"grammar_backend": "outlines"})
+
+
 def test_none_hides_the_tools(client: openai.OpenAI) -> None:
     hidden = ask(client, tool_choice="none")
     assert hidden.choices[0].message.tool_calls is None
@@ -119,7 +142,7 @@ def _calls(chunk: Any) -> list[Any]:
     return [part for choice in chunk.choices for part in choice.delta.tool_calls or ()]
 
 
-@pytest.fixture(scope="module", params=["pythonic", "gpt-oss"])
+@pytest.fixture(scope="module", params=["pythonic", "gpt-oss", "mistral", "llama3", "deepseekv3"])
 def other_format(shared_launcher: Any, request: pytest.FixtureRequest) -> Any:
     """The demo, told to write calls as other models do."""
     return shared_launcher("--tool-call-parser", request.param)
@@ -138,6 +161,11 @@ def test_required_calls_are_valid_in_other_formats(other_format: Any) -> None:
         named = ask(client, tool_choice=NAMED, parallel_tool_calls=False).choices[0]
         assert [one.function.name for one in named.message.tool_calls] == ["get_time"]
         assert json.loads(named.message.tool_calls[0].function.arguments) == {}
+        for seed in range(4):
+            choice = ask(client, tools=[STRICT], temperature=[0, 1, 2, 5][seed], seed=seed).choices[0]
+            assert choice.message.content or choice.message.tool_calls
+            for call in choice.message.tool_calls or () if choice.finish_reason != "length" else ():
+                check_weather(call.function.name, call.function.arguments)
         limit = {"type": "array", "uniqueItems": True}
         odd = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": limit}}}}
         with pytest.raises(openai.BadRequestError, match="uniqueItems at #/properties/x"):

@@ -38,8 +38,11 @@ class Responses:
         self._store = ResponseStore(config.max_stored_responses, config.max_stored_response_bytes)
         self._running: dict[str, Call] = {}
 
-    async def prepare(self, body: ResponsesBody) -> Call:
-        """Render, tokenise and check. Raises ``ApiError``."""
+    async def prepare(self, body: ResponsesBody, request: str = "") -> Call:
+        """Render, tokenise and check. Raises ``ApiError``.
+
+        ``request``: what the caller calls this request; the response has an id of its own.
+        """
         self._engine.check_model(body.model)
         _refuse_missing_features(body)
         messages = self._messages(body)
@@ -66,6 +69,7 @@ class Responses:
         given = body.sampling() | ({"skip_special_tokens": False} if reading.needs_special_tokens else {})
         job = Job(
             id=f"resp_{new_id()}",
+            request=request,
             tokens=tokens,
             sampling=_sampling(self._engine, given, len(tokens)),
             constraint=constraint,

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from sglang_plug_api.bodies import read_body, takes
 from sglang_plug_api.choices import id_header
 from sglang_plug_api.errors import ApiError, json_response
+from sglang_plug_api.middleware import callers_id
 from sglang_plug_api.protocol.responses import ResponsesBody
 from sglang_plug_api.responses.service import Responses
 from sglang_plug_api.streaming import respond
@@ -23,7 +24,7 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/responses", ResponsesBody, summary="A response, remembered for the next turn")
     async def create(request: Request) -> Response:
         body = await read_body(request, ResponsesBody)
-        call = await responses.prepare(body)
+        call = await responses.prepare(body, (callers_id(request.scope) or b"").decode("ascii"))
         events, answer = partial(responses.events, call), partial(responses.answer, call)
         return await respond(request, body.stream, events, answer, id_header(call.id), done=False)
 

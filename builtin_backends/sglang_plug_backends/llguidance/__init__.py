@@ -1,4 +1,4 @@
-"""Structured outputs with llguidance: JSON schemas, regular expressions, EBNF, choices."""
+"""Structured outputs with llguidance: JSON schemas, regular expressions, EBNF, structural tags, choices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ def register_grammar_backends() -> Iterator[GrammarSpec]:
         name="llguidance",
         target="sglang_plug_backends.llguidance.grammar:LLGuidanceBackend",
         settings="sglang_plug_backends.llguidance.settings:LLGuidanceSettings",
-        summary="JSON schemas with more of their keywords, regular expressions, EBNF and choices",
+        summary="JSON schemas with more of their keywords, regular expressions, EBNF, structural tags and choices",
         needs=("llguidance",),
-        forms=frozenset({"json_schema", "json_object", "regex", "ebnf", "choice"}),
     )

@@ -15,16 +15,21 @@ from sglang_plug import Constraint, ConstraintError, Grammar, GrammarBackend, Vo
 from sglang_plug_backends.grammars.ebnf import EbnfError, read_choices, read_ebnf
 from sglang_plug_backends.grammars.refusal import Refusal
 from sglang_plug_backends.grammars.regex import regex_to_ebnf
-from sglang_plug_backends.grammars.text_tokens import text_mask
+from sglang_plug_backends.grammars.tags import named_tokens, read_tag
+from sglang_plug_backends.grammars.text_tokens import mask_of, text_mask
 
 from .lark import rules_to_lark
 from .schema import read_schema
 from .settings import LLGuidanceSettings
+from .tag_rules import tag_to_lark
+from .tags import read_graph
 
 HEAD = '%llguidance {"no_forcing": true}\n'
 """Any way of cutting a text into tokens is good, not only the tokenizer's own."""
 MOST_ITEMS = 500_000
 """Of the parser, for one mask: about 25 ms."""
+SPECIAL = b"\xff"
+"""What a special token begins with in llguidance's bytes, and no text has."""
 PLACE = re.compile(r"^at \d+\(\d+\): ")
 """Where in a grammar that the caller never saw."""
 
@@ -39,7 +44,9 @@ class LLGuidanceBackend(GrammarBackend):
             TokenizerWrapper(_Tokens(vocabulary)), n_vocab=vocabulary.size + 1, eos_token=vocabulary.size
         )
         self._limits = LLParserLimits(step_max_items=MOST_ITEMS, verbose_errors=False)
-        self._text = text_mask(vocabulary)
+        self._text = text_mask(vocabulary) & ~mask_of(
+            (token for token, piece in enumerate(vocabulary.pieces) if SPECIAL in piece), vocabulary.size
+        )
 
     def refuses(self, constraint: Constraint) -> str | None:
         """What cannot be enforced, as found here or as llguidance says."""
@@ -55,8 +62,8 @@ class LLGuidanceBackend(GrammarBackend):
 
     def load(self, constraint: Constraint, compiled: bytes) -> Callable[[], Grammar]:
         """The grammar is built once and copied for each output."""
-        first = self._matcher(compiled.decode())
-        return lambda: _Output(first.deep_copy(), self._text)
+        first, allowed = self._matcher(compiled.decode()), self._content(constraint)
+        return lambda: _Output(first.deep_copy(), allowed)
 
     def _matcher(self, grammar: str) -> LLMatcher:
         matcher = LLMatcher(self._tokens, grammar, log_level=0, limits=self._limits)
@@ -73,7 +80,7 @@ class LLGuidanceBackend(GrammarBackend):
         except (Refusal, EbnfError) as error:
             raise ConstraintError(str(error)) from None
         grammar = f"{HEAD}{grammar}"
-        if _Output(self._matcher(grammar), self._text).is_stuck:
+        if _Output(self._matcher(grammar), self._content(constraint)).is_stuck:
             raise ConstraintError("nothing satisfies the constraint")
         return grammar
 
@@ -89,9 +96,22 @@ class LLGuidanceBackend(GrammarBackend):
                 return rules_to_lark(read_ebnf(constraint.source))
             case "choice":
                 return rules_to_lark({"root": read_choices(constraint.source)})
+            case "structural_tag":
+                graph = read_graph(constraint.source, self._settings.whitespace, self.vocabulary.special)
+                return tag_to_lark(graph, self._json_value)
         raise ConstraintError(f"a {constraint.kind} cannot be enforced")
 
+    def _content(self, constraint: Constraint) -> Tensor:
+        """int32 ``[words]``: tokens for text, and the special ones that the constraint names."""
+        if constraint.kind != "structural_tag":
+            return self._text
+        named = named_tokens(read_tag(constraint.source), self.vocabulary.special)
+        return self._text | mask_of(named, self.vocabulary.size)
+
     def _json(self, schema: dict[str, Any]) -> str:
+        return f"start: {self._json_value(schema)}\n"
+
+    def _json_value(self, schema: dict[str, Any]) -> str:
         wide = self._settings.any_whitespace
         options = {
             "item_separator": "," if wide else ", ",
@@ -102,7 +122,7 @@ class LLGuidanceBackend(GrammarBackend):
         }
         if wide:
             options["whitespace_pattern"] = f"[ \\n\\r\\t]{{0,{self._settings.most_whitespace}}}"
-        return f"start: %json {json.dumps({**schema, 'x-guidance': options})}\n"
+        return f"%json {json.dumps({**schema, 'x-guidance': options})}"
 
 
 class _Tokens:
@@ -114,6 +134,8 @@ class _Tokens:
         self.tokens = [*vocabulary.pieces, b""]
         self.eos_token_id = vocabulary.size
         self.special_token_ids = [token for token, piece in enumerate(self.tokens) if not piece]
+        for token in vocabulary.special.values():
+            self.tokens[token] = f"<|{token}|>".encode()  # or llguidance would take one for another
 
     def __call__(self, text: str | bytes) -> list[int]:
         raise NotImplementedError("texts are never cut into tokens here")
@@ -151,7 +173,7 @@ class _Output(Grammar):
         return self.may_end and (bool(self._matcher.is_stopped()) or not self._allowed().any())
 
     def forced(self) -> bytes:
-        return bytes(self._matcher.compute_ff_bytes())
+        return bytes(self._matcher.compute_ff_bytes()).partition(SPECIAL)[0]
 
     @property
     def is_stuck(self) -> bool:

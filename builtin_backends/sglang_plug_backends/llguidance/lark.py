@@ -22,15 +22,15 @@ MOST_CHARACTERS = 1 << 20
 EMPTY = '""'
 
 
-def rules_to_lark(rules: Rules) -> str:
+def rules_to_lark(rules: Rules, prefix: str = "") -> str:
     """A grammar for what ``root`` says.
 
-    Without recursion it is one expression. Raises ``EbnfError``.
+    Without recursion it is one expression. ``prefix``: of the names in it. Raises ``EbnfError``.
     """
     within = recursive(rules)
     if "root" not in within:
-        return f"start: /{rules_to_regex(rules)}/\n"
-    writer = _Writer(rules)
+        return f"{prefix}start: /{rules_to_regex(rules)}/\n"
+    writer = _Writer(rules, prefix)
     lines = [writer.line(name) for name in writer.order if name in within or not writer.is_one(name)]
     if sum(map(len, lines)) > MOST_CHARACTERS:
         raise EbnfError(f"the grammar would have more than {MOST_CHARACTERS} characters")
@@ -38,10 +38,10 @@ def rules_to_lark(rules: Rules) -> str:
 
 
 class _Writer:
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, prefix: str) -> None:
         reached = reachable(rules)
         self._rules, self._lexemes = rules, Lexemes(rules, reached)
-        self.order = {name: f"r{index}" if index else "start" for index, name in enumerate(reached)}
+        self.order = {name: f"{prefix}r{index}" if index else f"{prefix}start" for index, name in enumerate(reached)}
 
     def is_one(self, name: str) -> bool:
         """Whether the rule is written where it is used."""

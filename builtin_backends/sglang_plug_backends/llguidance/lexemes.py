@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sglang_plug_backends.grammars.ebnf import LAST, Name, Node, OneOf, Parts, Repeat, Rules, Text, children, names
+from sglang_plug_backends.grammars.automaton import Machine, Ranges
+from sglang_plug_backends.grammars.ebnf import Name, Node, Rules, Text, children, names
 
 MOST_STATES = 400
 """Of one token; what has more is taken apart."""
 MOST_PAIRS = 200_000
 """Pairs of states that are looked at for one grammar; beyond, every character is a token of its own."""
-Ranges = tuple[tuple[int, int], ...]
 
 
 def recursive(rules: Rules) -> set[str]:
@@ -41,15 +41,15 @@ class Lexemes:
         """Whether ``node`` is a token as a whole."""
         return node not in self._apart and not any(name in self._recursive for name in names(node))
 
-    def _collect(self, bodies: Iterable[Node]) -> dict[Node, _Machine]:
-        found: dict[Node, _Machine] = {}
+    def _collect(self, bodies: Iterable[Node]) -> dict[Node, Machine]:
+        found: dict[Node, Machine] = {}
         open_ = list(bodies)
         while open_:
             node = open_.pop()
             if node in found or (isinstance(node, Name) and node.name in self._recursive):
                 continue
             if self.is_one(node):
-                machine = _Machine(self._rules)
+                machine = Machine(self._rules, MOST_STATES)
                 if machine.add(node):
                     found[node] = machine
                     continue
@@ -65,7 +65,7 @@ class Lexemes:
             return [Text(one) for one in node.text] if len(node.text) > 1 else []
         return list(children(node))
 
-    def _conflicts(self, found: dict[Node, _Machine]) -> set[Node]:
+    def _conflicts(self, found: dict[Node, Machine]) -> set[Node]:
         """Tokens of which another one, or they themselves, is a beginning."""
         wrong = {node for node, machine in found.items() if machine.can_be_empty and node != Text("")}
         for longer, machine in found.items():
@@ -73,7 +73,7 @@ class Lexemes:
                 wrong.add(longer)
         return wrong
 
-    def _is_beginning(self, short: _Machine, longer: _Machine) -> bool:
+    def _is_beginning(self, short: Machine, longer: Machine) -> bool:
         """Whether a text of ``short`` can go on as a text of ``longer``."""
         open_ = {(one, other) for one in short.start for other in longer.start}
         seen = set(open_)
@@ -95,105 +95,3 @@ class Lexemes:
 
 def _meet(one: Ranges, other: Ranges) -> bool:
     return any(first <= end and start <= last for first, last in one for start, end in other)
-
-
-class _Machine:
-    """A part as an automaton; from every state the end can be reached."""
-
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
-        self.steps: dict[int, list[tuple[Ranges, int]]] = {}
-        self._jumps: dict[int, list[int]] = {}
-        self._count, self.end = 1, 0
-
-    @property
-    def start(self) -> set[int]:
-        """States before the first character."""
-        return self.reached(0)
-
-    @property
-    def can_be_empty(self) -> bool:
-        return self.end in self.start
-
-    def add(self, node: Node) -> bool:
-        """Build it; False if it is too large."""
-        try:
-            self.end = self._build(node, 0)
-        except OverflowError:
-            return False
-        return True
-
-    def reached(self, state: int) -> set[int]:
-        """``state``, and where one is without a character; only where characters leave, and the end."""
-        found, open_ = {state}, [state]
-        while open_:
-            new = [one for one in self._jumps.get(open_.pop(), ()) if one not in found]
-            found.update(new)
-            open_ += new
-        return {one for one in found if one == self.end or one in self.steps}
-
-    def _new(self) -> int:
-        self._count += 1
-        if self._count > MOST_STATES:
-            raise OverflowError
-        return self._count - 1
-
-    def _jump(self, start: int, end: int) -> None:
-        self._jumps.setdefault(start, []).append(end)
-
-    def _step(self, start: int, ranges: Ranges) -> int:
-        end = self._new()
-        self.steps.setdefault(start, []).append((ranges, end))
-        return end
-
-    def _build(self, node: Node, start: int) -> int:
-        """Returns where ``node`` ends; nothing leads back to ``start`` afterwards."""
-        match node:
-            case Text():
-                for one in node.text:
-                    start = self._step(start, ((ord(one), ord(one)),))
-                return start
-            case OneOf():
-                return self._step(start, _outside(node.ranges) if node.negated else node.ranges)
-            case Name():
-                return self._build(self._rules[node.name], start)
-            case Parts():
-                for part in node.parts:
-                    start = self._build(part, start)
-                return start
-            case Repeat():
-                return self._repeat(node, start)
-        end = self._new()
-        for branch in children(node):
-            first = self._new()
-            self._jump(start, first)
-            self._jump(self._build(branch, first), end)
-        return end
-
-    def _repeat(self, node: Repeat, start: int) -> int:
-        for _ in range(node.least):
-            start = self._build(node.body, start)
-        end = self._new()
-        self._jump(start, end)
-        if node.most is None:
-            first = self._new()
-            self._jump(start, first)
-            again = self._build(node.body, first)
-            self._jump(again, first)
-            self._jump(again, end)
-            return end
-        for _ in range(node.most - node.least):
-            first = self._new()
-            self._jump(start, first)
-            start = self._build(node.body, first)
-            self._jump(start, end)
-        return end
-
-
-def _outside(ranges: Ranges) -> Ranges:
-    found, start = [], 0
-    for first, last in sorted(ranges):
-        if first > start:
-            found.append((start, first - 1))
-        start = max(start, last + 1)
-    return (*found, (start, LAST)) if start <= LAST else tuple(found)

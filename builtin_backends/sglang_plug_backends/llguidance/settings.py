@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sglang_plug_backends.grammars.whitespace import Whitespace
+
 
 @dataclass(frozen=True, slots=True)
 class LLGuidanceSettings:
@@ -13,3 +15,8 @@ class LLGuidanceSettings:
     """Let the model choose blanks and line ends between the tokens of JSON; by default it writes as ``json.dumps``."""
     most_whitespace: int = 16
     """Most characters of it at one place, with ``any_whitespace``."""
+
+    @property
+    def whitespace(self) -> Whitespace:
+        """As the converter of arguments in Python takes it."""
+        return Whitespace(self.any_whitespace, self.most_whitespace)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sglang_plug import Constraint
+from sglang_plug import Constraint, ConstraintError
 
 from .json_text import EMPTY, read_value
 from .reader import Malformed, SequentialParser, Steps
-from .structures import Schemas, calls_only
+from .structures import Schemas, calls, constraint, text, text_with_calls
 
 CALLS_BEGIN, CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 BEGIN, SEPARATOR, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -29,11 +29,17 @@ class DeepSeek(SequentialParser):
         return CALLS_BEGIN in template
 
     @classmethod
-    def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint | None:
+    def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint:
         """As V3 writes them, which is understood in multi-turn prompts of all of them."""
+        for name in functions:
+            if name != name.strip() or "\n" in name or SEPARATOR in name:
+                raise ConstraintError(
+                    f"the function {name!r} cannot be called: its name must be one line, without marks"
+                )
+        found = calls(functions, _around, parallel=parallel, separator="\n", opening=CALLS_BEGIN, closing=CALLS_END)
         if not required:
-            return None
-        return calls_only(functions, _around, parallel=parallel, separator="\n", opening=CALLS_BEGIN, closing=CALLS_END)
+            found = text_with_calls(found, text(CALLS_BEGIN, BEGIN), parallel=parallel)
+        return constraint(found)
 
     def _call(self) -> Steps[None]:
         source = self.input

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from sglang_plug import Constraint, ConstraintError, ReasoningMarks
 
 from .json_text import EMPTY, Write, read_value
 from .reader import Malformed, SequentialParser, Steps
-from .structures import Schemas, arguments, literal, one_or_more, sequence, token
+from .structures import (
+    Form,
+    Schemas,
+    arguments,
+    constraint,
+    either,
+    literal,
+    one_or_more,
+    optional,
+    sequence,
+    star,
+    text,
+    token,
+)
 
 CHANNEL, MESSAGE, START, CONSTRAIN, CALL = "<|channel|>", "<|message|>", "<|start|>", "<|constrain|>", "<|call|>"
 ENDS = ("<|end|>", "<|return|>", CALL)
@@ -122,17 +137,31 @@ class HarmonyCalls(Harmony):
         return CHANNEL in template and MESSAGE in template
 
     @classmethod
-    def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint | None:
-        """Messages to functions, without thoughts. The prompt has opened the header of the first."""
-        if not required:
-            return None
-        calls = []
-        for name, schema in functions.items():
+    def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint:
+        """Messages to functions; thoughts and texts beside them, if no call is required. The prompt has opened the
+        header of the first message."""
+        for name in functions:
             if not NAME.fullmatch(name):
                 raise ConstraintError(f"the function {name!r} cannot be called in messages: its name has a blank")
-            header = (token(CHANNEL), literal(f"commentary to=functions.{name} "), token(CONSTRAIN), literal("json"))
-            calls.append(sequence(*header, token(MESSAGE), arguments(schema)))
-        return one_or_more(calls, sequence(token(CALL), token(START), literal(ROLE)), parallel=parallel)
+        call = either(*(_call(name, schema) for name, schema in functions.items()))
+        following = sequence(token(START), literal(ROLE))
+        if required:
+            return constraint(one_or_more(call, sequence(token(CALL), following), parallel=parallel))
+        aside = either(_message(THOUGHTS), _message("commentary"))
+        final = _message("final", optional(sequence(literal(" "), token(CONSTRAIN), literal("json"))))
+        ended = sequence(aside, token(ENDS[0]))
+        before = either(ended, sequence(call, token(CALL))) if parallel else ended
+        messages = sequence(star(sequence(before, following)), either(aside, final, call))
+        return constraint(either(messages, text(START, CHANNEL, not_beginning=r"[ \t\r\n]*to=functions\.")))
+
+
+def _call(name: str, schema: Mapping[str, Any]) -> Form:
+    header = (token(CHANNEL), literal(f"commentary to=functions.{name} "), token(CONSTRAIN), literal("json"))
+    return sequence(*header, token(MESSAGE), arguments(schema))
+
+
+def _message(channel: str, *more: Form) -> Form:
+    return sequence(token(CHANNEL), literal(channel), *more, token(MESSAGE), text(START, *ENDS))
 
 
 class HarmonyReasoning(Harmony):

@@ -6,7 +6,19 @@ from sglang_plug import Constraint
 
 from .json_text import read_call
 from .reader import Malformed, SequentialParser, Steps
-from .structures import Schemas, calls_only, object_around
+from .structures import (
+    OBJECT,
+    OBJECT_OF_CALL,
+    Schemas,
+    calls,
+    constraint,
+    either,
+    object_around,
+    sequence,
+    text,
+    text_with_calls,
+    token,
+)
 
 MARKER = "<|python_tag|>"
 SEPARATOR = "; "
@@ -29,13 +41,14 @@ class Llama3(SequentialParser):
         return "<|start_header_id|>" in template and '"parameters"' in template
 
     @classmethod
-    def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint | None:
-        """Without the special token, which models leave out as well."""
-        if not required:
-            return None
-        return calls_only(
-            functions, lambda name: object_around(name, "parameters"), parallel=parallel, separator=SEPARATOR
-        )
+    def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint:
+        """Without the special token, which models leave out as well; behind text with it. Calls end the output."""
+        row = calls(functions, lambda name: object_around(name, "parameters"), parallel=parallel, separator=SEPARATOR)
+        if required:
+            return constraint(row)
+        start, only = text(MARKER, not_beginning=OBJECT), text(MARKER, not_beginning=OBJECT_OF_CALL)
+        marked = text_with_calls(sequence(token(MARKER), row), start, parallel=False)
+        return constraint(either(row, marked, only))
 
     def _calls_in_row(self) -> Steps[None]:
         source = self.input

@@ -8,7 +8,23 @@ from sglang_plug import Constraint
 
 from .json_text import read_call, read_value
 from .reader import Malformed, SequentialParser, Steps
-from .structures import Schemas, calls_only, object_around
+from .structures import (
+    OBJECT,
+    OBJECT_OF_CALL,
+    SPACE,
+    Form,
+    Schemas,
+    arguments,
+    calls,
+    constraint,
+    either,
+    literal,
+    object_around,
+    sequence,
+    text,
+    text_with_calls,
+    token,
+)
 
 MARKER, ARGUMENTS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 WORD = re.compile(r"[\w.:/-]*")
@@ -37,11 +53,26 @@ class Mistral(SequentialParser):
         return MARKER in template
 
     @classmethod
-    def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint | None:
-        """The list."""
-        if not required:
-            return None
-        return calls_only(functions, object_around, parallel=parallel, separator=", ", opening="[", closing="]")
+    def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint:
+        """The list; behind the special token also names with arguments."""
+        row = calls(functions, object_around, parallel=parallel, separator=", ", opening="[", closing="]")
+        if required:
+            return constraint(row)
+        marked = sequence(token(MARKER), either(row, *cls._named_calls(functions)))
+        gap, start = text(MARKER), text(MARKER, not_beginning=rf"{SPACE}\[{OBJECT}")
+        only = text(MARKER, not_beginning=rf"{SPACE}\[{OBJECT_OF_CALL}")
+        if not parallel:
+            return constraint(either(row, text_with_calls(marked, start, parallel=False), only))
+        first = either(start, sequence(row, gap))
+        return constraint(either(text_with_calls(marked, gap, parallel=True, first=first), only))
+
+    @staticmethod
+    def _named_calls(functions: Schemas) -> list[Form]:
+        return [
+            sequence(literal(name), token(ARGUMENTS), arguments(schema))
+            for name, schema in functions.items()
+            if WORD.fullmatch(name)
+        ]
 
     def _after_marker(self) -> Steps[None]:
         source = self.input

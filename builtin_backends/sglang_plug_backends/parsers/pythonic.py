@@ -9,10 +9,23 @@ from sglang_plug import Constraint, ConstraintError
 
 from .python_literal import read_literal
 from .reader import Malformed, SequentialParser, Steps
-from .structures import Schemas, calls_only
+from .structures import (
+    SPACE,
+    Schemas,
+    calls,
+    constraint,
+    either,
+    optional,
+    sequence,
+    text,
+    text_with_calls,
+    token,
+)
 
 OPENING, CLOSING = "<|python_start|>", "<|python_end|>"
 WORD = re.compile(r"[\w.-]*")
+CALL_BEGINS = rf"{SPACE}\[{SPACE}[^\x00-,\/:-@\[-\^`{{-\x7f]+\("
+"""Expression for a list that begins with a call; every letter beyond ASCII might be part of a name."""
 
 
 class Pythonic(SequentialParser):
@@ -36,16 +49,14 @@ class Pythonic(SequentialParser):
         return OPENING in template or "[func_name1(params_name1" in template
 
     @classmethod
-    def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint | None:
-        """The list, without its token."""
-        if not required:
-            return None
+    def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint:
+        """The list, without its tokens; behind text with them."""
         for name in functions:
             if not WORD.fullmatch(name):
                 raise ConstraintError(
                     f"the function {name!r} cannot be called in Python; letters, digits and _ - . may be in its name"
                 )
-        return calls_only(
+        found = calls(
             functions,
             lambda name: (f"{name}(", ")"),
             parallel=parallel,
@@ -54,6 +65,13 @@ class Pythonic(SequentialParser):
             closing="]",
             style="python_arguments",
         )
+        if required:
+            return constraint(found)
+        marked = sequence(token(OPENING), found, optional(token(CLOSING)))
+        gap, start = text(OPENING), text(OPENING, not_beginning=CALL_BEGINS)
+        if not parallel:
+            return constraint(either(found, text_with_calls(marked, start, parallel=False)))
+        return constraint(text_with_calls(marked, gap, parallel=True, first=either(start, sequence(found, gap))))
 
     def _list(self) -> Steps[None]:
         source = self.input

@@ -6,7 +6,7 @@ from sglang_plug import Constraint
 
 from .json_text import read_call
 from .reader import SequentialParser, Steps
-from .structures import Schemas, calls_only, object_around, text_with_calls
+from .structures import Schemas, calls, constraint, object_around, text, text_with_calls
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 
@@ -28,8 +28,9 @@ class Tagged(SequentialParser):
     def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint:
         """Tags on lines of their own, as templates write them."""
         if required:
-            return calls_only(functions, _around, parallel=parallel, separator="\n")
-        return text_with_calls(functions, _around, OPENING, parallel=parallel)
+            return constraint(calls(functions, _around, parallel=parallel, separator="\n"))
+        call = calls(functions, _around, parallel=False, separator="")
+        return constraint(text_with_calls(call, text(OPENING), parallel=parallel))
 
     def _calls_in_tags(self) -> Steps[None]:
         source = self.input

@@ -15,12 +15,13 @@ from sglang_plug_backends.grammars.characters import literal
 from sglang_plug_backends.grammars.refusal import Refusal
 from sglang_plug_backends.grammars.regex import regex_to_ebnf
 from sglang_plug_backends.grammars.schema import parse, schema_to_ebnf
+from sglang_plug_backends.grammars.tags import named_tokens, read_tag
 from sglang_plug_backends.grammars.text_tokens import mask_of, text_mask
 
 from .ebnf import checked_ebnf
 from .loops import with_recursion
 from .settings import XGrammarSettings
-from .tags import named_tokens, prepare_tag
+from .tags import prepare_tag
 
 MOST_CHOICES = 4096
 NO_TEXT = b"\xff"
@@ -74,7 +75,7 @@ class XGrammarBackend(GrammarBackend):
         shared = xgrammar.CompiledGrammar.deserialize_json(compiled.decode(), self._tokens)
         allowed = self._text
         if constraint.kind == "structural_tag":
-            named = named_tokens(constraint.source, self.vocabulary.special)
+            named = named_tokens(read_tag(constraint.source), self.vocabulary.special)
             allowed = allowed | mask_of(named, self.vocabulary.size)
         return lambda: _Output(xgrammar.GrammarMatcher(shared), allowed)
 

@@ -93,7 +93,9 @@ class GrammarBackends(GrammarBackend):
             try:
                 spec, backend = self._get(name)
                 if constraint.kind not in spec.forms:
-                    raise ConstraintError(f"the grammar backend {name} cannot enforce this kind")
+                    raise ConstraintError(
+                        f"the grammar backend {name} cannot enforce this kind{self._able(constraint)}"
+                    )
                 if reason := backend.refuses(constraint):
                     raise ConstraintError(reason)
                 return name, use(backend)
@@ -114,6 +116,11 @@ class GrammarBackends(GrammarBackend):
             backend: GrammarBackend = component.load(GrammarBackend)(self.vocabulary, component.settings())
             self._built[name] = component.spec, backend
         return self._built[name]
+
+    def _able(self, constraint: Constraint) -> str:
+        """Which backends take the kind, for the end of a message."""
+        able = [name for name, one in sorted(self._components.items()) if constraint.kind in forms([one])]
+        return f"; installed that can: {', '.join(able)}" if able else ""
 
     def _hint(self, name: str) -> str:
         near = get_close_matches(name, self._components, 1)

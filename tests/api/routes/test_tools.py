@@ -144,13 +144,35 @@ async def test_required_and_named_calls_are_constrained(chat_of: Any, scripted: 
         assert (await chat.choice(tool_choice=choice))["finish_reason"] == "tool_calls"
         constraint = scripted.requests[-1].constraint
         assert constraint.kind == "structural_tag"
-        form = json.loads(constraint.source)["format"]
-        assert form["at_least_one"] and form["stop_after_first"] == (choice == NAMED)
-        assert form["tags"][-1]["content"]["json_schema"]["additionalProperties"] is False
-        assert [name for name in ("weather", "clock") if f'"{name}"' in str(form)] == names
+        assert ("star" in constraint.source) == (choice != NAMED) and "any_text" not in constraint.source
+        assert schemas(constraint)[-1]["additionalProperties"] is False
+        assert [name for name in ("weather", "clock") if f'\\"{name}\\"' in constraint.source] == names
+
+
+@pytest.mark.parametrize("parser", ["hermes", "llama3", "mistral", "deepseekv3", "pythonic", "gpt-oss"])
+async def test_strict_tools_are_constrained_and_others_are_only_named(chat_of: Any, scripted: Any, parser: str) -> None:
+    scripted.reply = "Hello."
     strict = {"type": "function", "function": {**CLOCK["function"], "strict": True}}
-    await chat.choice(tools=[WEATHER, strict])
-    assert json.loads(scripted.requests[-1].constraint.source)["format"]["type"] == "triggered_tags"
+    for parallel in (True, False):
+        choice = await chat_of(parser).choice(tools=[WEATHER, strict], parallel_tool_calls=parallel)
+        assert (choice["message"]["content"], choice["finish_reason"]) == ("Hello.", "stop")
+        constraint = scripted.requests[-1].constraint
+        nothing = {"type": "object", "properties": {}, "additionalProperties": False}
+        found = schemas(constraint)
+        assert {"type": "object"} in found and nothing in found and len(found) >= 2
+        assert all(one in ({"type": "object"}, nothing) for one in found)
+        assert "any_text" in constraint.source
+
+
+def schemas(constraint: Any) -> list[Any]:
+    """Those in a structural tag, in their order."""
+    found: list[Any] = []
+
+    def take(one: Any) -> Any:
+        return found.append(one["json_schema"]) if "json_schema" in one else one
+
+    json.loads(constraint.source, object_hook=take)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -180,10 +202,9 @@ async def test_without_a_parser_tools_are_refused(chat_of: Any) -> None:
     assert "--tool-call-parser none" in (await chat_of("none").refusal(**ASK))[0]
     assert "no chat template" in (await chat_of("auto").refusal(**ASK))[0]
     strict = {"type": "function", "function": {"name": "get time", "strict": True}}
-    message, param = await chat_of("pythonic").refusal(**{**ASK, "tools": [strict]})
-    assert "strict tools cannot be enforced in the format" in message and param == "tools"
-    message, param = await chat_of("pythonic").refusal(**{**ASK, "tools": [strict]}, tool_choice="required")
-    assert "'get time' cannot be called" in message and param == "tools"
+    for choice in ("auto", "required"):
+        message, param = await chat_of("pythonic").refusal(**{**ASK, "tools": [strict]}, tool_choice=choice)
+        assert "'get time' cannot be called" in message and param == "tools"
 
 
 THOUGHT = {"reasoning_parser": "qwen3"}

@@ -10,9 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_plug import Constraint, ConstraintError, Grammar, GrammarBackend, Plugins, Vocabulary
+from sglang_plug import Constraint, ConstraintError, GrammarBackend, Plugins, Vocabulary
 from sglang_plug.testing import check_grammar_backend
 from sglang_plug.testing.grammar import small_vocabulary
+from tests.builtin_backends.small_outputs import start, writes
 
 MUST = (
     "json_schema: allOf",
@@ -24,6 +25,7 @@ MUST = (
     "json_schema: $ref to itself",
     "json_schema: oneOf, apart",
     "json_schema: format date",
+    "structural_tag: one call",
     "ebnf: balanced parentheses",
     "ebnf: sums",
 )
@@ -42,18 +44,6 @@ def make() -> Callable[..., GrammarBackend]:
         return backend
 
     return build
-
-
-def start(backend: GrammarBackend, kind: Any, source: Any) -> Grammar:
-    constraint = Constraint(kind, source if isinstance(source, str) else json.dumps(source))
-    assert backend.refuses(constraint) is None
-    return backend.load(constraint, backend.compile(constraint))()
-
-
-def writes(grammar: Grammar, text: str) -> bool:
-    """Whether the single bytes of ``text`` are accepted, and then the end."""
-    pieces = small_vocabulary().pieces
-    return all(grammar.accept(pieces.index(bytes([one]))) for one in text.encode()) and grammar.may_end
 
 
 def test_it_keeps_the_contract(make: Callable[..., GrammarBackend]) -> None:

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 import torch
 
-from sglang_plug import Constraint, ConstraintError, Grammar, GrammarBackend, Plugins, Vocabulary
+from sglang_plug import Constraint, ConstraintError, GrammarBackend, Plugins, Vocabulary
 from sglang_plug.testing import check_grammar_backend
 from sglang_plug.testing.grammar import small_vocabulary
+from tests.builtin_backends.small_outputs import start, writes
 
 MUST = (
     "json_schema: optional properties",
@@ -29,18 +29,6 @@ def make(vocabulary: Vocabulary | None = None, **options: Any) -> GrammarBackend
     chosen = type(component.settings())(**options)
     backend: GrammarBackend = component.load(GrammarBackend)(vocabulary or small_vocabulary(), chosen)
     return backend
-
-
-def start(backend: GrammarBackend, kind: Any, source: Any) -> Grammar:
-    constraint = Constraint(kind, source if isinstance(source, str) else json.dumps(source))
-    assert backend.refuses(constraint) is None
-    return backend.load(constraint, backend.compile(constraint))()
-
-
-def writes(grammar: Grammar, text: str) -> bool:
-    """Whether the single bytes of ``text`` are accepted, and then the end."""
-    pieces = small_vocabulary().pieces
-    return all(grammar.accept(pieces.index(bytes([one]))) for one in text.encode()) and grammar.may_end
 
 
 def test_it_keeps_the_contract() -> None:

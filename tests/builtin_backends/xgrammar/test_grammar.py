@@ -211,8 +211,12 @@ def test_special_tokens_never_stand_for_text() -> None:
         mask = torch.full((1, vocabulary.words), -1, dtype=torch.int32)
         grammar.fill(mask, 0)
         assert not int(mask[0, 0]) & 0b11 and not grammar.accept(1) and grammar.accept(2 + ord("f"))
-        beside = {"type": "sequence", "elements": [form, {"type": "token", "token": "<|call|>"}]}
-        assert f"beside {form['type']!r}" in (backend.refuses(tagged(beside)) or "")
+    for form, refused in ((free, False), ({**free, "excludes": ["<f>"]}, False), (tags, True)):
+        beside = tagged({"type": "sequence", "elements": [form, {"type": "token", "token": "<|call|>"}, form]})
+        assert ("beside 'triggered_tags'" in (backend.refuses(beside) or "")) == refused
+        if not refused:
+            grammar = backend.load(beside, backend.compile(beside))()
+            assert grammar.accept(2 + ord("x")) and grammar.accept(1) and not grammar.accept(1)
 
 
 @pytest.mark.parametrize("written", ['[^"]', "[\\u0000-\\uffff]", "[^\\]a-]", "[^-a]", "[a\\ud7ff-\\U0001F600]"])

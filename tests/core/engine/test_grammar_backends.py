@@ -105,6 +105,9 @@ def test_a_constraint_may_name_a_backend(make: Make) -> None:
             backends.compile(Constraint("regex", "a", name))
     with pytest.raises(ConstraintError, match="First refuses"):
         backends.compile(Constraint("regex", "abcd"))
+    words = "the grammar backend first cannot enforce this kind; installed that can: .*second"
+    with pytest.raises(ConstraintError, match=words):
+        backends.compile(Constraint("choice", "a", "first"))
 
 
 def test_each_is_built_once_and_when_needed(make: Make) -> None:

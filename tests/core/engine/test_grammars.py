@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sglang_plug import Grammar, LogprobOptions, Request, SamplingParams, Vocabulary
+from sglang_plug.drawing import bar
 from sglang_plug.engine import grammars as module
 from sglang_plug.engine.cutting import Cutter
 from sglang_plug.engine.grammars import Grammars
-from sglang_plug.engine.masks import Allowed, bar
+from sglang_plug.engine.masks import Allowed
 from sglang_plug.engine.sampler import sample
 from sglang_plug.engine.sequence import Sequence
 

@@ -14,8 +14,10 @@ from sglang_plug.engine.constraints import Constraints
 from sglang_plug.engine.grammars import Verdict
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.messages import Abort, Control, FromEngine, News, Reply, Submit, ToEngine
-from sglang_plug.engine.scheduler import Sampled, Scheduler, Share
+from sglang_plug.engine.runner import Launched
+from sglang_plug.engine.scheduler import Scheduler
 from sglang_plug.engine.sequence import Sequence
+from sglang_plug.engine.shares import Sampled, Share
 from sglang_plug.engine.slots import SlotPool
 from sglang_plug.engine.watchdog import Heartbeat
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
@@ -67,8 +69,9 @@ class Device:
     def open(self, sequences: list[Sequence]) -> dict[int, Verdict]:
         return {}
 
-    def run(self, shares: list[Share]) -> list[Sampled]:
-        return [self._sampled(share) for share in shares]
+    def launch(self, shares: list[Share], before: Launched | None = None) -> Launched:
+        results = [self._sampled(share) for share in shares]
+        return Launched([share.sequence for share in shares], None, lambda: results)
 
     def _sampled(self, share: Share) -> Sampled:
         grammar: Any = share.sequence.grammar

@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from sglang_plug import Grammar, Preamble, Vocabulary
-from sglang_plug.engine.masks import bar
+from sglang_plug.drawing import bar
 from sglang_plug.engine.preamble import AfterPreamble, Ends
+from tests.core.written import OneOfTexts
 
 LONGER = [b"</", b"think", b">", b"</think>", b">\n", b">{", b"k>\n\n", b"</think>x", b"a</", b"think>", b"yes", b"<t"]
 PIECES = [b"", b"", *(bytes([octet]) for octet in range(256)), *LONGER, b"", b""]
@@ -21,43 +21,12 @@ EOS, CHANNEL, MESSAGE = 0, len(PIECES) - 2, len(PIECES) - 1
 VOCABULARY = Vocabulary(PIECES, (EOS,))
 
 
-class Text(Grammar):
-    """One text."""
-
-    def __init__(self, text: bytes) -> None:
-        self.text, self.tokens = text, list[int]()
-
-    @property
-    def rest(self) -> bytes:
-        return self.text[sum(len(PIECES[token]) for token in self.tokens) :]
-
-    def allowed(self) -> list[int]:
-        return [token for token, piece in enumerate(PIECES) if piece and self.rest.startswith(piece)]
-
-    def fill(self, mask: Tensor, row: int) -> None:
-        mask[row] = 0
-        for token in self.allowed():
-            mask[row, token // 32] |= torch.tensor(1 << token % 32).to(torch.int32)
-
-    def accept(self, token: int) -> bool:
-        if token not in self.allowed():
-            return False
-        self.tokens.append(token)
-        return True
-
-    def rollback(self, count: int) -> None:
-        del self.tokens[len(self.tokens) - count :]
-
-    @property
-    def may_end(self) -> bool:
-        return not self.rest
-
-    @property
-    def ended(self) -> bool:
-        return not self.rest
+class Forced(OneOfTexts):
+    """One text, which leaves no choice."""
 
     def forced(self) -> bytes:
-        return self.rest
+        (text,) = self.texts
+        return text[len(self.written) :]
 
 
 def grammar(text: bytes = b"yes", ends: Sequence[bytes] = (b"</think>",), opening: bytes = b"") -> AfterPreamble:
@@ -67,7 +36,7 @@ def grammar(text: bytes = b"yes", ends: Sequence[bytes] = (b"</think>",), openin
 
 
 def make(text: bytes, preamble: Preamble, stops: Sequence[int] = ()) -> AfterPreamble:
-    return AfterPreamble(Text(text), preamble, Ends(VOCABULARY), stops)
+    return AfterPreamble(Forced(PIECES, [text]), preamble, Ends(VOCABULARY), stops)
 
 
 def allowed(one: Grammar) -> set[int]:

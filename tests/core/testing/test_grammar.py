@@ -9,47 +9,15 @@ from torch import Tensor
 
 from sglang_plug import Constraint, ConstraintError, Grammar, GrammarBackend
 from sglang_plug.testing import check_grammar_backend
+from tests.core.written import OneOfTexts
 
 
-class Output(Grammar):
-    """One of some texts, looked up; the broken outputs below each change one thing."""
+class Output(OneOfTexts):
+    """The broken outputs below each change one thing."""
 
     def __init__(self, backend: Honest, texts: list[bytes]) -> None:
-        self.backend, self.texts = backend, texts
-        self.pieces = backend.vocabulary.pieces
-        self.tokens: list[int] = []
-
-    @property
-    def written(self) -> bytes:
-        return b"".join(self.pieces[token] for token in self.tokens)
-
-    def allowed(self) -> list[int]:
-        rests = [text[len(self.written) :] for text in self.texts if text.startswith(self.written)]
-        starts = {rest[:end] for rest in rests for end in range(1, len(rest) + 1)}
-        return [token for token, piece in enumerate(self.pieces) if piece in starts]
-
-    def fill(self, mask: Tensor, row: int) -> None:
-        mask[row] = 0
-        for token in self.allowed():
-            bit = token % 32
-            mask[row, token // 32] |= 1 << bit if bit < 31 else -(1 << 31)
-
-    def accept(self, token: int) -> bool:
-        if token not in self.allowed():
-            return False
-        self.tokens.append(token)
-        return True
-
-    def rollback(self, count: int) -> None:
-        del self.tokens[len(self.tokens) - count :]
-
-    @property
-    def may_end(self) -> bool:
-        return self.written in self.texts
-
-    @property
-    def ended(self) -> bool:
-        return self.may_end and not self.allowed()
+        super().__init__(backend.vocabulary.pieces, texts)
+        self.backend = backend
 
 
 class Honest(GrammarBackend):

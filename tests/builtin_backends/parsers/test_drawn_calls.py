@@ -1,0 +1,94 @@
+"""Whatever the schema and the way of asking for calls: what is enforced is read by the own parser, and valid."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from sglang_plug import OutputParser, Plugins
+
+PARSERS = ("deepseekv3", "gpt-oss", "hermes", "llama3", "mistral", "pythonic")
+MODES = {
+    "auto": {"required": False, "parallel": True},
+    "auto, one": {"required": False, "parallel": False},
+    "required": {"required": True, "parallel": True},
+    "named": {"required": True, "parallel": False},
+}
+SCHEMAS, WALKS = 4, 3
+"""Of each parser in each mode."""
+SCALARS: tuple[Any, ...] = (
+    {"type": "string", "maxLength": 3},
+    {"type": "boolean"},
+    {"type": "null"},
+    {"type": "integer", "minimum": -20, "maximum": 300},
+    {"type": "number", "exclusiveMinimum": 0, "maximum": 9.5},
+    {"type": "string", "format": "date"},
+    {"type": "string", "pattern": "^[a-c(\\])]+$"},
+    {"enum": ['a"]})', "</tool_call>", 1.5, None, [True, "é"], {"<|end|>": "; {"}]},
+    {"const": ")]\n[TOOL_CALLS]"},
+)
+
+
+def drawn_schema(source: random.Random, depth: int = 2) -> Any:
+    """A schema that all backends enforce."""
+    kind = source.choice(("object", "array", "anyOf", "scalar", "scalar")) if depth else "scalar"
+    if kind == "object":
+        return drawn_object(source, depth - 1, ("x", "y z", "Ä"))
+    if kind == "array":
+        return {"type": "array", "items": drawn_schema(source, depth - 1), "maxItems": 2}
+    if kind == "anyOf":
+        return {"anyOf": [{"type": "null"}, drawn_schema(source, depth - 1)]}
+    return source.choice(SCALARS)
+
+
+def drawn_object(source: random.Random, depth: int, names: tuple[str, ...]) -> dict[str, Any]:
+    """One whose properties have some of ``names``."""
+    chosen = [name for name in names if source.random() < 0.6]
+    return {
+        "type": "object",
+        "properties": {name: drawn_schema(source, depth) for name in chosen},
+        "required": [name for name in chosen if source.random() < 0.5],
+        "additionalProperties": False,
+    }
+
+
+@pytest.fixture(scope="module")
+def parsers() -> dict[str, type[OutputParser]]:
+    plugins = Plugins.discover()
+    return {name: plugins.get("tool-parser", name).load(OutputParser) for name in PARSERS}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", PARSERS)
+@pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
+def test_drawn_calls_are_read_and_valid(
+    parsers: Any, read: Any, grammar_backends: Callable[..., Any], backend: str, name: str, mode: str
+) -> None:
+    found = 0
+    for seed in range(SCHEMAS):
+        source = random.Random(f"{seed}{name}{mode}")
+        schema = drawn_object(source, 2, ("a", "from", "b-c"))
+        functions = {"f": schema, **({} if mode == "named" else {"f.g-1": {"type": "object"}})}
+        required = parsers[name].structure(functions, required=True, parallel=MODES[mode]["parallel"])
+        wishes = list(grammar_backends("xgrammar")(required.kind, required.source).drawn(WALKS))
+        constraint = parsers[name].structure(functions, **MODES[mode])
+        output = grammar_backends(backend)(constraint.kind, constraint.source)
+        for walk in range(WALKS):
+            text = output.steer(
+                WALKS * seed + walk, [*wishes, *(one[:-3] for one in wishes), b"So. ", b"\n"] if wishes else [b" "]
+            )
+            if text is None:
+                continue
+            events = read(parsers[name], text.decode())
+            calls = [one for one in events if isinstance(one, tuple) and one[0] != "thought"]
+            assert calls == events or not MODES[mode]["required"], text
+            for _, called, arguments in calls:
+                assert Draft202012Validator(functions[called]).is_valid(json.loads(arguments)), (text, schema)
+            assert len(calls) <= 1 or MODES[mode]["parallel"], text
+            found += bool(calls)
+    assert found

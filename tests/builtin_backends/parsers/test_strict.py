@@ -1,0 +1,182 @@
+"""A model may answer as it likes, but what its parser reads as a call keeps to the tools' schemas."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from sglang_plug import OutputParser, Plugins
+
+STRICT = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 8},
+        "days": {"type": "integer", "minimum": 1, "maximum": 14},
+        "unit": {"enum": ["celsius", 'it\'s "hot" [x(y=1)]', "<|end|></tool_call>"]},
+    },
+    "required": ["days", "unit"],
+    "additionalProperties": False,
+}
+FUNCTIONS: Mapping[str, Mapping[str, Any]] = {"weather": STRICT, "note": {"type": "object"}}
+VALIDATORS = {name: Draft202012Validator(schema) for name, schema in FUNCTIONS.items()}
+
+OBJECT = '{"name": "%s", "%s": %s}'
+ARGUMENTS = ('{"days": 3, "unit": "celsius"}', '{"days": 33}', '{"other": [1]}', "{}", '"text"', "{")
+NAMES = ("weather", "note", "unknown", "wea")
+DEEP = "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>%s\n```json\n%s\n```<｜tool▁call▁end｜>"
+MESSAGE = "<|channel|>commentary to=functions.%s <|constrain|>json<|message|>%s"
+
+
+def objects(opening: str, closing: str, key: str = "arguments") -> list[str]:
+    return [opening + OBJECT % (name, key, given) + closing for name in NAMES for given in ARGUMENTS]
+
+
+def python(opening: str, closing: str) -> list[str]:
+    given = ("days=3, unit='celsius'", 'days=3, unit="celsius"', "days=33", "x=[1, None]", "", "(", "1")
+    return [f"{opening}{name}({one}){closing}" for name in NAMES for one in given]
+
+
+def pairs(form: str) -> list[str]:
+    return [form % (name, given) for name in NAMES for given in ARGUMENTS]
+
+
+FREE = ["Hello. ", "{}", "[1, 2]", '[{"a": 1}]', '{"name', "[x]", "(", "é漢", "\n", " ", "<", "<|", "[", "; ", ", "]
+WISHES: dict[str, list[str]] = {
+    "hermes": [*objects("<tool_call>", "</tool_call>"), *objects("<tool_call>\n", "\n</tool_call>"), "</tool_call>"],
+    "llama3": [*objects("<|python_tag|>", "", "parameters"), *objects("", "; "), *objects("\n", ""), "<|python_tag|>x"],
+    "mistral": [
+        *objects("[TOOL_CALLS][", "]"),
+        *objects("[", ", "),
+        *objects(" [ ", "]", "parameters"),
+        *pairs("[TOOL_CALLS]%s[ARGS]%s"),
+        *pairs("[TOOL_CALLS]%s[CALL_ID]123456789[ARGS]%s"),
+        '[{"arguments": {}, "name": "weather"}]',
+        '[{"n\\u0061me": "weather", "arguments": {}}]',
+        "[TOOL_",
+        "CALLS]",
+    ],
+    "deepseekv3": [
+        *pairs(DEEP[0] + DEEP[1]),
+        *pairs(DEEP[1]),
+        *pairs("<｜tool▁call▁begin｜>%s<｜tool▁sep｜>%s<｜tool▁call▁end｜>"),
+        "<｜tool▁calls▁end｜>",
+    ],
+    "pythonic": [*python("[", "]"), *python("[", ", "), *python("<|python_start|>[", "]<|python_end|>"), "\n[ é("],
+    "gpt-oss": [
+        *pairs(MESSAGE),
+        *pairs("<|end|><|start|>assistant" + MESSAGE),
+        *pairs("<|call|><|start|>assistant" + MESSAGE),
+        *pairs(MESSAGE + "<|call|><|start|>assistant" + MESSAGE % ("note", "{}")),
+        *pairs(" to=functions.%s<|channel|>commentary<|message|>%s<|call|>"),
+        *pairs("<|end|><|start|>assistant to=functions.%s<|channel|>analysis json<|message|>%s<|call|>"),
+        "<|channel|>analysis<|message|>I think. ",
+        "<|channel|>commentary<|message|>I say. ",
+        "<|end|><|start|>assistant<|channel|>final<|message|>Done",
+        "<|channel|>final <|constrain|>json<|message|>{}",
+        "<|start|>assistant<|message|>",
+        "<|return|>",
+        "<|end|>",
+    ],
+}
+SPECIAL: dict[str, tuple[str, ...]] = {
+    "llama3": ("<|python_tag|>", "<|eom_id|>"),
+    "mistral": ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+    "pythonic": ("<|python_start|>", "<|python_end|>"),
+    "gpt-oss": ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|return|>", "<|call|>", "<|constrain|>"),
+}
+"""Special tokens of the models that write a format."""
+DRAWS = 30
+BACKENDS = ("xgrammar", "llguidance")
+
+
+@pytest.fixture(scope="module")
+def parsers() -> dict[str, type[OutputParser]]:
+    plugins = Plugins.discover()
+    return {name: plugins.get("tool-parser", name).load(OutputParser) for name in plugins.names("tool-parser")}
+
+
+@pytest.fixture(params=BACKENDS)
+def compiled(request: pytest.FixtureRequest, parsers: Any, grammar_backends: Callable[..., Any]) -> Callable[..., Any]:
+    """``compiled(parser, parallel=…, special=…)``: what keeps ``FUNCTIONS`` in one backend."""
+
+    def make(name: str, *, parallel: bool = True, special: bool = False) -> Any:
+        constraint = parsers[name].structure(FUNCTIONS, required=False, parallel=parallel)
+        backend = grammar_backends(request.param, SPECIAL.get(name, ()) if special else ())
+        return backend(constraint.kind, constraint.source)
+
+    return make
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize(
+    ("name", "special"), [*((name, False) for name in WISHES), *((name, True) for name in SPECIAL)]
+)
+def test_whatever_a_model_wants_calls_keep_to_their_schemas(
+    parsers: Any, compiled: Callable[..., Any], read: Any, name: str, special: bool, parallel: bool
+) -> None:
+    output = compiled(name, parallel=parallel, special=special)
+    wishes = [one.encode() for one in (*WISHES[name], *FREE)]
+    counts = []
+    for seed in range(DRAWS):
+        text = output.steer(seed, wishes)
+        if text is None:
+            continue
+        calls = [one for one in read(parsers[name], text.decode()) if isinstance(one, tuple) and one[0] != "thought"]
+        for index, (number, called, arguments) in enumerate(calls):
+            assert number == index and called in FUNCTIONS, text
+            assert VALIDATORS[called].is_valid(json.loads(arguments)), text
+        assert parallel or len(calls) < 2, text
+        counts.append(len(calls))
+    assert len(counts) > DRAWS // 2 and 0 in counts and max(counts) > 0, counts
+
+
+GOOD, OTHER = '{"days": 3, "unit": "celsius"}', '{"any": [1, null]}'
+TWO = {
+    "hermes": f"""Let me see.
+<tool_call>
+{OBJECT % ("weather", "arguments", GOOD)}
+</tool_call>
+<tool_call>
+{OBJECT % ("note", "arguments", OTHER)}
+</tool_call>""",
+    "llama3": f"So <|python_tag|>{OBJECT % ('weather', 'parameters', GOOD)}; {OBJECT % ('note', 'parameters', OTHER)}",
+    "mistral": f"[TOOL_CALLS]weather[ARGS]{GOOD}[TOOL_CALLS]note[ARGS]{OTHER}",
+    "deepseekv3": f"I ask.{DEEP[0]}{DEEP[1] % ('weather', GOOD)}\n{DEEP[1] % ('note', OTHER)}<｜tool▁calls▁end｜>",
+    "pythonic": '[weather(days=3, unit="celsius"), note(any=[1, None])]',
+    "gpt-oss": "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    + MESSAGE % ("weather", GOOD)
+    + "<|call|><|start|>assistant"
+    + MESSAGE % ("note", OTHER),
+}
+"""Two calls as models write them."""
+MORE = {
+    "llama3": "".join((OBJECT % ("weather", "parameters", GOOD), "; ", OBJECT % ("note", "parameters", OTHER))),
+    "mistral": f"[{OBJECT % ('weather', 'arguments', GOOD)}, {OBJECT % ('note', 'arguments', OTHER)}]",
+    "pythonic": 'So <|python_start|>[weather(days=3, unit="celsius"), note(any=[1, None])]<|python_end|>.',
+    "gpt-oss": "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
+    + TWO["gpt-oss"].partition("assistant")[2],
+}
+ANSWERS = ("", "Hello.", " [1, 2] ", '{"a": [1]}', '[{"a": 1}]', "<b>[x](y)</b>", "{", "[", "a < b", '"', "é 漢\n")
+
+
+@pytest.mark.parametrize(("name", "text"), [*TWO.items(), *MORE.items()])
+def test_good_calls_may_be_written(parsers: Any, compiled: Callable[..., Any], read: Any, name: str, text: str) -> None:
+    output = compiled(name)
+    assert output.accepts(text) and not compiled(name, parallel=False).accepts(text)
+    calls = [(one[1], json.loads(one[2])) for one in read(parsers[name], text) if one[0] in (0, 1)]
+    assert calls == [("weather", json.loads(GOOD)), ("note", json.loads(OTHER))]
+    assert not output.accepts(text.replace("celsius", "kelvin"))
+    assert not output.accepts(text.replace("weather", "weathers"))
+    assert not output.accepts(text.replace("note", "other"))
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_answers_are_free(parsers: Any, compiled: Callable[..., Any], read: Any, name: str) -> None:
+    for parallel in (True, False):
+        output = compiled(name, parallel=parallel)
+        assert [text for text in ANSWERS if not output.accepts(text)] == []
+    assert [text for text in ANSWERS if text and read(parsers[name], text) != [text]] == []

@@ -1,0 +1,51 @@
+"""A grammar for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from sglang_plug import Grammar
+
+
+class OneOfTexts(Grammar):
+    """One of some texts, looked up; ``pieces``: bytes of each token."""
+
+    def __init__(self, pieces: Sequence[bytes], texts: Sequence[bytes]) -> None:
+        self.pieces, self.texts = pieces, texts
+        self.tokens: list[int] = []
+
+    @property
+    def written(self) -> bytes:
+        """So far."""
+        return b"".join(self.pieces[token] for token in self.tokens)
+
+    def allowed(self) -> list[int]:
+        """Tokens that may come next."""
+        rests = [text[len(self.written) :] for text in self.texts if text.startswith(self.written)]
+        starts = {rest[:end] for rest in rests for end in range(1, len(rest) + 1)}
+        return [token for token, piece in enumerate(self.pieces) if piece in starts]
+
+    def fill(self, mask: Tensor, row: int) -> None:
+        mask[row] = 0
+        for token in self.allowed():
+            bit = token % 32
+            mask[row, token // 32] |= 1 << bit if bit < 31 else -(1 << 31)
+
+    def accept(self, token: int) -> bool:
+        if token not in self.allowed():
+            return False
+        self.tokens.append(token)
+        return True
+
+    def rollback(self, count: int) -> None:
+        del self.tokens[len(self.tokens) - count :]
+
+    @property
+    def may_end(self) -> bool:
+        return self.written in self.texts
+
+    @property
+    def ended(self) -> bool:
+        return self.may_end and not self.allowed()

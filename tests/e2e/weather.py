@@ -1,0 +1,36 @@
+"""The tools that the tests of tools call."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+ASK = "What's the weather like in Boston today?"
+FLAT_WEATHER: dict[str, Any] = {
+    "type": "function",
+    "name": "get_current_weather",
+    "description": "Get the current weather in a given location",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "description": "The city to find the weather for, e.g. 'Boston'"},
+            "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+        },
+        "required": ["city", "unit"],
+    },
+}
+FLAT_CLOCK: dict[str, Any] = {"type": "function", "name": "get_time"}
+"""As ``/v1/responses`` takes them."""
+
+
+def nested(flat: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A tool as chat takes it."""
+    return {"type": "function", "function": {key: value for key, value in flat.items() if key != "type"} | more}
+
+
+def check_weather(name: str, arguments: str) -> None:
+    """A call of the weather tool keeps to its schema."""
+    assert name == FLAT_WEATHER["name"]
+    found = json.loads(arguments)
+    assert found.keys() == {"city", "unit"}
+    assert isinstance(found["city"], str) and found["unit"] in ("celsius", "fahrenheit")
