@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from statistics import mean
+from statistics import median, quantiles
 from typing import Any
 
 import torch
@@ -87,7 +87,7 @@ MARKS = (b'"', b'":', b'",', b"}", b"]", b", ", b': "', b'", "', b"\n", b"  ", b
 
 
 def vocabulary(size: int, ranks: Path | None = None) -> Vocabulary:
-    """Of the file ``ranks``, a line each: the token in base64, a blank, its rank; or made up of bytes, marks and words."""
+    """Made up of bytes, marks and words; or of the file ``ranks``: a line for each token, in base64, and its rank."""
     special = [b"", b"", b""]
     if ranks is not None:
         found = [base64.b64decode(line.split()[0]) for line in ranks.read_text().splitlines()]
@@ -154,15 +154,14 @@ class Bench:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Milliseconds of a decode step: the mean over the steps of a block, of each the best of all blocks.
-
-    What else the machine does only adds to a step; but what a constraint costs differs from step to step.
-    """
+    """Milliseconds of a decode step without a constraint, and how many times as long one with it takes."""
 
     constraint: str
     batch: int
     plain: float
-    constrained: float
+    ratio: float
+    quartiles: tuple[float, float]
+    """Of the ratio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,18 +176,14 @@ class Compiling:
 
 
 def measure(bench: Bench, name: str, batch: int, blocks: int, steps: int) -> Cost:
-    """Take turns."""
-    plain: list[list[float]] = []
-    constrained: list[list[float]] = []
+    """Take turns. A block with the constraint is held against the plain ones before and after it."""
+    plain, ratios = [median(bench.steps(batch, None, steps))], []
     for _ in range(blocks):
-        plain.append(bench.steps(batch, None, steps))
-        constrained.append(bench.steps(batch, LONG[name], steps))
-    return Cost(constraint=name, batch=batch, plain=_typical(plain) * 1e3, constrained=_typical(constrained) * 1e3)
-
-
-def _typical(blocks: list[list[float]]) -> float:
-    """Blocks draw the same tokens, so their steps can be compared one by one."""
-    return mean(map(min, zip(*blocks, strict=True)))
+        constrained = median(bench.steps(batch, LONG[name], steps))
+        plain.append(median(bench.steps(batch, None, steps)))
+        ratios.append(2 * constrained / (plain[-2] + plain[-1]))
+    low, middle, high = quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    return Cost(constraint=name, batch=batch, plain=median(plain) * 1e3, ratio=middle, quartiles=(low, high))
 
 
 def compiling(backend: GrammarBackend, name: str, repeats: int) -> Compiling | None:
@@ -265,8 +260,8 @@ def main() -> None:
     options.add_argument("--shape", choices=sorted(SHAPES), default="0.5B")
     options.add_argument("--backend", default="xgrammar")
     options.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
-    options.add_argument("--blocks", type=int, default=4)
-    options.add_argument("--steps", type=int, default=16, help="steps of a block")
+    options.add_argument("--blocks", type=int, default=12)
+    options.add_argument("--steps", type=int, default=8, help="steps of a block")
     options.add_argument("--ranks", type=Path, help="a vocabulary in the format of tiktoken instead of the made-up one")
     given = options.parse_args()
     words = vocabulary(SHAPES[given.shape].vocabulary, given.ranks)
@@ -275,11 +270,8 @@ def main() -> None:
         with torch.inference_mode():
             costs = [measure(bench, name, batch, given.blocks, given.steps) for name in LONG for batch in given.batch]
         bench.loop.constraints.close()
-    rows = [
-        (f"{one.constraint}, {one.batch}", one.plain, one.constrained, ratio(one.constrained, one.plain))
-        for one in costs
-    ]
-    print(table(("outputs at once", "ms plain", "ms constrained", "ratio"), rows))
+    rows = [(f"{one.constraint}, {one.batch}", one.plain, one.ratio, *one.quartiles) for one in costs]
+    print(table(("outputs at once", "ms plain", "ratio", "lower quartile", "upper quartile"), rows))
     times = [one for name in COMPILED if (one := compiling(bench.backend, name, 3)) is not None]
     print()
     print(

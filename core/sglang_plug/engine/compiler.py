@@ -12,6 +12,7 @@ from sglang_plug.config import ConfigError
 from sglang_plug.grammar import Constraint, GrammarBackend, Vocabulary
 from sglang_plug.tokenizer import Tokenizer, TokenizerSource
 
+from .constraints import Compiler
 from .grammar_backends import GrammarBackends
 from .grammar_process import GrammarProcess
 from .grammar_worker import Setup
@@ -29,6 +30,8 @@ class BackendCompiler:
     def __init__(self, resolved: Resolved) -> None:
         self._resolved: Resolved | None = resolved
         self._process: GrammarProcess | None = None
+        self._setup: Setup | None = None
+        self._backends: GrammarBackend | None = None
         self._closed = False
 
     def start(self) -> GrammarBackend:
@@ -38,7 +41,7 @@ class BackendCompiler:
         started = time.perf_counter()
         vocabulary = read_vocabulary(_tokenizer(resolved), resolved.vocab_size, resolved.eos_token_ids)
         order = resolved.grammar_order
-        setup = Setup(
+        self._setup = setup = Setup(
             plugins=resolved.config.plugins,
             backends=order,
             pieces=list(vocabulary.pieces),
@@ -51,10 +54,15 @@ class BackendCompiler:
         if self._closed:  # in the meantime, by another thread
             raise ConfigError("the engine is closing")
         self._process.start()
-        backends = GrammarBackends(resolved.grammars, order, vocabulary)
+        self._backends = backends = GrammarBackends(resolved.grammars, order, vocabulary)
         self._process.wait_ready()
         logger.info("Structured outputs are ready (%s, %.1f s)", ", ".join(order), time.perf_counter() - started)
         return backends
+
+    def helper(self) -> Compiler:
+        """One more process. The backends of this one load what it compiles."""
+        assert self._setup is not None and self._backends is not None
+        return _Helper(self._setup, self._backends)
 
     def compile(self, constraint: Constraint, is_wanted: Callable[[], bool]) -> bytes:
         """Raises ``ConstraintError``."""
@@ -71,6 +79,31 @@ class BackendCompiler:
         """End the compiling process."""
         if self._process is not None:
             self._process.close()
+
+
+class _Helper:
+    """A further process of a ``BackendCompiler``."""
+
+    def __init__(self, setup: Setup, backends: GrammarBackend) -> None:
+        self._setup, self._backends = setup, backends
+        self._process = GrammarProcess(setup)
+
+    def start(self) -> GrammarBackend:
+        self._process.start()
+        self._process.wait_ready()
+        return self._backends
+
+    def helper(self) -> Compiler:
+        return _Helper(self._setup, self._backends)
+
+    def compile(self, constraint: Constraint, is_wanted: Callable[[], bool]) -> bytes:
+        return self._process.compile(constraint, is_wanted)
+
+    def interrupt(self) -> None:
+        self._process.interrupt()
+
+    def close(self) -> None:
+        self._process.close()
 
 
 def _tokenizer(resolved: Resolved) -> Tokenizer:

@@ -1,7 +1,8 @@
 """Requests that wait for their grammar, and the grammars that are remembered.
 
-The loop holds a constrained sequence here until its grammar has been compiled; a thread asks the compiling process
-for one grammar at a time. Nothing here makes the loop wait.
+The loop holds a constrained sequence here until its grammar has been compiled. A thread asks a compiling process for
+one grammar after the other; while one takes long and others wait, further threads with processes of their own help.
+Nothing here makes the loop wait.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -30,8 +32,14 @@ MOST_WAITING = 256
 """Different constraints that may wait for the compiler."""
 MOST_CHARACTERS = 1 << 20
 """Longest constraint."""
+WORKERS = 3
+"""Most constraints that are compiled at once."""
+LONG = 0.5
+"""Seconds that a constraint waits behind others before one more helper is started: that takes seconds and memory."""
+IDLE = 60.0
+"""Seconds after which a helper that has nothing to do ends."""
 CLOSE_TIMEOUT = 5.0
-"""Seconds to wait for the thread in the end."""
+"""Seconds to wait for a thread in the end."""
 ENTRY_BYTES = 1024
 """What remembering anything takes besides its text."""
 
@@ -64,6 +72,9 @@ class Compiler(Protocol):
     def start(self) -> GrammarBackend:
         """Get ready; returns the backend that loads what is compiled. Raises ``ConfigError`` if it cannot."""
 
+    def helper(self) -> Compiler:
+        """One more, for another thread, whose backend is this one's. This one has started."""
+
     def compile(self, constraint: Constraint, is_wanted: Callable[[], bool]) -> bytes:
         """Raises ``ConstraintError``. May give up once ``is_wanted`` says no."""
 
@@ -72,6 +83,17 @@ class Compiler(Protocol):
 
     def close(self) -> None:
         """Free what is held; the last call."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    compiler: Compiler
+    thread: threading.Thread
+    ready: threading.Event = field(default_factory=threading.Event)
+
+
+class _NotStarted(Exception):
+    """A compiler could not get ready."""
 
 
 class Constraints:
@@ -95,15 +117,15 @@ class Constraints:
         self._cache = _Cache(cache_bytes)
         self._waiting: dict[Constraint, list[Sequence]] = {}
         self._asked = set[Constraint]()
+        self._taken = 0.0
         self._ready: list[tuple[Sequence, RequestError | None]] = []
         self._jobs: queue.SimpleQueue[Constraint | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[Constraint, Result, int]] = queue.SimpleQueue()
         self._closing = False
-        self._compiler = None if isinstance(compiler, str) else compiler
-        self._thread: threading.Thread | None = None
-        if self._compiler is not None:
-            self._thread = threading.Thread(target=self._work, args=(self._compiler,), name="grammars", daemon=True)
-            self._thread.start()
+        self._loading = threading.Lock()
+        self._workers: list[_Worker] = []
+        if not isinstance(compiler, str):
+            self._work(compiler, self._serve_first)
 
     def __len__(self) -> int:
         """Sequences held."""
@@ -140,6 +162,8 @@ class Constraints:
             if size:
                 self._cache.put(constraint, result, size)
             self._ready += [_begin(sequence, result) for sequence in self._waiting.pop(constraint, [])]
+        if not self._jobs.empty() and time.monotonic() - self._taken > LONG:
+            self._help()
         ready, self._ready = self._ready, []
         yield from ready
 
@@ -157,40 +181,74 @@ class Constraints:
         return len(self._ready) < held
 
     def close(self) -> None:
-        """End the compiling process."""
+        """End the compiling processes."""
         self._closing = True
         self._waiting.clear()
-        self._jobs.put(None)
-        if self._compiler is not None and self._thread is not None:
-            self._compiler.interrupt()
-            self._thread.join(CLOSE_TIMEOUT)
+        for worker in self._workers:
+            self._jobs.put(None)
+            worker.compiler.interrupt()
+        for worker in self._workers:
+            worker.thread.join(CLOSE_TIMEOUT)
 
     def _ask(self, constraint: Constraint) -> None:
         if constraint not in self._asked:
+            if self._jobs.empty():
+                self._taken = time.monotonic()  # nothing has waited so far
             self._asked.add(constraint)
             self._jobs.put(constraint)
 
-    # -- in the thread --------------------------------------------------------------------------------------------
+    def _help(self) -> None:
+        """One more thread, if there may be one and the last one has started."""
+        self._workers = [one for one in self._workers if one.thread.is_alive()]
+        if 0 < len(self._workers) < WORKERS and all(one.ready.is_set() for one in self._workers):
+            logger.info("Constraints wait for one that takes long to compile: starting one more process")
+            self._work(self._workers[0].compiler.helper(), self._serve_too)
 
-    def _work(self, compiler: Compiler) -> None:
-        try:
-            self._serve(compiler)
-        finally:
-            compiler.close()
+    def _work(self, compiler: Compiler, serve: Callable[[_Worker], None]) -> None:
+        def work() -> None:
+            try:
+                serve(worker)
+            finally:
+                compiler.close()
 
-    def _serve(self, compiler: Compiler) -> None:
+        worker = _Worker(compiler, threading.Thread(target=work, name="grammars", daemon=True))
+        self._workers.append(worker)
+        worker.thread.start()
+
+    # -- in the threads -------------------------------------------------------------------------------------------
+
+    def _serve_first(self, worker: _Worker) -> None:
+        """Serves as long as the engine does; without it there are no constraints."""
         try:
-            backend = compiler.start()
-            cutter, ends = Cutter(backend.vocabulary), Ends(backend.vocabulary)
-        except Exception as error:
+            self._serve(worker, None)
+        except _NotStarted as error:
             self._refusal = f"structured outputs are not available: {error}"
             if not self._closing:
                 logger.warning("%s", self._refusal)
             while (job := self._jobs.get()) is not None:
                 self._done.put((job, RequestError(self._refusal), 0))
-            return
-        while (job := self._jobs.get()) is not None:
-            self._done.put((job, *self._compile(compiler, backend, partial(Loaded, cutter=cutter, ends=ends), job)))
+
+    def _serve_too(self, worker: _Worker) -> None:
+        try:
+            self._serve(worker, IDLE)
+        except _NotStarted as error:
+            if not self._closing:
+                logger.warning("no further process to compile grammars: %s", error)
+        except queue.Empty:
+            pass
+
+    def _serve(self, worker: _Worker, idle: float | None) -> None:
+        """Compile one constraint after the other. Raises ``queue.Empty`` when none has come for ``idle`` seconds."""
+        compiler = worker.compiler
+        try:
+            backend = compiler.start()
+            loaded = partial(Loaded, cutter=Cutter(backend.vocabulary), ends=Ends(backend.vocabulary))
+        except Exception as error:
+            raise _NotStarted(str(error)) from error
+        worker.ready.set()
+        while (job := self._jobs.get(timeout=idle)) is not None:
+            self._taken = time.monotonic()
+            self._done.put((job, *self._compile(compiler, backend, loaded, job)))
 
     def _compile(
         self, compiler: Compiler, backend: GrammarBackend, loaded: Callable[..., Loaded], constraint: Constraint
@@ -205,7 +263,8 @@ class Constraints:
         overhead = len(constraint.source) + ENTRY_BYTES
         try:
             compiled = compiler.compile(constraint, is_wanted)
-            return loaded(backend.load(constraint, compiled)), len(compiled) + overhead
+            with self._loading:
+                return loaded(backend.load(constraint, compiled)), len(compiled) + overhead
         except ConstraintError as error:
             if not is_wanted():
                 return None, 0

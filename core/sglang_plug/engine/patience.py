@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
+import weakref
 from collections.abc import Callable
 from collections.abc import Sequence as Ordered
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 THREADS = 8
 TOGETHER = 16
@@ -17,47 +19,94 @@ LOOK = 0.05
 Result = TypeVar("Result")
 
 
-class Threads:
-    """Some threads, which are given up and replaced when a call keeps one for too long."""
-
-    def __init__(self, patience: float) -> None:
-        self.patience = patience
-        self._pool = ThreadPoolExecutor(THREADS, "grammar")
-
-    def begin(self, calls: Ordered[Callable[[], Result]]) -> Calls[Result]:
-        """Start ``calls``, which must not raise."""
-        return Calls(self, calls)
-
-    def submit(self, call: Callable[[], None]) -> Future[None]:
-        """Run one call as soon as a thread is free."""
-        return self._pool.submit(call)
-
-    def renew(self) -> None:
-        """Leave the threads to what they do; calls that have not started are cancelled."""
-        old, self._pool = self._pool, ThreadPoolExecutor(THREADS, "grammar")
-        old.shutdown(wait=False, cancel_futures=True)
-
-
 class Run(Generic[Result]):
     """Some of the calls, made one after the other in one thread."""
 
     def __init__(self, calls: Ordered[tuple[int, Callable[[], Result]]]) -> None:
         self.calls = calls
         self.results: list[Result] = []
+        self.error: BaseException | None = None
         self.left_behind = False
         self.started = 0.0
         """When the call that is being made was begun; 0: none was yet."""
+        self._working = threading.Lock()
+        self._working.acquire()
 
-    def __call__(self) -> None:
-        for _, call in self.calls:
-            if self.left_behind:
-                return
-            self.started = time.monotonic()
-            self.results.append(call())
+    def make(self) -> None:
+        """Make the calls."""
+        try:
+            for _, call in self.calls:
+                if self.left_behind:
+                    return
+                self.started = time.monotonic()
+                self.results.append(call())
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._working.release()
+
+    def wait(self, timeout: float) -> bool:
+        """True once the calls are made; waits for that no longer than ``timeout`` seconds."""
+        if not self._working.acquire(timeout=timeout):
+            return False
+        self._working.release()
+        return True
 
     def is_late(self, since: float) -> bool:
         """True if the call that is being made began before ``since``."""
         return 0.0 < self.started < since
+
+
+Jobs = queue.SimpleQueue[Run[Any] | None]
+"""``None`` ends a thread."""
+
+
+class Threads:
+    """Some threads, which are given up and replaced when a call keeps one for too long."""
+
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
+        self._renew()
+
+    def begin(self, calls: Ordered[Callable[[], Result]]) -> Calls[Result]:
+        """Start ``calls``, which must not raise."""
+        return Calls(self, calls)
+
+    def submit(self, run: Run[Any]) -> None:
+        """Make the calls of ``run`` as soon as a thread is free."""
+        if self._started < THREADS:
+            self._started += 1
+            threading.Thread(target=_work, args=(self._jobs,), name="grammar", daemon=True).start()
+        self._jobs.put(run)
+
+    def renew(self) -> None:
+        """Leave the threads to what they do; what none of them has begun goes to new ones."""
+        waiting: list[Run[Any]] = []
+        try:
+            while (run := self._jobs.get_nowait()) is not None:
+                waiting.append(run)
+        except queue.Empty:
+            pass
+        self._end()
+        self._renew()
+        for run in waiting:
+            self.submit(run)
+
+    def _renew(self) -> None:
+        self._jobs: Jobs = queue.SimpleQueue()
+        self._started = 0
+        self._end = weakref.finalize(self, _end, self._jobs)
+
+
+def _work(jobs: Jobs) -> None:
+    while (run := jobs.get()) is not None:
+        run.make()
+        del run  # and with it what its calls hold
+
+
+def _end(jobs: Jobs) -> None:
+    for _ in range(THREADS):
+        jobs.put(None)
 
 
 class Calls(Generic[Result]):
@@ -67,48 +116,41 @@ class Calls(Generic[Result]):
         self._threads = threads
         self._found: list[Result | None] = [None] * len(calls)
         numbered = list(enumerate(calls))
-        self._runs: dict[Future[None], Run[Result]] = {}
+        self._runs: list[Run[Result]] = []
         for start in range(0, len(calls), TOGETHER):
             self._submit(numbered[start : start + TOGETHER])
 
     def results(self) -> list[Result | None]:
         """Of each call; ``None`` if it ran out of time."""
         while self._runs:
-            if not all(future.done() for future in self._runs):
-                wait(self._runs, timeout=LOOK)
-            self._collect()
+            if self._runs[0].wait(LOOK):
+                self._take(self._runs.pop(0))
+                continue
             since = time.monotonic() - self._threads.patience
-            late = [future for future, run in self._runs.items() if run.is_late(since)]
+            late = [run for run in self._runs if not run.wait(0) and run.is_late(since)]
             if late:
                 self._leave(late)
         return self._found
 
     def _submit(self, calls: Ordered[tuple[int, Callable[[], Result]]]) -> None:
         run = Run(calls)
-        self._runs[self._threads.submit(run)] = run
+        self._runs.append(run)
+        self._threads.submit(run)
 
-    def _leave(self, late: Ordered[Future[None]]) -> None:
+    def _leave(self, late: Ordered[Run[Result]]) -> None:
         """Go on without the calls that ``late`` runs are at, in new threads."""
-        for future in late:
-            self._runs[future].left_behind = True
+        for run in late:
+            run.left_behind = True
         self._threads.renew()
-        again = []
-        for future in late:
-            run = self._runs.pop(future)
-            done = self._take(run)
-            again.append(run.calls[done + 1 :])
-        self._collect()
-        again += [self._runs.pop(future).calls for future in list(self._runs) if future.cancelled()]
-        for calls in filter(None, again):
-            self._submit(calls)
-
-    def _collect(self) -> None:
-        for future in [one for one in self._runs if one.done() and not one.cancelled()]:
-            future.result()
-            self._take(self._runs.pop(future))
+        self._runs = [run for run in self._runs if run not in late]
+        for run in late:
+            if rest := run.calls[self._take(run) + 1 :]:
+                self._submit(rest)
 
     def _take(self, run: Run[Result]) -> int:
         """Keep the results there are; how many."""
+        if run.error is not None:
+            raise run.error
         results = list(run.results)
         for (place, _), result in zip(run.calls, results, strict=False):
             self._found[place] = result

@@ -39,6 +39,13 @@ class Gate:
         self.error, self.compiled = error, list[str]()
         self.opened, self.begun, self.closed = threading.Event(), threading.Event(), False
         self.bytes_each = 10
+        self.helpers: list[Gate] = []
+        self.helper_error: str | None = None
+
+    def helper(self) -> Gate:
+        self.helpers.append(Gate(self.helper_error))
+        self.helpers[-1].opened.set()
+        return self.helpers[-1]
 
     def start(self) -> Any:
         if self.error is not None:
@@ -201,6 +208,83 @@ def test_a_backend_that_cannot_start_refuses_what_waits_and_what_comes(make: Mak
         held.hold(sequence("b"))
     held.close()
     assert gate.closed
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONG", 0.02)
+
+
+def test_who_waits_behind_one_that_takes_long_is_helped(make: Make, gate: Gate, hurried: None) -> None:
+    held = make()
+    held.hold(sequence("a", "endless"))
+    gate.begun.wait()
+    for id in "bcd":
+        held.hold(sequence(id, id))
+    assert wait(held, 3) == {id: f"grammar of {id}" for id in "bcd"}
+    assert [one.compiled for one in gate.helpers] == [["b", "c", "d"]] and gate.compiled == ["endless"]
+    held.close()
+    assert gate.closed and gate.helpers[0].closed
+
+
+def test_nobody_helps_while_nothing_waits(make: Make, gate: Gate, hurried: None) -> None:
+    held = make()
+    held.hold(sequence("a", "endless"))
+    gate.begun.wait()
+    for _ in range(10):
+        time.sleep(0.01)
+        assert list(held.release()) == []
+    gate.opened.set()
+    wait(held, 1)
+    assert gate.helpers == []
+
+
+def test_there_are_at_most_so_many_at_once(make: Make, gate: Gate, hurried: None) -> None:
+    held = make()
+    gate.helper = lambda: gate.helpers.append(Gate()) or gate.helpers[-1]  # type: ignore[method-assign,func-returns-value]
+    for id in "abcdef":
+        held.hold(sequence(id, id))
+    deadline = time.monotonic() + 30
+    while len(gate.helpers) < module.WORKERS - 1 or not all(one.begun.is_set() for one in gate.helpers):
+        assert time.monotonic() < deadline and list(held.release()) == []
+        time.sleep(0.005)
+    for _ in range(10):
+        time.sleep(0.01)
+        assert list(held.release()) == []
+    assert len(gate.helpers) == module.WORKERS - 1
+    for one in (gate, *gate.helpers):
+        one.opened.set()
+    assert len(wait(held, 6)) == 6
+
+
+def test_a_helper_without_work_ends_and_another_may_come(
+    make: Make, gate: Gate, hurried: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "IDLE", 0.02)
+    held = make()
+    held.hold(sequence("a", "endless"))
+    gate.begun.wait()
+    for id in "bc":
+        held.hold(sequence(id, id))
+        assert wait(held, 1) == {id: f"grammar of {id}"}
+        deadline = time.monotonic() + 30
+        while not gate.helpers[-1].closed:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+    assert [one.compiled for one in gate.helpers] == [["b"], ["c"]]
+
+
+def test_a_helper_that_cannot_start_leaves_the_work_to_the_first(make: Make, gate: Gate, hurried: None) -> None:
+    gate.helper_error = "no memory"
+    held = make()
+    held.hold(sequence("a", "slow"))
+    gate.begun.wait()
+    held.hold(sequence("b"))
+    deadline = time.monotonic() + 30
+    while not (gate.helpers and gate.helpers[0].closed):
+        assert time.monotonic() < deadline and list(held.release()) == []
+    gate.opened.set()
+    assert wait(held, 2) == {"a": "grammar of slow", "b": "grammar of a"}
 
 
 def test_closing_ends_what_is_being_compiled(make: Make, gate: Gate) -> None:
