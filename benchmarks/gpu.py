@@ -28,6 +28,8 @@ LEAST_SECONDS = 15.0
 ERROR_LINES = 25
 HALF = ("bfloat16", "float16")
 GRAPHS = ("graphs", "no-graphs")
+FLOAT8 = ("fp8_e4m3", "fp8_e5m2")
+MEMORY_SHAPE = "llama-1B"
 
 
 def wanted_parts(given: argparse.Namespace) -> Iterator[tuple[str, ...]]:
@@ -39,13 +41,19 @@ def wanted_parts(given: argparse.Namespace) -> Iterator[tuple[str, ...]]:
 def checks(backends: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """What must be right. FlashInfer has no float32, and compiles each kind of layer first: the rare ones last."""
     yield ("kernels",)
+    yield ("sampling",)
     for backend in backends:
         plain_only = ("plain",) if backend == "flashinfer" else ()
         yield ("conformance", backend, "bfloat16", *plain_only)
         yield from (("near", backend, graphs) for graphs in GRAPHS)
+        yield from (("conformance", backend, "bfloat16", "plain", kept) for kept in FLOAT8)
+        yield ("near", backend, "graphs", FLOAT8[0])
         if backend != "flashinfer":
             yield ("conformance", backend, "float32")
             yield from (("parity", backend, graphs) for graphs in GRAPHS)
+        if backend != "torch":
+            yield ("memory", MEMORY_SHAPE, backend)
+            yield from (("overlap", MEMORY_SHAPE, backend, graphs) for graphs in GRAPHS)
     if "flashinfer" in backends:
         yield from (("conformance", "flashinfer", dtype) for dtype in HALF)
 
@@ -56,8 +64,12 @@ def measurements(shapes: Sequence[str], backends: Sequence[str]) -> Iterator[tup
     first, *others = backends
     yield from (("speed", shape, first) for shape in shapes)
     yield from ((part, shapes[-1], first) for part in ("step", "prefix"))
+    yield ("draws",)
     yield ("reference", shapes[-1])
+    yield ("speed", shapes[-1], first, FLOAT8[0])
     yield from (("speed", shape, backend) for backend in others for shape in shapes)
+    if "triton" in backends:
+        yield ("moe",)
 
 
 def run_part(part: tuple[str, ...], device: str, seconds: float) -> dict[str, Any]:
@@ -103,6 +115,10 @@ def summary(outcome: dict[str, Any]) -> str:
         return f"FAILED  {outcome['part']}: {outcome['error']} {last[-1]}"
     lines = [f"ok      {outcome['part']} ({outcome['seconds']} s)"]
     result = outcome["result"]
+    if outcome["part"].startswith("memory "):
+        lines += [f"        {line}" for line in memory_lines(result)]
+    if outcome["part"] == "moe":
+        lines += [f"        {name}: {tiles_line(one)}" for name, one in result.items()]
     for name, one in result.items() if isinstance(result, dict) else ():
         if isinstance(one, dict) and "output_rate" in one:
             step = (one["decode_step"]["p50"] or 0.0) * 1e3
@@ -111,6 +127,31 @@ def summary(outcome: dict[str, Any]) -> str:
                 f"prefill {one['prefill_rate']:,.0f}, step {step:.2f} ms, {one['failures']} failed"
             )
     return "\n".join(lines)
+
+
+def memory_lines(found: dict[str, Any]) -> list[str]:
+    """What the stages of a start took, and what was left."""
+    stages = ", ".join(f"{name} {_gib(taken)}" for name, taken in found["stages"].items())
+    return [
+        f"GiB of {_gib(found['total'])}: {stages}",
+        f"free after start {_gib(found['free_after_start'])}, after serving {_gib(found['free_after_serving'])}; "
+        f"{found['tokens']:,} tokens in the pool, {found['captured']} graphs",
+    ]
+
+
+def tiles_line(found: dict[str, Any]) -> str:
+    """How the sizes of the table compare with the fastest that were tried."""
+    chosen, best = ("x".join(map(str, found[name].values())) for name in ("chosen", "best"))
+    mine, theirs = found["chosen_seconds"], found["best_seconds"]
+    failed = f", not run: {'; '.join(found['failed'])}" if found["failed"] else ""
+    return (
+        f"{chosen} {mine * 1e6:,.0f} us, best of {found['tried']} {best} {theirs * 1e6:,.0f} us "
+        f"({mine / theirs:.2f} times as long){failed}"
+    )
+
+
+def _gib(count: int) -> str:
+    return f"{count / (1 << 30):.2f}"
 
 
 def run_all(given: argparse.Namespace) -> list[dict[str, Any]]:

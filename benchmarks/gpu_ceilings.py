@@ -33,15 +33,15 @@ def _copy_rate(count: int, device: str) -> float:
     """Of ``count`` float32 numbers; 4 GiB on a GPU, far more than its caches hold."""
     source = torch.randn(count, device=device)
     target = torch.empty_like(source)
-    return 2 * source.nbytes / _seconds(lambda: target.copy_(source), device)
+    return 2 * source.nbytes / median_seconds(lambda: target.copy_(source), device)
 
 
 def _matmul_rate(size: int, device: str) -> float:
     left, right = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
-    return 2.0 * size**3 / _seconds(lambda: torch.mm(left, right.T), device)
+    return 2.0 * size**3 / median_seconds(lambda: torch.mm(left, right.T), device)
 
 
-def _seconds(action: Callable[[], object], device: str) -> float:
+def median_seconds(action: Callable[[], object], device: str) -> float:
     """Median of single calls; on a GPU between events."""
     for _ in range(WARM_UPS):
         action()

@@ -1,4 +1,7 @@
-"""An engine whose decode steps a script takes itself, so that the device's share of each can be timed."""
+"""An engine whose decode steps a script takes itself, so that the shares of device and host can be timed.
+
+With and without overlap (``--disable-overlap-schedule``): without, the device is idle while the host plans and tells.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,36 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
-from benchmarks.inbox import ListInbox
+from benchmarks.inbox import ListInbox, nobody
 from benchmarks.load import Load, prompts
 from benchmarks.models import Shape
 from benchmarks.offline import Choice
-from sglang_plug import Plugins, Request, SamplingParams
+from sglang_plug import LogprobOptions, Output, Plugins, Request, SamplingParams
 from sglang_plug.engine.build import build_engine
 from sglang_plug.engine.loop import EngineLoop
-from sglang_plug.engine.messages import FromEngine, Submit
+from sglang_plug.engine.messages import FromEngine, News, Submit
+from sglang_plug.engine.transfer import Fetched
 from sglang_plug.engine.watchdog import Heartbeat
+
+BATCHES = (8, 32)
+"""Measured besides the whole crowd."""
+KINDS: tuple[tuple[dict[str, Any], LogprobOptions | None], ...] = (
+    ({"temperature": 0.0}, None),
+    ({"temperature": 0.0}, LogprobOptions(start=0, top=2)),
+    ({"temperature": 1.0, "seed": 1}, None),
+    ({"temperature": 0.8, "seed": 2, "top_p": 0.9, "top_k": 50, "min_p": 0.01}, LogprobOptions()),
+    ({"temperature": 0.0, "frequency_penalty": 1.0, "presence_penalty": 0.5}, None),
+    ({"temperature": 1.0, "seed": 3, "repetition_penalty": 1.3, "max_new_tokens": 60}, None),
+    ({"temperature": 0.0, "logit_bias": {5: 2.0}, "min_new_tokens": 10, "stop_token_ids": ()}, None),
+    ({"temperature": 0.0, "max_new_tokens": 1}, None),
+)
+"""Sampling of one request each."""
+SETTLED = 3
+"""Decode steps before those that are timed, and left over after them."""
 
 
 class Stopwatch:
@@ -50,7 +71,7 @@ class Stopwatch:
         return on_device if self._cuda else on_host
 
     def take(self) -> list[float]:
-        """Seconds of each call since the last ``take``."""
+        """Seconds of each call since the last ``take``. Waits for the device."""
         if self._cuda:
             torch.cuda.synchronize()
             self._seconds = [before.elapsed_time(after) / 1e3 for before, after in self._marks]
@@ -59,11 +80,8 @@ class Stopwatch:
 
 
 def decode_steps(device: str, shape: Shape, backend: str, count: int, prompt: int, output: int) -> dict[str, Any]:
-    """Medians over the steps in which all of ``count`` requests decode, in seconds.
-
-    ``device`` is the time of the replayed graph (without graphs: of the model); the rest of a step is the host's,
-    in which the device does next to nothing.
-    """
+    """Decode steps of ``count`` requests, as ``_measured`` tells, and under ``batches`` also of fewer ones, each with
+    and without overlap."""
     choice = Choice(
         shape=shape,
         device=device,
@@ -75,29 +93,91 @@ def decode_steps(device: str, shape: Shape, backend: str, count: int, prompt: in
     inbox = ListInbox()
     with tempfile.TemporaryDirectory() as folder:
         config = choice.config(Path(folder))
-        loop = build_engine(config, Plugins.discover(), inbox, _nobody, Heartbeat())
+        loop = build_engine(config, Plugins.discover(), inbox, nobody, Heartbeat())
         graphed = _watch(loop, watch)
-        load = Load(url="", requests=count, input_len=prompt, output_len=output, vocabulary=shape.vocabulary)
-        params = SamplingParams(max_new_tokens=output, temperature=0.0)
-        for number, tokens in enumerate(prompts(load)):
-            inbox.messages.append(Submit(Request(id=str(number), tokens=tuple(tokens), params=params)))
-        walls, works = [], []
-        while inbox.messages or loop.scheduler.busy:
-            started = time.perf_counter()
+        found = []
+        for batch in (*(size for size in BATCHES if size < count), count):
+            load = Load(url="", requests=batch, input_len=prompt, output_len=output, vocabulary=shape.vocabulary)
+            for overlap in (False, True):
+                loop.pipeline.overlap = overlap
+                found.append(_measured(loop, inbox, watch, load))
+    return {"graphs": graphed, **found[-1], "batches": found}
+
+
+def overlap_changes_nothing(device: str, shape: Shape, backend: str, *, graphs: bool) -> dict[str, Any]:
+    """Requests of all kinds that arrive together get the same with and without overlap, or ``AssertionError``."""
+    choice = Choice(
+        shape=shape,
+        device=device,
+        attention=backend,
+        running=len(KINDS),
+        max_total_tokens=4096,
+        disable_cuda_graph=not graphs,
+    )
+    inbox, heard, found = ListInbox(), list[Output](), []
+    with tempfile.TemporaryDirectory() as folder:
+
+        def hear(message: FromEngine) -> None:
+            heard.extend(message.outputs if isinstance(message, News) else ())
+
+        loop = build_engine(choice.config(Path(folder)), Plugins.discover(), inbox, hear, Heartbeat())
+        for overlap in (False, True):
+            loop.pipeline.overlap = overlap
+            for number, (options, logprobs) in enumerate(KINDS):
+                params = SamplingParams(**{"max_new_tokens": 24 + number, **options})
+                prompt = tuple(range(number, 40 + 7 * number))
+                inbox.messages.append(Submit(Request(id=str(number), tokens=prompt, params=params, logprobs=logprobs)))
             loop.step()
-            wall, work = time.perf_counter() - started, watch.take()
-            if loop.scheduler.tally.decode_sequences == count and work:
-                walls.append(wall)
-                works.append(sum(work))
-    wall, work = statistics.median(walls), statistics.median(works)
+            while loop.busy:
+                loop.step()
+            loop.scheduler.flush()
+            found.append({str(number): [one for one in heard if one.id == str(number)] for number in range(len(KINDS))})
+            heard.clear()
+    for id, outputs in found[0].items():
+        tokens = [[token for output in one[id] for token in output.tokens] for one in found]
+        if tokens[0] != tokens[1] or outputs[-1].finish != found[1][id][-1].finish:
+            raise AssertionError(f"{KINDS[int(id)]}: {tokens[0]} became {tokens[1]}")
+        if any(output.finish is not None and output.finish.reason == "error" for output in outputs):
+            raise AssertionError(f"{KINDS[int(id)]}: {outputs[-1].finish}")
+    return {"requests": len(KINDS), "tokens": sum(len(output.tokens) for one in found[1].values() for output in one)}
+
+
+def _measured(loop: EngineLoop, inbox: ListInbox, watch: Stopwatch, load: Load) -> dict[str, Any]:
+    """Means over the steps in which all requests decode, in seconds.
+
+    ``step`` is all of one; ``device`` the time of the replayed graph (without graphs: of the model), and in the rest of
+    the step the device does next to nothing; ``host`` is the time in which the host does not wait for tokens.
+    """
+    params = SamplingParams(max_new_tokens=load.output_len, temperature=0.0)
+    for number, tokens in enumerate(prompts(load)):
+        inbox.messages.append(Submit(Request(id=str(number), tokens=tuple(tokens), params=params)))
+    while inbox.messages or loop.scheduler.waiting or loop.scheduler.tally.decode_sequences < load.requests:
+        loop.step()
+    for _ in range(SETTLED):
+        loop.step()
+    steps = min(one.limit - len(one.tokens) for one in loop.scheduler.running) - SETTLED
+    waited = Stopwatch("host")
+    with patch.object(Fetched, "read", waited.timed(Fetched.read)):
+        watch.take()
+        started = time.perf_counter()
+        for _ in range(steps):
+            loop.step()
+        wall = (time.perf_counter() - started) / steps
+        work = statistics.fmean(watch.take())
+    if len(loop.scheduler.running) != load.requests:
+        raise AssertionError("an output ended while it was measured")
+    while loop.busy:
+        loop.step()
+    host = wall - sum(waited.take()) / steps
     return {
-        "graphs": graphed,
-        "steps": len(walls),
+        "batch": load.requests,
+        "overlap": loop.pipeline.overlap,
+        "steps": steps,
         "step": wall,
         "device": work,
-        "host": wall - work,
-        "host_share": (wall - work) / work,
-        "idle_share": (wall - work) / wall,
+        "host": host,
+        "host_share": host / work,
+        "idle_share": max(0.0, wall - work) / wall,
     }
 
 
@@ -111,7 +191,3 @@ def _watch(loop: EngineLoop, watch: Stopwatch) -> bool:
     for captured in graphs.captured.values():
         captured.replay = watch.timed(captured.replay)
     return True
-
-
-def _nobody(message: FromEngine) -> None:
-    """Where a client would be."""

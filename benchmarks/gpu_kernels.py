@@ -8,11 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sglang_plug import AttentionShape, KVPool
 from sglang_plug import kernels as definitions
 from sglang_plug.kernels import Kernels
 
 BOUNDS = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 """dtype -> relative error that is allowed."""
+FLOAT8_BOUNDS: dict[torch.dtype | None, float] = {torch.float8_e4m3fn: 0.05, torch.float8_e5m2: 0.08}
+"""Of what both rounded: numbers near the middle between two may be rounded apart."""
 Call = tuple[str, Callable[..., Any], Callable[..., Any], tuple[Any, ...]]
 """Name, kernel, definition, arguments."""
 
@@ -33,7 +36,35 @@ def kernels(device: str) -> dict[str, Any]:
                 shapes = [list(one.shape) for one in arguments if isinstance(one, Tensor)]
                 raise AssertionError(f"{name} in {dtype} of {shapes}: relative error {error:.2e}, more than {bound}")
             worst[f"{name} {dtype}"] = max(worst.get(f"{name} {dtype}", 0.0), error)
+        worst |= _rope_store(build(), device, dtype, bound)
     return worst
+
+
+def _rope_store(made: Kernels, device: str, dtype: torch.dtype, bound: float) -> dict[str, float]:
+    """Errors of queries, keys and what the pool holds, in the model's dtype and in float8."""
+    assert made.rope_store is not None
+    found: dict[str, float] = {}
+    for kv_dtype in (None, torch.float8_e4m3fn, torch.float8_e5m2):
+        for tokens, heads, kv_heads, dim, width in ((1, 32, 8, 128, 128), (130, 14, 2, 64, 64), (9, 12, 12, 80, 32)):
+            qkv = torch.randn(tokens, heads + 2 * kv_heads, dim, device=device).to(dtype)
+            qkv[0, -1, :2] = torch.tensor([1e4, -1e4])  # beyond what float8_e4m3fn holds
+            q, k, v = qkv.tensor_split((heads, heads + kv_heads), dim=1)
+            angles = torch.rand(tokens, width // 2, device=device).repeat(1, 2) * 6
+            cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+            slots = torch.randperm(200, device=device)[:tokens]
+            shape = AttentionShape(heads=heads, kv_heads=kv_heads, dim=dim, layers=2, kv_dtype=kv_dtype)
+            pools = [KVPool.of(shape, slots=200, dtype=dtype, device=torch.device(device)) for _ in range(2)]
+            for pool in pools:
+                pool.k_scale[1], pool.v_scale[1] = 0.5, 0.25
+            mine = made.rope_store(q, k, v, cos, sin, pools[0], 1, slots)
+            theirs = definitions.rope_store(q, k, v, cos, sin, pools[1], 1, slots)
+            kept = [(pools[0].k[1], pools[1].k[1]), (pools[0].v[1], pools[1].v[1])]
+            errors = [relative_error(*pair) for pair in (*zip(mine, theirs, strict=True), *kept)]
+            if not (max(errors[:2]) <= bound and max(errors[2:]) <= max(bound, FLOAT8_BOUNDS.get(kv_dtype, 0.0))):
+                raise AssertionError(f"rope_store in {dtype} to a pool in {kv_dtype}: relative errors {errors}")
+            name = f"rope_store {dtype} {kv_dtype or ''}".strip()
+            found[name] = max(found.get(name, 0.0), *errors)
+    return found
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:

@@ -14,8 +14,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from benchmarks.gpu_ceilings import ceilings
-from benchmarks.gpu_engine import decode_steps
+from benchmarks.gpu_draws import draws, draws_are_right
+from benchmarks.gpu_engine import decode_steps, overlap_changes_nothing
 from benchmarks.gpu_kernels import kernels
+from benchmarks.gpu_memory import start_and_serve
+from benchmarks.gpu_moe import moe
 from benchmarks.gpu_targets import CROWD, LONG_PROMPT, ONE_STREAM, name_of
 from benchmarks.load import Load, prompts
 from benchmarks.models import SHAPES, Shape, write_model
@@ -34,11 +37,14 @@ LOADS: Mapping[str, Sequence[tuple[int, int, int]]] = {
 """Shape -> requests at once, tokens in, tokens out."""
 PREFIX_LOADS = {"tiny": (6, 40, 8, 4), "llama-8B": (256, 2048, 64, 32), "llama-1B": (256, 2048, 64, 32)}
 """Shape -> requests at once, tokens in common, own tokens, tokens out."""
+MEMORY_LOADS = {"tiny": (4, 16, 8), "llama-8B": (256, 512, 8), "llama-1B": (256, 512, 8)}
 CROWDS = {"tiny": (4, 16, 12), "llama-8B": CROWD, "llama-1B": CROWD}
 NEAR_SHAPE = dataclasses.replace(SHAPES["tiny"], name="tiny-64", dim=64, heads=8, kv_heads=2)
 """A head dimension that every backend serves."""
-NEAR = 0.25
-"""How far below the best logit that of a token chosen in bfloat16 may be, in standard deviations of the logits."""
+NEAR, NEAR_FLOAT8 = 0.25, 1.0
+"""How far below the best logit that of a token chosen in bfloat16 may be, in standard deviations of the logits; and
+with keys and values in float8."""
+KV_DTYPES = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 PARITY_TOKENS = 24
 PARITY_PROMPTS = (1, 7, 20, 41, 44, 45)
 """Tokens of each prompt; they begin alike, so that the longer ones meet the prefix cache."""
@@ -59,7 +65,7 @@ def environment(device: str) -> dict[str, Any]:
     return found
 
 
-def conformance(device: str, backend: str, dtype: str, cases: str = "all") -> str:
+def conformance(device: str, backend: str, dtype: str, cases: str = "all", kv_dtype: str = "auto") -> str:
     """The conformance kit; raises ``AssertionError`` if the backend fails it.
 
     With ``cases="plain"`` without windows and caps: FlashInfer compiles kernels of their own for these.
@@ -69,7 +75,8 @@ def conformance(device: str, backend: str, dtype: str, cases: str = "all") -> st
         return all(layer.window is None and layer.softcap is None for layer in case.layers)
 
     only = is_plain if cases == "plain" else None
-    check_attention_backend(backend, device=device, dtype=getattr(torch, dtype), only=only)
+    pool = None if kv_dtype == "auto" else KV_DTYPES[kv_dtype]
+    check_attention_backend(backend, device=device, dtype=getattr(torch, dtype), kv_dtype=pool, only=only)
     return "passed"
 
 
@@ -88,22 +95,23 @@ def parity(device: str, backend: str, graphs: str = "graphs") -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def near(device: str, backend: str, graphs: str = "graphs") -> dict[str, Any]:
+def near(device: str, backend: str, graphs: str = "graphs", kv_dtype: str = "auto") -> dict[str, Any]:
     """Greedy tokens in bfloat16: by transformers' logits in float32 each must be (nearly) the best one."""
     wanted = _wanted(NEAR_SHAPE)
     worst, equal, total = 0.0, 0, 0
     with tempfile.TemporaryDirectory() as name:
         folder = write_model(NEAR_SHAPE, Path(name))
         model = _random_model(folder, device)
-        found = asyncio.run(_served(_config(folder, device, "bfloat16", backend, graphs), wanted))
+        found = asyncio.run(_served(_config(folder, device, "bfloat16", backend, graphs, kv_dtype), wanted))
         for prompt, tokens in zip(wanted, found, strict=True):
             logits = model(torch.tensor([[*prompt, *tokens]], device=device)).logits[0, len(prompt) - 1 : -1]
             chosen = logits.gather(1, torch.tensor(tokens, device=device)[:, None])[:, 0]
             short = (logits.max(-1).values - chosen) / logits.std(-1)
             worst = max(worst, float(short.max()))
             equal, total = equal + int((short == 0).sum()), total + len(tokens)
-    if not worst <= NEAR:
-        raise AssertionError(f"a chosen token is {worst:.3f} standard deviations below the best one, more than {NEAR}")
+    bound = NEAR_FLOAT8 if kv_dtype in KV_DTYPES else NEAR
+    if not worst <= bound:
+        raise AssertionError(f"a chosen token is {worst:.3f} standard deviations below the best one, more than {bound}")
     return {"tokens": total, "best": equal, "worst": worst}
 
 
@@ -112,10 +120,10 @@ def _wanted(shape: Shape) -> list[list[int]]:
     return [tokens[:length] for length in PARITY_PROMPTS]
 
 
-def _config(folder: Path, device: str, dtype: str, backend: str, graphs: str) -> EngineConfig:
+def _config(folder: Path, device: str, dtype: str, backend: str, graphs: str, kv_dtype: str = "auto") -> EngineConfig:
     return EngineConfig(
         model=ModelOptions(path=str(folder), device=device, dtype=dtype),
-        cache=CacheOptions(max_total_tokens=4096),
+        cache=CacheOptions(max_total_tokens=4096, kv_dtype=kv_dtype),
         schedule=ScheduleOptions(max_running_requests=8),
         backends=BackendOptions(attention=backend, disable_cuda_graph=graphs != "graphs"),
     )
@@ -156,7 +164,7 @@ async def _served(config: EngineConfig, wanted: Sequence[Sequence[int]]) -> list
         await client.close()
 
 
-def speed(device: str, shape: str, backend: str) -> dict[str, Any]:
+def speed(device: str, shape: str, backend: str, kv_dtype: str = "auto") -> dict[str, Any]:
     """Throughput of a shape with random weights, for each of its loads."""
     sizes = LOADS[shape]
     loads = [
@@ -174,6 +182,7 @@ def speed(device: str, shape: str, backend: str) -> dict[str, Any]:
         shape=SHAPES[shape],
         device=device,
         attention=backend,
+        kv_dtype=kv_dtype,
         running=max(size[0] for size in sizes),
         max_total_tokens=2 * max(count * (prompt + output) for count, prompt, output in sizes),
     )
@@ -210,9 +219,19 @@ def prefix(device: str, shape: str, backend: str) -> dict[str, Any]:
     return {"seconds": kept.seconds, "seconds_without": none.seconds, "speedup": none.seconds / kept.seconds}
 
 
+def memory(device: str, shape: str, backend: str) -> dict[str, Any]:
+    """A start with options left alone: weights, pool and graphs stay within their share, also while serving."""
+    return start_and_serve(device, SHAPES[shape], backend, MEMORY_LOADS[shape])
+
+
 def step(device: str, shape: str, backend: str) -> dict[str, Any]:
     """A decode step of a crowd: how long the device works in it, and how long the host makes it wait."""
     return decode_steps(device, SHAPES[shape], backend, *CROWDS[shape])
+
+
+def overlap(device: str, shape: str, backend: str, graphs: str = "graphs") -> dict[str, Any]:
+    """Steps that are launched while the one before is on the device change no output."""
+    return overlap_changes_nothing(device, SHAPES[shape], backend, graphs=graphs == "graphs")
 
 
 @torch.no_grad()
@@ -241,9 +260,14 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     "environment": environment,
     "ceilings": ceilings,
     "kernels": kernels,
+    "sampling": draws_are_right,
+    "draws": draws,
     "conformance": conformance,
     "parity": parity,
     "near": near,
+    "overlap": overlap,
+    "memory": memory,
+    "moe": moe,
     "speed": speed,
     "prefix": prefix,
     "step": step,

@@ -58,6 +58,7 @@ class Choice:
     chunk: int = 0
     running: int | None = None
     prefix_cache: str = AUTO
+    kv_dtype: str = AUTO
     disable_cuda_graph: bool = False
 
     def config(self, folder: Path) -> EngineConfig:
@@ -65,7 +66,9 @@ class Choice:
         path = write_model(self.shape, folder)
         return EngineConfig(
             model=ModelOptions(path=str(path), load_format="dummy", dtype=self.dtype, device=self.device),
-            cache=CacheOptions(max_total_tokens=self.max_total_tokens, prefix_cache=self.prefix_cache),
+            cache=CacheOptions(
+                max_total_tokens=self.max_total_tokens, prefix_cache=self.prefix_cache, kv_dtype=self.kv_dtype
+            ),
             schedule=ScheduleOptions(chunked_prefill_size=self.chunk, max_running_requests=self.running),
             backends=BackendOptions(
                 attention=self.attention, kernels=self.kernels, disable_cuda_graph=self.disable_cuda_graph

@@ -14,11 +14,9 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
-from unittest.mock import patch
+from typing import ParamSpec, TypeVar
 
 import torch
 
@@ -27,11 +25,9 @@ from benchmarks.report import parser, ratio, table, write_json
 from benchmarks.tiny import write_plugins, write_tiny
 from sglang_plug import EngineConfig, Plugins, Request, SamplingParams
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, PluginOptions, ScheduleOptions
-from sglang_plug.engine import runner as runner_module
 from sglang_plug.engine.build import build_engine
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.messages import FromEngine, Submit
-from sglang_plug.engine.sampler import sample
 from sglang_plug.engine.watchdog import Heartbeat
 
 PARTS = ("scheduler.plan", "runner.build", "attention.plan", "forward", "head", "sample", "scheduler.commit")
@@ -90,6 +86,7 @@ class Engine:
         runner.backend.plan = self.timed("attention.plan", runner.backend.plan)  # type: ignore[method-assign]
         runner.model.forward = self.timed("forward", runner.model.forward)  # type: ignore[method-assign]
         runner.model.head = self.timed("head", runner.model.head)  # type: ignore[method-assign]
+        runner.sampler.draw = self.timed("sample", runner.sampler.draw)  # type: ignore[method-assign]
 
     def timed(self, name: str, function: Callable[P, R]) -> Callable[P, R]:
         """``function``, whose time is added up under ``name``."""
@@ -103,10 +100,6 @@ class Engine:
                 seconds[name] += clock() - started
 
         return watched
-
-    def sampling(self) -> AbstractContextManager[Any]:
-        """While open, sampling is timed for this engine (the runner module holds one name for all)."""
-        return patch.object(runner_module, "sample", self.timed("sample", sample))
 
     def submit(self, batch: int, context: int, new_tokens: int) -> None:
         """Queue ``batch`` prompts of ``context`` tokens that share nothing, and compute them."""
@@ -148,8 +141,7 @@ def measure(engines: list[Engine], batch: int, context: int, steps: int) -> list
         for block in range(blocks):
             turns = list(zip(engines, found, strict=True))
             for engine, rows in turns if block % 2 else reversed(turns):
-                with engine.sampling():
-                    rows += engine.steps(BLOCK)
+                rows += engine.steps(BLOCK)
     finally:
         gc.enable()
     for engine in engines:

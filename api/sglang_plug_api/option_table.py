@@ -139,12 +139,19 @@ MEMORY = Group(
         option(
             "--mem-fraction-static",
             "engine.cache.mem_fraction_static",
-            "share of the memory for weights and KV pool",
+            "share of an accelerator's memory for weights, KV pool, the largest step and graphs together; on the host, "
+            "the KV pool's share of what is free",
             float,
             above=0,
             below=1,
         ),
         option("--max-total-tokens", "engine.cache.max_total_tokens", "KV slots in the pool", int, least=1),
+        option(
+            "--kv-cache-dtype",
+            "engine.cache.kv_dtype",
+            "what keys and values are kept in: auto (the model's dtype), fp8_e4m3, fp8_e5m2, bfloat16, float16 or "
+            "float32",
+        ),
         option("--page-size", "engine.cache.page_size", "KV slots allocated together", int, least=1),
         option(
             "--prefix-cache", "engine.cache.prefix_cache", "who may reuse computed prefixes", component="prefix-cache"
@@ -184,6 +191,12 @@ MEMORY = Group(
             "seconds a step may take before the engine exits",
             float,
             above=0,
+        ),
+        option(
+            "--disable-overlap-schedule",
+            "engine.schedule.disable_overlap_schedule",
+            "on an accelerator, plan a step only once the one before is done",
+            bool,
         ),
     ),
 )

@@ -62,17 +62,19 @@ class SelfAttention(nn.Module):
         scale = self.dim**-0.5 if scale is None else scale
         self.attention = Attention(env, index, scale=scale, window=window, softcap=softcap)
         self._rope = env.kernels.apply_rope
+        self._turns_both = not qk_norm and not self.attention.fuses_rope  # queries and keys lie side by side: one call
 
     def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
         """``[T, hidden]`` to ``[T, hidden]``."""
         qkv = self.qkv_proj(x).view(-1, self.heads + 2 * self.kv_heads, self.dim)
-        if self.q_norm is None or self.k_norm is None:
+        if self._turns_both:
             turned, v = qkv.tensor_split((self.heads + self.kv_heads,), dim=1)
             q, k = self._rope(turned, *angles).tensor_split((self.heads,), dim=1)
-        else:
-            q, k, v = qkv.tensor_split((self.heads, self.heads + self.kv_heads), dim=1)
-            q, k = self._rope(self.q_norm(q), *angles), self._rope(self.k_norm(k), *angles)
-        return self.o_proj(self.attention(q, k, v, batch).flatten(1))
+            return self.o_proj(self.attention(q, k, v, batch).flatten(1))
+        q, k, v = qkv.tensor_split((self.heads, self.heads + self.kv_heads), dim=1)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return self.o_proj(self.attention.rotary(q, k, v, *angles, batch).flatten(1))
 
 
 class GatedMLP(nn.Module):

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
         CannotCaptureError,
         GraphCapable,
         GraphRecorder,
+        StoredCapable,
     )
     from .batch import ForwardBatch, KVPool
     from .cache import EvictionPolicy, Match, NodeStats, PrefixCache
     from .config import AUTO, CheckpointNotFoundError, ConfigError, EngineConfig, PluginOptions
+    from .drawing import DrawOptions
     from .grammar import Constraint, ConstraintError, Grammar, GrammarBackend, Preamble, Vocabulary
     from .hookspecs import API_VERSION, hookimpl
     from .kernels import Kernels
@@ -69,10 +71,12 @@ _HOME = {
         "CannotCaptureError",
         "GraphCapable",
         "GraphRecorder",
+        "StoredCapable",
     ),
     "batch": ("ForwardBatch", "KVPool"),
     "cache": ("EvictionPolicy", "Match", "NodeStats", "PrefixCache"),
     "config": ("AUTO", "CheckpointNotFoundError", "ConfigError", "EngineConfig", "PluginOptions"),
+    "drawing": ("DrawOptions",),
     "grammar": ("Constraint", "ConstraintError", "Grammar", "GrammarBackend", "Preamble", "Vocabulary"),
     "hookspecs": ("API_VERSION", "hookimpl"),
     "kernels": ("Kernels",),
@@ -137,6 +141,7 @@ __all__ = [
     "ConfigError",
     "Constraint",
     "ConstraintError",
+    "DrawOptions",
     "EngineConfig",
     "EvictionPolicy",
     "EvictionSpec",
@@ -184,6 +189,7 @@ __all__ = [
     "ScheduleSpec",
     "Spec",
     "StepStats",
+    "StoredCapable",
     "StoredTensor",
     "StreamDecoder",
     "TemplateError",

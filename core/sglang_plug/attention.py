@@ -29,12 +29,19 @@ class AttentionShape:
     values_in_keys: bool = False
     """A token's value is the first ``value_dim`` numbers of its key, so the KV pool holds them once (multi-head latent
     attention; DeepSeek-AI, 2024)."""
+    kv_dtype: torch.dtype | None = None
+    """Of the KV pool; ``None``: the model's. Another is given only to backends that declare it
+    (``AttentionSpec.kv_dtypes``)."""
 
     @property
     def pooled(self) -> int:
         """Numbers that one layer keeps of one token."""
         values = 0 if self.values_in_keys else self.value_dim or self.dim
         return self.kv_heads * (self.dim + values)
+
+
+RunLayer = Callable[["Attention", Tensor, Tensor, Tensor, ForwardBatch], Tensor]
+"""``AttentionBackend.run`` of one backend."""
 
 
 class AttentionBackend(ABC):
@@ -61,6 +68,14 @@ class AttentionBackend(ABC):
         """
 
 
+class StoredCapable(ABC):
+    """Optional second base of a backend that can leave storing to the kernel that rotates (``Kernels.rope_store``)."""
+
+    @abstractmethod
+    def run_stored(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+        """As ``AttentionBackend.run``, where ``batch.kv`` already holds this step's ``k`` and ``v``."""
+
+
 class GraphCapable(ABC):
     """Optional second base of a backend whose decode steps can be captured, as CUDA graphs or by its own recorder."""
 
@@ -70,7 +85,11 @@ class GraphCapable(ABC):
 
     @abstractmethod
     def refresh(self, batch: ForwardBatch) -> None:
-        """Before each replay: bring the static plan up to date in place."""
+        """Before each replay: bring the static plan up to date in place.
+
+        The replay before may still be running. Change what it reads by work that is queued on the device, and from host
+        memory that the device is not still to read.
+        """
 
     def recorder(self) -> GraphRecorder | None:
         """What captures the steps; ``None``: CUDA graphs, which only CUDA has."""
@@ -96,6 +115,9 @@ class GraphRecorder(ABC):
     def sizes(self, most: int) -> list[int]:
         """Batch sizes to capture, ascending, none beyond ``most``; a step runs in the next larger one, padded."""
 
+    def begin(self) -> None:  # noqa: B027 (optional)
+        """Before a model's captures: those of the model before it are forgotten."""
+
     @abstractmethod
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """Do ``work`` while recording it; the result does it again.
@@ -110,6 +132,8 @@ class GraphRecorder(ABC):
 
 class Attention(nn.Module):
     """One layer's attention: holds no weights, no cache and no batch.
+
+    ``fuses_rope`` tells whether ``rotary`` rotates and stores in one kernel.
 
     Args:
         env: the surroundings the model is built in.
@@ -134,7 +158,31 @@ class Attention(nn.Module):
         self.index, self.scale, self.causal = index, scale, causal
         self.window, self.softcap = window, softcap
         self._run = env.attention.run  # resolved once: no lookup per token
+        self._rope = env.kernels.apply_rope
+        self._rope_store = self._run_stored = None
+        if (run_stored := _run_stored(env.attention)) is not None:
+            self._rope_store, self._run_stored = env.kernels.rope_store, run_stored
+        self.fuses_rope = self._rope_store is not None
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         """``[T, heads, dim]``, ``[T, kv_heads, dim]``, ``[T, kv_heads, value_dim]`` to ``[T, heads, value_dim]``."""
         return self._run(self, q, k, v, batch)
+
+    def rotary(self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, batch: ForwardBatch) -> Tensor:
+        """As ``forward``, of ``q`` and ``k`` that are still to be rotated by ``cos``/``sin`` ``[T, width]``.
+
+        Not for models whose values are a part of their keys.
+        """
+        if self._rope_store is None or self._run_stored is None or batch.kv is None:
+            q, k = self._rope(q, cos, sin).to(q.dtype), self._rope(k, cos, sin).to(k.dtype)
+            return self._run(self, q, k, v, batch)
+        q, k = self._rope_store(q, k, v, cos, sin, batch.kv, self.index, batch.slots)
+        return self._run_stored(self, q, k, v, batch)
+
+
+def _run_stored(backend: AttentionBackend) -> RunLayer | None:
+    """``run_stored`` of a backend that has one; not that of a base class whose ``run`` a subclass replaced."""
+    if not isinstance(backend, StoredCapable) or backend.shape.values_in_keys:
+        return None
+    owner = next(one for one in type(backend).__mro__ if "run" in vars(one))
+    return backend.run_stored if issubclass(owner, StoredCapable) and "run_stored" in vars(owner) else None

@@ -22,6 +22,9 @@ class KVPool:
     ``k[layer]`` is ``[slots, kv_heads, dim]`` and ``v[layer]`` is ``[slots, kv_heads, value_dim]``. Slot 0 is a
     spare that no sequence owns: padding may read and write it. With ``values_in_keys``, ``v[layer]`` is a view of
     the first ``value_dim`` numbers of ``k[layer]``.
+
+    The pool may be of another dtype than the model: a layer's keys are what it holds times ``k_scale[layer]``, its
+    values times ``v_scale[layer]``.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class KVPool:
         values_in_keys: bool = False,
     ) -> None:
         self.values_in_keys = values_in_keys
+        self.k_scale, self.v_scale = [1.0] * layers, [1.0] * layers
         self.k = [_zeros((slots, kv_heads, dim), dtype, device) for _ in range(layers)]
         if values_in_keys:
             self.v = [keys[..., :value_dim] for keys in self.k]
@@ -45,23 +49,47 @@ class KVPool:
 
     @classmethod
     def of(cls, shape: AttentionShape, *, slots: int, dtype: torch.dtype, device: torch.device) -> Self:
-        """A pool of ``slots`` rows for a model's geometry."""
+        """A pool of ``slots`` rows for a model's geometry, in ``dtype`` unless ``shape`` names another."""
         return cls(
             layers=shape.layers,
             slots=slots,
             kv_heads=shape.kv_heads,
             dim=shape.dim,
             value_dim=shape.value_dim or shape.dim,
-            dtype=dtype,
+            dtype=shape.kv_dtype or dtype,
             device=device,
             values_in_keys=shape.values_in_keys,
         )
 
     def store(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
-        """Write ``k`` ``[T, kv_heads, dim]`` and ``v`` ``[T, kv_heads, value_dim]`` to ``slots`` ``[T]``."""
-        self.k[layer].index_copy_(0, slots, k)
+        """Write ``k`` ``[T, kv_heads, dim]`` and ``v`` ``[T, kv_heads, value_dim]`` to ``slots`` ``[T]``.
+
+        In a pool of another dtype they are divided by the layer's scales, and clamped to what the dtype holds.
+        """
+        _write(self.k[layer], k, self.k_scale[layer], slots)
         if not self.values_in_keys:
-            self.v[layer].index_copy_(0, slots, v)
+            _write(self.v[layer], v, self.v_scale[layer], slots)
+
+
+def narrowed(x: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
+    """``x / scale`` in ``dtype``; what is beyond its greatest number, infinity too, becomes that number."""
+    most = torch.finfo(dtype).max
+    return (x.float() * (1 / scale)).clamp_(-most, most).to(dtype)
+
+
+def widened(x: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
+    """What ``narrowed`` made of numbers of ``dtype``, as such again; ``x`` itself if it is of that dtype."""
+    if x.dtype == dtype:
+        return x
+    return x.to(dtype) if scale == 1.0 else (x.float() * scale).to(dtype)
+
+
+def _write(pool: Tensor, x: Tensor, scale: float, slots: Tensor) -> None:
+    if x.dtype != pool.dtype:
+        x = narrowed(x, pool.dtype, scale)
+        if pool.dtype.itemsize == 1:  # torch copies rows of float8 on few devices
+            pool, x = pool.view(torch.uint8), x.view(torch.uint8)
+    pool.index_copy_(0, slots, x)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

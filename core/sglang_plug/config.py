@@ -80,8 +80,11 @@ class CacheOptions:
     max_total_tokens: int | None = None
     """KV slots in the pool; ``None`` sizes it from free memory."""
     mem_fraction_static: float | None = None
-    """On an accelerator, the share of its memory for weights and KV pool together; on the host, the share that the
-    pool takes of what is free once the weights are loaded. ``None``: 0.88 and 0.5."""
+    """On an accelerator, the share of its memory for everything together: weights, KV pool, the largest step, graphs;
+    on the host, the share that the pool takes of what is free once the weights are loaded. ``None``: 0.9 and 0.5."""
+    kv_dtype: str = AUTO
+    """What keys and values are kept in: ``fp8_e4m3``, ``fp8_e5m2``, ``bfloat16``, ``float16`` or ``float32``; ``auto``:
+    the model's dtype."""
     prefix_cache: str = AUTO
     eviction_policy: str = "lru"
 
@@ -98,6 +101,8 @@ class ScheduleOptions:
     """Sequences waiting for a place; one more is refused with status 503."""
     watchdog_timeout: float = 300.0
     """Seconds a step may take before the engine reports itself stuck and exits."""
+    disable_overlap_schedule: bool = False
+    """Steps are planned and launched one by one, on an accelerator too."""
     log_interval: int = 40
     """Decode steps between two progress lines."""
 

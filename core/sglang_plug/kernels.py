@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .drawing import DrawOptions, draw_tokens, mask_logits
+
+if TYPE_CHECKING:
+    from .batch import KVPool
+
 LinearFunction = Callable[[Tensor], Tensor]
 """``[T, in]`` to ``[T, out]``."""
+RopeStore = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, "KVPool", int, Tensor], tuple[Tensor, Tensor]]
+"""See ``rope_store``."""
 
 
 def pack_linear(weight: Tensor, bias: Tensor | None) -> LinearFunction:
@@ -54,6 +62,26 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     left, right = turned.chunk(2, dim=-1)
     turned = turned * cos[:, None] + torch.cat((-right, left), dim=-1) * sin[:, None]
     return torch.cat((turned, kept), dim=-1) if kept.shape[-1] else turned
+
+
+def rope_store(
+    q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, kv: KVPool, layer: int, slots: Tensor
+) -> tuple[Tensor, Tensor]:
+    """``q`` and ``k`` rotated as by ``apply_rope``, in their own dtype; that ``k`` and ``v`` are in the pool then too.
+
+    Args:
+        q: ``[T, heads, dim]``.
+        k: ``[T, kv_heads, dim]``.
+        v: ``[T, kv_heads, value_dim]``, no part of ``k``.
+        cos: ``[T, width]``.
+        sin: ``[T, width]``.
+        kv: keys and values of all layers, in any dtype: ``KVPool.store`` says how they are converted.
+        layer: the pool's row.
+        slots: ``[T]`` int64, where the step's keys and values go.
+    """
+    q, k = apply_rope(q, cos, sin).to(q.dtype), apply_rope(k, cos, sin).to(k.dtype)
+    kv.store(layer, k, v, slots)
+    return q, k
 
 
 def moe(x: Tensor, gate_up: Tensor, down: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
@@ -100,7 +128,14 @@ class Kernels:
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]] = add_rms_norm
     silu_mul: Callable[[Tensor], Tensor] = silu_mul
     apply_rope: Callable[[Tensor, Tensor, Tensor], Tensor] = apply_rope
+    rope_store: RopeStore | None = None
+    """What ``kernels.rope_store`` does, in one go; used with a ``StoredCapable`` attention backend. ``None``:
+    ``apply_rope``, and the backend stores."""
     moe: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor] = moe
+    mask_logits: Callable[[Tensor, Tensor | None, Tensor], Tensor] = mask_logits
+    """See ``drawing.mask_logits``."""
+    draw_tokens: Callable[[Tensor, DrawOptions, Tensor], Tensor] = draw_tokens
+    """See ``drawing.draw_tokens``."""
 
 
 TORCH = Kernels()

@@ -126,23 +126,28 @@ class Model(nn.Module):
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Fill every parameter from checkpoint tensors, one at a time.
 
+        A layer that ``converts`` what it loads gets memory when its first tensor comes, and is packed with its last:
+        never are all of them in memory as they were loaded.
+
         Raises ``WeightError`` if the checkpoint has a tensor we have no place for, one of another shape, or
         leaves a parameter unfilled. An alias of a tied parameter may be repeated or left out.
         """
         parameters = dict(self.named_parameters(remove_duplicate=False))
+        keys = {name: id(parameter) for name, parameter in parameters.items()}
         filled: dict[int, set[str]] = {}
         for name, tensor in weights:
             if any(part in name for part in self.ignored):
                 continue
             target, shard = self._place(name)
-            parameter = parameters.get(target)
-            if parameter is None:
+            if target not in keys:
                 raise WeightError(f"checkpoint has {name!r} but {type(self).__name__} has no {target!r}")
-            self._copy(name, target, shard, parameter, tensor)
-            filled.setdefault(id(parameter), set()).add(shard or "")
-        short = {
-            name: missing for name, one in parameters.items() if (missing := self._missing(name, filled.get(id(one))))
-        }
+            if target not in parameters:
+                raise WeightError(f"checkpoint has {name!r} twice, or too late: {target!r} is packed already")
+            self._copy(name, target, shard, self._with_memory(target, parameters), tensor)
+            filled.setdefault(keys[target], set()).add(shard or "")
+            for done in self._converted(target, lambda name: filled.get(keys[name])):
+                del parameters[done]
+        short = {name: missing for name, key in keys.items() if (missing := self._missing(name, filled.get(key)))}
         if short:
             first = min(short)
             raise WeightError(
@@ -155,6 +160,30 @@ class Model(nn.Module):
             pack = getattr(module, "pack_weights", None)
             if pack is not None:
                 pack()
+
+    def _with_memory(self, target: str, parameters: dict[str, nn.Parameter]) -> nn.Parameter:
+        """The parameter, whose layer is told to make room for it if it has none."""
+        if parameters[target].is_meta:
+            path, _, name = target.rpartition(".")
+            module: Any = self.get_submodule(path)
+            module.make_room()
+            parameters[target] = getattr(module, name)
+        return parameters[target]
+
+    def _converted(self, target: str, shards: Callable[[str], set[str] | None]) -> list[str]:
+        """Pack the layer of ``target`` if it converts and has all of its tensors; the parameters it then dropped.
+
+        ``shards`` tells what of a parameter has arrived.
+        """
+        path = target.rpartition(".")[0]
+        layer: Any = self.get_submodule(path)
+        if not getattr(layer, "converts", False):
+            return []
+        own = [f"{path}.{name}" for name, _ in layer.named_parameters(recurse=False)]
+        if any(self._missing(name, shards(name)) for name in own):
+            return []
+        layer.pack_weights()
+        return own
 
     def _checkpoint_names(self, name: str, module: nn.Module) -> tuple[str, ...]:
         """What checkpoints call a module, or each of its shards, as far as ``packed`` tells."""
@@ -189,6 +218,8 @@ class Model(nn.Module):
                 raise ValueError(f"expected shape {tuple(parameter.shape)}, found {tuple(tensor.shape)}")
             else:
                 parameter.copy_(tensor)
+        except torch.OutOfMemoryError:
+            raise
         except (ValueError, KeyError, RuntimeError) as error:
             raise WeightError(f"checkpoint tensor {name!r} does not fit {target!r}: {error}") from error
 

@@ -68,8 +68,9 @@ class LinearScheme:
     """How one matrix is loaded, kept and multiplied with."""
 
     pack: Callable[[Mapping[str, Tensor], Tensor | None], LinearFunction]
-    """Called once after loading with the tensors of ``stored`` by name and the bias, if there is one. The layer then
-    drops the originals. Without ``stored`` there is one tensor, ``weight`` ``[out, in]`` in the model's dtype."""
+    """Called once with the tensors of ``stored`` by name and the bias, if there is one, after loading. The layer then
+    drops the originals. Without ``stored`` there is one tensor, ``weight`` ``[out, in]`` in the model's dtype; then the
+    call comes as soon as the layer is loaded."""
     stored: Mapping[str, StoredTensor] = field(default_factory=dict)
     """Name after the layer's path -> what the checkpoint holds; empty if the checkpoint is not quantized."""
 

@@ -58,6 +58,9 @@ class AttentionSpec(Spec):
     """Device types it runs on, or ``{"any"}``."""
     graphs: bool = False
     """True if the target also implements ``GraphCapable``."""
+    kv_dtypes: frozenset[str] = frozenset()
+    """Dtypes of a KV pool that it reads besides the model's own, as ``--kv-cache-dtype`` names them (``fp8_e4m3``,
+    ``bfloat16``); ``AttentionShape.kv_dtype`` tells it which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

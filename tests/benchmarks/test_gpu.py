@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,23 @@ import torch
 from benchmarks import gpu
 from benchmarks.gpu_ceilings import ceilings
 from benchmarks.gpu_kernels import relative_error
-from benchmarks.gpu_parts import conformance, environment, near, parity, prefix, speed, step
+from benchmarks.gpu_memory import start_and_serve
+from benchmarks.gpu_moe import OTHERS, compare
+from benchmarks.gpu_parts import conformance, environment, near, overlap, parity, prefix, speed, step
+from benchmarks.models import SHAPES
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiles:
+    """As the Triton plugin has them, which cannot be imported everywhere."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
 
 
 def test_checks_on_the_host() -> None:
@@ -22,6 +39,8 @@ def test_checks_on_the_host() -> None:
     assert parity("cpu", "torch", "no-graphs")["equal"] is True
     found = near("cpu", "torch")
     assert found["tokens"] > 100 and found["best"] > 0.9 * found["tokens"]
+    assert conformance("cpu", "torch", "float32", "plain", "fp8_e5m2") == "passed"
+    assert near("cpu", "torch", "graphs", "fp8_e4m3")["best"] > 0.5 * found["tokens"]
 
 
 def test_measurements_on_the_host() -> None:
@@ -30,10 +49,80 @@ def test_measurements_on_the_host() -> None:
     assert all(one.output_rate > 0 and one.decode_step.count > 0 for one in found.values())
     assert prefix("cpu", "tiny", "torch")["speedup"] > 0
     steps = step("cpu", "tiny", "torch")
-    assert steps["graphs"] is False and steps["steps"] == 11
-    assert steps["host"] + steps["device"] == pytest.approx(steps["step"])
+    assert steps["graphs"] is False and steps["overlap"] is True and steps["steps"] > 3
+    assert 0 < steps["host"] <= steps["step"] and steps["device"] < steps["step"]
+    assert [(one["batch"], one["overlap"]) for one in steps["batches"]] == [(4, False), (4, True)]
+    assert overlap("cpu", "tiny", "torch")["tokens"] > 100
     limits = ceilings("cpu")
     assert limits["copy_bandwidth"] > 1e6 and limits["matmul_rate"] > 1e6
+
+
+class Memory:
+    """Of a device where nothing is ever taken, but for a part that never was free."""
+
+    def __init__(self, taken: int) -> None:
+        self.taken = taken
+
+    def total(self) -> int:
+        return 100 * MIB
+
+    def free(self) -> int:
+        return 100 * MIB - self.taken
+
+    def release(self) -> None:
+        """Nothing is kept."""
+
+
+def test_memory_on_the_host() -> None:
+    memory = Memory(10 * MIB)
+    found = start_and_serve("cpu", SHAPES["tiny"], "torch", (4, 16, 8), lambda device: memory)
+    assert found["total"] == 100 * MIB and found["free_after_start"] == found["free_after_serving"] == 90 * MIB
+    stages = found["stages"]
+    assert stages["before the start"] == 10 * MIB and stages["weights"] == stages["KV pool"] == 0
+    assert found["tokens"] == 80 * MIB // SHAPES["tiny"].kv_bytes and found["captured"] == 0
+    outcome = {"part": "memory tiny torch", "ok": True, "result": found, "seconds": 1.0}
+    assert "before the start 0.01, weights 0.00" in gpu.summary(outcome)
+    assert "free after start 0.09, after serving 0.09; 163,840 tokens in the pool, 0 graphs" in gpu.summary(outcome)
+    with pytest.raises(AssertionError, match="cannot be accounted for"):
+        start_and_serve("cpu", SHAPES["tiny"], "torch", (1, 4, 4))
+
+
+def test_more_memory_than_its_share_is_an_error() -> None:
+    class Growing(Memory):
+        def release(self) -> None:
+            self.taken += 20 * MIB
+
+    memory = Growing(0)
+    with pytest.raises(AssertionError, match="free_after_start is .* more than the share is taken"):
+        start_and_serve("cpu", SHAPES["tiny"], "torch", (1, 4, 4), lambda device: memory)
+
+
+def test_sizes_of_blocks_are_compared() -> None:
+    table, slow, quick = (Tiles(rows=16, columns=64, depth=128, warps=4, stages=stages) for stages in (4, 2, 3))
+    times = {table: 2e-4, slow: 3e-4, quick: 1e-4}
+
+    def seconds(tiles: Tiles) -> float:
+        if tiles.rows == 128:
+            raise RuntimeError("out of resource: shared memory")
+        return times[tiles]
+
+    large = replace(table, rows=128)
+    found = compare(table, [slow, table, large, quick], seconds)
+    assert found["chosen"]["stages"] == 4 and found["best"]["stages"] == 3 and found["tried"] == 3
+    assert found["failed"] == ["128x64x128x4x4: RuntimeError"]
+    assert gpu.summary({"part": "moe", "ok": True, "seconds": 1.0, "result": {"Mixtral, 1 tokens": found}}).endswith(
+        "Mixtral, 1 tokens: 16x64x128x4x4 200 us, best of 3 16x64x128x4x3 100 us (2.00 times as long), "
+        "not run: 128x64x128x4x4: RuntimeError"
+    )
+    late = compare(table, [quick], seconds, deadline=0.0)
+    assert late["tried"] == 1 and late["best"] == late["chosen"]
+
+
+def test_tried_sizes_are_powers_of_two_and_fit() -> None:
+    for one in OTHERS:
+        assert all(one[name] & (one[name] - 1) == 0 for name in ("rows", "columns", "depth", "warps"))
+        held = (one["rows"] + one["columns"]) * one["depth"] * 2 * one["stages"]
+        assert one["rows"] >= 16 and held <= 227 << 10, "what one program may hold of shared memory"
 
 
 def test_what_is_not_a_number_is_an_error() -> None:
@@ -48,14 +137,18 @@ def options(out: Path, command: str = "check", **changed: Any) -> Namespace:
 
 def test_order_of_the_parts(tmp_path: Path) -> None:
     parts = [" ".join(part) for part in gpu.wanted_parts(options(tmp_path, backends=["triton", "flashinfer"]))]
-    assert parts[:3] == ["environment", "kernels", "conformance triton bfloat16"]
+    assert parts[:4] == ["environment", "kernels", "sampling", "conformance triton bfloat16"]
+    assert parts.count("memory llama-1B triton") == parts.count("memory llama-1B flashinfer") == 1
+    assert {f"near {backend} graphs fp8_e4m3" for backend in ("triton", "flashinfer")} <= set(parts)
     assert "parity triton no-graphs" in parts and "near flashinfer graphs" in parts
     assert not any(part.startswith("parity flashinfer") for part in parts)  # it has no float32
     assert parts[-1] == "conformance flashinfer float16"
     given = options(tmp_path, "bench", backends=["flashinfer", "triton"], shapes=["llama-1B", "llama-8B"])
     parts = [" ".join(part) for part in gpu.wanted_parts(given)]
+    assert parts[-1] == "moe"
     assert parts[:4] == ["environment", "ceilings", "speed llama-1B flashinfer", "speed llama-8B flashinfer"]
-    assert parts[4:7] == ["step llama-8B flashinfer", "prefix llama-8B flashinfer", "reference llama-8B"]
+    assert parts[4:6] == ["step llama-8B flashinfer", "prefix llama-8B flashinfer"]
+    assert {"reference llama-8B", "speed llama-8B flashinfer fp8_e4m3"} <= set(parts)
 
 
 def test_a_failed_part_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +160,7 @@ def test_a_failed_part_hides_no_other(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(gpu, "run_part", run_part)
     outcomes = gpu.run_all(options(tmp_path))
-    assert [one["ok"] for one in outcomes] == [True, False, True, True, True, True, True, True]
+    assert len(outcomes) > 6 and [one["part"] for one in outcomes if not one["ok"]] == ["kernels"]
     written = json.loads((tmp_path / "gpu-check.json").read_text(encoding="utf-8"))
     assert written["parts"] == outcomes
     assert gpu.summary(outcomes[1]) == "FAILED  kernels: exit status 1 boom"

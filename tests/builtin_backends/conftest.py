@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -34,8 +34,11 @@ Factory = Callable[[], Grammar]
 class Compiled:
     """One constraint, ready for outputs."""
 
-    def __init__(self, factory: Factory) -> None:
-        self._factory = factory
+    def __init__(self, factory: Factory, vocabulary: Vocabulary) -> None:
+        self._factory, self._size = factory, vocabulary.size
+        self._texts = list(vocabulary.pieces)
+        for name, token in vocabulary.special.items():
+            self._texts[token] = name.encode()
 
     def begin(self) -> Grammar:
         """A new output."""
@@ -53,41 +56,63 @@ class Compiled:
         for _ in range(most):
             if grammar.ended or (grammar.may_end and source.random() < 0.5):
                 return text
-            allowed = allowed_tokens(grammar)
-            assert allowed, f"no way on after {text!r}"
-            closing = [one for one in allowed if PIECES[one] in CLOSING]
-            token = source.choice(closing if closing and source.random() < 0.4 else allowed)
+            token = self._random(source, grammar, text)
             assert grammar.accept(token)
-            text += PIECES[token]
+            text += self._texts[token]
         return None
+
+    def steer(self, seed: int, wishes: Sequence[bytes], most: int = 1000) -> bytes | None:
+        """The same, by a model that now and then wants to write one of ``wishes``, and does as far as it may."""
+        source, grammar, text = random.Random(seed), self._factory(), b""
+        wish = source.choice([b"", source.choice(wishes)])
+        for _ in range(most):
+            if grammar.ended or (grammar.may_end and not wish and source.random() < 0.2):
+                return text
+            wish = wish or (source.choice(wishes) if source.random() < 0.3 else b"")
+            allowed = allowed_tokens(grammar, self._size) if wish else []
+            starts = [one for one in allowed if wish.startswith(self._texts[one])]
+            token = source.choice(starts) if starts else self._random(source, grammar, text)
+            wish = wish[len(self._texts[token]) :] if starts else b""
+            assert grammar.accept(token)
+            text += self._texts[token]
+        return None
+
+    def _random(self, source: random.Random, grammar: Grammar, text: bytes) -> int:
+        allowed = allowed_tokens(grammar, self._size)
+        assert allowed, f"no way on after {text!r}"
+        closing = [one for one in allowed if self._texts[one] in CLOSING]
+        return source.choice(closing if closing and source.random() < 0.4 else allowed)
 
     def drawn(self, count: int) -> Iterator[bytes]:
         """Those of ``count`` random outputs that end."""
         return (text for seed in range(count) if (text := self.draw(seed)) is not None)
 
 
-def allowed_tokens(grammar: Grammar) -> list[int]:
-    """What may come next."""
-    mask = torch.full((2, VOCABULARY.words), -1, dtype=torch.int32)
+def allowed_tokens(grammar: Grammar, size: int = VOCABULARY.size) -> list[int]:
+    """What may come next, of a vocabulary of ``size`` tokens."""
+    mask = torch.full((2, -(-size // 32)), -1, dtype=torch.int32)
     grammar.fill(mask, 1)
-    return [32 * at + bit for at, word in enumerate(mask[1].tolist()) for bit in range(32) if word >> bit & 1]
+    found: list[int] = (mask[1][:, None] >> torch.arange(32) & 1).flatten().nonzero().flatten().tolist()
+    return found
 
 
 class Backend:
     """Compiles, through the portable form."""
 
-    def __init__(self, name: str, **settings: Any) -> None:
+    def __init__(self, name: str, special: Sequence[str] = (), **settings: Any) -> None:
+        pieces = [*PIECES, *[b""] * len(special)]
+        self._vocabulary = Vocabulary(pieces, (0,), special={one: len(PIECES) + at for at, one in enumerate(special)})
         component = Plugins.discover().get("grammar", name)
         chosen = type(component.settings())(**settings)
         build = component.load(GrammarBackend)
         self.name = name
-        self.backend, self._other = build(VOCABULARY, chosen), build(VOCABULARY, chosen)
+        self.backend, self._other = build(self._vocabulary, chosen), build(self._vocabulary, chosen)
 
     def __call__(self, kind: Any, source: Any = "") -> Compiled:
         """Compile, or fail."""
         constraint = Constraint(kind, source if isinstance(source, str) else json.dumps(source))
         assert self.backend.refuses(constraint) is None
-        return Compiled(self._other.load(constraint, self.backend.compile(constraint)))
+        return Compiled(self._other.load(constraint, self.backend.compile(constraint)), self._vocabulary)
 
     def refusal(self, kind: Any, source: Any = "") -> str:
         """Why it is refused; empty if it is not."""
@@ -95,13 +120,13 @@ class Backend:
 
 
 @cache
-def backend_with(name: str, **settings: Any) -> Backend:
+def backend_with(name: str, special: tuple[str, ...] = (), **settings: Any) -> Backend:
     if component := Plugins.discover().get("grammar", name).spec.needs:
         pytest.importorskip(component[0])
-    return Backend(name, **settings)
+    return Backend(name, special, **settings)
 
 
 @pytest.fixture
 def grammar_backends() -> Callable[..., Backend]:
-    """``grammar_backends(name, **settings)``."""
+    """``grammar_backends(name, special, **settings)``; ``special``: names of special tokens."""
     return backend_with

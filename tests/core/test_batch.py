@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 import torch
 
 from sglang_plug import AttentionShape, KVPool
+from sglang_plug.batch import narrowed, widened
 
 CPU = torch.device("cpu")
 GROUPED = AttentionShape(heads=8, kv_heads=2, dim=6, value_dim=4, layers=3)
@@ -32,3 +36,44 @@ def test_values_in_keys_are_stored_once() -> None:
     assert torch.equal(pool.k[1][slots], keys)
     assert torch.equal(pool.v[1][slots], keys[..., :4])
     assert not pool.k[0].any() and not pool.v[2].any()
+
+
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_a_pool_in_float8_takes_half_of_bfloat16(dtype: torch.dtype) -> None:
+    for shape in (GROUPED, LATENT):
+        wide = KVPool.of(shape, slots=10, dtype=torch.bfloat16, device=CPU)
+        narrow = KVPool.of(replace(shape, kv_dtype=dtype), slots=10, dtype=torch.bfloat16, device=CPU)
+        assert narrow.k[0].dtype == dtype and 2 * bytes_of(narrow) == bytes_of(wide)
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+@pytest.mark.parametrize("model", [torch.float32, torch.bfloat16, torch.float16])
+def test_numbers_come_back_as_near_as_float8_has_them(dtype: torch.dtype, model: torch.dtype) -> None:
+    pool = KVPool.of(replace(GROUPED, kv_dtype=dtype), slots=10, dtype=model, device=CPU)
+    pool.k_scale[1], pool.v_scale[1] = 0.25, 4.0
+    slots = torch.tensor([7, 3])
+    k, v = torch.randn(2, 2, 6).to(model), (40 * torch.randn(2, 2, 4)).to(model)
+    pool.store(1, k, v, slots)
+    for kept, scale, given in ((pool.k[1], 0.25, k), (pool.v[1], 4.0, v)):
+        found = widened(kept[slots], model, scale)
+        assert found.dtype == model
+        near = 0.5 * torch.finfo(dtype).eps
+        torch.testing.assert_close(found.float(), given.float(), rtol=near + 0.001, atol=scale * 0.01)
+    assert not pool.k[0].float().any() and not pool.v[2].float().any()
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_what_float8_cannot_hold_is_clamped(dtype: torch.dtype) -> None:
+    most = torch.finfo(dtype).max
+    given = torch.tensor([0.0, 1e30, -1e30, torch.inf, -torch.inf, 3 * most])
+    held = narrowed(given, dtype, 2.0)
+    assert held.float().tolist() == [0.0, most, -most, most, -most, most]
+    assert torch.equal(widened(held, torch.float32, 2.0), 2 * held.float())
+
+
+def test_a_number_that_is_none_stays_none() -> None:
+    """A row whose keys are broken must not be served as if they were not."""
+    assert narrowed(torch.tensor([torch.nan]), torch.float8_e4m3fn, 1.0).float().isnan().all()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest.mock import Mock
@@ -10,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sglang_plug import BuildEnv, ConfigError, LinearScheme, Matrix, Model, Quantization, StoredTensor, WeightError
 from sglang_plug.layers import Embedding, Experts, Head, Linear, Packed, Router
@@ -115,6 +117,109 @@ def test_ordinary_weights_are_converted_after_loading() -> None:
         "embed.weight",
     ]
     check(made, given)
+
+
+class Live(TorchDispatchMode):
+    """Counts the bytes of the tensors that operations made and that are still there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._seen: set[int] = set()
+
+    def __torch_dispatch__(self, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+        found = function(*given, **(named or {}))
+        for one in found if isinstance(found, tuple | list) else (found,):
+            if isinstance(one, Tensor) and one.device.type != "meta":
+                self._watch(one.untyped_storage())
+        return found
+
+    def _watch(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._gone, key, size)
+
+    def _gone(self, key: int, size: int) -> None:
+        self._seen.discard(key)
+        self.now -= size
+
+
+class Stack(Model):
+    """Many equal matrices."""
+
+    def __init__(self, env: BuildEnv, *, count: int, bias: bool = False) -> None:
+        super().__init__(SimpleNamespace(), env)
+        self.layers = nn.ModuleList(Linear(256, 256, env, bias=bias) for _ in range(count))
+
+
+def in_bytes(matrix: Matrix) -> LinearScheme:
+    """A byte for each number."""
+
+    def pack(held: Mapping[str, Tensor], bias: Tensor | None) -> Any:
+        small = held["weight"].to(torch.int8)
+        return lambda x: x @ small.to(x.dtype).T
+
+    return LinearScheme(pack=pack)
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_peak_of_loading(quantized: bool) -> None:
+    count, matrix = 16, 256 * 256 * 4
+    given = {f"layers.{index}.weight": torch.randint(-3, 4, (256, 256)).float() for index in range(count)}
+    quantization = Quantization(name="bytes", scheme=in_bytes) if quantized else None
+    with Live() as live:
+        made = Stack(BuildEnv(attention=Mock(), quantization=quantization), count=count)
+        made.quantize()
+        made.load_weights(given.items())
+        made.prepare()
+    kept = count * matrix // (4 if quantized else 1)
+    assert live.peak < kept + 2 * matrix
+    x = torch.randn(2, 256)
+    torch.testing.assert_close(made.layers[3](x), x @ given["layers.3.weight"].T)
+
+
+def test_a_layer_is_packed_with_its_last_tensor() -> None:
+    made = model(Halves("linear"))
+    made.quantize()
+    given = weights()
+    late = ["block.k.bias", "block.old.weight"]
+    order = [name for name in given if name not in late] + late
+    packed: list[bool] = []
+
+    def stream() -> Iterator[tuple[str, Tensor]]:
+        for name in order:
+            packed.append(made.block["qkv"].weight is None)
+            yield name, given[name]
+
+    made.load_weights(stream())
+    assert packed == [False] * (len(order) - 1) + [True]
+    assert made.block["out"].weight is None
+    made.prepare()
+    check(made, given)
+
+
+def test_a_tensor_that_comes_again_after_packing_is_refused() -> None:
+    made = model(Halves("linear"))
+    made.quantize()
+    given = list(weights().items())
+    again = next(one for one in given if one[0] == "block.old.weight")
+    with pytest.raises(
+        WeightError, match="'block.old.weight' twice, or too late: 'block.out.weight' is packed already"
+    ):
+        made.load_weights([*given, again])
+
+
+def test_converted_weights_that_are_missing_are_named() -> None:
+    given = weights()
+    del given["block.k.weight"]
+    made = model(Halves("linear"))
+    made.quantize()
+    with pytest.raises(WeightError, match=r"1 parameters unfilled, first 'block.qkv.weight' \('k' is missing\)"):
+        made.load_weights(given.items())
 
 
 def test_stored_tensors_are_loaded_part_by_part() -> None:

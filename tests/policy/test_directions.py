@@ -8,7 +8,7 @@ from typing import Any
 ENGINE_LIBRARIES = {"msgspec", "zmq"}
 CONTRACTS = (
     "model attention kernels quantization cache policy tokenizer grammar parsers batch request sampling layers specs "
-    "config"
+    "config drawing"
 ).split()
 ALLOWED = {
     "core": {"sglang_plug", "torch", "pluggy"},

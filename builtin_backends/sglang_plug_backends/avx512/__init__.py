@@ -55,6 +55,8 @@ def choose_component(kind: str, facts: Facts) -> str | None:
 
 def unfit(shape: AttentionShape) -> str:
     """What the attention kernels cannot do with ``shape``; empty: nothing."""
+    if shape.kv_dtype is not None:
+        return "it reads keys and values in the model's dtype only"
     if shape.dim % 2:
         return f"it needs heads of an even width, not {shape.dim}"
     if shape.heads % shape.kv_heads:

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sglang_plug import Kernels
+from sglang_plug import Kernels, drawing
 from sglang_plug import kernels as definitions
 from sglang_plug.kernels import LinearFunction
 
@@ -33,6 +33,7 @@ def build() -> Kernels:
         add_rms_norm=add_rms_norm,
         silu_mul=silu_mul,
         apply_rope=apply_rope,
+        mask_logits=mask_logits,
     )
 
 
@@ -99,22 +100,22 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """As the definition, rounded once."""
     if x.dtype != torch.bfloat16 or weight.dtype != torch.bfloat16:
         return definitions.rms_norm(x, weight, eps)
-    x = x.contiguous()
-    out, width = torch.empty_like(x), x.shape[-1]
-    rows = x.numel() // width
-    load().rms_norm(x.data_ptr(), None, weight.data_ptr(), out.data_ptr(), rows, width, width, eps)
-    return out
+    return _norm(x, None, weight, eps)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """``(rms_norm(x + residual), x + residual)``; the sum is written to ``residual``."""
     if x.dtype != torch.bfloat16 or weight.dtype != torch.bfloat16 or not residual.is_contiguous():
         return definitions.add_rms_norm(x, residual, weight, eps)
+    return _norm(x, residual, weight, eps), residual
+
+
+def _norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> Tensor:
     x = x.contiguous()
     out, width = torch.empty_like(x), x.shape[-1]
-    rows = x.numel() // width
-    load().rms_norm(x.data_ptr(), residual.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, width, width, eps)
-    return out, residual
+    added = None if residual is None else residual.data_ptr()
+    load().rms_norm(x.data_ptr(), added, weight.data_ptr(), out.data_ptr(), x.numel() // width, width, eps)
+    return out
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
@@ -137,3 +138,12 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     at = (x.data_ptr(), cos.data_ptr(), sin.data_ptr(), out.data_ptr())
     load().rope(*at, tokens, heads, dim, cos.shape[-1], x.stride(0), x.stride(1))
     return out
+
+
+def mask_logits(logits: Tensor, rows: Tensor | None, mask: Tensor) -> Tensor:
+    """As the definition, in place."""
+    if not logits.is_contiguous() or not mask.is_contiguous():
+        return drawing.mask_logits(logits, rows, mask)
+    at = (logits.data_ptr(), None if rows is None else rows.data_ptr(), mask.data_ptr())
+    load().mask_logits(*at, len(mask), logits.shape[-1], mask.shape[-1])
+    return logits

@@ -57,6 +57,7 @@ class Library:
     silu_mul: Function
     rope: Function
     attend: Function
+    mask_logits: Function
     replay: Function
     _one_at_a_time: threading.Lock = field(init=False, default_factory=threading.Lock)
 
@@ -124,10 +125,11 @@ def _declare(loaded: ctypes.CDLL) -> Library:
         "linear": (pointer, pointer, pointer, pointer, number, number, number, number),
         "pack_int8": (pointer, pointer, pointer, number, number),
         "linear_int8": (pointer, pointer, pointer, pointer, pointer, pointer, number, number, number),
-        "rms_norm": (pointer, pointer, pointer, pointer, number, number, long, real),
+        "rms_norm": (pointer, pointer, pointer, pointer, number, number, real),
         "silu_mul": (pointer, pointer, number, number),
         "rope": (pointer, pointer, pointer, pointer, number, number, number, number, long, long),
         "attend": (pointer,),
+        "mask_logits": (pointer, pointer, pointer, number, number, number),
         "replay": (pointer, long),
     }
     functions: dict[str, Function] = {}

@@ -12,6 +12,7 @@ from sglang_plug import AttentionSpec, Facts, hookimpl
 
 HEAD_DIMS = (64, 128, 256)
 DTYPES = ("float16", "bfloat16")
+KV_DTYPES = {"fp8_e4m3": "torch.float8_e4m3fn", "fp8_e5m2": "torch.float8_e5m2"}
 LEAST_CAPABILITY = (8, 0)
 logger = logging.getLogger(__name__)
 
@@ -25,6 +26,7 @@ def register_attention_backends() -> Iterator[AttentionSpec]:
         summary="FlashInfer's kernels for NVIDIA GPUs (float16 and bfloat16), compiled at first use",
         devices=frozenset({"cuda"}),
         graphs=True,
+        kv_dtypes=frozenset(KV_DTYPES),
         needs=("flashinfer",),
     )
 
@@ -57,6 +59,8 @@ def why_not(facts: Facts) -> str:
         return f"it serves head dimensions {', '.join(map(str, HEAD_DIMS))}, not {getattr(shape, 'dim', 'unknown')}"
     if (shape.value_dim or shape.dim) != shape.dim:
         return f"it needs keys and values of one dimension, not {shape.dim} and {shape.value_dim}"
+    if shape.kv_dtype is not None and str(shape.kv_dtype) not in KV_DTYPES.values():
+        return f"it reads keys and values in the model's dtype, {' or '.join(KV_DTYPES)}, not in {shape.kv_dtype}"
     if shape.heads % shape.kv_heads:
         return f"it needs as many query heads for each key head, not {shape.heads} on {shape.kv_heads}"
     if not _has_compiler() and not _installed("flashinfer_jit_cache"):

@@ -16,7 +16,16 @@ import flashinfer
 import torch
 from torch import Tensor
 
-from sglang_plug import Attention, AttentionBackend, AttentionShape, ConfigError, ForwardBatch, GraphCapable
+from sglang_plug import (
+    Attention,
+    AttentionBackend,
+    AttentionShape,
+    ConfigError,
+    ForwardBatch,
+    GraphCapable,
+    KVPool,
+    StoredCapable,
+)
 
 from .plan import Part, Role, make_part, parts_of
 from .settings import FlashInferSettings
@@ -85,7 +94,7 @@ class Step:
     static: StaticBuffers | None = None
 
 
-class FlashInferAttention(AttentionBackend, GraphCapable):
+class FlashInferAttention(AttentionBackend, GraphCapable, StoredCapable):
     """Paged decoding (tensor cores for grouped heads), paged prefill, and ragged prefill where nothing is cached.
 
     Raises ``ConfigError`` for a shape that FlashInfer has no kernels for, and for float32 when the first step is run.
@@ -104,6 +113,14 @@ class FlashInferAttention(AttentionBackend, GraphCapable):
                 f"query heads on {shape.kv_heads} key heads"
             )
         self._options = settings or FlashInferSettings()
+        self._paged_backend = self._options.prefill
+        if shape.kv_dtype is not None:
+            if self._paged_backend == "fa3":
+                raise ConfigError(
+                    "attention backend 'flashinfer' reads a KV pool of another dtype than the model's with its kernels "
+                    "'fa2' only; leave --set flashinfer.prefill at auto, or --kv-cache-dtype"
+                )
+            self._paged_backend = "fa2"
         self._tensor_cores = shape.heads // shape.kv_heads >= self._options.tensor_cores_from
         self._workspace = torch.zeros(self._options.workspace_mib * MIB, dtype=torch.uint8, device=device)
         self._idle: dict[Role, deque[Lent]] = defaultdict(deque)
@@ -111,7 +128,8 @@ class FlashInferAttention(AttentionBackend, GraphCapable):
         self._static_pages = torch.zeros(0, dtype=torch.int32, device=device)
 
     def plan(self, batch: ForwardBatch) -> None:
-        step = batch.plan = Step(parts_of(batch, self.device))
+        # a pool of another dtype is always read: what a token sees does not depend on when it was computed
+        step = batch.plan = Step(parts_of(batch, self.device, ragged=self.shape.kv_dtype is None))
         weakref.finalize(step, _give_back, self._idle, step.lent).atexit = False
         for part in step.parts:
             for kind in self._kinds:
@@ -142,23 +160,28 @@ class FlashInferAttention(AttentionBackend, GraphCapable):
             self._plan_wrapper(lent, part, kind, batch.page_size, step.static)
 
     def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
-        step: Step = batch.plan
         if batch.kv is not None:
             batch.kv.store(layer.index, k, v, batch.slots)
+        return self.run_stored(layer, q, k, v, batch)
+
+    def run_stored(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+        step: Step = batch.plan
         kind = Kind.of(layer, q.dtype)
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         for part in step.parts:
             wrapper = self._planned(step, part, kind, batch.page_size)
             keys: tuple[Any, ...]
+            scales: dict[str, float] = {}
             if part.role == "ragged":
                 keys = k[part.tokens], v[part.tokens]
             else:
                 assert batch.kv is not None
                 keys = ((self._paged(batch.kv.k[layer.index], batch), self._paged(batch.kv.v[layer.index], batch)),)
+                scales = _scales(batch.kv, layer.index)
             if isinstance(part.tokens, slice):
-                wrapper.run(q[part.tokens], *keys, out=out[part.tokens])
+                wrapper.run(q[part.tokens], *keys, out=out[part.tokens], **scales)
             else:
-                out.index_copy_(0, part.tokens, wrapper.run(q[part.tokens], *keys))
+                out.index_copy_(0, part.tokens, wrapper.run(q[part.tokens], *keys, **scales))
         return out
 
     @staticmethod
@@ -201,9 +224,7 @@ class FlashInferAttention(AttentionBackend, GraphCapable):
         if role == "decode":
             return self._decode_wrapper(None)
         if role == "paged":
-            return flashinfer.BatchPrefillWithPagedKVCacheWrapper(
-                self._workspace, LAYOUT, backend=self._options.prefill
-            )
+            return flashinfer.BatchPrefillWithPagedKVCacheWrapper(self._workspace, LAYOUT, backend=self._paged_backend)
         return flashinfer.BatchPrefillWithRaggedKVCacheWrapper(self._workspace, LAYOUT, backend=self._options.prefill)
 
     def _decode_wrapper(self, static: StaticBuffers | None) -> Any:
@@ -231,7 +252,7 @@ class FlashInferAttention(AttentionBackend, GraphCapable):
             "logits_soft_cap": kind.softcap,
             "sm_scale": kind.scale,
             "q_data_type": kind.dtype,
-            "kv_data_type": kind.dtype,
+            "kv_data_type": kind.dtype if lent.role == "ragged" else shape.kv_dtype or kind.dtype,
         }
         lent.before_plan()
         if lent.role == "ragged":
@@ -245,6 +266,12 @@ class FlashInferAttention(AttentionBackend, GraphCapable):
             else:
                 lent.wrapper.plan(part.query_indptr, *index, *heads, page_size, causal=kind.causal, **options)
         lent.after_plan(self.device)
+
+
+def _scales(kv: KVPool, layer: int) -> dict[str, float]:
+    """What a unit of the pool's numbers counts, as FlashInfer is told; nothing where it is one."""
+    scales = {"k_scale": kv.k_scale[layer], "v_scale": kv.v_scale[layer]}
+    return {name: scale for name, scale in scales.items() if scale != 1.0}
 
 
 def _give_back(idle: dict[Role, deque[Lent]], lent: dict[tuple[Kind, Role], Lent]) -> None:

@@ -33,8 +33,11 @@ class Part:
     """``[page_indptr[-1]]`` on the device; ``None`` where keys come from the step alone."""
 
 
-def parts_of(batch: ForwardBatch, device: torch.device) -> list[Part]:
-    """The step's sequences by role, at most one part each: first the decodes, then the rest."""
+def parts_of(batch: ForwardBatch, device: torch.device, *, ragged: bool = True) -> list[Part]:
+    """The step's sequences by role, at most one part each: first the decodes, then the rest.
+
+    With a pool, ``ragged`` allows that the rest attends to the step's own keys where it sees no others.
+    """
     rows = range(len(batch.query_lens))
     if batch.kv is None:
         return [make_part("ragged", batch, rows, device)]
@@ -42,7 +45,7 @@ def parts_of(batch: ForwardBatch, device: torch.device) -> list[Part]:
     others = [row for row in rows if batch.query_lens[row] > 1]
     parts = [make_part("decode", batch, decodes, device)] if decodes else []
     if others:
-        cold = all(batch.query_lens[row] == batch.kv_lens[row] for row in others)
+        cold = ragged and all(batch.query_lens[row] == batch.kv_lens[row] for row in others)
         parts.append(make_part("ragged" if cold else "paged", batch, others, device))
     return parts
 

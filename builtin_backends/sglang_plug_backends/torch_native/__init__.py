@@ -6,12 +6,19 @@ from collections.abc import Iterator
 
 from sglang_plug import AttentionSpec, Facts, KernelSpec, hookimpl
 
+KV_DTYPES = frozenset({"bfloat16", "float16", "float32", "fp8_e4m3", "fp8_e5m2"})
+
 
 @hookimpl
 def register_attention_backends() -> Iterator[AttentionSpec]:
-    target = f"{__name__}.attention:TorchAttention"
-    yield AttentionSpec(name="torch", target=target, summary="scaled dot-product attention of torch")
-    yield AttentionSpec(name="torch_native", target=target, summary="the same, under the name that SGLang gives it")
+    summaries = {
+        "torch": "scaled dot-product attention of torch",
+        "torch_native": "the same, under the name that SGLang gives it",
+    }
+    for name, summary in summaries.items():
+        yield AttentionSpec(
+            name=name, target=f"{__name__}.attention:TorchAttention", summary=summary, kv_dtypes=KV_DTYPES
+        )
 
 
 @hookimpl

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from sglang_plug import Attention, AttentionBackend, ForwardBatch, KVPool
+from sglang_plug import Attention, AttentionBackend, ForwardBatch, KVPool, StoredCapable
+from sglang_plug.batch import narrowed, widened
 
 from .blocks import attend_in_blocks
 from .partial import attend, join
@@ -18,7 +21,7 @@ WIDE_HEADS, WIDE_FROM = 2, 8
 """Most key heads, and fewest decodes, for which all key heads are multiplied at once."""
 
 
-class TorchAttention(AttentionBackend):
+class TorchAttention(AttentionBackend, StoredCapable):
     """Gathers keys and values from the pool and attends with torch's own functions.
 
     Values that are a part of the keys are not cut out: whole keys take their place, and the result is cut. Torch's
@@ -33,14 +36,20 @@ class TorchAttention(AttentionBackend):
         """``[T, heads, dim]``, ``[T, kv_heads, dim]``, ``[T, kv_heads, value_dim]`` to ``[T, heads, value_dim]``."""
         if batch.kv is not None:
             batch.kv.store(layer.index, k, v, batch.slots)
-            if batch.kv.values_in_keys:
-                return self._run(layer, q, k, k, batch)[..., : v.shape[-1]]
+        return self.run_stored(layer, q, k, v, batch)
+
+    def run_stored(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+        """As ``run``, where the pool holds ``k`` and ``v`` already."""
+        if batch.kv is not None and batch.kv.values_in_keys:
+            return self._run(layer, q, k, k, batch)[..., : v.shape[-1]]
         return self._run(layer, q, k, v, batch)
 
     def _run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         found: Plan = batch.plan
         if found.decode is not None and found.decode.rows is None:
             return _decode(layer, q, batch, found.decode)
+        if batch.kv is not None and batch.kv.k[layer.index].dtype != k.dtype:
+            k, v = _as_kept(batch.kv, layer, k, v)
         out = q.new_empty(q.shape[0], q.shape[1], v.shape[-1])
         for extend in found.extends:
             rows = slice(extend.start, extend.start + extend.count)
@@ -54,22 +63,20 @@ class TorchAttention(AttentionBackend):
 def _decode(layer: Attention, q: Tensor, batch: ForwardBatch, part: DecodePlan) -> Tensor:
     """One new token of each of ``B`` sequences, ``[B, heads, dim]`` to ``[B, heads, value_dim]``."""
     assert batch.kv is not None
-    pool_k, pool_v = _pools(batch.kv, layer)
     batch_size, heads, dim = q.shape
-    kv_heads = pool_k.shape[1]
+    kv_heads = batch.kv.k[layer.index].shape[1]
     # the heads that share keys become rows of one query: no key is read twice
     grouped = q.reshape(batch_size, kv_heads, heads // kv_heads, dim)
-    k = part.gather(pool_k)  # [B, longest, kv_heads, dim]
-    v = k if pool_v is pool_k else part.gather(pool_v)
+    k, v = _read(batch.kv, layer, q.dtype, part.gather)  # [B, longest, kv_heads, dim]
     window = layer.window
     if part.shared is None and layer.softcap is None and _suits_wide(grouped, v):
         return attend_wide(grouped, k, v, layer.scale, part.mask(window, q.dtype)).reshape(batch_size, heads, -1)
     k, v = k.transpose(1, 2), v.transpose(1, 2)
-    if part.shared is None:
+    if (shared := part.shared) is None:
         own = attend(grouped, k, v, layer, mask=part.mask(window, q.dtype))
         return own.out.reshape(batch_size, heads, -1)
-    k_shared = pool_k.index_select(0, part.shared).transpose(0, 1)[None]  # [1, kv_heads, P, dim]
-    v_shared = k_shared if pool_v is pool_k else pool_v.index_select(0, part.shared).transpose(0, 1)[None]
+    k_shared, v_shared = _read(batch.kv, layer, q.dtype, lambda pool: pool.index_select(0, shared))
+    k_shared, v_shared = _heads(k_shared), _heads(v_shared)  # [1, kv_heads, P, dim]
     if window is not None:
         return _decode_windowed(layer, grouped, (k_shared, v_shared), (k, v), part)
     rows = grouped.transpose(0, 1).reshape(1, kv_heads, -1, dim)  # all sequences' rows against the one prefix
@@ -94,11 +101,9 @@ def _extend(layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBat
     length = part.count + (0 if part.prefix is None else len(part.prefix))
     window = layer.window if layer.window is not None and layer.window < length else None
     blocks = layer.causal and layer.softcap is None and _suits_blocks(q, length)
-    if part.prefix is not None:
+    if (prefix := part.prefix) is not None:
         assert batch.kv is not None
-        pool_k, pool_v = _pools(batch.kv, layer)
-        k_before = pool_k.index_select(0, part.prefix)
-        v_before = k_before if pool_v is pool_k else pool_v.index_select(0, part.prefix)
+        k_before, v_before = _read(batch.kv, layer, q.dtype, lambda pool: pool.index_select(0, prefix))
         if window is None and layer.causal and not blocks:
             own = attend(_heads(q), _heads(k), _heads(v), layer, causal=True, weigh=True)
             earlier = attend(_heads(q), _heads(k_before), _heads(v_before), layer, weigh=True)
@@ -115,10 +120,20 @@ def _extend(layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBat
     return found.out[0].transpose(0, 1)
 
 
-def _pools(kv: KVPool, layer: Attention) -> tuple[Tensor, Tensor]:
-    """The layer's keys and values; whole keys for both if the values are a part of them."""
-    keys = kv.k[layer.index]
-    return keys, keys if kv.values_in_keys else kv.v[layer.index]
+def _as_kept(kv: KVPool, layer: Attention, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """The step's keys and values as a pool of another dtype gives them back: what a token sees does not depend on when
+    it was computed."""
+    dtype, k_scale, v_scale = kv.k[layer.index].dtype, kv.k_scale[layer.index], kv.v_scale[layer.index]
+    keys = widened(narrowed(k, dtype, k_scale), k.dtype, k_scale)
+    return keys, keys if v is k else widened(narrowed(v, dtype, v_scale), v.dtype, v_scale)
+
+
+def _read(kv: KVPool, layer: Attention, dtype: torch.dtype, take: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """What ``take`` gives of the layer's keys and values; whole keys for both if the values are a part of them."""
+    keys = widened(take(kv.k[layer.index]), dtype, kv.k_scale[layer.index])
+    if kv.values_in_keys:
+        return keys, keys
+    return keys, widened(take(kv.v[layer.index]), dtype, kv.v_scale[layer.index])
 
 
 def _suits_blocks(q: Tensor, length: int) -> bool:

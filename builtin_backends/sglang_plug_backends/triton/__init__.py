@@ -17,6 +17,7 @@ def register_attention_backends() -> Iterator[AttentionSpec]:
         summary="Triton kernels for NVIDIA GPUs; on a CPU they are interpreted, which is very slow",
         devices=frozenset({"cuda", "cpu"}),
         graphs=True,
+        kv_dtypes=frozenset({"bfloat16", "float16", "float32", "fp8_e4m3", "fp8_e5m2"}),
         needs=("triton",),
     )
 

@@ -9,11 +9,20 @@ import torch
 import triton
 from torch import Tensor
 
-from sglang_plug import Attention, AttentionBackend, AttentionShape, ConfigError, ForwardBatch, GraphCapable
+from sglang_plug import (
+    Attention,
+    AttentionBackend,
+    AttentionShape,
+    ConfigError,
+    ForwardBatch,
+    GraphCapable,
+    StoredCapable,
+)
 
 from . import interpreter  # noqa: F401 - decides how the kernels below are defined
 from .kernels_decode import decode_kernel, merge_kernel
 from .kernels_prefill import prefill_kernel
+from .launch import LEAST_FOR_E4M3, reads
 from .plan import (
     DecodePlan,
     Plan,
@@ -42,7 +51,7 @@ WIDE_VALUES, MOST_MEMBERS = 256, 16
 COMPILATION: dict[str, Any] = {"num_stages": 2, "enable_fp_fusion": True}
 
 
-class TritonAttention(AttentionBackend, GraphCapable):
+class TritonAttention(AttentionBackend, GraphCapable, StoredCapable):
     """Split-KV decoding and paged prefill; rows of both kinds may come in one batch.
 
     Raises ``ConfigError`` on a device that Triton's compiler or interpreter does not serve.
@@ -61,6 +70,11 @@ class TritonAttention(AttentionBackend, GraphCapable):
             raise ConfigError(
                 f"attention backend 'triton' needs as many query heads for each key head, got {shape.heads} query "
                 f"heads on {shape.kv_heads} key heads"
+            )
+        if shape.kv_dtype is not None and not reads(shape.kv_dtype, device):
+            raise ConfigError(
+                "attention backend 'triton' reads keys and values in fp8_e4m3 only on GPUs of compute capability "
+                f"{'.'.join(map(str, LEAST_FOR_E4M3))} or more; use --kv-cache-dtype fp8_e5m2 or auto"
             )
         self.value_dim = shape.value_dim or shape.dim
         self._wide = self.value_dim > WIDE_VALUES
@@ -91,16 +105,20 @@ class TritonAttention(AttentionBackend, GraphCapable):
         decode.index.copy_(upload(pack(columns), self.device))
 
     def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+        if batch.kv is not None:
+            batch.kv.store(layer.index, k, v, batch.slots)
+        return self.run_stored(layer, q, k, v, batch)
+
+    def run_stored(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         plan: Plan = batch.plan
         keys, values = k, v
         if batch.kv is not None:
-            batch.kv.store(layer.index, k, v, batch.slots)
             keys, values = batch.kv.k[layer.index], batch.kv.v[layer.index]
         q, keys, values = _unit_stride(q), _unit_stride(keys), _unit_stride(values)
         out = q.new_empty(len(q), self.shape.heads, self.value_dim)
         with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]
             if plan.decode is not None:
-                self._decode(plan.decode, layer, q, keys, values, out, batch.tables)
+                self._decode(plan.decode, layer, q, keys, values, out, batch)
             if plan.prefill is not None:
                 self._prefill(plan.prefill, layer, q, keys, values, out, batch)
         return out
@@ -136,13 +154,20 @@ class TritonAttention(AttentionBackend, GraphCapable):
 
     def _largest_query_block(self, batch: ForwardBatch) -> int:
         narrow = self.shape.dim <= 128 and self.value_dim <= 128
-        halves = batch.kv is not None and batch.kv.k[0].dtype.itemsize == 2
+        halves = batch.kv is not None and batch.kv.k[0].dtype.itemsize <= 2
         if self._wide:
             return 32 if halves else 16
         return (128 if narrow else 64) if halves else (64 if narrow else 32)
 
     def _decode(
-        self, plan: DecodePlan, layer: Attention, q: Tensor, keys: Tensor, values: Tensor, out: Tensor, tables: Tensor
+        self,
+        plan: DecodePlan,
+        layer: Attention,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        out: Tensor,
+        batch: ForwardBatch,
     ) -> None:
         rows, kv_heads = len(plan.tokens), self.shape.kv_heads
         group = self.shape.heads // kv_heads
@@ -154,13 +179,13 @@ class TritonAttention(AttentionBackend, GraphCapable):
             values,
             plan.parts if split else out,
             plan.sums if split else plan.lengths,
-            tables,
+            batch.tables,
             plan.tokens,
             plan.sequences,
             plan.lengths,
-            float(layer.scale),
+            *_scales(layer, batch),
             plan.splits,
-            tables.stride(0),
+            batch.tables.stride(0),
             *_strides(q, keys, values, out),
             SPLIT=split,
             GROUP_BLOCK=self._group_block,
@@ -204,7 +229,7 @@ class TritonAttention(AttentionBackend, GraphCapable):
             plan.query_starts,
             plan.query_lengths,
             plan.lengths,
-            float(layer.scale),
+            *_scales(layer, batch),
             batch.tables.stride(0),
             *_strides(q, keys, values, out),
             PAGED=batch.kv is not None,
@@ -233,6 +258,13 @@ class TritonAttention(AttentionBackend, GraphCapable):
             "SOFTCAP": layer.softcap or 0.0,
             "PRECISION": _precision(q.dtype),
         }
+
+
+def _scales(layer: Attention, batch: ForwardBatch) -> tuple[float, float]:
+    """Factors on query-key products and on values, given what the pool's numbers count."""
+    if batch.kv is None:
+        return float(layer.scale), 1.0
+    return layer.scale * batch.kv.k_scale[layer.index], batch.kv.v_scale[layer.index]
 
 
 def _precision(dtype: torch.dtype) -> str:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sglang_plug import Kernels
+from sglang_plug import Kernels, KVPool
 from sglang_plug import kernels as definitions
 
 from . import interpreter  # noqa: F401 - decides how the kernels below are defined
+from .draw import draw_tokens, mask_logits
+from .kernels_rope import rope_store_kernel
 from .kernels_rows import add_rms_norm_kernel, rms_norm_kernel, rope_kernel, silu_mul_kernel
-from .launch import COMPILATION, power_of_two, runs
-from .moe import multiply, sort_pairs, tiles_for
+from .launch import COMPILATION, power_of_two, runs, writes
+from .moe import Tiles, multiply, sort_pairs, tiles_for
 
 WIDEST_ROW = 1 << 16
 """Elements that one program holds at once."""
@@ -25,7 +27,15 @@ HEAD_BLOCK = 16
 def build() -> Kernels:
     """The kernel set."""
     return Kernels(
-        name="triton", rms_norm=rms_norm, add_rms_norm=add_rms_norm, silu_mul=silu_mul, apply_rope=apply_rope, moe=moe
+        name="triton",
+        rms_norm=rms_norm,
+        add_rms_norm=add_rms_norm,
+        silu_mul=silu_mul,
+        apply_rope=apply_rope,
+        rope_store=rope_store,
+        moe=moe,
+        mask_logits=mask_logits,
+        draw_tokens=draw_tokens,
     )
 
 
@@ -109,6 +119,49 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return out
 
 
+def rope_store(
+    q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, kv: KVPool, layer: int, slots: Tensor
+) -> tuple[Tensor, Tensor]:
+    """As the definition, in one pass; ``q``, ``k`` and ``v`` may be views of a wider projection."""
+    if not runs(q, k, v, cos, sin) or not _storable(q, k, v, cos, sin, kv, layer):
+        return definitions.rope_store(q, k, v, cos, sin, kv, layer, slots)
+    pool_k, pool_v = kv.k[layer], kv.v[layer]
+    width, (tokens, heads, dim), kv_heads, value_dim = cos.shape[-1], q.shape, k.shape[1], v.shape[2]
+    q_out, k_out = q.new_empty(q.shape), k.new_empty(k.shape)
+    head_block = min(HEAD_BLOCK, power_of_two(max(heads, kv_heads)))
+    query_blocks = -(-heads // head_block)
+    with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]
+        rope_store_kernel[(tokens, query_blocks - (-kv_heads // head_block))](
+            q,
+            k,
+            v,
+            cos,
+            sin,
+            slots,
+            q_out,
+            k_out,
+            pool_k,
+            pool_v,
+            1 / kv.k_scale[layer],
+            1 / kv.v_scale[layer],
+            heads,
+            kv_heads,
+            cos.stride(0),
+            *(stride for one in (q, k, v, pool_k, pool_v) for stride in one.stride()[:2]),
+            HALF=width // 2,
+            HALF_BLOCK=power_of_two(width // 2),
+            REST=dim - width,
+            REST_BLOCK=power_of_two(dim - width),
+            VALUE_DIM=value_dim,
+            VALUE_BLOCK=power_of_two(value_dim),
+            HEAD_BLOCK=head_block,
+            QUERY_BLOCKS=query_blocks,
+            MOST=0.0 if pool_k.dtype == k.dtype else torch.finfo(pool_k.dtype).max,
+            **COMPILATION,
+        )
+    return q_out, k_out
+
+
 def moe(x: Tensor, gate_up: Tensor, down: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
     """As the definition, in two grouped products over tokens sorted by expert; the host waits for nothing."""
     if (
@@ -117,9 +170,13 @@ def moe(x: Tensor, gate_up: Tensor, down: Tensor, experts: Tensor, weights: Tens
         or not (gate_up.is_contiguous() and down.is_contiguous())
     ):
         return definitions.moe(x, gate_up, down, experts, weights)
+    return moe_tiled(x, gate_up, down, experts, weights, tiles_for(experts.numel(), len(down), x.dtype))
+
+
+def moe_tiled(x: Tensor, gate_up: Tensor, down: Tensor, experts: Tensor, weights: Tensor, tiles: Tiles) -> Tensor:
+    """``moe`` in programs of the size of ``tiles``."""
     tokens, chosen = experts.shape
     count, hidden, width = down.shape
-    tiles = tiles_for(tokens * chosen, count, x.dtype)
     blocks = sort_pairs(experts, count, tiles.rows)
     pair = x.new_empty(tokens * chosen, 2 * width)
     between = silu_mul(multiply(x, gate_up, blocks, tiles, chosen=chosen, factors=None, out=pair))
@@ -127,6 +184,14 @@ def moe(x: Tensor, gate_up: Tensor, down: Tensor, experts: Tensor, weights: Tens
     factors = weights.flatten().float()
     multiply(between, down, blocks, tiles, chosen=chosen, factors=factors, out=parts)
     return parts.view(tokens, chosen, hidden).sum(1).to(x.dtype)
+
+
+def _storable(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, kv: KVPool, layer: int) -> bool:
+    """True for a layout that ``rope_store_kernel`` serves, and a pool that it can write to."""
+    rows = (q, k, v, kv.k[layer], kv.v[layer])
+    dense = all(one.dim() == 3 and one.stride(-1) == 1 for one in rows) and cos.stride(-1) == sin.stride(-1) == 1
+    alike = q.dtype == k.dtype == v.dtype and cos.dtype == sin.dtype and cos.stride(0) == sin.stride(0)
+    return dense and alike and not kv.values_in_keys and writes(kv.k[layer].dtype, q.device)
 
 
 def _warps(size: int) -> int:

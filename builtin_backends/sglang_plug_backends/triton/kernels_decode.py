@@ -35,6 +35,7 @@ def decode_kernel(
     sequences_pointer: tl.tensor,  # [rows]: the row's place in tables
     lengths_pointer: tl.tensor,  # [rows]: the row's context
     scale: tl.tensor,
+    value_scale: tl.tensor,  # what a unit of the pool's values counts
     splits: tl.tensor,
     table_stride: tl.tensor,
     q_stride: tl.tensor,
@@ -102,7 +103,8 @@ def decode_kernel(
         column_ok = columns < end
         slots = tl.load(table_pointer + columns, mask=column_ok, other=0).to(tl.int64)
         k = tl.load(k_base + slots[None, :] * k_stride, mask=column_ok[None, :] & (dims < DIM)[:, None], other=0.0)
-        scores = tl.dot(q, k.to(q.dtype), input_precision=PRECISION)
+        k = k.to(q.dtype)
+        scores = tl.dot(q, k, input_precision=PRECISION)
         if REST_BLOCK > 0:
             k_rest = tl.load(
                 k_pointer + kv_head * k_head_stride + rest[:, None] + slots[None, :] * k_stride,
@@ -125,7 +127,7 @@ def decode_kernel(
         total = total * shrink + tl.sum(weights, 1)
         highest = higher
 
-    result = gathered / tl.where(total > 0, total, 1.0)[:, None]
+    result = gathered / tl.where(total > 0, total, 1.0)[:, None] * value_scale
     out_mask = member_ok[:, None] & (places < VALUE_DIM)[None, :]
     if SPLIT:
         part = (row.to(tl.int64) * (tl.num_programs(1) // GROUP_BLOCKS) * GROUP + heads) * splits + split

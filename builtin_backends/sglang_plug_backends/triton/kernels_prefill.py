@@ -21,6 +21,7 @@ def prefill_kernel(
     query_lengths_pointer: tl.tensor,  # [B]
     lengths_pointer: tl.tensor,  # [B]: whole contexts
     scale: tl.tensor,
+    value_scale: tl.tensor,  # what a unit of the pool's values counts
     table_stride: tl.tensor,
     q_stride: tl.tensor,
     q_head_stride: tl.tensor,
@@ -93,7 +94,8 @@ def prefill_kernel(
         else:
             rows = query_start + columns
         k = tl.load(k_base + rows[None, :] * k_stride, mask=column_ok[None, :] & (dims < DIM)[:, None], other=0.0)
-        scores = tl.dot(q, k.to(q.dtype), input_precision=PRECISION)
+        k = k.to(q.dtype)
+        scores = tl.dot(q, k, input_precision=PRECISION)
         if REST_BLOCK > 0:
             k_rest = tl.load(
                 k_pointer + kv_head * k_head_stride + rest[:, None] + rows[None, :] * k_stride,
@@ -122,6 +124,6 @@ def prefill_kernel(
         total = total * shrink + tl.sum(weights, 1)
         highest = higher
 
-    result = gathered / tl.where(total > 0, total, 1.0)[:, None]
+    result = gathered / tl.where(total > 0, total, 1.0)[:, None] * value_scale
     out = out_pointer + tokens[:, None] * out_stride + head * out_head_stride + places[None, :]
     tl.store(out, result.to(out_pointer.dtype.element_ty), mask=query_ok[:, None] & (places < VALUE_DIM)[None, :])

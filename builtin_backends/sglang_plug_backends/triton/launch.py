@@ -15,11 +15,25 @@ INTERPRETED = not isinstance(rms_norm_kernel, triton.JITFunction)
 """Triton decides when a kernel is defined, by ``TRITON_INTERPRET``; see ``interpreter``."""
 COMPILATION: dict[str, Any] = {"enable_fp_fusion": True}
 """Stated, as Triton's default depends on its version."""
+LEAST_FOR_E4M3 = (8, 9)
+"""Compute capability from which on Triton converts float8_e4m3fn."""
 
 
 def runs(*tensors: Tensor) -> bool:
     """True if a kernel can be launched on ``tensors``: on a GPU or in the interpreter, and not on nothing."""
     return all((one.is_cuda or INTERPRETED) and one.numel() > 0 for one in tensors)
+
+
+def reads(dtype: torch.dtype, device: torch.device) -> bool:
+    """True if a kernel on ``device`` can convert numbers of ``dtype``: older GPUs have no float8_e4m3fn."""
+    if dtype != torch.float8_e4m3fn or device.type != "cuda":
+        return True
+    return torch.cuda.get_device_capability(device) >= LEAST_FOR_E4M3
+
+
+def writes(dtype: torch.dtype, device: torch.device) -> bool:
+    """True if a kernel on ``device`` can round to ``dtype``; the interpreter cannot, to float8."""
+    return reads(dtype, device) and not (INTERPRETED and dtype.itemsize == 1)
 
 
 def precision(dtype: torch.dtype) -> str:

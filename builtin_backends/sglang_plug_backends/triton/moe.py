@@ -29,13 +29,18 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiles:
-    """Sizes of one program's work."""
+    """Sizes of one program's work. It multiplies a block of sorted pairs with a part of their expert's matrix."""
 
     rows: int
+    """Pairs of token and expert; at least 16, which is what tensor cores take."""
     columns: int
+    """Rows of the expert's matrix, which are columns of the result."""
     depth: int
+    """Numbers of each that are in shared memory at once, a power of two as the others are."""
     warps: int
+    """Of 32 threads."""
     stages: int
+    """Blocks of ``depth`` on their way from memory; each takes ``(rows + columns) * depth`` numbers."""
 
 
 TILES = (
@@ -43,7 +48,12 @@ TILES = (
     (64, Tiles(rows=64, columns=128, depth=64, warps=4, stages=4)),
     (1 << 62, Tiles(rows=128, columns=128, depth=64, warps=8, stages=3)),
 )
-"""Up to how many tokens for each expert, on average -> the sizes to use."""
+"""Up to how many pairs for each expert, on average -> the sizes to use, in float16 and bfloat16.
+
+While few tokens meet an expert its matrix is read once for a few rows: small blocks of rows, and deep ones of the
+matrix, many on their way. The more tokens there are, the more often a number that was read is used. ``python -m
+benchmarks.gpu bench`` compares these with others (part ``moe``) and says where another is faster.
+"""
 WIDE_TILES = Tiles(rows=16, columns=64, depth=32, warps=4, stages=2)
 """For float32, whose blocks take twice the memory and use no tensor cores."""
 

@@ -29,8 +29,7 @@ class Attention(SelfAttention):
         assert self.q_norm is not None and self.k_norm is not None
         q, k, v = self.qkv_proj.split(x)
         q, k, v = (one.unflatten(-1, (-1, self.dim)) for one in (self.q_norm(q), self.k_norm(k), v))
-        q, k = (self._rope(one, *angles).to(x.dtype) for one in (q, k))
-        return self.o_proj(self.attention(q, k, v, batch).flatten(1))
+        return self.o_proj(self.attention.rotary(q, k, v, *angles, batch).flatten(1))
 
 
 class Layer(nn.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,28 +22,36 @@ from .constraints import Constraints
 from .grammar_backends import forms
 from .grammars import Grammars
 from .graphs import CudaRecorder, DecodeGraphs
+from .kv_dtype import kv_dtype_name
 from .load import load_model
 from .loop import EngineLoop, Inbox
+from .memory import DeviceMemory, MemoryLedger, device_memory
 from .messages import FromEngine
 from .resolve import Resolved, resolve
 from .runner import Runner
+from .sampler import Sampler
 from .scheduler import Scheduler
+from .sizing import GRAPHS, WEIGHTS, MakeGraphs, advice, allocate, pool_capacity
 from .slots import SlotPool
 from .update import WeightUpdater
 from .watchdog import Heartbeat
 
 logger = logging.getLogger(__name__)
 
-GIB = 1 << 30
-CPU_FRACTION, ACCELERATOR_FRACTION = 0.5, 0.88
-
 
 def build_engine(
-    config: EngineConfig, plugins: Plugins, inbox: Inbox, send: Callable[[FromEngine], None], heartbeat: Heartbeat
+    config: EngineConfig,
+    plugins: Plugins,
+    inbox: Inbox,
+    send: Callable[[FromEngine], None],
+    heartbeat: Heartbeat,
+    *,
+    memory_of: Callable[[torch.device], DeviceMemory | None] = device_memory,
 ) -> EngineLoop:
     """An engine, ready to run. After this no plugin hook is called and no pluggy object is held.
 
-    Raises ``ConfigError`` if the configuration cannot be served.
+    ``memory_of`` gives the memory of a device, if it can be accounted for. Raises ``ConfigError`` if the configuration
+    cannot be served.
     """
     plugins.configure(config)
     resolved = resolve(config, plugins)
@@ -53,23 +60,18 @@ def build_engine(
     backend = _attention(resolved)
     kernels = _kernels(resolved)
     quantization = _quantization(resolved, kernels)
-    model = load_model(resolved, backend, kernels, quantization)
-    pool = SlotPool(_capacity(resolved), config.cache.page_size)
-    kv = _kv_pool(resolved, pool) if resolved.causal else None
-    cache = resolved.load("prefix-cache", PrefixCache)(
-        config.cache.page_size, resolved.make("eviction"), time.monotonic
-    )
-    scheduler = Scheduler(
-        pool,
-        cache,
-        resolved.make("schedule"),
-        chunk=resolved.chunk,
-        max_running=resolved.max_running,
-        whole=resolved.whole,
-    )
-    graphs = _graphs(resolved, backend, kv, pool)
-    if graphs is not None:
-        graphs.capture(model)
+    ledger = MemoryLedger(memory_of(resolved.device))
+    with ledger.stage(WEIGHTS, advice(WEIGHTS, resolved)):
+        model = load_model(resolved, backend, kernels, quantization)
+    make_graphs = _make_graphs(resolved, backend)
+    capacity = pool_capacity(resolved, model, backend, kernels, make_graphs, ledger)
+    pool = SlotPool(capacity, config.cache.page_size)
+    kv = allocate(resolved, pool, ledger) if resolved.causal else None
+    graphs = None
+    if make_graphs is not None and kv is not None:
+        with ledger.stage(GRAPHS, advice(GRAPHS, resolved)):
+            graphs = make_graphs(kv, pool.capacity)
+            graphs.capture(model, must_fit=True)
     runner = Runner(
         model,
         backend,
@@ -78,18 +80,34 @@ def build_engine(
         page_size=config.cache.page_size,
         grammars=Grammars(resolved.vocab_size, jump=not config.backends.disable_jump_forward),
         graphs=graphs,
+        sampler=Sampler(kernels),
     )
     return EngineLoop(
-        scheduler,
+        _scheduler(resolved, pool),
         runner,
         inbox,
         send,
-        info=_info(resolved, plugins, pool),
+        info=_info(resolved, plugins, pool, ledger),
         max_queued=config.schedule.max_queued_requests,
         heartbeat=heartbeat,
         update_weights=WeightUpdater(resolved, backend, kernels, quantization),
         model_controls=lambda: runner.model.controls(),
         constraints=_constraints(resolved),
+        shortage=ledger.of_step,
+        overlap=runner.asynchronous and not config.schedule.disable_overlap_schedule,
+    )
+
+
+def _scheduler(resolved: Resolved, pool: SlotPool) -> Scheduler:
+    page_size = resolved.config.cache.page_size
+    cache = resolved.load("prefix-cache", PrefixCache)(page_size, resolved.make("eviction"), time.monotonic)
+    return Scheduler(
+        pool,
+        cache,
+        resolved.make("schedule"),
+        chunk=resolved.chunk,
+        max_running=resolved.max_running,
+        whole=resolved.whole,
     )
 
 
@@ -97,12 +115,6 @@ def _constraints(resolved: Resolved) -> Constraints:
     if "grammar" not in resolved.choices:
         return Constraints(resolved.no_grammars or "the model does not generate")
     return Constraints(BackendCompiler(resolved), forms=forms(resolved.grammars))
-
-
-def _kv_pool(resolved: Resolved, pool: SlotPool) -> KVPool:
-    kv = KVPool.of(resolved.shape, slots=pool.rows, dtype=resolved.dtype, device=resolved.device)
-    logger.info("KV Cache is allocated. #tokens: %d, size: %.2f GB", pool.capacity, _pool_bytes(resolved, pool) / GIB)
-    return kv
 
 
 def _attention(resolved: Resolved) -> AttentionBackend:
@@ -132,10 +144,10 @@ def _quantization(resolved: Resolved, kernels: Kernels) -> Quantization | None:
     return found
 
 
-def _graphs(resolved: Resolved, backend: AttentionBackend, kv: KVPool | None, pool: SlotPool) -> DecodeGraphs | None:
-    """Graphs for decoding, where device, backend, task and configuration allow them; not captured yet."""
+def _make_graphs(resolved: Resolved, backend: AttentionBackend) -> MakeGraphs | None:
+    """What makes graphs for decoding, where device, backend, task and configuration allow them."""
     options = resolved.config.backends
-    if kv is None or "generate" not in resolved.tasks:
+    if not resolved.causal or "generate" not in resolved.tasks:
         return None
     recorder = backend.recorder() if isinstance(backend, GraphCapable) else None
     if resolved.device.type != "cuda" and recorder is None:
@@ -146,60 +158,22 @@ def _graphs(resolved: Resolved, backend: AttentionBackend, kv: KVPool | None, po
         why = "--disable-cuda-graph" if options.disable_cuda_graph else f"{component} does not offer them"
         logger.info("Decoding runs without %ss: %s", name, why)
         return None
-    return DecodeGraphs(
-        backend,
-        kv,
-        recorder or CudaRecorder(resolved.device),
-        device=resolved.device,
-        page_size=resolved.config.cache.page_size,
-        most=min(resolved.max_running, options.cuda_graph_max_bs),
-        width=min(resolved.context_length, pool.capacity),
-    )
 
-
-def _bytes_per_slot(resolved: Resolved) -> int:
-    return resolved.shape.layers * resolved.shape.pooled * resolved.dtype.itemsize
-
-
-def _pool_bytes(resolved: Resolved, pool: SlotPool) -> int:
-    return pool.rows * _bytes_per_slot(resolved)
-
-
-def _capacity(resolved: Resolved) -> int:
-    """KV slots: what was asked for, or what fits and could be used at all."""
-    cache, page = resolved.config.cache, resolved.config.cache.page_size
-    if page < 1:
-        raise ConfigError(f"--page-size must be at least 1, got {page}")
-    if cache.max_total_tokens is not None:
-        if cache.max_total_tokens < 2 * page:
-            raise ConfigError(f"--max-total-tokens must be at least {2 * page}, got {cache.max_total_tokens}")
-        return cache.max_total_tokens
-    free, fraction = _free_bytes(resolved)
-    useful = resolved.max_running * (resolved.context_length + page)
-    if not resolved.causal:
-        return useful  # slots are only counted: an encoder keeps no keys and values
-    slots = min(int(free // _bytes_per_slot(resolved)), useful)
-    if slots < 2 * page:
-        raise ConfigError(
-            f"no memory for a KV pool: {free / GIB:.2f} GiB are left of the {fraction:.0%} that "
-            f"--mem-fraction-static allows, and a slot takes {_bytes_per_slot(resolved)} bytes; raise "
-            "--mem-fraction-static, set --max-total-tokens, or serve a smaller model"
+    def make(kv: KVPool, capacity: int) -> DecodeGraphs:
+        return DecodeGraphs(
+            backend,
+            kv,
+            recorder or CudaRecorder(resolved.device),
+            device=resolved.device,
+            page_size=resolved.config.cache.page_size,
+            most=min(resolved.max_running, options.cuda_graph_max_bs),
+            width=min(resolved.context_length, capacity),
         )
-    return slots
+
+    return make
 
 
-def _free_bytes(resolved: Resolved) -> tuple[float, float]:
-    """Bytes the pool may take, and the fraction that follows from."""
-    wanted = resolved.config.cache.mem_fraction_static
-    if resolved.device.type == "cuda":
-        fraction = ACCELERATOR_FRACTION if wanted is None else wanted
-        free, total = torch.cuda.mem_get_info(resolved.device)
-        return total * fraction - (total - free), fraction
-    fraction = CPU_FRACTION if wanted is None else wanted
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * fraction, fraction
-
-
-def _info(resolved: Resolved, plugins: Plugins, pool: SlotPool) -> dict[str, Any]:
+def _info(resolved: Resolved, plugins: Plugins, pool: SlotPool, ledger: MemoryLedger) -> dict[str, Any]:
     """What is known of the engine; plain data, it crosses the process line."""
     config, checkpoint = resolved.config, resolved.checkpoint
     return {
@@ -211,6 +185,7 @@ def _info(resolved: Resolved, plugins: Plugins, pool: SlotPool) -> dict[str, Any
         "context_length": resolved.context_length,
         "vocab_size": resolved.vocab_size,
         "dtype": str(resolved.dtype).removeprefix("torch."),
+        "kv_cache_dtype": kv_dtype_name(resolved.kv_dtype),
         "quantization": _quantization_name(resolved),
         "device": str(resolved.device),
         "max_total_tokens": pool.capacity,
@@ -226,6 +201,7 @@ def _info(resolved: Resolved, plugins: Plugins, pool: SlotPool) -> dict[str, Any
         "labels_exclusive": getattr(checkpoint.config, "problem_type", None) != "multi_label_classification",
         "fingerprint": [list(one) for one in plugins.fingerprint],
         "random_seed": config.random_seed,
+        "memory": dict(ledger.taken),
     }
 
 

@@ -29,14 +29,16 @@ from sglang_plug.layers import Router
 from sglang_plug.model import Model
 
 from .graph_check import check_replay
-from .scheduler import Share
+from .memory import GIB, is_out_of_memory
+from .progress import Progress
 from .sequence import Sequence
+from .shares import Share
+from .transfer import upload
 
 logger = logging.getLogger(__name__)
 
 SMALL_SIZES = (1, 2, 4)
 SIZE_STEP = 8
-GIB = 1 << 30
 
 
 class CudaRecorder(GraphRecorder):
@@ -54,6 +56,12 @@ class CudaRecorder(GraphRecorder):
         """1, 2, 4, then multiples of 8 (12 too), and ``most`` itself."""
         sizes = {*SMALL_SIZES, 12, *range(SIZE_STEP, most + 1, SIZE_STEP), most}
         return sorted(size for size in sizes if size <= most)
+
+    def begin(self) -> None:
+        """A new pool: the graphs of the old one are gone, and its memory with them."""
+        torch.cuda.synchronize(self._device)
+        torch.cuda.empty_cache()
+        self._pool = torch.cuda.graph_pool_handle()
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """One graph; what ``work`` returns to no one stays in the graphs' own memory."""
@@ -83,12 +91,13 @@ class Decoded:
         """``[shares, vocabulary]``, in the shares' order."""
         if self.rows == list(range(len(self.rows))):
             return self.all_logits[: len(self.rows)]
-        return self.all_logits[torch.tensor(self.rows, device=self.all_logits.device)]
+        return self.all_logits[upload(self.rows, torch.int64, self.all_logits.device)]
 
-    def tokens(self) -> list[int]:
-        """The most likely token for each share; waits for the device."""
-        found = self.likeliest.tolist()
-        return [found[row] for row in self.rows]
+    def tokens(self) -> Tensor:
+        """``[shares]``: the most likely token for each share, in a tensor of its own."""
+        if self.rows == list(range(len(self.rows))):
+            return self.likeliest[: len(self.rows)].clone()
+        return self.likeliest[upload(self.rows, torch.int64, self.likeliest.device)]
 
 
 @dataclass(slots=True)
@@ -96,13 +105,13 @@ class Held:
     """What a row's table on the device holds: a prefix of one sequence's slots."""
 
     sequence: Sequence
-    retractions: int
+    placement: int
     length: int
 
-    def precedes(self, sequence: Sequence) -> bool:
-        """True if ``sequence`` now needs the same and one slot more."""
-        same = self.sequence is sequence and self.retractions == sequence.retractions
-        return same and self.length == sequence.computed
+    def precedes(self, share: Share) -> bool:
+        """True if ``share``, of one token, needs the same and one slot more."""
+        same = self.sequence is share.sequence and self.placement == share.sequence.placement
+        return same and self.length == share.start
 
 
 @dataclass(slots=True)
@@ -140,7 +149,7 @@ class DecodeGraphs:
         self.backend, self.kv, self.recorder = backend, kv, recorder
         self.sizes = recorder.sizes(most)
         self.device, self.page_size, self.most = device, page_size, (most := self.sizes[-1])
-        self._staged = torch.zeros(3, most, dtype=torch.int64, pin_memory=device.type == "cuda")
+        self._staged = torch.zeros(3, most, dtype=torch.int64)
         self._host = self._staged.numpy()
         self._inputs = torch.zeros(3, most, dtype=torch.int64, device=device)  # tokens, positions, slots
         self._every_row = torch.arange(most, device=device)
@@ -153,28 +162,31 @@ class DecodeGraphs:
         self.captured: dict[int, Captured] = {}
 
     @torch.inference_mode()
-    def capture(self, model: Model) -> None:
+    def capture(self, model: Model, *, must_fit: bool = False) -> None:
         """Capture every batch size of ``model``, the largest first, so that the smaller ones fit its memory.
 
-        A model that cannot be captured is served without graphs; the log tells why.
+        A model that cannot be captured is served without graphs; the log tells why. With ``must_fit``, an error that
+        says that memory does not suffice is raised.
         """
         self._model, self.captured = weakref.ref(model), {}  # weights that were replaced can be freed
         self._routers = [one for one in model.modules() if isinstance(one, Router)]
         self._held = [None] * self.most
+        self.recorder.begin()
         name, started, before = self.recorder.name, time.perf_counter(), self.recorder.free_bytes()
         kind = name.lower()
         logger.info("Capture %s begin. This can take up to several minutes. avail mem=%.2f GB", kind, before / GIB)
         logger.info("Capture %s bs %s", kind, self.sizes)
         try:
-            with _no_collection():
-                for size in reversed(self.sizes):
-                    self.captured[size] = self._capture_size(model, size)
+            with Progress("Capturing batches", len(self.sizes)) as progress:
+                self.capture_sizes(model, self.sizes[::-1], progress)
         except CannotCaptureError as error:
             self.captured = {}
             logger.info("The model's decode steps run without %ss: %s", name, error)
             return
         except Exception as error:
             self.captured = {}
+            if must_fit and is_out_of_memory(error):
+                raise
             logger.warning(
                 "The model's decode steps cannot be captured as %ss and run without (slower): %s: %s",
                 name,
@@ -191,10 +203,20 @@ class DecodeGraphs:
             after / GIB,
         )
 
-    def run(self, model: Model, shares: Ordered[Share]) -> Decoded | None:
+    @torch.inference_mode()
+    def capture_sizes(self, model: Model, sizes: Ordered[int], progress: Progress | None = None) -> None:
+        """Capture ``sizes`` in this order, beside what is captured already. Raises what capturing them raises."""
+        with _no_collection():
+            for done, size in enumerate(sizes, 1):
+                self.captured[size] = self._capture_size(model, size)
+                if progress is not None:
+                    progress.show(done, f"bs={size} avail_mem={self.recorder.free_bytes() / GIB:.2f} GB")
+
+    def run(self, model: Model, shares: Ordered[Share], given: Tensor | None = None) -> Decoded | None:
         """Replay the step; ``None`` if it is not one that was captured. Call in inference mode.
 
-        The caller must wait for the step's tokens before the next one is run. New weights are captured first.
+        ``given`` ``[shares]``, if there, are the step's tokens, which only the device knows. What the caller wants of
+        the result must be queued before the next step is run. New weights are captured first.
         """
         if len(shares) > self.most or not all(map(_decodes, shares)):
             return None
@@ -207,7 +229,7 @@ class DecodeGraphs:
         size = min(one for one in self.captured if one >= len(shares))
         captured = self.captured[size]
         rows = self._place(shares, size)
-        self._fill(captured.batch, shares, rows)
+        self._fill(captured.batch, shares, rows, given)
         assert isinstance(self.backend, GraphCapable)
         self.backend.refresh(captured.batch)
         captured.replay()
@@ -257,7 +279,9 @@ class DecodeGraphs:
         free = (row for row in range(size) if row not in taken)
         return [next(free) if row < 0 else row for row in rows]
 
-    def _fill(self, batch: ForwardBatch, shares: Ordered[Share], rows: Ordered[int]) -> None:
+    def _fill(
+        self, batch: ForwardBatch, shares: Ordered[Share], rows: Ordered[int], given: Tensor | None = None
+    ) -> None:
         """Bring the static inputs up to date, tables included."""
         size = len(batch.kv_lens)
         lengths = [1] * size
@@ -265,22 +289,36 @@ class DecodeGraphs:
         tokens, positions, slots = self._host
         self._host[:] = 0
         for share, row in zip(shares, rows, strict=True):
-            sequence = share.sequence
-            place = sequence.computed
+            sequence, place = share.sequence, share.start
             known = self._held[row]
-            if known is None or not known.precedes(sequence):
-                whole = torch.frombuffer(sequence.slots, dtype=torch.int64, count=place + 1).clone()
-                self._tables[row, : place + 1].copy_(whole)
-                known = Held(sequence, sequence.retractions, place)
+            if known is None or not known.precedes(share):
+                whole = torch.frombuffer(sequence.slots, dtype=torch.int64, count=place + 1)
+                self._tables[row, : place + 1].copy_(self._pinned(whole), non_blocking=True)
+                known = Held(sequence, sequence.placement, place)
             known.length = place + 1
             held[row] = known
-            tokens[row], positions[row], slots[row] = sequence.tokens[place], place, sequence.slots[place]
+            positions[row], slots[row] = place, sequence.slots[place]
+            if given is None:
+                tokens[row] = sequence.tokens[place]
             lengths[row] = place + 1
         self._held = held
         batch.kv_lens[:] = lengths
-        self._inputs.copy_(self._staged, non_blocking=True)
+        self._inputs.copy_(self._pinned(self._staged), non_blocking=True)
+        if given is not None:
+            self._give(given, rows)
         # padding rows write slot 0 to the start of their tables, which nobody holds
         self._tables[self._every_row[:size], batch.positions] = batch.slots
+
+    def _give(self, given: Tensor, rows: Ordered[int]) -> None:
+        """Let the rows' input tokens be ``given``."""
+        if rows == list(range(len(rows))):
+            self._inputs[0, : len(rows)].copy_(given)
+        else:
+            self._inputs[0].index_copy_(0, upload(rows, torch.int64, self.device), given)
+
+    def _pinned(self, tensor: Tensor) -> Tensor:
+        """A copy that the device can take without the host waiting, which may write to its own again; else the same."""
+        return tensor.pin_memory() if self.device.type == "cuda" else tensor
 
 
 def _decodes(share: Share) -> bool:
@@ -288,7 +326,7 @@ def _decodes(share: Share) -> bool:
     sequence = share.sequence
     if share.count != 1 or not share.complete or sequence.request.task != "generate":
         return False
-    return sequence.generated > 0 or sequence.request.logprobs is None
+    return sequence.generated + share.ahead > 0 or sequence.request.logprobs is None
 
 
 @contextmanager

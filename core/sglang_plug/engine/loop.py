@@ -15,9 +15,11 @@ from sglang_plug.request import Finish, Output, Request, RequestError
 
 from .constraints import Constraints
 from .messages import Abort, Close, Control, FromEngine, News, Reply, Submit, ToEngine
+from .pipeline import Pipeline
 from .runner import Runner
-from .scheduler import Sampled, Scheduler, Share, Tally
+from .scheduler import Scheduler
 from .sequence import Sequence
+from .shares import Tally
 from .watchdog import Heartbeat
 
 logger = logging.getLogger(__name__)
@@ -26,8 +28,6 @@ Controls = Mapping[str, Callable[..., Any]]
 """Name of a control call -> function of keyword arguments that returns plain data."""
 POLL = 0.005
 """Seconds between two looks at what is being compiled, while nothing else is to be done."""
-FAILURES_IN_A_ROW = 3
-"""Steps that may fail one after the other before the engine gives up."""
 
 
 class Inbox(Protocol):
@@ -51,6 +51,8 @@ class EngineLoop:
         update_weights: builds the model with the weights of a checkpoint and revision.
         model_controls: asks the model being served for control calls of its own.
         constraints: where constrained requests wait for their grammars.
+        shortage: what to tell of an error if it says that memory did not suffice for a step.
+        overlap: plan and launch steps while the one before is on the device.
     """
 
     def __init__(
@@ -66,6 +68,8 @@ class EngineLoop:
         update_weights: Callable[[str, str | None], Model],
         model_controls: Callable[[], Controls] = dict,
         constraints: Constraints | None = None,
+        shortage: Callable[[Exception], str | None] = lambda error: None,
+        overlap: bool = False,
     ) -> None:
         self.scheduler, self.runner, self.inbox, self.send = scheduler, runner, inbox, send
         self.info, self.max_queued, self.heartbeat = info, max_queued, heartbeat
@@ -73,8 +77,8 @@ class EngineLoop:
         self.longest = min(info["context_length"], scheduler.pool.capacity)
         self._load_weights, self._model_controls = update_weights, model_controls
         self.constraints = Constraints("the engine has no grammar backend") if constraints is None else constraints
+        self.pipeline = Pipeline(scheduler, runner, overlap=overlap, shortage=shortage)
         self._ids = set[str]()
-        self._failures = 0
         self._closed = False
         self._controls = self._all_controls()
 
@@ -94,15 +98,21 @@ class EngineLoop:
     def step(self) -> None:
         """One turn: messages in, one step of the model, news out."""
         held = POLL if len(self.constraints) else None
-        for message in self.inbox.take(wait=not self.scheduler.busy, timeout=held):
+        messages = list(self.inbox.take(wait=not self.scheduler.busy, timeout=held))
+        if any(isinstance(message, Control) for message in messages) and self.pipeline.in_flight:
+            self._advance(ahead=False)  # what a control call looks at, or changes, is not on its way
+        for message in messages:
             self.handle(message)
+        self.pipeline.forget_dropped()
         self._release()
-        if not self.scheduler.busy:
-            return
+        if self.scheduler.busy:
+            self._advance()
+
+    def _advance(self, *, ahead: bool = True) -> None:
+        """One step, and its news."""
         with self.heartbeat.beat():
             started = time.perf_counter()
-            shares = self.scheduler.plan()
-            outputs = self.scheduler.commit(shares, self._run(shares)) if shares else []
+            outputs = self.pipeline.step(ahead=ahead)
             for output in outputs:
                 if output.finish is not None:
                     self._ids.discard(output.id)
@@ -122,19 +132,6 @@ class EngineLoop:
                 self.send(self._control(message))
             case Close():
                 self._closed = True
-
-    def _run(self, shares: list[Share]) -> list[Sampled]:
-        """Run the model; an error ends the requests of the step, not the engine, unless it comes back."""
-        try:
-            results = self.runner.run(shares)
-        except Exception as error:
-            self._failures += 1
-            if self._failures >= FAILURES_IN_A_ROW:
-                raise
-            logger.exception("a step of %d sequences failed", len(shares))
-            return [Sampled(error=f"the step failed: {type(error).__name__}: {error}")] * len(shares)
-        self._failures = 0
-        return results
 
     def _submit(self, request: Request) -> None:
         try:

@@ -18,6 +18,7 @@ from sglang_plug.quantization import stored_quantization
 from sglang_plug.specs import AttentionSpec, KernelSpec, ModelSpec, QuantizationSpec, Task
 
 from .grammar_backends import choose_backend, installed
+from .kv_dtype import check_kv_dtype, kv_dtype
 
 NATIVE = "native"
 DTYPES = {
@@ -81,6 +82,11 @@ class Resolved:
     choices: Mapping[str, Choice] = field(default_factory=dict)
 
     @property
+    def kv_dtype(self) -> torch.dtype:
+        """What the KV pool keeps keys and values in."""
+        return self.shape.kv_dtype or self.dtype
+
+    @property
     def vocab_size(self) -> int:
         """Width of the logits."""
         size: int = self.checkpoint.config.vocab_size
@@ -126,10 +132,11 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     assert isinstance(model.spec, ModelSpec)
     dtype = _dtype(config.model.dtype, checkpoint.config, device)
     model_class: type[Model] = model.load(Model)
-    shape = _shape(model, checkpoint, plugins)
+    shape = _shape(model, checkpoint, plugins, kv_dtype(config.cache.kv_dtype, dtype))
     facts = replace(facts, dtype=str(dtype).removeprefix("torch."), model=checkpoint.config, shape=shape)
     for kind, name in (("attention", config.backends.attention), ("kernels", config.backends.kernels)):
         _check_device(choose(kind, name, facts), device)
+    check_kv_dtype(choices["attention"].component, shape.kv_dtype, plugins, device.type)
     _choose_quantization(config, plugins, facts, choices)
     tasks = _tasks(config.model.task, model)
     pooling = checkpoint.pooling or model_class.default_pooling
@@ -245,14 +252,15 @@ def choose_model(impl: str, checkpoint: Checkpoint, plugins: Plugins, facts: Fac
     raise ConfigError(f"no model named {architecture!r}; {_nearest(architecture, plugins)}{flag}{failures}")
 
 
-def _shape(model: Component, checkpoint: Checkpoint, plugins: Plugins) -> AttentionShape:
-    """The model's geometry; what a generic model refuses may be a mistyped name of another."""
+def _shape(model: Component, checkpoint: Checkpoint, plugins: Plugins, stored: torch.dtype | None) -> AttentionShape:
+    """The model's geometry, its pool in ``stored``; what a generic model refuses may be a mistyped name of another."""
     model_class: type[Model] = model.load(Model)
+    assert isinstance(model.spec, ModelSpec)
     try:
-        return model_class.attention_shape(checkpoint.config)
+        shape = model_class.attention_shape(checkpoint.config)
+        return replace(shape, kv_dtype=stored) if model.spec.causal and stored is not None else shape
     except ConfigError as error:
-        generic = isinstance(model.spec, ModelSpec) and model.spec.generic
-        near = f"; {_nearest(checkpoint.architecture, plugins)}" if generic else ""
+        near = f"; {_nearest(checkpoint.architecture, plugins)}" if model.spec.generic else ""
         raise ConfigError(f"{error}{near}") from error
 
 

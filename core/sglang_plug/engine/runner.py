@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Ordered
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, chain
 
 import torch
@@ -17,14 +19,38 @@ from sglang_plug.request import LogprobOptions, TokenLogprob
 
 from .grammars import Filling, Grammars, Verdict
 from .graphs import Decoded, DecodeGraphs
-from .sampler import count, describe, sample, takes_likeliest
-from .scheduler import Sampled, Share
+from .logprobs import describe
+from .sampler import Drawn, Sampler, count, takes_likeliest
 from .sequence import Sequence
+from .shares import Sampled, Share
+from .transfer import Fetched, send, upload
 
 HEAD_ROWS = 256
 """Prompt rows whose logits are in memory at once."""
-NO_VERDICT = Verdict()
+NO_VERDICT, NOTHING_YET = Verdict(), Sampled()
 NOT_FINITE = "the model produced logits that are not finite (NaN or infinity)"
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A step on the device."""
+
+    sequences: list[Sequence]
+    """Those that get a token."""
+    tokens: Tensor | None
+    """``[len(sequences)]`` int64 on the device: these tokens, -1 where there is none; ``None`` without sequences."""
+    results: Callable[[], list[Sampled]]
+    """Waits for the step; one result for each share."""
+
+    def given(self, shares: Ordered[Share]) -> Tensor | None:
+        """``[shares]`` int64 on the device: the input token of each share, if they are ahead, else ``None``."""
+        if self.tokens is None or not any(share.ahead for share in shares):
+            return None
+        if [share.sequence for share in shares] == self.sequences:
+            return self.tokens.clamp(min=0)
+        places = {id(sequence): row for row, sequence in enumerate(self.sequences)}
+        rows = [places[id(share.sequence)] for share in shares]
+        return self.tokens[upload(rows, torch.int64, self.tokens.device)].clamp(min=0)
 
 
 class Runner:
@@ -40,35 +66,48 @@ class Runner:
         page_size: int,
         grammars: Grammars | None = None,
         graphs: DecodeGraphs | None = None,
+        sampler: Sampler | None = None,
     ) -> None:
         self.model, self.backend, self.kv = model, backend, kv
         self.device, self.page_size, self.grammars, self.graphs = device, page_size, grammars, graphs
+        self.sampler = Sampler() if sampler is None else sampler
 
-    @torch.inference_mode()
+    @property
+    def asynchronous(self) -> bool:
+        """True if the device works on its own: a step can be queued there while another one runs."""
+        return self.device.type == "cuda"
+
     def run(self, shares: Ordered[Share]) -> list[Sampled]:
         """Compute the shares' tokens; sample one where a share is complete. One result for each share."""
+        return self.launch(shares).results()
+
+    @torch.inference_mode()
+    def launch(self, shares: Ordered[Share], before: Launched | None = None) -> Launched:
+        """Queue a step on the device; waits for it only where prompts report log-probabilities, or are pooled.
+
+        Shares that are ahead take their token from ``before``, the step queued last.
+        """
         complete = [
             index for index, share in enumerate(shares) if share.complete and share.sequence.request.task == "generate"
         ]
         sequences = [shares[index].sequence for index in complete]
         filling = None if self.grammars is None else self.grammars.start(sequences)
-        decoded = None if self.graphs is None else self.graphs.run(self.model, shares)
+        given = None if before is None else before.given(shares)
+        ahead = given is not None
+        decoded = None if self.graphs is None else self.graphs.run(self.model, shares, given)
         if decoded is not None:
-            results = [Sampled()] * len(shares)
-            self._choose(decoded, sequences, complete, filling, results)
-            return results
-        batch = self.build(shares)
+            return self._choose(decoded, sequences, complete, filling, [NOTHING_YET] * len(shares), ahead)
+        batch = self.build(shares, given)
         self.backend.plan(batch)
         hidden = self.model(batch)  # [T, hidden]
         ends = list(accumulate(batch.query_lens))
         results = [self._known_logprobs(hidden, share, end) for share, end in zip(shares, ends, strict=True)]
         self._pool(hidden, shares, ends, results)
         if not complete:
-            return results
+            return Launched([], None, lambda: results)
         rows = [ends[index] - 1 for index in complete]
-        last = hidden if len(rows) == len(hidden) else hidden[torch.tensor(rows, device=self.device)]
-        self._choose(self.model.head(last), sequences, complete, filling, results)
-        return results
+        last = hidden if len(rows) == len(hidden) else hidden[upload(rows, torch.int64, self.device)]
+        return self._choose(self.model.head(last), sequences, complete, filling, results, ahead)
 
     def open(self, sequences: Ordered[Sequence]) -> dict[int, Verdict]:
         """What the grammars of new outputs make these begin with, by place in ``sequences``."""
@@ -77,22 +116,37 @@ class Runner:
     def _choose(
         self,
         found: Tensor | Decoded,
-        sequences: Ordered[Sequence],
+        sequences: list[Sequence],
         complete: Ordered[int],
         filling: Filling | None,
         results: list[Sampled],
-    ) -> None:
+        ahead: bool,
+    ) -> Launched:
         """Sample a token for each of ``sequences``, whose places in ``results`` are ``complete``.
 
-        ``found`` are their logits, or what a replayed graph made of them.
+        ``found`` are their logits, or what a replayed graph made of them; ``results`` are what is known so far;
+        ``ahead``: the host does not know the sequences' last tokens yet.
         """
         allowed = None if filling is None else filling.result()
-        logprobs: list[TokenLogprob | None]
         if isinstance(found, Decoded) and allowed is None and takes_likeliest(sequences):
-            tokens, logprobs = found.tokens(), [None] * len(sequences)
+            tokens = found.tokens()
+            drawn = Drawn(tokens, Fetched.of(tokens), (), None)
         else:
-            tokens, logprobs = sample(found.logits() if isinstance(found, Decoded) else found, sequences, allowed)
+            logits = found.logits() if isinstance(found, Decoded) else found
+            drawn = self.sampler.draw(logits, sequences, allowed, ahead=[1] * len(sequences) if ahead else None)
         refused = {} if allowed is None else allowed.errors
+        return Launched(sequences, drawn.tokens, partial(self._sampled, drawn, sequences, complete, refused, results))
+
+    def _sampled(
+        self,
+        drawn: Drawn,
+        sequences: Ordered[Sequence],
+        complete: Ordered[int],
+        refused: Mapping[int, str],
+        results: list[Sampled],
+    ) -> list[Sampled]:
+        """Wait for the tokens of ``sequences``, whose places in ``results`` are ``complete``, and fill these in."""
+        tokens, logprobs = drawn.read()
         verdicts = {} if self.grammars is None else self.grammars.follow(sequences, tokens)
         for row, (index, token, logprob) in enumerate(zip(complete, tokens, logprobs, strict=True)):
             verdict = verdicts.get(row, NO_VERDICT)
@@ -102,10 +156,19 @@ class Runner:
             elif token < 0:
                 results[index] = Sampled(error=NOT_FINITE)
             else:
-                count(sequences[row], verdict.forced)
-                results[index] = replace(
-                    results[index], token=token, logprob=logprob, finish=verdict.finish, forced=verdict.forced
+                if verdict.forced:
+                    with torch.inference_mode():
+                        count(sequences[row], verdict.forced)
+                known = results[index]
+                results[index] = Sampled(
+                    token,
+                    logprob,
+                    prompt_logprobs=known.prompt_logprobs,
+                    forced=verdict.forced,
+                    forced_logprobs=known.forced_logprobs,
+                    finish=verdict.finish,
                 )
+        return results
 
     def _pool(self, hidden: Tensor, shares: Ordered[Share], ends: Ordered[int], results: list[Sampled]) -> None:
         """Fill in the results of pooling tasks whose prompts are complete."""
@@ -122,14 +185,16 @@ class Runner:
         for index, row, good in zip(done, values.tolist(), finite, strict=True):
             results[index] = Sampled(values=tuple(row)) if good else Sampled(error=NOT_FINITE)
 
-    def build(self, shares: Ordered[Share]) -> ForwardBatch:
-        """The tensors of a step."""
-        starts = [share.sequence.computed for share in shares]
+    def build(self, shares: Ordered[Share], given: Tensor | None = None) -> ForwardBatch:
+        """The tensors of a step; ``given``, if there, are its tokens, which only the device knows."""
+        starts = [share.start for share in shares]
         counts = [share.count for share in shares]
         kv_lens = [start + count for start, count in zip(starts, counts, strict=True)]
-        tokens = chain.from_iterable(
-            share.sequence.tokens[start:end] for share, start, end in zip(shares, starts, kv_lens, strict=True)
-        )
+        if given is None:
+            tokens = (
+                share.sequence.tokens[start:end] for share, start, end in zip(shares, starts, kv_lens, strict=True)
+            )
+            given = upload(list(chain.from_iterable(tokens)), torch.int64, self.device)
         positions = chain.from_iterable(map(range, starts, kv_lens))
         longest = max(kv_lens)
         tables, slots = array("q"), array("q")
@@ -139,10 +204,10 @@ class Runner:
             tables.frombytes(bytes(8 * (longest - end)))
             slots += own[start:end]
         return ForwardBatch(
-            input_ids=torch.tensor(list(tokens), dtype=torch.int64).to(self.device),
-            positions=torch.tensor(list(positions), dtype=torch.int64).to(self.device),
-            slots=torch.frombuffer(slots, dtype=torch.int64).to(self.device),
-            tables=torch.frombuffer(tables, dtype=torch.int64).view(len(shares), longest).to(self.device),
+            input_ids=given,
+            positions=upload(list(positions), torch.int64, self.device),
+            slots=send(torch.frombuffer(slots, dtype=torch.int64), self.device),
+            tables=send(torch.frombuffer(tables, dtype=torch.int64).view(len(shares), longest), self.device),
             query_lens=counts,
             kv_lens=kv_lens,
             page_size=self.page_size,
@@ -156,8 +221,8 @@ class Runner:
         """
         sequence = share.sequence
         options = sequence.request.logprobs
-        if options is None:
-            return Sampled()
+        if options is None or share.ahead:
+            return NOTHING_YET
         prompt: list[TokenLogprob] = []
         if options.start >= 0:
             wanted = options.start + len(sequence.prompt_logprobs)

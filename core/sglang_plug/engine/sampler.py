@@ -17,55 +17,122 @@ Ten steps, each skipped when no row needs it:
 from __future__ import annotations
 
 from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from sglang_plug.request import LogprobOptions, TokenLogprob
-from sglang_plug.sampling import SamplingParams
+from sglang_plug.kernels import TORCH, Kernels
+from sglang_plug.request import TokenLogprob
 
+from .logprobs import Reports, report
 from .masks import Allowed
+from .sampling_batch import SamplingBatch
 from .sequence import Sequence
+from .transfer import Fetched, upload
 
-CANDIDATES = 1024
-"""Top-p is first tried among this many tokens; a full sort follows only if they hold too little."""
-BLOCK = 512
-"""Probabilities added up in float64 at once."""
 _MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Tokens that a device chooses, and their log-probabilities."""
+
+    tokens: Tensor
+    """``[rows]`` int64 on the device; -1 where the logits are not finite or nothing is allowed."""
+    fetched: Fetched
+    """The same on the host."""
+    reported: tuple[int, ...]
+    """Rows that report log-probabilities."""
+    reports: Reports | None
+
+    def read(self) -> tuple[list[int], list[TokenLogprob | None]]:
+        """Both, for each row; waits for the device, as far as what ``draw`` queued and no further."""
+        chosen: list[int] = self.fetched.read()[0].tolist()
+        found: list[TokenLogprob | None] = [None] * len(chosen)
+        if self.reports is not None:
+            described = self.reports.read([max(0, chosen[row]) for row in self.reported])
+            for row, one in zip(self.reported, described, strict=True):
+                found[row] = one
+        return chosen, found
+
+
+class Sampler:
+    """Chooses tokens. Keeps what does not change while the same sequences are sampled, of one batch at a time.
+
+    Args:
+        kernels: whose ``mask_logits`` and ``draw_tokens`` it works with.
+    """
+
+    def __init__(self, kernels: Kernels = TORCH) -> None:
+        self._kernels = kernels
+        self._batch: SamplingBatch | None = None
+
+    def draw(
+        self,
+        logits: Tensor,
+        sequences: Ordered[Sequence],
+        allowed: Allowed | None = None,
+        *,
+        ahead: Ordered[int] | None = None,
+    ) -> Drawn:
+        """One token for each row of ``logits`` ``[rows, vocabulary]``, and its log-probability if asked for.
+
+        A row whose logits are not finite, or of which nothing is ``allowed``, gets token -1. ``logits`` may be
+        overwritten. Does not wait for the device; penalties know of the tokens as soon as they are drawn.
+
+        Args:
+            logits: on any device.
+            sequences: one for each row.
+            allowed: what grammars leave of the vocabulary.
+            ahead: for each row how many tokens the sequence was given that the host does not know yet, 0 or 1.
+        """
+        logits = logits.float().contiguous()
+        ahead = [0] * len(sequences) if ahead is None else ahead
+        batch = self._prepared(logits, sequences)
+        logprobs = batch.reporting.of(logits).log_softmax(-1) if batch.reporting else None
+        logits = batch.early_stops.apply(batch.penalties.apply(batch.bias.apply(logits)), ahead)
+        if allowed is not None:
+            logits = allowed.apply(logits, self._kernels.mask_logits)
+        best = logits.max(-1)
+        tokens = best.indices
+        if batch.options is not None:
+            numbers = [uniform_number(sequences[row], ahead[row]) for row in batch.drawn.places]
+            uniform = upload(numbers, torch.float64, logits.device)
+            picked = self._kernels.draw_tokens(batch.drawn.of(logits), batch.options, uniform)
+            tokens = batch.drawn.put(picked, tokens)
+        tokens = torch.where(best.values.isfinite(), tokens, -1)
+        batch.penalties.count(tokens)
+        reports = None
+        if logprobs is not None:
+            reports = report(logprobs, batch.reporting.of(tokens).clamp(min=0), batch.reported)
+        return Drawn(tokens, Fetched.of(tokens), batch.reporting.places, reports)
+
+    def _prepared(self, logits: Tensor, sequences: Ordered[Sequence]) -> SamplingBatch:
+        if self._batch is None or not self._batch.holds(sequences, logits):
+            if self._batch is not None:
+                self._batch.penalties.part_from(sequences)
+            self._batch = None  # what it keeps is free before more is made
+            self._batch = SamplingBatch(sequences, logits.shape[-1], logits.device)
+        return self._batch
+
+
+def draw(
+    logits: Tensor,
+    sequences: Ordered[Sequence],
+    allowed: Allowed | None = None,
+    *,
+    ahead: Ordered[int] | None = None,
+) -> Drawn:
+    """What a new ``Sampler`` draws with the torch reference."""
+    return Sampler().draw(logits, sequences, allowed, ahead=ahead)
 
 
 def sample(
     logits: Tensor, sequences: Ordered[Sequence], allowed: Allowed | None = None
 ) -> tuple[list[int], list[TokenLogprob | None]]:
-    """One token for each row of ``logits`` ``[rows, vocabulary]``, and its log-probability if asked for.
-
-    A row whose logits are not finite, or of which nothing is ``allowed``, gets token -1. ``logits`` may be overwritten.
-    """
-    logits = logits.float()
-    reported = [row for row, one in enumerate(sequences) if one.request.logprobs is not None]
-    logprobs = logits[reported].log_softmax(-1) if reported else None
-    params = [one.request.params for one in sequences]
-    logits = _forbid_early_stop(_penalise(_bias(logits, params), sequences), sequences)
-    if allowed is not None:
-        logits = allowed.apply(logits)
-    best = logits.max(-1)
-    tokens = best.indices
-    drawn = [row for row, one in enumerate(params) if not one.greedy]
-    if drawn:
-        rows = logits if len(drawn) == len(params) else logits[drawn]
-        picked = _draw(rows, [params[row] for row in drawn], [sequences[row] for row in drawn])
-        tokens = picked if len(drawn) == len(params) else tokens.index_copy(0, _index(drawn, logits), picked)
-    chosen = torch.where(best.values.isfinite(), tokens, -1).tolist()
-    for sequence, token in zip(sequences, chosen, strict=True):
-        count(sequence, (token,))
-    found: list[TokenLogprob | None] = [None] * len(chosen)
-    if logprobs is not None:
-        options = [sequences[row].request.logprobs or LogprobOptions() for row in reported]
-        described = describe(logprobs, [max(0, chosen[row]) for row in reported], options)
-        for row, one in zip(reported, described, strict=True):
-            found[row] = one
-    return chosen, found
+    """The same at once."""
+    return draw(logits, sequences, allowed).read()
 
 
 def takes_likeliest(sequences: Ordered[Sequence]) -> bool:
@@ -79,66 +146,6 @@ def takes_likeliest(sequences: Ordered[Sequence]) -> bool:
     return True
 
 
-def describe(logprobs: Tensor, tokens: Ordered[int], options: Ordered[LogprobOptions]) -> list[TokenLogprob]:
-    """What each row reports of ``logprobs`` ``[rows, vocabulary]``: its token's, the likeliest, and named ones."""
-    picked = logprobs.gather(1, _index(tokens, logprobs)[:, None])[:, 0].tolist()
-    most = min(max(one.top for one in options), logprobs.shape[-1])
-    top = logprobs.topk(most, dim=-1) if most else None
-    values, indices = (top.values.tolist(), top.indices.tolist()) if top is not None else ([], [])
-    result = []
-    for row, (token, option) in enumerate(zip(tokens, options, strict=True)):
-        likeliest = tuple(zip(indices[row], values[row], strict=True))[: option.top] if option.top else ()
-        named: tuple[tuple[int, float], ...] = ()
-        if option.ids:
-            found = logprobs[row, _index(option.ids, logprobs)].tolist()
-            named = tuple(zip(option.ids, found, strict=True))
-        result.append(TokenLogprob(token, picked[row], likeliest, named))
-    return result
-
-
-def _index(values: Ordered[int], like: Tensor) -> Tensor:
-    return torch.tensor(values, dtype=torch.int64, device=like.device)
-
-
-def _bias(logits: Tensor, params: Ordered[SamplingParams]) -> Tensor:
-    for row, one in enumerate(params):
-        if one.logit_bias:
-            values = torch.tensor(list(one.logit_bias.values()), dtype=logits.dtype, device=logits.device)
-            logits[row].index_add_(0, _index(list(one.logit_bias), logits), values)
-    return logits
-
-
-def _penalise(logits: Tensor, sequences: Ordered[Sequence]) -> Tensor:
-    rows = [row for row, one in enumerate(sequences) if one.request.params.penalised]
-    if not rows:
-        return logits
-    for row in rows:
-        if sequences[row].counts is None:
-            sequences[row].counts = _counts(sequences[row], logits)
-    params = [sequences[row].request.params for row in rows]
-
-    def column(name: str) -> Tensor:
-        return torch.tensor([[getattr(one, name)] for one in params], device=logits.device)
-
-    counts = torch.stack([sequences[row].counts for row in rows])  # [rows, 2, vocabulary]: output, prompt
-    output, seen = counts[:, 0], counts.sum(1) > 0
-    picked = logits[rows]
-    repetition = column("repetition_penalty")
-    picked = torch.where(seen, torch.where(picked > 0, picked / repetition, picked * repetition), picked)
-    picked = picked - output * column("frequency_penalty") - (output > 0) * column("presence_penalty")
-    logits[rows] = picked
-    return logits
-
-
-def _counts(sequence: Sequence, logits: Tensor) -> Tensor:
-    """How often each token occurs in the output and in the prompt: ``[2, vocabulary]``."""
-    counts = torch.zeros(2, logits.shape[-1], device=logits.device)
-    parts = (sequence.tokens[sequence.prompt_len :], sequence.tokens[: sequence.prompt_len])
-    for row, part in zip(counts, parts, strict=True):
-        row.index_add_(0, _index(part, logits), torch.ones(len(part), device=logits.device))
-    return counts
-
-
 def count(sequence: Sequence, tokens: Ordered[int]) -> None:
     """Let penalties know of tokens that come to an output; negative ones are none."""
     if sequence.counts is not None:
@@ -147,79 +154,12 @@ def count(sequence: Sequence, tokens: Ordered[int]) -> None:
                 sequence.counts[0, token] += 1
 
 
-def _forbid_early_stop(logits: Tensor, sequences: Ordered[Sequence]) -> Tensor:
-    for row, one in enumerate(sequences):
-        params = one.request.params
-        if one.generated < params.min_new_tokens and params.stop_token_ids and one.grammar is None:
-            logits[row].index_fill_(0, _index(params.stop_token_ids, logits), -torch.inf)
-    return logits
+def uniform_number(sequence: Sequence, ahead: int = 0) -> float:
+    """A number in [0, 1) from the seed and the position (SplitMix64, Steele et al. 2014).
 
-
-def _draw(logits: Tensor, params: Ordered[SamplingParams], sequences: Ordered[Sequence]) -> Tensor:
-    """Steps 7 to 9 for rows that are not greedy: ``[rows]`` token ids."""
-    device = logits.device
-    temperature = torch.tensor([[one.temperature] for one in params], device=device)
-    uniform = torch.tensor([[_uniform(one)] for one in sequences], dtype=torch.float64, device=device)
-    probs = (logits / temperature).softmax(-1)
-    cut = [row for row, one in enumerate(params) if one.top_k > 0 or one.top_p < 1.0 or one.min_p > 0.0]
-    if not cut:
-        return _pick(probs, uniform)
-    if len(cut) == len(params):
-        return _draw_cut(probs, params, uniform)
-    tokens = _pick(probs, uniform)
-    picked = _draw_cut(probs[cut], [params[row] for row in cut], uniform[cut])
-    return tokens.index_copy(0, _index(cut, logits), picked)
-
-
-def _draw_cut(probs: Tensor, params: Ordered[SamplingParams], uniform: Tensor) -> Tensor:
-    device, vocabulary = probs.device, probs.shape[-1]
-    limits = [min(one.top_k, vocabulary) if one.top_k > 0 else vocabulary for one in params]
-    top_k = torch.tensor(limits, device=device)[:, None]
-    top_p = torch.tensor([[one.top_p] for one in params], device=device)
-    min_p = torch.tensor([[one.min_p] for one in params], device=device)
-    most = max(one.top_k if one.top_k > 0 else CANDIDATES for one in params)
-    values, indices = probs.topk(min(most, vocabulary), dim=-1)  # sorted, likeliest first
-    if values.shape[-1] < vocabulary and not _suffices(values, params):
-        values, indices = probs.sort(dim=-1, descending=True)
-    rank = torch.arange(values.shape[-1], device=device)
-    values = values.masked_fill(rank >= top_k, 0.0)
-    before = values.cumsum(-1) - values
-    # the mass that top-p is a share of: what top-k left, or everything where there is no top-k
-    mass = torch.where(top_k < vocabulary, values.sum(-1, keepdim=True), probs.sum(-1, keepdim=True))
-    values = values.masked_fill(before >= top_p * mass, 0.0)
-    values = values.masked_fill(values < min_p * values[:, :1], 0.0)
-    return indices.gather(1, _pick(values, uniform)[:, None])[:, 0]
-
-
-def _suffices(values: Tensor, params: Ordered[SamplingParams]) -> bool:
-    """True if the candidates hold everything that every row may draw."""
-    width = values.shape[-1]
-    totals, last, first = values.sum(-1).tolist(), values[:, -1].tolist(), values[:, 0].tolist()
-    return all(
-        0 < one.top_k <= width or (one.top_p < 1.0 and total >= one.top_p) or (one.min_p > 0 and low < one.min_p * high)
-        for one, total, low, high in zip(params, totals, last, first, strict=True)
-    )
-
-
-def _pick(weights: Tensor, uniform: Tensor) -> Tensor:
-    """The index at which the running sum of ``weights`` ``[rows, n]`` passes ``uniform`` ``[rows, 1]`` of it.
-
-    In blocks, so that only their sums and one block of each row are added up in float64.
+    ``ahead`` tokens come before it that the sequence does not hold yet.
     """
-    rows, width = weights.shape
-    blocks = F.pad(weights, (0, -width % BLOCK)).view(rows, -1, BLOCK)
-    sums = blocks.sum(-1, dtype=torch.float64).cumsum(-1)  # [rows, blocks]
-    target = uniform * sums[:, -1:]
-    block = torch.searchsorted(sums, target, right=True).clamp_(max=sums.shape[-1] - 1)  # [rows, 1]
-    inside = blocks[torch.arange(rows, device=weights.device), block[:, 0]].double().cumsum(-1)  # [rows, BLOCK]
-    left = target - sums.gather(1, block) + inside[:, -1:]
-    index = block * BLOCK + torch.searchsorted(inside, left, right=True).clamp_(max=BLOCK - 1)
-    return index[:, 0].clamp_(max=width - 1)
-
-
-def _uniform(sequence: Sequence) -> float:
-    """A number in [0, 1) from the seed and the position (SplitMix64, Steele et al. 2014)."""
-    state = (sequence.seed + (sequence.generated + 1) * 0x9E3779B97F4A7C15) & _MASK
+    state = (sequence.seed + (sequence.generated + ahead + 1) * 0x9E3779B97F4A7C15) & _MASK
     state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
     return ((state ^ (state >> 31)) >> 11) / (1 << 53)

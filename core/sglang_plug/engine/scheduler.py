@@ -3,19 +3,22 @@
 There are no phases. A step hands out tokens so that every sequence's ``computed`` catches up with
 ``len(tokens)`` under a budget: chunked prefill, prefix hits, decoding and resuming after retraction are one rule
 (after vLLM's v1 scheduler). Ownership of KV slots: see ``cache.py``.
+
+While a step is on the device, the one after it may be planned ahead: everything about it is known but the values of
+the tokens. See ``pipeline.py``.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Hashable
-from dataclasses import dataclass, field
 
 from sglang_plug.cache import Match, PrefixCache
 from sglang_plug.policy import SchedulePolicy
 from sglang_plug.request import Finish, Output, TokenLogprob
 
 from .sequence import Sequence
+from .shares import Sampled, Share, Tally
 from .slots import SlotPool
 
 SHARED_RUN = 32
@@ -24,52 +27,8 @@ EVICT_AT_ONCE = 64
 """Eviction frees at least this fraction of the pool, so that not every step has to look for leaves."""
 RESERVE_START, RESERVE_LEAST, RESERVE_DECAY, RESERVE_RAISE = 0.5, 0.1, 0.002, 0.2
 """Share of the remaining output of running sequences that admission keeps free; raised by a retraction."""
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A sequence's part of a step: its next ``count`` tokens."""
-
-    sequence: Sequence
-    count: int
-
-    @property
-    def complete(self) -> bool:
-        """True if the step computes the sequence's last token, so that the next one can be sampled."""
-        return self.sequence.computed + self.count == len(self.sequence.tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """What the runner found for one share: the next token (``None`` before the prompt is complete)."""
-
-    token: int | None = None
-    logprob: TokenLogprob | None = None
-    prompt_logprobs: tuple[TokenLogprob, ...] = ()
-    error: str | None = None
-    status: int = 500
-    """Of the error."""
-    forced: tuple[int, ...] = ()
-    """Tokens that must follow ``token``, and are taken without being sampled."""
-    forced_logprobs: tuple[TokenLogprob, ...] = ()
-    """Of earlier forced tokens, if asked for."""
-    finish: Finish | None = None
-    """Set if the grammar ends the output; the stop tokens of a constrained one are its business."""
-    values: tuple[float, ...] | None = None
-    """Of a pooling task, once the prompt is complete."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """What a step did, for statistics."""
-
-    prefill_sequences: int = 0
-    prefill_tokens: int = 0
-    cached_tokens: int = 0
-    decode_sequences: int = 0
-    retracted: int = 0
-    forced_tokens: int = 0
-    queue_seconds: list[float] = field(default_factory=list)
+AHEAD_OF_QUEUE = 8
+"""Most steps that are planned ahead before sequences that found no room are looked at again."""
 
 
 class Scheduler:
@@ -100,6 +59,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.tally = Tally()
         self._reserve = RESERVE_START
+        self._ahead_left = 0
 
     @property
     def busy(self) -> bool:
@@ -109,6 +69,7 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
         self.waiting.append(sequence)
+        self._ahead_left = 0
 
     def abort(self, id: str) -> Sequence | None:
         """Drop a request wherever it is; returns it if it was there."""
@@ -127,7 +88,7 @@ class Scheduler:
     def plan(self) -> list[Share]:
         """The next step: running sequences first, then as many waiting ones as fit."""
         self.tally = Tally()
-        self._reserve = max(RESERVE_LEAST, self._reserve - RESERVE_DECAY)
+        self._lower_reserve()
         shares: list[Share] = []
         budget = self.chunk
         for sequence in list(self.running):
@@ -150,7 +111,38 @@ class Scheduler:
             else:
                 self.tally.prefill_sequences += 1
                 self.tally.prefill_tokens += share.count
+        self._ahead_left = 0 if self.tally.prefill_sequences or self.tally.retracted else AHEAD_OF_QUEUE
         return shares
+
+    def plan_ahead(self, shares: list[Share]) -> list[Share]:
+        """The step after ``shares``, which is on the device; empty if its tokens must be known first.
+
+        Every running sequence that goes on gets one token more. That is not done where the next step could be another
+        one: with prompts or constraints among the sequences, with sequences waiting that may find room, or when slots
+        must be taken from the cache or from a sequence.
+        """
+        shares = [share for share in shares if not share.dropped]
+        going = [share for share in shares if len(share.sequence.tokens) + 1 < share.sequence.limit]
+        if not going or len(shares) < len(self.running) or not all(map(_can_go_ahead, shares)):
+            return []
+        if self.waiting and (len(going) < len(shares) or (len(shares) < self.max_running and self._ahead_left <= 0)):
+            return []
+        pool = self.pool
+        needed = sum(pool.missing(len(one.sequence.slots), len(one.sequence.tokens) + 1) for one in going)
+        if needed > pool.free:
+            return []
+        for share in going:
+            pool.extend(share.sequence.slots, len(share.sequence.tokens) + 1)
+        self._ahead_left -= 1
+        return [Share(share.sequence, 1, ahead=share.count) for share in going]
+
+    def begin(self, shares: list[Share]) -> None:
+        """A step that was planned ahead is now the current one: the step before is committed."""
+        self.tally = Tally(decode_sequences=sum(not share.dropped for share in shares))
+        self._lower_reserve()
+
+    def _lower_reserve(self) -> None:
+        self._reserve = max(RESERVE_LEAST, self._reserve - RESERVE_DECAY)
 
     def _make_room(self, sequence: Sequence) -> bool:
         """Give ``sequence`` a slot for each of its tokens, at the cost of cached runs, then of later sequences."""
@@ -247,10 +239,15 @@ class Scheduler:
     # -- afterwards -----------------------------------------------------------------------------------------------
 
     def commit(self, shares: list[Share], results: list[Sampled]) -> list[Output]:
-        """Advance every share, append sampled tokens, end what is finished; returns the news, a share each."""
+        """Advance every share, append sampled tokens, end what is finished; returns the news.
+
+        Shares that are dropped have none.
+        """
         outputs = []
         for share, result in zip(shares, results, strict=True):
             sequence = share.sequence
+            if share.dropped:
+                continue
             if result.error is not None:
                 outputs.append(self.fail(sequence, result.error, result.status))
                 continue
@@ -342,6 +339,7 @@ class Scheduler:
         kept = match.slots
         for start in range(shared, len(kept), self.pool.page_size):
             if kept[start] != own[start]:
+                sequence.placement += 1
                 self.pool.give_back(own[start : start + self.pool.page_size])
         sequence.slots[: len(kept)] = type(own)("q", kept)
 
@@ -354,7 +352,9 @@ class Scheduler:
             self.cache.unlock(sequence.match)
         sequence.match = None
         sequence.computed = 0
+        sequence.placement += 1
         del sequence.slots[:]
+        self._ahead_left = 0
 
     # -- accounts ---------------------------------------------------------------------------------------------------
 
@@ -380,3 +380,9 @@ class Scheduler:
             return False
         self.pool.give_back(self.cache.reset())
         return True
+
+
+def _can_go_ahead(share: Share) -> bool:
+    """True if the share's step gives its sequence a token that the next step can begin with unseen."""
+    sequence = share.sequence
+    return share.complete and sequence.grammar is None and sequence.request.task == "generate"

@@ -38,6 +38,8 @@ class Sequence:
     """The locked prefix, while admitted."""
     cached: int | None = None
     """Prompt tokens taken from the cache at the first admission."""
+    placement: int = 0
+    """Another number as soon as a token that had a slot has another."""
     retractions: int = 0
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     """From ``logprobs.start`` on; grows with the prefill."""

@@ -15,12 +15,18 @@ from sglang_plug.quantization import Quantization
 from sglang_plug.request import RequestError
 
 from .load import load_model
+from .memory import is_out_of_memory
 from .resolve import Resolved
 
 logger = logging.getLogger(__name__)
 
 IGNORED = frozenset({"_name_or_path", "transformers_version", "dtype", "torch_dtype"})
 """Differences of two configurations that do not matter to the weights."""
+
+NO_ROOM = (
+    "Failed to update weights: the new ones are loaded beside the old ones, and memory does not suffice for both; "
+    "start the server with a lower --mem-fraction-static or --max-total-tokens"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,11 @@ class WeightUpdater:
             raise RequestError(f"Failed to get weights iterator: {source} (repository not found).") from error
         except ConfigError as error:
             raise RequestError(f"Failed to get weights iterator: {source} ({error}).") from error
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            logger.error("Update weights failed: %s", error)
+            raise RequestError(f"{NO_ROOM} ({error}).") from error
         logger.info("Update weights end.")
         return model
 

@@ -19,7 +19,8 @@ class Linear(nn.Module):
     """``x @ weight.T + bias``, ``[T, in]`` to ``[T, out]``.
 
     After ``pack_weights`` the kernel set, or the quantization, holds the weight in its own layout and the parameter is
-    gone. Where the surroundings have a quantization, the weight has no memory until ``quantize_weights``.
+    gone. Where the surroundings have a quantization, the weight has no memory until ``quantize_weights``, or until
+    ``make_room`` if it is to be converted.
     """
 
     role: ClassVar[MatrixRole] = "linear"
@@ -45,7 +46,8 @@ class Linear(nn.Module):
         return self._multiply(x)
 
     def quantize_weights(self, name: str, checkpoint_names: Sequence[str], quantization: Quantization) -> bool:
-        """Ask ``quantization`` for a scheme, and make room for what is to be loaded; true if there is a scheme.
+        """Ask ``quantization`` for a scheme, and make room for what is to be kept as it is loaded; true if there is a
+        scheme.
 
         Raises ``ConfigError`` if the scheme expects stored tensors of a layer that has none.
         """
@@ -68,9 +70,19 @@ class Linear(nn.Module):
             for part, stored in self._scheme.stored.items():
                 room = torch.empty(stored.shape, dtype=stored.dtype, device=self._device)
                 setattr(self, part, nn.Parameter(room, requires_grad=False))
-        elif self.weight.is_meta:
-            self.weight = nn.Parameter(torch.empty_like(self.weight, device=self._device))
+        elif self._scheme is None:
+            self.make_room()
         return self._scheme is not None
+
+    @property
+    def converts(self) -> bool:
+        """True if the weight that is loaded is only there to be packed: the sooner, the less memory is taken."""
+        return self._scheme is not None and not self._scheme.stored and not self.plain
+
+    def make_room(self) -> None:
+        """Give the weight memory, unless it has some."""
+        if self.weight is not None and self.weight.is_meta:
+            self.weight = nn.Parameter(torch.empty_like(self.weight, device=self._device))
 
     def load_shard(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> None:
         """Copy the checkpoint's tensor, or that of one part; ``None`` stands for all parts in one tensor.

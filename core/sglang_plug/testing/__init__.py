@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from .attention import check_attention_backend
+from .drawing import check_drawing
 from .grammar import check_grammar_backend
 from .model import check_model
 from .quantization import check_quantization
 
-__all__ = ["check_attention_backend", "check_grammar_backend", "check_model", "check_quantization"]
+__all__ = ["check_attention_backend", "check_drawing", "check_grammar_backend", "check_model", "check_quantization"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sglang_plug.attention import Attention, AttentionBackend, GraphCapable
-from sglang_plug.batch import ForwardBatch, KVPool
+from sglang_plug.attention import Attention, AttentionBackend, GraphCapable, StoredCapable
+from sglang_plug.batch import ForwardBatch, KVPool, narrowed, widened
 from sglang_plug.config import ConfigError
 from sglang_plug.model import BuildEnv
 from sglang_plug.plugins import Plugins
 
-from .cases import Case, Lengths, decoder_cases, encoder_cases, graph_cases
+from .cases import Case, Lengths, decoder_cases, encoder_cases, graph_cases, stored_cases
 from .reference import attend
 from .scene import ShuffledSlots, make_batch
 
@@ -28,6 +28,8 @@ TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
     torch.bfloat16: (3e-2, 2e-2),
 }
 """dtype -> absolute and relative error that is allowed."""
+K_SCALE, V_SCALE = 0.5, 0.25
+"""What a unit of a pool of another dtype counts in the first layer; in each later one, half of it."""
 STRAY_VALUE = 50.0
 """Content of slots that belong to no sequence: whoever reads one shows it in the output."""
 
@@ -38,18 +40,21 @@ def check_attention_backend(
     *,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
+    kv_dtype: torch.dtype | None = None,
     settings: Any = None,
     encoder: bool = False,
     only: Callable[[Case], bool] | None = None,
 ) -> None:
     """Run a backend through decode, prefill, chunks, mixed batches, head layouts, windows, caps and shared prefixes.
 
-    A ``GraphCapable`` backend is also given a static plan, which on CUDA is captured, refreshed and replayed.
+    A ``GraphCapable`` backend is also given a static plan, which on CUDA is captured, refreshed and replayed; a
+    ``StoredCapable`` one also keys and values that the pool holds already.
 
     Args:
         name_or_class: the name a plugin declared, or the class itself.
         device: where tensors live.
         dtype: of queries, keys and values; one of float64, float32, float16, bfloat16.
+        kv_dtype: of the KV pool, for backends that declare other dtypes than that of queries; ``None``: the same.
         settings: handed to the backend; ``None`` and a name: the settings it declares, with their defaults.
         encoder: whether the backend also claims attention without a pool that sees later tokens.
         only: which cases to run; ``None``: all.
@@ -60,8 +65,10 @@ def check_attention_backend(
     """
     backend, settings = _resolve(name_or_class, settings)
     graphs = graph_cases() if issubclass(backend, GraphCapable) else ()
-    for case in filter(only, chain(decoder_cases(), graphs, encoder_cases() if encoder else ())):
+    stored = stored_cases() if issubclass(backend, StoredCapable) else ()
+    for case in filter(only, chain(decoder_cases(), graphs, stored, encoder_cases() if encoder else ())):
         try:
+            case = replace(case, kv_dtype=kv_dtype if case.pool else None)
             _check(case, backend, torch.device(device), dtype, settings)
         except Exception as error:
             found = f"raised {type(error).__name__}: {error}" if not isinstance(error, AssertionError) else str(error)
@@ -105,10 +112,18 @@ def _check(
     steps = list(_steps(case, device, dtype))
     for step in steps:
         backend.plan(step.batch)
+    run = partial(_run_stored, backend) if case.stored else _run
     for number, step in enumerate(steps):
         where = f", batch {number + 1} of {len(steps)}" if len(steps) > 1 else ""
         for layer in layers:
-            _check_run(partial(_run, layer, step), layer, step, where)
+            _check_run(partial(run, layer, step), layer, step, where)
+
+
+def _run_stored(backend: AttentionBackend, layer: Attention, step: Step) -> Tensor:
+    assert isinstance(backend, StoredCapable) and step.batch.kv is not None
+    q, k, v = step.inputs[layer.index]
+    step.batch.kv.store(layer.index, k, v, step.batch.slots)
+    return backend.run_stored(layer, q, k, v, step.batch)
 
 
 def _run(layer: Attention, step: Step) -> Tensor:
@@ -161,6 +176,10 @@ def _steps(case: Case, device: torch.device, dtype: torch.dtype) -> Iterator[Ste
         new = [query for query, _ in lengths]
         batch = make_batch(rows, new, kv=pool, page_size=case.page_size, device=device)
         inputs = [_inputs(case, sum(new), generator, device, dtype) for _ in case.layers]
+        if pool is not None and case.kv_dtype is not None:
+            for layer, (_, k, v) in enumerate(inputs):
+                _make_exact(k, pool.k[layer].dtype, pool.k_scale[layer])
+                _make_exact(v, pool.v[layer].dtype, pool.v_scale[layer])
         yield Step(batch, inputs)
 
 
@@ -183,11 +202,27 @@ def _pool(
     owned = sorted({slot for rows in contexts for row in rows for slot in row})
     slots = (max(owned) // case.page_size + 2) * case.page_size
     pool = KVPool.of(case.shape, slots=slots, dtype=dtype, device=device)
+    if case.kv_dtype is not None:
+        values = K_SCALE if case.values_in_keys else V_SCALE
+        pool.k_scale[:] = [K_SCALE / 2**layer for layer in range(len(pool.k))]
+        pool.v_scale[:] = [values / 2**layer for layer in range(len(pool.v))]
     for part in chain(pool.k, pool.v):
         part.fill_(STRAY_VALUE)
         content = torch.randn(len(owned), *part.shape[1:], generator=generator)
-        part[torch.tensor(owned, device=device)] = content.to(device, dtype)
+        _put(part, torch.tensor(owned, device=device), content.to(device, part.dtype))
     return pool
+
+
+def _put(pool: Tensor, slots: Tensor, rows: Tensor) -> None:
+    """``pool[slots] = rows``, of any dtype."""
+    if pool.dtype.itemsize == 1:
+        pool, rows = pool.view(torch.uint8), rows.view(torch.uint8)
+    pool[slots] = rows
+
+
+def _make_exact(x: Tensor, dtype: torch.dtype, scale: float) -> None:
+    """Round to what a pool can hold, so that it makes no difference whether it is read from there."""
+    x.copy_(widened(narrowed(x, dtype, scale), x.dtype, scale))
 
 
 def _inputs(
@@ -211,8 +246,9 @@ def _expected_output(step: Step, layer: Attention) -> Tensor:
         keys, values = k[start:end], v[start:end]
         if batch.kv is not None:
             earlier = batch.tables[row, : total - new]
-            keys = torch.cat((batch.kv.k[layer.index][earlier], keys))
-            values = torch.cat((batch.kv.v[layer.index][earlier], values))
+            kv, index = batch.kv, layer.index
+            keys = torch.cat((widened(kv.k[index][earlier], k.dtype, kv.k_scale[index]), keys))
+            values = torch.cat((widened(kv.v[index][earlier], v.dtype, kv.v_scale[index]), values))
         outputs.append(attend(layer, q[start:end], keys, values))
         start = end
     return torch.cat(outputs)
@@ -225,7 +261,8 @@ def _expected_pool(step: Step, layer: int) -> list[Tensor]:
         return []
     _, k, v = step.inputs[layer]
     keys, values = [part.clone() for part in kv.k], [part.clone() for part in kv.v]
-    keys[layer][step.batch.slots], values[layer][step.batch.slots] = k, v
+    for part, rows, scale in ((keys[layer], k, kv.k_scale[layer]), (values[layer], v, kv.v_scale[layer])):
+        _put(part, step.batch.slots, rows if rows.dtype == part.dtype else narrowed(rows, part.dtype, scale))
     return keys + values
 
 
@@ -253,7 +290,7 @@ def _compare_pool(pool: KVPool | None, expected: list[Tensor], slots: Tensor, wh
         return
     names = [f"{name} of layer {index}" for name, part in (("k", pool.k), ("v", pool.v)) for index in range(len(part))]
     for name, found, wanted in zip(names, pool.k + pool.v, expected, strict=True):
-        changed = (found != wanted).flatten(1).any(1)
+        changed = (found.float() != wanted.float()).flatten(1).any(1)
         changed[0] = False
         if changed.any():
             slot = int(changed.nonzero()[0])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import torch
+
 from sglang_plug.attention import AttentionShape
 
 
@@ -40,6 +42,10 @@ class Case:
     pool: bool = True
     graph: bool = False
     """The first of two batches is planned once for a CUDA graph, which then runs the second."""
+    stored: bool = False
+    """This step's keys and values are in the pool before the backend is run."""
+    kv_dtype: torch.dtype | None = None
+    """Of the pool; ``None``: the one of queries."""
     refusable: bool = False
     """The backend may refuse the shape with ``ConfigError``."""
 
@@ -53,6 +59,7 @@ class Case:
             value_dim=self.value_dim,
             values_in_keys=self.values_in_keys,
             layers=len(self.layers),
+            kv_dtype=self.kv_dtype,
         )
 
 
@@ -110,6 +117,14 @@ def graph_cases() -> Iterator[Case]:
         page_size=4,
         graph=True,
     )
+
+
+def stored_cases() -> Iterator[Case]:
+    """What a backend that claims ``StoredCapable`` must do on top."""
+    for name, lengths in {"decode": DECODE, "prefill": PREFILL, "mixed batch": MIXED}.items():
+        yield Case(name=f"{name}, keys and values stored before", batches=(lengths,), stored=True)
+    windows = (LayerOptions(), LayerOptions(window=8))
+    yield Case(name="two layers, stored before", batches=(MIXED,), layers=windows, page_size=4, stored=True)
 
 
 def encoder_cases() -> Iterator[Case]:

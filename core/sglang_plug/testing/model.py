@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sglang_plug.attention import AttentionBackend
+from sglang_plug.attention import AttentionBackend, StoredCapable
 from sglang_plug.batch import KVPool
-from sglang_plug.kernels import TORCH, Kernels
+from sglang_plug.kernels import TORCH, Kernels, rope_store
 from sglang_plug.model import BuildEnv, Model
 from sglang_plug.plugins import Plugins
 from sglang_plug.quantization import Quantization, QuantizationRequest
@@ -38,6 +38,8 @@ def check_model(
 ) -> None:
     """Compare logits with transformers on the host, in float32: one prompt, chunks, a ragged batch, decoding.
 
+    With a ``StoredCapable`` backend, decoding is also tried with rotation and storing in one kernel.
+
     Args:
         architecture: class name in transformers, and the name a plugin declared ours under.
         config: transformers' configuration; small widths are enough. Weights are random.
@@ -54,17 +56,33 @@ def check_model(
     """
     ours = model_class or Plugins.discover().get("model", architecture).load(Model)
     reference = _reference(architecture, config)
-    bench = _bench(ours, config, _attention_class(attention), _kernels(kernels), _quantization(quantization))
-    bench.model.load_weights(reference.state_dict().items())
-    bench.model.eval().prepare()
-    for name, prompts, steps in _cases(config.vocab_size):
-        expected = [reference(input_ids=prompt[None]).logits[0] for prompt in prompts]
-        try:
-            found = bench.logits(prompts, steps)
-        except Exception as error:
-            raise AssertionError(f"{ours.__name__} fails {name!r}: raised {type(error).__name__}: {error}") from error
-        for row, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
-            _compare(mine, theirs, tolerance, f"{ours.__name__} fails {name!r}: sequence {row}")
+    backend, given = _attention_class(attention), _kernels(kernels)
+    for kernels, wanted in _ways(given, backend):
+        bench = _bench(ours, config, backend, kernels, _quantization(quantization))
+        bench.model.load_weights(reference.state_dict().items())
+        bench.model.eval().prepare()
+        for name, prompts, steps in _cases(config.vocab_size):
+            if wanted not in (ANY, name):
+                continue
+            where = f"{ours.__name__} fails {name!r}" + (" (rotation and storing in one)" if wanted != ANY else "")
+            expected = [reference(input_ids=prompt[None]).logits[0] for prompt in prompts]
+            try:
+                found = bench.logits(prompts, steps)
+            except Exception as error:
+                raise AssertionError(f"{where}: raised {type(error).__name__}: {error}") from error
+            for row, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
+                _compare(mine, theirs, tolerance, f"{where}: sequence {row}")
+
+
+ANY, DECODING = "", "prompts in one batch, then decoding"
+"""Cases: all, or the one of this name."""
+
+
+def _ways(kernels: Kernels, backend: type[AttentionBackend]) -> Iterator[tuple[Kernels, str]]:
+    """Kernels, and which cases are run with them: rotation and storing are also tried the other way, once."""
+    yield kernels, ANY
+    if issubclass(backend, StoredCapable):
+        yield replace(kernels, rope_store=rope_store if kernels.rope_store is None else None), DECODING
 
 
 Steps = list[list[int]]
@@ -82,7 +100,7 @@ def _cases(vocabulary: int) -> Iterator[tuple[str, list[Tensor], Steps]]:
     yield "token by token", prompts(6), [[1]] * 6
     yield "prompts of different lengths in one batch", prompts(*PROMPTS), [list(PROMPTS)]
     longer = prompts(*(length + DECODE_STEPS for length in PROMPTS))
-    yield "prompts in one batch, then decoding", longer, [list(PROMPTS), *[[1] * len(PROMPTS)] * DECODE_STEPS]
+    yield DECODING, longer, [list(PROMPTS), *[[1] * len(PROMPTS)] * DECODE_STEPS]
     yield "a prompt joins while others decode", prompts(9, 21, 14), [[8, 20, 0], [1, 0, 5], [0, 1, 9]]
 
 

@@ -39,8 +39,10 @@ def exact() -> list[float]:
         ({"quantization": "int8"}, 0.04, 0.25),
         ({"quantization": "int8", "plugins": PluginOptions(settings={"int8": {"head": True}})}, 0.05, 0.3),
         ({"quantization": "fp8"}, 0.15, 0.8),
+        ({"kv_cache_dtype": "fp8_e4m3"}, 0.06, 0.4),
+        ({"kv_cache_dtype": "fp8_e5m2"}, 0.09, 0.5),
     ],
-    ids=["none", "int8", "int8 with head", "fp8"],
+    ids=["none", "int8", "int8 with head", "fp8", "keys and values in e4m3", "in e5m2"],
 )
 def test_logprobs_stay_near_those_in_float32(
     options: dict[str, Any], mean: float, most: float, exact: list[float]

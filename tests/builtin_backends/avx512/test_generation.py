@@ -32,7 +32,16 @@ Outputs = dict[str, list[tuple[int, float]]]
 class Engine:
     """An engine whose steps the test takes, so that batches are the same in each run."""
 
-    def __init__(self, path: Path, *, graphs: bool, pool: int = 4096, quantization: str = "auto", **model: Any) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        graphs: bool,
+        pool: int = 4096,
+        quantization: str = "auto",
+        overlap: bool = False,
+        **model: Any,
+    ) -> None:
         config = EngineConfig(
             model=ModelOptions(path=str(path), device="cpu", dtype="bfloat16", **model),
             cache=CacheOptions(max_total_tokens=pool),
@@ -46,6 +55,7 @@ class Engine:
         self.replies: list[Reply] = []
         self.retractions = 0
         self.loop = build_engine(config, Plugins.discover(config.plugins), self, self.hear, Heartbeat())
+        self.loop.pipeline.overlap = overlap
         self.replayed: Counter[int] = Counter()
         self._watch()
 
@@ -79,8 +89,8 @@ class Engine:
             return
         run = graphs.run
 
-        def watched(model: Any, shares: Any) -> Any:
-            found = run(model, shares)
+        def watched(model: Any, shares: Any, given: Any = None) -> Any:
+            found = run(model, shares, given)
             self.replayed[len(shares)] += found is not None
             return found
 
@@ -116,6 +126,19 @@ def test_families(family: str, tiny_model: Callable[..., Any]) -> None:
     assert crowd(recorded) == expected and len(expected) == 31
     assert all(recorded.replayed[size] for size in (1, 3, 8)) and not recorded.replayed[9]
     assert recorded.loop.runner.graphs is not None and plain.loop.runner.graphs is None
+
+
+def test_replays_that_are_launched_one_ahead(tiny_model: Callable[..., Any]) -> None:
+    """Each group arrives together: what comes while a step is on the device is computed one step later, in a batch of
+    another size."""
+    ahead, plain = (Engine(tiny_model("llama-3.2-1b").path, graphs=on, overlap=on) for on in (True, False))
+    for engine in (ahead, plain):
+        for size in (1, 3, 8, 11):
+            for row in range(size):
+                engine.submit(f"{size} {row}", prompt(30 - row, row), 4 + 3 * row)
+            engine.finish()
+    assert ahead.outputs == plain.outputs and len(ahead.outputs) == 23
+    assert all(ahead.replayed[size] for size in range(1, 9))
 
 
 @pytest.mark.parametrize("family", OTHERS)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sglang_plug import Kernels
+from sglang_plug import Kernels, drawing
 from sglang_plug import kernels as definitions
 from sglang_plug_backends.avx512 import kernels
 
@@ -140,3 +140,19 @@ def test_rope(built: Kernels, dim: int, width: int, tokens: int) -> None:
     torch.testing.assert_close(
         found.double(), definitions.apply_rope(x.double(), cos.double(), sin.double()), **ROUNDED
     )
+
+
+@pytest.mark.parametrize("words", [1, 64, 65, 300])
+@pytest.mark.parametrize("short", [0, 1, 16, 17, -40])
+@pytest.mark.parametrize("places", [None, [2, 0]])
+def test_mask_logits(built: Kernels, words: int, short: int, places: list[int] | None) -> None:
+    """Logits that end within a word, and beyond the mask."""
+    logits = torch.randn(3, 32 * words - short)
+    count = 3 if places is None else len(places)
+    mask = torch.randint(-(1 << 31), 1 << 31, (count, words)).to(torch.int32)
+    mask[0, 0], mask[-1, -1] = -1, 0
+    rows = None if places is None else torch.tensor(places)
+    expected = drawing.mask_logits(logits.clone(), rows, mask)
+    found = built.mask_logits(logits, rows, mask)
+    assert torch.equal(found, expected)
+    assert expected.isinf().any() and expected.isfinite().any()

@@ -7,9 +7,11 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from sglang_plug import AttentionShape, ConfigError, Facts
 from sglang_plug_backends import avx512
@@ -105,5 +107,7 @@ def test_chosen_for_bfloat16_on_a_cpu() -> None:
         assert avx512.choose_component(kind, Facts(device="cpu", dtype="float32", shape=FACTS.shape)) is None
         assert avx512.choose_component(kind, Facts(device="cuda", dtype="bfloat16", shape=FACTS.shape)) is None
     assert avx512.choose_component("schedule", FACTS) is None
+    narrow = replace(FACTS, shape=replace(FACTS.shape, kv_dtype=torch.float8_e4m3fn))
+    assert avx512.choose_component("attention", narrow) is None and avx512.choose_component("kernels", narrow)
     odd = AttentionShape(heads=4, kv_heads=2, dim=33, layers=1)
     assert avx512.choose_component("attention", Facts(device="cpu", dtype="bfloat16", shape=odd)) is None

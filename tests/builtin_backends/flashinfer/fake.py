@@ -27,12 +27,17 @@ class Options:
     softcap: float
     scale: float
     dtype: torch.dtype
+    kv_dtype: torch.dtype | None
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, options: Options, k_scale: float | None = None, v_scale: float | None = None
+) -> Tensor:
     """The last ``len(q)`` tokens of a context, in float32."""
     group = options.heads // options.kv_heads
+    assert k.dtype == v.dtype == options.kv_dtype
     k, v = (part.float().repeat_interleave(group, dim=1) for part in (k, v))
+    k, v = k * (k_scale or 1.0), v * (v_scale or 1.0)
     scores = torch.einsum("nhd,mhd->hnm", q.float(), k) * options.scale
     if options.softcap > 0:
         scores = options.softcap * torch.tanh(scores / options.softcap)
@@ -41,6 +46,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
     if options.window_left >= 0:
         hidden = hidden | (places < here - options.window_left)
     return torch.einsum("hnm,mhd->nhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), v).to(q.dtype)
+
+
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def gathered(pool: Tensor, pages: Tensor, last: int) -> Tensor:
@@ -106,7 +114,8 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         sm_scale: float | None = None,
     ) -> None:
         host_index(indptr), host_index(last_page_len)
-        assert indices.dtype == torch.int32 and len(indices) == indptr[-1] and kv_data_type == q_data_type
+        assert indices.dtype == torch.int32 and len(indices) == indptr[-1]
+        assert kv_data_type in (q_data_type, *FLOAT8)
         assert self.tensor_cores or num_qo_heads // num_kv_heads in (1, 2, 3, 4, 8), "no such kernel"
         if self.graph:
             assert len(last_page_len) == len(self.index[2]), "the batch size is fixed"
@@ -128,9 +137,18 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
             logits_soft_cap or 0.0,
             sm_scale,
             q_data_type,
+            kv_data_type,
         )
 
-    def run(self, q: Tensor, paged_kv_cache: tuple[Tensor, Tensor], *, out: Tensor | None = None) -> Tensor:
+    def run(
+        self,
+        q: Tensor,
+        paged_kv_cache: tuple[Tensor, Tensor],
+        *,
+        k_scale: float | None = None,
+        v_scale: float | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
         options = self.checked(q, out)
         indptr, indices, last = self.index
         k, v = paged_kv_cache
@@ -139,7 +157,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         rows = []
         for row, (start, end) in enumerate(zip(indptr[:-1].tolist(), indptr[1:].tolist(), strict=True)):
             own = [gathered(pool, indices[start:end], int(last[row])) for pool in (k, v)]
-            rows.append(attend(q[row : row + 1], own[0], own[1], options))
+            rows.append(attend(q[row : row + 1], own[0], own[1], options, k_scale, v_scale))
         return self.finished(torch.cat(rows), out)
 
 
@@ -169,7 +187,8 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
         for one in (qo_indptr, paged_kv_indptr, paged_kv_last_page_len):
             host_index(one)
         assert paged_kv_indices.dtype == torch.int32 and len(paged_kv_indices) == paged_kv_indptr[-1]
-        assert kv_data_type == q_data_type and sm_scale is not None
+        assert kv_data_type == q_data_type or (kv_data_type in FLOAT8 and self.backend == "fa2")
+        assert sm_scale is not None
         self.index = (qo_indptr.clone(), paged_kv_indptr.clone(), paged_kv_indices, paged_kv_last_page_len.clone())
         self.plans += 1
         self.options = Options(
@@ -182,9 +201,18 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
             logits_soft_cap or 0.0,
             sm_scale,
             q_data_type,
+            kv_data_type,
         )
 
-    def run(self, q: Tensor, paged_kv_cache: tuple[Tensor, Tensor], *, out: Tensor | None = None) -> Tensor:
+    def run(
+        self,
+        q: Tensor,
+        paged_kv_cache: tuple[Tensor, Tensor],
+        *,
+        k_scale: float | None = None,
+        v_scale: float | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
         options = self.checked(q, out)
         queries, indptr, indices, last = self.index
         k, v = paged_kv_cache
@@ -193,7 +221,7 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
         for row in range(len(last)):
             pages = indices[indptr[row] : indptr[row + 1]]
             own = [gathered(pool, pages, int(last[row])) for pool in (k, v)]
-            rows.append(attend(q[queries[row] : queries[row + 1]], own[0], own[1], options))
+            rows.append(attend(q[queries[row] : queries[row + 1]], own[0], own[1], options, k_scale, v_scale))
         return self.finished(torch.cat(rows), out)
 
 
@@ -231,6 +259,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
             logits_soft_cap or 0.0,
             sm_scale,
             q_data_type,
+            kv_data_type,
         )
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, *, out: Tensor | None = None) -> Tensor:

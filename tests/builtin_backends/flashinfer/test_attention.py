@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -22,6 +23,11 @@ SHAPE = AttentionShape(heads=4, kv_heads=2, dim=64, layers=1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_conforms(backend: ModuleType, dtype: torch.dtype) -> None:
     check_attention_backend(backend.FlashInferAttention, dtype=dtype, settings=SMALL, encoder=True)
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_conforms_with_a_pool_in_float8(backend: ModuleType, kv_dtype: torch.dtype) -> None:
+    check_attention_backend(backend.FlashInferAttention, dtype=torch.bfloat16, kv_dtype=kv_dtype, settings=SMALL)
 
 
 def scene(new: list[int], contexts: list[int], page_size: int = 1) -> ForwardBatch:
@@ -58,6 +64,9 @@ def test_roles_follow_the_batch(backend: ModuleType, fake: ModuleType) -> None:
     cold = scene([1, 5, 9], [20, 5, 9])
     made.plan(cold)
     assert [(part.role, part.tokens) for part in cold.plan.parts] == [("decode", slice(0, 1)), ("ragged", slice(1, 15))]
+    narrow = backend.FlashInferAttention(replace(SHAPE, kv_dtype=torch.float8_e4m3fn), CPU, SMALL)
+    narrow.plan(cold)
+    assert [part.role for part in cold.plan.parts] == ["decode", "paged"], "keys as they are kept, not as they were"
 
 
 def test_each_kind_of_layer_plans_once_a_step(backend: ModuleType, fake: ModuleType) -> None:
@@ -124,6 +133,10 @@ def test_what_it_cannot_serve_is_refused(backend: ModuleType) -> None:
     ):
         with pytest.raises(ConfigError, match=reason):
             backend.FlashInferAttention(shape, CPU, SMALL)
+    with pytest.raises(ConfigError, match=r"'fa2' only; leave --set flashinfer.prefill at auto"):
+        backend.FlashInferAttention(
+            replace(SHAPE, kv_dtype=torch.float8_e4m3fn), CPU, FlashInferSettings(workspace_mib=1, prefill="fa3")
+        )
     made = backend.FlashInferAttention(SHAPE, CPU, SMALL)
     batch = scene([1], [3])
     made.plan(batch)
@@ -141,3 +154,12 @@ def test_what_it_cannot_serve_is_refused(backend: ModuleType) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_real_kernels_conform(dtype: torch.dtype) -> None:
     check_attention_backend("flashinfer", device="cuda", dtype=dtype, encoder=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or importlib.util.find_spec("flashinfer") is None, reason="needs CUDA and flashinfer"
+)
+@pytest.mark.parametrize("kv_dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_real_kernels_conform_with_a_pool_in_float8(kv_dtype: torch.dtype) -> None:
+    check_attention_backend("flashinfer", device="cuda", dtype=torch.bfloat16, kv_dtype=kv_dtype)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from sglang_plug import AttentionShape, ConfigError, Facts, PluginOptions, Plugins
 from sglang_plug_backends import flashinfer as plugin
@@ -27,6 +28,8 @@ def test_chosen_where_it_fits(installed: set[str]) -> None:
     assert plugins.choose("attention", HOPPER) == "flashinfer"
     assert plugins.choose("attention", Facts(device="cpu", dtype="float32", shape=SHAPE)) == "torch"
     assert plugins.choose("attention", replace(HOPPER, device="xpu")) == "torch"
+    narrow = replace(SHAPE, kv_dtype=torch.float8_e5m2)
+    assert plugins.choose("attention", replace(HOPPER, shape=narrow)) == "flashinfer"
 
 
 @pytest.mark.parametrize(
@@ -38,6 +41,7 @@ def test_chosen_where_it_fits(installed: set[str]) -> None:
         ({"shape": replace(SHAPE, value_dim=64)}, "128 and 64"),
         ({"shape": replace(SHAPE, kv_heads=1, dim=576, value_dim=512, values_in_keys=True)}, "not 576"),
         ({"shape": replace(SHAPE, heads=30)}, "30 on 8"),
+        ({"shape": replace(SHAPE, kv_dtype=torch.float16)}, "fp8_e4m3 or fp8_e5m2, not in torch.float16"),
     ],
 )
 def test_triton_where_it_does_not(

@@ -14,6 +14,12 @@ def test_it_conforms(dtype: torch.dtype) -> None:
     check_attention_backend("torch", dtype=dtype, encoder=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kv_dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float16])
+def test_it_conforms_with_a_pool_of_another_dtype(dtype: torch.dtype, kv_dtype: torch.dtype) -> None:
+    check_attention_backend("torch", dtype=dtype, kv_dtype=kv_dtype)
+
+
 def test_it_conforms_with_prompts_computed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     monkeypatch.setattr(attention, "BLOCKS_FROM", 1)

@@ -20,6 +20,15 @@ from sglang_plug_backends.triton.settings import TritonSettings
 
 check_attention_backend("triton", dtype=torch.{dtype}, settings=TritonSettings(splits={splits}), encoder=True)
 """
+NARROW_KIT = """
+import torch
+from sglang_plug.testing import check_attention_backend
+
+def few(case):
+    return "page size 4" in case.name or "static" in case.name or "stored" in case.name
+
+check_attention_backend("triton", dtype=torch.{dtype}, kv_dtype=torch.{kv_dtype}, only=few)
+"""
 UNEVEN = """
 import torch
 from sglang_plug import AttentionShape
@@ -40,6 +49,24 @@ def interpreted(code: str) -> subprocess.CompletedProcess[str]:
 def test_interpreted_kernels_conform(dtype: str, splits: int) -> None:
     done = interpreted(KIT.format(dtype=dtype, splits=splits))
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "kv_dtype"), [("bfloat16", "float8_e4m3fn"), ("float32", "float8_e5m2"), ("float16", "bfloat16")]
+)
+def test_interpreted_kernels_conform_with_a_pool_of_another_dtype(dtype: str, kv_dtype: str) -> None:
+    done = interpreted(NARROW_KIT.format(dtype=dtype, kv_dtype=kv_dtype))
+    assert done.returncode == 0, done.stderr
+
+
+def test_old_gpus_have_no_e4m3(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang_plug_backends.triton import attention
+
+    shape = AttentionShape(heads=8, kv_heads=2, dim=64, layers=1, kv_dtype=torch.float8_e4m3fn)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    with pytest.raises(ConfigError, match=r"compute capability 8\.9 or more; use --kv-cache-dtype fp8_e5m2 or auto"):
+        attention.TritonAttention(shape, torch.device("cuda"))
 
 
 def test_heads_that_do_not_divide_are_refused() -> None:
@@ -68,6 +95,13 @@ def test_splits_must_be_a_power_of_two() -> None:
     plugins = Plugins.discover(PluginOptions(settings={"triton": {"splits": "3"}}))
     with pytest.raises(ConfigError, match="power of two, not 3"):
         plugins.get("attention", "triton").settings()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kv_dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_compiled_kernels_conform_with_a_pool_in_float8(kv_dtype: torch.dtype) -> None:
+    check_attention_backend("triton", device="cuda", dtype=torch.bfloat16, kv_dtype=kv_dtype)
 
 
 @pytest.mark.slow

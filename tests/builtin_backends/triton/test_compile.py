@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,10 @@ LATENT = AttentionShape(heads=128, kv_heads=1, dim=576, value_dim=512, values_in
         (torch.bfloat16, AttentionShape(heads=8, kv_heads=2, dim=128, layers=1), {}),
         (torch.float16, AttentionShape(heads=8, kv_heads=2, dim=256, layers=1), {"window": 100, "softcap": 30.0}),
         (torch.float32, AttentionShape(heads=8, kv_heads=2, dim=80, layers=1), {}),
+        (torch.bfloat16, AttentionShape(heads=8, kv_heads=2, dim=128, layers=1, kv_dtype=torch.float8_e4m3fn), {}),
+        (torch.float16, AttentionShape(heads=8, kv_heads=2, dim=256, layers=1, kv_dtype=torch.float8_e5m2), {}),
+        (torch.float32, AttentionShape(heads=8, kv_heads=2, dim=128, layers=1, kv_dtype=torch.float8_e4m3fn), {}),
+        (torch.bfloat16, replace(LATENT, kv_dtype=torch.float8_e4m3fn), {}),
         (torch.bfloat16, LATENT, {}),
         (torch.float32, LATENT, {}),
     ],

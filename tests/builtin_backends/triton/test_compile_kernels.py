@@ -13,7 +13,8 @@ triton = pytest.importorskip("triton", reason="Triton is not installed")
 if os.environ.setdefault("TRITON_INTERPRET", "0") != "0":
     pytest.skip("the interpreter is on, so there is nothing to compile", allow_module_level=True)
 
-from sglang_plug_backends.triton import kernels, moe  # noqa: E402
+from sglang_plug import AttentionShape, DrawOptions, KVPool, SamplingParams  # noqa: E402  # noqa: E402
+from sglang_plug_backends.triton import draw, kernels, moe  # noqa: E402
 
 from .compiling import SHARED_MEMORY, CompileOnly  # noqa: E402
 
@@ -23,10 +24,11 @@ def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     """What the calls of a test compiled."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     found: list[Any] = []
-    for module in (kernels, moe):
+    for module in (kernels, moe, draw):
         for name in [name for name in vars(module) if name.endswith("_kernel")]:
             monkeypatch.setattr(module, name, CompileOnly(getattr(module, name), found.append))
-    monkeypatch.setattr(kernels, "runs", lambda *tensors: True)
+    for module in (kernels, draw):
+        monkeypatch.setattr(module, "runs", lambda *tensors: True)
     return found
 
 
@@ -49,6 +51,32 @@ def test_row_kernels(compiled: list[Any], dtype: torch.dtype) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "kv_dtype", "width"),
+    [
+        (torch.bfloat16, None, 128),
+        (torch.bfloat16, torch.float8_e4m3fn, 128),
+        (torch.float16, torch.float8_e5m2, 96),
+        (torch.float32, torch.bfloat16, 128),
+    ],
+)
+def test_rope_store(
+    compiled: list[Any],
+    dtype: torch.dtype,
+    kv_dtype: torch.dtype | None,
+    width: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kernels, "writes", lambda dtype, device: True)
+    shape = AttentionShape(heads=32, kv_heads=8, dim=128, layers=1, kv_dtype=kv_dtype)
+    kv = KVPool.of(shape, slots=9, dtype=dtype, device=torch.device("cpu"))
+    qkv, angles = torch.zeros(3, 48, 128, dtype=dtype), torch.zeros(3, width, dtype=dtype)
+    kernels.rope_store(qkv[:, :32], qkv[:, 32:40], qkv[:, 40:], angles, angles, kv, 0, torch.arange(3))
+    assert [one.metadata.name for one in compiled] == ["rope_store_kernel"]
+    if kv.k[0].dtype.itemsize == 1:
+        assert "satfinite" in compiled[0].asm["ptx"], "rounded in hardware"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "tokens"), [(torch.bfloat16, 4), (torch.bfloat16, 200), (torch.float16, 2000), (torch.float32, 50)]
@@ -61,3 +89,13 @@ def test_experts(compiled: list[Any], dtype: torch.dtype, tokens: int) -> None:
     assert max(one.metadata.shared for one in compiled) <= SHARED_MEMORY
     if tokens >= 200:
         assert all("wgmma" in one.asm["ptx"] for one in compiled[::2])
+
+
+def test_drawing(compiled: list[Any]) -> None:
+    vocabulary = 128_256
+    logits = torch.zeros(2, vocabulary)
+    options = DrawOptions.of([SamplingParams(top_k=5, top_p=0.9, min_p=0.1)] * 2, vocabulary, lambda tensor: tensor)
+    kernels.build().mask_logits(logits, None, torch.zeros(2, vocabulary // 32, dtype=torch.int32))
+    kernels.build().draw_tokens(logits, options, torch.zeros(2, dtype=torch.float64))
+    assert [one.metadata.name for one in compiled] == ["mask_kernel", "draw_kernel"]
+    assert all("ld.local" not in one.asm["ptx"] for one in compiled)

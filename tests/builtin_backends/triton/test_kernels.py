@@ -72,6 +72,52 @@ wide = angles.cos()
 expected = definitions.apply_rope(whole, wide, wide)
 close(kernels.apply_rope(whole, wide, wide), expected, torch.bfloat16, "angles of another dtype")
 """
+ROPE_STORE = """
+from sglang_plug import AttentionShape, KVPool
+
+LAYOUTS = ((1, 1, 16, 16, 16), (5, 2, 64, 64, 64), (40, 8, 80, 32, 80), (3, 20, 24, 12, 20))
+cases = itertools.product(DTYPES, (None, *DTYPES, torch.float8_e4m3fn, torch.float8_e5m2), LAYOUTS)
+for dtype, kv_dtype, (heads, kv_heads, dim, width, value_dim) in cases:
+    where = (dtype, kv_dtype, heads, kv_heads, dim, width)
+    angles = draw(3, width // 2).repeat(1, 2)
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    packed = draw(3, heads + kv_heads, dim, dtype=dtype)
+    q, k, v = packed[:, :heads], packed[:, heads:], draw(3, kv_heads, value_dim + 4, dtype=dtype)[..., :value_dim]
+    shape = AttentionShape(heads=heads, kv_heads=kv_heads, dim=dim, value_dim=value_dim, layers=2, kv_dtype=kv_dtype)
+    pools = [KVPool.of(shape, slots=9, dtype=dtype, device=torch.device(device)) for _ in range(2)]
+    for pool in pools:
+        pool.k_scale[1], pool.v_scale[1] = 0.5, 0.25
+    slots = torch.tensor([4, 1, 8], device=device)
+    found = kernels.rope_store(q, k, v, cos, sin, pools[0], 1, slots)
+    expected = definitions.rope_store(q, k, v, cos, sin, pools[1], 1, slots)
+    for mine, theirs in zip(found, expected):
+        close(mine, theirs, dtype, where)
+    for mine, theirs in ((pools[0].k, pools[1].k), (pools[0].v, pools[1].v)):
+        assert not mine[0].float().any() and not mine[1][[0, 2, 3, 5, 6, 7]].float().any(), where
+        loosest = torch.bfloat16 if torch.bfloat16 in (dtype, kv_dtype) else torch.float16 if kv_dtype else dtype
+        if mine[1].dtype.itemsize > 1 or INTERPRETED:
+            close(mine[1].float(), theirs[1].float(), loosest, where)
+"""
+FLOAT8_POOL = """
+from sglang_plug import AttentionShape, KVPool
+
+kernels.writes = lambda dtype, device: True  # numbers that need no rounding the interpreter can convert
+cos, sin, slots = torch.ones(3, 16), torch.zeros(3, 16), torch.tensor([4, 1, 8])
+for kv_dtype, dtype in itertools.product((torch.float8_e4m3fn, torch.float8_e5m2), DTYPES[:2]):
+    shape = AttentionShape(heads=4, kv_heads=2, dim=24, layers=1, kv_dtype=kv_dtype)
+    most = torch.finfo(kv_dtype).max
+    pools = [KVPool.of(shape, slots=9, dtype=dtype, device=torch.device("cpu")) for _ in range(2)]
+    q = draw(3, 4, 24, dtype=dtype)
+    k, v = (draw(3, 2, 24).to(kv_dtype).to(dtype) * 4 for _ in range(2))
+    k[0, 0, 0], k[1, 1, 20], v[2, 0, 3], v[0, 1, 4] = most, -most, torch.inf, torch.inf  # the pool counts half
+    for pool, rope_store in zip(pools, (kernels.rope_store, definitions.rope_store)):
+        pool.k_scale[0], pool.v_scale[0] = 0.5, 0.25
+        rope_store(q, k, v, cos.to(dtype), sin.to(dtype), pool, 0, slots)
+    assert pools[0].k[0][4, 0, 0] == most and pools[0].k[0][1, 1, 20] == -most
+    for mine, theirs in ((pools[0].k[0], pools[1].k[0]), (pools[0].v[0], pools[1].v[0])):
+        normal = theirs.float().abs() >= torch.finfo(kv_dtype).smallest_normal
+        assert torch.equal(mine.float()[normal], theirs.float()[normal]), (dtype, kv_dtype)
+"""
 EXPERTS = """
 cases = itertools.product(DTYPES, ((1, 4, 2), (9, 4, 1), (40, 3, 3), (33, 20, 4)), ((16, 8), (70, 36)))
 for dtype, (tokens, count, chosen), (hidden, width) in cases:
@@ -105,7 +151,15 @@ def run(code: str, interpret: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-GRID = {"norms": NORMS, "activations": ACTIVATIONS, "rope": ROPE, "experts": EXPERTS, "sorted": SORTED}
+GRID = {
+    "norms": NORMS,
+    "activations": ACTIVATIONS,
+    "rope": ROPE,
+    "rope and store": ROPE_STORE,
+    "pool in float8": FLOAT8_POOL,
+    "experts": EXPERTS,
+    "sorted": SORTED,
+}
 
 
 @pytest.mark.parametrize("name", [*list(GRID)[:-2], pytest.param("experts", marks=pytest.mark.slow), "sorted"])
@@ -115,7 +169,7 @@ def test_interpreted_kernels(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", ["norms", "activations", "rope", "experts"])
+@pytest.mark.parametrize("name", ["norms", "activations", "rope", "rope and store", "experts"])
 def test_compiled_kernels(name: str) -> None:
     run(GRID[name], "0")
 

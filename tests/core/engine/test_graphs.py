@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import logging
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -26,9 +28,11 @@ from sglang_plug import (
 from sglang_plug.config import BackendOptions, EngineConfig
 from sglang_plug.engine import build
 from sglang_plug.engine.graphs import CudaRecorder, DecodeGraphs, Held
+from sglang_plug.engine.pipeline import Pipeline
 from sglang_plug.engine.runner import Runner
 from sglang_plug.engine.scheduler import Scheduler
 from sglang_plug.engine.sequence import Sequence
+from sglang_plug.engine.shares import Share
 from sglang_plug.engine.slots import SlotPool
 from sglang_plug.layers import Router
 from sglang_plug.model import Model
@@ -126,7 +130,9 @@ class Tiny(Model):
 class Engine:
     """Scheduler and runner, without messages."""
 
-    def __init__(self, *, graphs: bool, capacity: int = 200, most: int = 8, page_size: int = 1) -> None:
+    def __init__(
+        self, *, graphs: bool, capacity: int = 200, most: int = 8, page_size: int = 1, overlap: bool = False
+    ) -> None:
         torch.manual_seed(3)
         backend = ExactAttention(SHAPE, CPU)
         self.model = Tiny(BuildEnv(attention=backend)).eval()
@@ -142,6 +148,7 @@ class Engine:
         if self.graphs is not None:
             self.graphs.capture(self.model)
         self.runner = Runner(self.model, backend, kv, device=CPU, page_size=page_size, graphs=self.graphs)
+        self.pipeline = Pipeline(self.scheduler, self.runner, overlap=overlap)
         self.sequences: list[Sequence] = []
 
     def made(self, backend: AttentionBackend, kv: KVPool, most: int, page_size: int) -> DecodeGraphs:
@@ -154,8 +161,7 @@ class Engine:
         self.scheduler.add(self.sequences[-1])
 
     def step(self) -> None:
-        shares = self.scheduler.plan()
-        self.scheduler.commit(shares, self.runner.run(shares))
+        self.pipeline.step()
         self.scheduler.check()
 
     def finish(self) -> list[list[int]]:
@@ -174,20 +180,25 @@ def crowd(engine: Engine) -> list[list[int]]:
     return engine.finish()
 
 
+overlap = pytest.mark.parametrize("overlap", [False, True])
+
+
+@overlap
 @pytest.mark.parametrize("page_size", [1, 4])
-def test_tokens_are_those_without_graphs(page_size: int) -> None:
+def test_tokens_are_those_without_graphs(page_size: int, overlap: bool) -> None:
     plain = Engine(graphs=False, page_size=page_size)
-    graphed = Engine(graphs=True, page_size=page_size)
+    graphed = Engine(graphs=True, page_size=page_size, overlap=overlap)
     expected = crowd(plain)
     assert crowd(graphed) == expected
     assert len({tuple(one[-4:]) for one in expected}) > 4, "outputs that do not differ prove nothing"
     assert graphed.recorder.replays > 15
 
 
-def test_sequences_that_lose_their_slots_and_come_back() -> None:
+@overlap
+def test_sequences_that_lose_their_slots_and_come_back(overlap: bool) -> None:
     found = []
     for graphs in (False, True):
-        engine = Engine(graphs=graphs, capacity=40)
+        engine = Engine(graphs=graphs, capacity=40, overlap=graphs and overlap)
         for first in (3, 8, 13):
             engine.submit([first, 5, 2, first], 20)
         found.append(engine.finish())
@@ -232,16 +243,64 @@ def test_steps_that_are_not_captured_run_without() -> None:
     assert engine.recorder.replays > 1
 
 
-def test_sampling_sees_the_logits() -> None:
+@overlap
+def test_slots_that_the_cache_replaces_while_a_replay_uses_them(overlap: bool) -> None:
     found = []
     for graphs in (False, True):
-        engine = Engine(graphs=graphs)
+        engine = Engine(graphs=graphs, overlap=graphs and overlap)
+        for count in (9, 12, 15):
+            engine.submit([4, 5, 6, 7], count)
+        engine.step()
+        assert [one.placement for one in engine.sequences] == [0, 4, 4]
+        engine.submit([8] * 12, 5)  # gets the slots that were given back
+        found.append(engine.finish())
+    assert found[0] == found[1]
+
+
+@overlap
+def test_sampling_sees_the_logits(overlap: bool) -> None:
+    found = []
+    for graphs in (False, True):
+        engine = Engine(graphs=graphs, overlap=graphs and overlap)
         engine.submit([3, 4, 5], 6, logprobs=LogprobOptions(top=2))
         engine.submit([9], 6, params={"frequency_penalty": 1.5})
         engine.submit([9, 9], 6, params={"logit_bias": {11: 100.0}})
         found.append(engine.finish())
     assert found[0] == found[1]
     assert found[1][2][2:] == [11] * 6
+
+
+def test_a_replay_ahead_of_a_row_that_is_not_finite() -> None:
+    engine = Engine(graphs=True, overlap=True)
+    engine.submit([3, 4, 5], 6)
+    engine.step()
+    with torch.no_grad():
+        engine.model.output.weight.fill_(torch.nan)
+    outputs = [output for _ in range(2) for output in engine.pipeline.step()]
+    assert outputs[0].finish is None
+    assert outputs[1].finish is not None and "not finite" in outputs[1].finish.message
+    assert not engine.scheduler.busy
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("others", [1, 2])
+def test_a_step_ahead_of_one_bad_row_serves_the_others(graphs: bool, others: int) -> None:
+    found = []
+    for bad in (False, True):
+        engine = Engine(graphs=graphs, overlap=True)
+        with torch.no_grad():
+            engine.model.embed.weight[20] = torch.nan
+        for row in range(others):
+            engine.submit([3 + row, 4, 5], 6)
+        if bad:
+            engine.submit([7, 20], 6)
+        if bad and others == 2:
+            engine.submit([8, 9], 1)  # has no row in the step ahead, so that the others' tokens are looked up
+        outputs = [output for _ in range(2) for output in engine.pipeline.step()]
+        failed = [output.finish.message for output in outputs if output.finish is not None and output.finish.message]
+        assert len(failed) == bad and all("not finite" in one for one in failed)
+        found.append(engine.finish()[:others])
+    assert found[0] == found[1] and len(found[1][0]) == 9
 
 
 def test_logits_that_are_not_finite_are_told() -> None:
@@ -365,6 +424,23 @@ def test_log_lines(caplog: pytest.LogCaptureFixture) -> None:
     assert "Capture cuda graph end. Time elapsed:" in caplog.text
 
 
+def test_a_terminal_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    engine = Engine(graphs=True, most=8)
+    shown = stream.getvalue().strip().split("\r")
+    assert len(shown) == 4
+    assert shown[0].startswith("Capturing batches (bs=8 avail_mem=1.00 GB):  25%|#####")
+    assert shown[3].endswith("| 4/4") and "(bs=1 " in shown[3]
+    assert engine.graphs is not None
+    engine.graphs.capture_sizes(engine.model, [2])
+    assert stream.getvalue().count("\r") == 4, "what is only tried is not shown"
+
+
 def test_padding_writes_to_the_spare_slot_only() -> None:
     engine = Engine(graphs=True)
     for count in (9, 9, 9, 4):
@@ -378,14 +454,15 @@ def test_padding_writes_to_the_spare_slot_only() -> None:
     assert engine.graphs._inputs[:, 3].tolist() == [0, 0, 0]
 
 
-def test_a_retracted_sequence_has_other_slots() -> None:
+def test_a_sequence_whose_slots_were_replaced_does_not_follow_on() -> None:
     params = SamplingParams(max_new_tokens=9)
     sequence = Sequence.of(Request(id="1", tokens=(1, 2, 3), params=params), WIDTH)
-    sequence.computed = 3
+    sequence.computed = 2
     held = Held(sequence, 0, 3)
-    assert held.precedes(sequence)
-    sequence.retractions = 1
-    assert not held.precedes(sequence)
+    assert held.precedes(Share(sequence, 1, ahead=1))
+    assert not held.precedes(Share(sequence, 1))
+    sequence.placement = 1
+    assert not held.precedes(Share(sequence, 1, ahead=1))
 
 
 class OwnAttention(StaticAttention):
@@ -404,19 +481,22 @@ def test_where_the_engine_uses_graphs(monkeypatch: pytest.MonkeyPatch, caplog: p
 
     monkeypatch.setattr(build, "CudaRecorder", OfDevice)
     monkeypatch.setattr(build, "DecodeGraphs", lambda *given, **named: named)
-    kv, pool = Engine(graphs=False).runner.kv, SlotPool(40, 1)
+    kv = Engine(graphs=False).runner.kv
+    assert kv is not None
 
     def made(backend: AttentionBackend, *, device: str = "cuda", task: str = "generate", **options: Any) -> Any:
         resolved = SimpleNamespace(
             config=EngineConfig(backends=BackendOptions(**options)),
             device=torch.device(device),
             tasks=(task,),
+            causal=True,
             choices={"attention": SimpleNamespace(component="attention 'x'")},
             max_running=300,
             context_length=64,
         )
         with caplog.at_level(logging.INFO):
-            return build._graphs(resolved, backend, kv, pool)  # type: ignore[arg-type]
+            make = build._make_graphs(resolved, backend)  # type: ignore[arg-type]
+        return None if make is None else make(kv, 40)
 
     able, unable = StaticAttention(SHAPE, CPU), TorchAttention(SHAPE, CPU)
     assert made(able)["most"] == 256 and made(able)["width"] == 40

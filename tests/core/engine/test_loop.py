@@ -10,9 +10,12 @@ import pytest
 
 from sglang_plug import LogprobOptions, Request, RequestError, SamplingParams
 from sglang_plug.config import ConfigError
-from sglang_plug.engine.loop import FAILURES_IN_A_ROW, EngineLoop
+from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.messages import Abort, Close, Control, FromEngine, News, Reply, Submit, ToEngine
-from sglang_plug.engine.scheduler import Sampled, Scheduler, Share
+from sglang_plug.engine.pipeline import FAILURES_IN_A_ROW
+from sglang_plug.engine.runner import Launched
+from sglang_plug.engine.scheduler import Scheduler
+from sglang_plug.engine.shares import Sampled, Share
 from sglang_plug.engine.slots import SlotPool
 from sglang_plug.engine.watchdog import Heartbeat
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
@@ -38,17 +41,18 @@ class Device:
     def __init__(self) -> None:
         self.failures = 0
 
-    def run(self, shares: list[Share]) -> list[Sampled]:
+    def launch(self, shares: list[Share], before: Launched | None = None) -> Launched:
         if self.failures:
             self.failures -= 1
             raise MemoryError("no memory left")
-        return [Sampled(5 if share.complete else None) for share in shares]
+        results = [Sampled(5 if share.complete else None) for share in shares]
+        return Launched([share.sequence for share in shares], None, lambda: results)
 
 
 class Bench:
     """A loop with everything a test looks at."""
 
-    def __init__(self, controls: Callable[[], Any] = dict, **info: Any) -> None:
+    def __init__(self, controls: Callable[[], Any] = dict, overlap: bool = False, **info: Any) -> None:
         self.box, self.device, self.sent = Box(), Device(), list[FromEngine]()
         cache = RadixCache(1, LeastRecentlyUsed(), lambda: 0.0)
         self.scheduler = Scheduler(SlotPool(64, 1), cache, FirstCome(), chunk=32, max_running=2)
@@ -63,6 +67,7 @@ class Bench:
             heartbeat=Heartbeat(),
             update_weights=self.load,
             model_controls=controls,
+            overlap=overlap,
         )
         self.loaded: list[tuple[str, str | None]] = []
 
@@ -93,8 +98,16 @@ class Bench:
         raise AssertionError(f"{id} has not ended")
 
 
-def test_a_request_is_served_and_its_id_is_free_again() -> None:
-    bench = Bench()
+Make = Callable[..., Bench]
+
+
+@pytest.fixture(params=[False, True], ids=["one-by-one", "overlapped"])
+def make(request: pytest.FixtureRequest) -> Make:
+    return functools.partial(Bench, overlap=request.param)
+
+
+def test_a_request_is_served_and_its_id_is_free_again(make: Make) -> None:
+    bench = make()
     for _ in range(2):
         bench.submit("a")
         bench.run()
@@ -115,23 +128,23 @@ def test_a_request_is_served_and_its_id_is_free_again() -> None:
         ({"task": "embed"}, "cannot embed"),
     ],
 )
-def test_bad_requests_are_refused(request_: dict[str, Any], words: str) -> None:
-    bench = Bench()
+def test_bad_requests_are_refused(make: Make, request_: dict[str, Any], words: str) -> None:
+    bench = make()
     bench.submit("a", **request_)
     bench.run()
     reason, status, message = bench.end("a")
     assert (reason, status) == ("error", 400) and words in message
 
 
-def test_a_prompt_that_the_pool_cannot_hold_is_refused() -> None:
-    bench = Bench(context_length=1000)
+def test_a_prompt_that_the_pool_cannot_hold_is_refused(make: Make) -> None:
+    bench = make(context_length=1000)
     bench.submit("a", tokens=[1] * 64)
     bench.run()
     assert "--max-total-tokens" in bench.end("a")[2]
 
 
-def test_duplicates_and_a_full_queue_are_refused_at_once() -> None:
-    bench = Bench()
+def test_duplicates_and_a_full_queue_are_refused_at_once(make: Make) -> None:
+    bench = make()
     for id in ("a", "a", "b", "c", "d"):
         bench.submit(id)
     bench.run()
@@ -140,8 +153,8 @@ def test_duplicates_and_a_full_queue_are_refused_at_once() -> None:
     assert bench.tokens("c") == [5] * 3
 
 
-def test_one_failing_step_ends_its_requests_only() -> None:
-    bench = Bench()
+def test_one_failing_step_ends_its_requests_only(make: Make) -> None:
+    bench = make()
     bench.device.failures = 1
     bench.submit("a")
     bench.loop.step()
@@ -151,8 +164,8 @@ def test_one_failing_step_ends_its_requests_only() -> None:
     assert bench.tokens("b") == [5] * 3
 
 
-def test_steps_that_keep_failing_end_the_engine() -> None:
-    bench = Bench()
+def test_steps_that_keep_failing_end_the_engine(make: Make) -> None:
+    bench = make()
     bench.device.failures = 100
     with pytest.raises(MemoryError):
         for index in range(FAILURES_IN_A_ROW):
@@ -160,8 +173,8 @@ def test_steps_that_keep_failing_end_the_engine() -> None:
             bench.loop.step()
 
 
-def test_abort_is_answered_and_frees_the_slots() -> None:
-    bench = Bench()
+def test_abort_is_answered_and_frees_the_slots(make: Make) -> None:
+    bench = make()
     bench.submit("a", tokens=[1] * 40)
     bench.loop.step()
     bench.box.messages.append(Abort(("a", "unknown")))
@@ -170,8 +183,8 @@ def test_abort_is_answered_and_frees_the_slots() -> None:
     assert bench.scheduler.accounts()["running"] == 0
 
 
-def test_control_calls() -> None:
-    bench = Bench()
+def test_control_calls(make: Make) -> None:
+    bench = make()
     bench.submit("a")
     bench.box.messages += [Control(1, "flush_cache", {}), Control(2, "nonsense", {}), Control(3, "check", {"x": 1})]
     bench.run()
@@ -183,14 +196,14 @@ def test_control_calls() -> None:
     assert replies[5].value["slots"] == {"free": 64, "cached": 0, "running": 0, "capacity": 64}
 
 
-def test_close_ends_the_loop() -> None:
-    bench = Bench()
+def test_close_ends_the_loop(make: Make) -> None:
+    bench = make()
     bench.box.messages.append(Close())
     bench.loop.run()
 
 
-def test_weights_are_replaced_between_requests_only() -> None:
-    bench = Bench()
+def test_weights_are_replaced_between_requests_only(make: Make) -> None:
+    bench = make()
     bench.submit("first")
     bench.run()
     assert bench.scheduler.cache.size > 0
@@ -207,8 +220,8 @@ def test_weights_are_replaced_between_requests_only() -> None:
     assert bench.loaded == [("new", "main")]
 
 
-def test_weights_that_cannot_be_loaded_leave_the_old_ones() -> None:
-    bench = Bench()
+def test_weights_that_cannot_be_loaded_leave_the_old_ones(make: Make) -> None:
+    bench = make()
     bench.device.model = "old"
     bench.loop.handle(Control(1, "update_weights", {"source": "nowhere"}))
     assert bench.sent[-1].status == 400
@@ -216,9 +229,9 @@ def test_weights_that_cannot_be_loaded_leave_the_old_ones() -> None:
     assert bench.device.model == "old"
 
 
-def test_a_model_may_add_control_calls() -> None:
+def test_a_model_may_add_control_calls(make: Make) -> None:
     models = iter(("old", "new"))
-    bench = Bench(controls=lambda: {"who": functools.partial(str, next(models))})
+    bench = make(controls=lambda: {"who": functools.partial(str, next(models))})
     bench.loop.handle(Control(1, "who", {}))
     assert bench.sent[-1].value == "old"
     bench.loop.handle(Control(2, "update_weights", {"source": "new"}))
@@ -226,6 +239,6 @@ def test_a_model_may_add_control_calls() -> None:
     assert bench.sent[-1].value == "new"
 
 
-def test_a_model_may_not_replace_control_calls_of_the_engine() -> None:
+def test_a_model_may_not_replace_control_calls_of_the_engine(make: Make) -> None:
     with pytest.raises(ConfigError, match="control call 'flush_cache' has the name of one of the engine's"):
-        Bench(controls=lambda: {"flush_cache": print})
+        make(controls=lambda: {"flush_cache": print})

@@ -16,9 +16,10 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from sglang_plug import LogprobOptions, Request, SamplingParams
-from sglang_plug.engine import sampler
-from sglang_plug.engine.sampler import count, sample
+from sglang_plug import LogprobOptions, Request, SamplingParams, drawing
+from sglang_plug.engine import sampler as module
+from sglang_plug.engine.sampler import Sampler, count, sample
+from sglang_plug.engine.sampling_batch import SamplingBatch
 from sglang_plug.engine.sequence import Sequence
 
 VOCABULARY = 97
@@ -77,7 +78,7 @@ def test_frequencies_follow_the_distribution() -> None:
 
 
 def test_a_flat_distribution_wider_than_the_candidates_is_sorted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler, "CANDIDATES", 4)
+    monkeypatch.setattr(drawing, "CANDIDATES", 4)
     logits = torch.zeros(1, VOCABULARY)
     found = support(logits, 600, top_p=0.5)
     assert len(found) > 30  # about half of the vocabulary, far more than the four candidates
@@ -160,3 +161,66 @@ def test_forced_tokens_count_for_penalties() -> None:
     assert sampled.counts is not None
     assert forced.counts[0, [7, 9]].tolist() == [2.0, 1.0]
     count(make(), (7,))
+
+
+def test_what_is_drawn_ahead_is_what_is_drawn_when_its_tokens_are_known() -> None:
+    kinds: list[dict[str, Any]] = [
+        {"temperature": 1.5},
+        {"top_p": 0.9, "frequency_penalty": 0.7, "repetition_penalty": 1.3},
+        {"temperature": 0.0, "presence_penalty": 1.0},
+        {"min_new_tokens": 2, "stop_token_ids": tuple(range(0, VOCABULARY, 2))},
+    ]
+    steps = [logits_of(len(kinds), seed=step) for step in range(4)]
+    known = [make(seed=row, logprobs=LogprobOptions(top=1), **kind) for row, kind in enumerate(kinds)]
+    ahead = [make(seed=row, logprobs=LogprobOptions(top=1), **kind) for row, kind in enumerate(kinds)]
+    expected = []
+    for logits in steps:
+        expected.append(sample(logits.clone(), known))
+        for one, token in zip(known, expected[-1][0], strict=True):
+            one.tokens.append(token)
+    sampler, found = Sampler(), []
+    before = sampler.draw(steps[0].clone(), ahead)
+    for logits in steps[1:]:
+        after = sampler.draw(logits.clone(), ahead, ahead=[1] * len(ahead))  # before anybody reads the last one
+        found.append(before.read())
+        for one, token in zip(ahead, found[-1][0], strict=True):
+            one.tokens.append(token)
+        before = after
+    assert [*found, before.read()] == expected
+    assert all(token % 2 for row in expected[:2] for token in row[0][3:])
+
+
+def test_counts_go_with_a_sequence_from_batch_to_batch() -> None:
+    sampler = Sampler()
+    logits = torch.zeros(2, VOCABULARY)
+    logits[:, 10], logits[:, 11] = 1.0, 0.9
+    one, two = make(temperature=0.0, frequency_penalty=0.2), make(temperature=0.0, frequency_penalty=0.2)
+    produced: dict[int, list[int]] = {0: [], 1: []}
+    for batch in ([one], [one, two], [one, two], [two], [two, one], [one]):
+        tokens = sampler.draw(logits[: len(batch)].clone(), batch).read()[0]
+        for sequence, token in zip(batch, tokens, strict=True):
+            sequence.tokens.append(token)
+            produced[0 if sequence is one else 1].append(token)
+    assert produced == {0: [10, 11, 10, 11, 10], 1: [10, 11, 10, 11]}
+    assert one.counts[0, [10, 11]].tolist() == [3.0, 2.0]
+    size = 2 * VOCABULARY * one.counts.element_size()
+    assert two.counts.untyped_storage().nbytes() == size  # it keeps no counts of others in memory
+
+
+def test_nothing_is_prepared_again_while_the_batch_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr(module, "SamplingBatch", lambda *given: made.append(given) or SamplingBatch(*given))
+    sampler, rows = Sampler(), [make(), make(top_k=3)]
+    for batch in (rows, tuple(rows), rows[::-1], rows[:1], rows[:1]):
+        sampler.draw(logits_of(len(batch)), batch)
+    sampler.draw(logits_of(width=VOCABULARY + 1), rows[:1])
+    assert [list(given[0]) for given in made] == [rows, rows[::-1], rows[:1], rows[:1]]
+
+
+@given(st.integers(0, 50), st.lists(st.sampled_from([1, 2, 3, 7, 40, -1]), min_size=2, max_size=5))
+@settings(max_examples=30, deadline=None)
+def test_equally_likely_tokens_do_not_make_a_row_depend_on_others(where: int, limits: list[int]) -> None:
+    logits = logits_of(len(limits), seed=where, width=400).round()
+    rows = [make(seed=row + where, top_k=limit, top_p=0.8, temperature=2.0) for row, limit in enumerate(limits)]
+    together = draw(logits, rows)
+    assert together == [draw(logits[row : row + 1], [one])[0] for row, one in enumerate(rows)]

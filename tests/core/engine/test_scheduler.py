@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_plug import LogprobOptions, Output, Request, SamplingParams, TokenLogprob
-from sglang_plug.engine.scheduler import Sampled, Scheduler, Share
+from sglang_plug.engine.scheduler import Scheduler
 from sglang_plug.engine.sequence import Sequence
+from sglang_plug.engine.shares import Sampled, Share
 from sglang_plug.engine.slots import SlotPool
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.none import NoCache

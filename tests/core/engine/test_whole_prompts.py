@@ -9,8 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sglang_plug import Output, Request, SamplingParams
-from sglang_plug.engine.scheduler import Sampled, Scheduler, Share
+from sglang_plug.engine.scheduler import Scheduler
 from sglang_plug.engine.sequence import Sequence
+from sglang_plug.engine.shares import Sampled, Share
 from sglang_plug.engine.slots import SlotPool
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.none import NoCache

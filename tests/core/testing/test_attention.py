@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sglang_plug import Attention, AttentionBackend, ConfigError, ForwardBatch, GraphCapable
+from sglang_plug import Attention, AttentionBackend, ConfigError, ForwardBatch, GraphCapable, StoredCapable
 from sglang_plug.testing import check_attention_backend
 
 
@@ -170,6 +170,25 @@ class StaleGraph(ForGraphs):
         pass
 
 
+class ForStored(Honest, StoredCapable):
+    def run_stored(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+        return self.run(layer, q, k, v, batch)
+
+
+class StoresAgain(ForStored):
+    """Takes the step's keys for longer ones and stores them."""
+
+    def run_stored(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+        return self.run(layer, q, 2 * k, v, batch)
+
+
+class ReadsNarrow(Honest):
+    """Knows that the pool may be of another dtype, but not of its scales."""
+
+    def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return super().attend(layer, q, k.to(q.dtype), v.to(q.dtype))
+
+
 class Raises(Honest):
     def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         raise IndexError("out of range")
@@ -196,7 +215,7 @@ class RefusesGroups(Honest):
             raise ConfigError("no grouped heads")
 
 
-@pytest.mark.parametrize("backend", ["torch", Honest, NoOtherValueDim, ForGraphs])
+@pytest.mark.parametrize("backend", ["torch", Honest, NoOtherValueDim, ForGraphs, ForStored])
 def test_correct_backends_pass(backend: str | type[AttentionBackend]) -> None:
     check_attention_backend(backend, encoder=True)
 
@@ -222,6 +241,7 @@ def test_a_correct_backend_passes_in_half_precision() -> None:
         (MixesHeads, "decode of one sequence"),
         (FullTable, "ragged decode"),
         (StaleGraph, "static plan, refreshed.*layer 0, refreshed plan"),
+        (StoresAgain, "stored before.*outputs are wrong|stored before.*was not written"),
         (Raises, "raised IndexError: out of range"),
         (LastOfKeys, "values in keys.*outputs are wrong"),
         (RefusesGroups, "raised ConfigError: no grouped heads"),
@@ -230,6 +250,14 @@ def test_a_correct_backend_passes_in_half_precision() -> None:
 def test_broken_backends_fail_and_the_case_is_named(backend: type[AttentionBackend], message: str) -> None:
     with pytest.raises(AssertionError, match=f"{backend.__name__} fails .*{message}"):
         check_attention_backend(backend)
+
+
+def test_a_pool_of_another_dtype_counts_what_its_scales_say() -> None:
+    check_attention_backend(ReadsNarrow)
+    with pytest.raises(AssertionError, match="ReadsNarrow fails .*outputs are wrong"):
+        check_attention_backend(ReadsNarrow, kv_dtype=torch.float8_e4m3fn)
+    with pytest.raises(AssertionError, match="Honest fails .*raised"):
+        check_attention_backend(Honest, kv_dtype=torch.float8_e4m3fn)
 
 
 def test_encoders_are_checked_only_where_claimed() -> None:

@@ -41,13 +41,12 @@ void rotate(const bf16* x, const bf16* cos, const bf16* sin, bf16* out, int dim,
 
 }  // namespace
 
-// out = norm(x) * weight; with residual (or null): residual += x, then out = norm(residual) * weight. All [rows, width],
-// the rows of x `stride` numbers apart.
-EXPORT void rms_norm(const bf16* x, bf16* residual, const bf16* weight, bf16* out, int rows, int width, long stride, float eps) {
+// out = norm(x) * weight; with residual (or null): residual += x, then out = norm(residual) * weight. All [rows, width].
+EXPORT void rms_norm(const bf16* x, bf16* residual, const bf16* weight, bf16* out, int rows, int width, float eps) {
 #pragma omp parallel for if ((long)rows * width >= ALONE)
     for (int row = 0; row < rows; ++row) {
         const size_t at = (size_t)row * width;
-        norm_row(x + row * stride, residual ? residual + at : nullptr, weight, out + at, width, eps);
+        norm_row(x + at, residual ? residual + at : nullptr, weight, out + at, width, eps);
     }
 }
 

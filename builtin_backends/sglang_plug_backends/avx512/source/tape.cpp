@@ -19,7 +19,7 @@ struct Call {  // the same fields in the same order stand in calls.py
             case LINEAR_INT8:
                 return linear_int8(at<bf16>(0), at<int8_t>(1), at<float>(2), at<float>(3), at<bf16>(4), at<bf16>(5), w[6], w[7], w[8]);
             case RMS_NORM:
-                return rms_norm(at<bf16>(0), at<bf16>(1), at<bf16>(2), at<bf16>(3), w[4], w[5], w[6], (float)real);
+                return rms_norm(at<bf16>(0), at<bf16>(1), at<bf16>(2), at<bf16>(3), w[4], w[5], (float)real);
             case SILU_MUL:
                 return silu_mul(at<bf16>(0), at<bf16>(1), w[2], w[3]);
             case ROPE:

@@ -1,0 +1,67 @@
+"""What crosses between scheduler and runner: who computes what in a step, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sglang_plug.request import Finish, TokenLogprob
+
+from .sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A sequence's part of a step: its next ``count`` tokens."""
+
+    sequence: Sequence
+    count: int
+    ahead: int = 0
+    """Tokens of the step before, if that is still on the device: it gives the sequence the one token of this share."""
+
+    @property
+    def start(self) -> int:
+        """Place of the first of its tokens in the sequence. Counts from what is committed: look before that changes."""
+        return self.sequence.computed + self.ahead
+
+    @property
+    def complete(self) -> bool:
+        """True if the step computes the sequence's last token, so that the next one can be sampled."""
+        return self.ahead > 0 or self.sequence.computed + self.count == len(self.sequence.tokens)
+
+    @property
+    def dropped(self) -> bool:
+        """True if the sequence ended, or was aborted, while this was on the device: nobody wants the result."""
+        return not self.sequence.slots
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What the runner found for one share: the next token (``None`` before the prompt is complete)."""
+
+    token: int | None = None
+    logprob: TokenLogprob | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    error: str | None = None
+    status: int = 500
+    """Of the error."""
+    forced: tuple[int, ...] = ()
+    """Tokens that must follow ``token``, and are taken without being sampled."""
+    forced_logprobs: tuple[TokenLogprob, ...] = ()
+    """Of earlier forced tokens, if asked for."""
+    finish: Finish | None = None
+    """Set if the grammar ends the output; the stop tokens of a constrained one are its business."""
+    values: tuple[float, ...] | None = None
+    """Of a pooling task, once the prompt is complete."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a step did, for statistics."""
+
+    prefill_sequences: int = 0
+    prefill_tokens: int = 0
+    cached_tokens: int = 0
+    decode_sequences: int = 0
+    retracted: int = 0
+    forced_tokens: int = 0
+    queue_seconds: list[float] = field(default_factory=list)

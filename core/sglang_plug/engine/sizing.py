@@ -1,0 +1,144 @@
+"""How many slots the KV pool has: what was asked for, or what weights, steps and graphs leave of the memory."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+
+from sglang_plug.attention import AttentionBackend
+from sglang_plug.batch import KVPool
+from sglang_plug.config import ConfigError
+from sglang_plug.kernels import Kernels
+from sglang_plug.model import Model
+
+from .graphs import DecodeGraphs
+from .memory import MemoryLedger, gigabytes
+from .rehearsal import LargestSteps, graph_bytes
+from .resolve import Resolved
+from .runner import Runner
+from .sampler import Sampler
+from .slots import SlotPool
+
+logger = logging.getLogger(__name__)
+
+CPU_FRACTION, ACCELERATOR_FRACTION = 0.5, 0.9
+WEIGHTS, STEP, GRAPHS, KV_POOL = "weights", "largest step", "graphs", "KV pool"
+"""Stages of the start that take memory."""
+
+MakeGraphs = Callable[[KVPool, int], DecodeGraphs]
+"""Of a pool and the tokens of the longest context; nothing is captured yet."""
+
+
+def advice(stage: str, resolved: Resolved) -> str:
+    """What to do if memory does not suffice for ``stage``."""
+    batch = resolved.config.backends.cuda_graph_max_bs
+    return {
+        WEIGHTS: "serve a smaller model or one in fewer bits (--quantization), or end other processes on the device",
+        STEP: f"lower --chunked-prefill-size (now {resolved.chunk}) or --max-running-requests (now "
+        f"{resolved.max_running})",
+        GRAPHS: f"lower --cuda-graph-max-bs (now {batch}), --mem-fraction-static or --max-total-tokens, or set "
+        "--disable-cuda-graph",
+        KV_POOL: "lower --mem-fraction-static or --max-total-tokens",
+    }[stage]
+
+
+def pool_capacity(
+    resolved: Resolved,
+    model: Model,
+    backend: AttentionBackend,
+    kernels: Kernels,
+    make_graphs: MakeGraphs | None,
+    ledger: MemoryLedger,
+) -> int:
+    """KV slots: what was asked for, or what fits and could be used at all.
+
+    Raises ``ConfigError`` if there is no room for a pool.
+    """
+    cache, page = resolved.config.cache, resolved.config.cache.page_size
+    if page < 1:
+        raise ConfigError(f"--page-size must be at least 1, got {page}")
+    if cache.max_total_tokens is not None:
+        if cache.max_total_tokens < 2 * page:
+            raise ConfigError(f"--max-total-tokens must be at least {2 * page}, got {cache.max_total_tokens}")
+        return cache.max_total_tokens
+    useful = resolved.max_running * (resolved.context_length + page)
+    if not resolved.causal:
+        return useful  # slots are only counted: an encoder keeps no keys and values
+    if ledger.memory is None:
+        room, share = _host_room(resolved)
+    else:
+        _rehearse(resolved, model, backend, kernels, make_graphs, ledger)
+        room, share = _device_room(resolved, ledger)
+    slots = min(int(room // bytes_per_slot(resolved)), useful)
+    if slots < 2 * page:
+        taken = f" (taken: {ledger.account()})" if ledger.taken else ""
+        raise ConfigError(
+            f"no memory for a KV pool: {gigabytes(max(room, 0))} are left of the {share} that --mem-fraction-static "
+            f"allows{taken}, and a slot takes {bytes_per_slot(resolved)} bytes; raise --mem-fraction-static, set "
+            f"--max-total-tokens, or serve a smaller model; or {advice(STEP, resolved)}"
+        )
+    return slots
+
+
+def allocate(resolved: Resolved, pool: SlotPool, ledger: MemoryLedger) -> KVPool:
+    """The pool's tensors. Raises ``ConfigError`` if they do not fit."""
+    size = gigabytes(pool.rows * bytes_per_slot(resolved))
+    with ledger.stage(KV_POOL, f"{pool.capacity} tokens take {size}; {advice(KV_POOL, resolved)}"):
+        kv = _tensors(resolved, pool.rows)
+    logger.info("KV Cache is allocated. #tokens: %d, size: %s", pool.capacity, size)
+    return kv
+
+
+def bytes_per_slot(resolved: Resolved) -> int:
+    """What the pool keeps of one token."""
+    return resolved.shape.layers * resolved.shape.pooled * resolved.kv_dtype.itemsize
+
+
+def _tensors(resolved: Resolved, rows: int) -> KVPool:
+    return KVPool.of(resolved.shape, slots=rows, dtype=resolved.dtype, device=resolved.device)
+
+
+def _rehearse(
+    resolved: Resolved,
+    model: Model,
+    backend: AttentionBackend,
+    kernels: Kernels,
+    make_graphs: MakeGraphs | None,
+    ledger: MemoryLedger,
+) -> None:
+    """Enter into the ledger what the largest step and the graphs take."""
+    page, context = resolved.config.cache.page_size, resolved.context_length
+    steps = LargestSteps(
+        tokens=max(resolved.chunk, context) if resolved.whole else resolved.chunk,
+        longest=context,
+        sequences=resolved.max_running,
+        task=resolved.tasks[0],
+        vocabulary=resolved.vocab_size,
+        page_size=page,
+    )
+    with ledger.guard(f"a KV pool of {steps.slots} tokens for a trial", advice(STEP, resolved)):
+        kv = _tensors(resolved, SlotPool(steps.slots, page).rows)
+    runner = Runner(model, backend, kv, device=resolved.device, page_size=page, sampler=Sampler(kernels))
+    with ledger.stage(STEP, advice(STEP, resolved), peak=True):
+        steps.run(runner)
+    if make_graphs is not None and ledger.memory is not None:
+        with ledger.guard(GRAPHS, advice(GRAPHS, resolved)):
+            taken = graph_bytes(partial(make_graphs, kv, context), model, ledger.memory)
+        ledger.enter(GRAPHS, taken)
+
+
+def _device_room(resolved: Resolved, ledger: MemoryLedger) -> tuple[float, str]:
+    """Bytes the pool may take of an accelerator, and the share of its memory that this follows from."""
+    wanted = resolved.config.cache.mem_fraction_static
+    fraction = ACCELERATOR_FRACTION if wanted is None else wanted
+    assert ledger.memory is not None
+    return ledger.memory.total() * fraction - sum(ledger.taken.values()), f"{fraction:.0%}"
+
+
+def _host_room(resolved: Resolved) -> tuple[float, str]:
+    """Bytes the pool may take of the system's memory, and the share of what is free that this is."""
+    wanted = resolved.config.cache.mem_fraction_static
+    fraction = CPU_FRACTION if wanted is None else wanted
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * fraction, f"{fraction:.0%}"

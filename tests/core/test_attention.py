@@ -1,0 +1,144 @@
+"""Rotating and storing in one kernel: when it is done, and that it changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, Olmo2Config, Phi3Config, Qwen3Config
+
+from sglang_plug import (
+    Attention,
+    AttentionBackend,
+    AttentionShape,
+    BuildEnv,
+    ForwardBatch,
+    Kernels,
+    KVPool,
+    StoredCapable,
+)
+from sglang_plug import kernels as definitions
+from sglang_plug.testing import check_model
+from sglang_plug.testing.scene import make_batch
+from sglang_plug_backends.torch_native.attention import TorchAttention
+
+CPU = torch.device("cpu")
+SHAPE = AttentionShape(heads=4, kv_heads=2, dim=16, layers=2)
+CONFIG: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+}
+FAMILIES = {
+    "plain": ("LlamaForCausalLM", LlamaConfig(**CONFIG)),
+    "normalised heads": ("Qwen3ForCausalLM", Qwen3Config(**CONFIG, head_dim=16)),
+    "partly turned": ("Phi3ForCausalLM", Phi3Config(**CONFIG, partial_rotary_factor=0.5)),
+    "turned in float32": ("Olmo2ForCausalLM", Olmo2Config(**CONFIG)),
+}
+
+
+class Fused:
+    """A kernel set that counts how often it rotates and stores at once."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    @property
+    def kernels(self) -> Kernels:
+        return Kernels(name="fused", rope_store=self.rope_store)
+
+    def rope_store(self, *given: Any) -> tuple[Tensor, Tensor]:
+        self.calls += 1
+        return definitions.rope_store(*given)
+
+
+class Plain(AttentionBackend):
+    """Written before backends could leave storing to others."""
+
+    def __init__(self, shape: AttentionShape, device: torch.device, settings: Any = None) -> None:
+        super().__init__(shape, device, settings)
+        self._inner = TorchAttention(shape, device)
+
+    def plan(self, batch: ForwardBatch) -> None:
+        self._inner.plan(batch)
+
+    def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+        return self._inner.run(layer, q, k, v, batch)
+
+
+class Negated(TorchAttention):
+    """A subclass that changes ``run`` alone."""
+
+    def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+        return -super().run(layer, q, k, v, batch)
+
+
+def rotated(backend: AttentionBackend, kernels: Kernels, kv: KVPool | None) -> tuple[Tensor, Attention]:
+    """What one layer gives for three new tokens."""
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(3, heads, 16, generator=generator) for heads in (4, 2, 2))
+    angles = torch.randn(3, 4, generator=generator).repeat(1, 2)
+    layer = Attention(BuildEnv(attention=backend, kernels=kernels), 1, scale=0.3)
+    batch = make_batch([[5, 3, 8]], [3], kv=kv, device=CPU)
+    backend.plan(batch)
+    found: Tensor = layer.rotary(q, k, v, angles.cos(), angles.sin(), batch)
+    return found, layer
+
+
+def pool(shape: AttentionShape = SHAPE) -> KVPool:
+    return KVPool.of(shape, slots=9, dtype=torch.float32, device=CPU)
+
+
+def test_one_kernel_gives_the_same_as_two_steps() -> None:
+    fused, pools = Fused(), [pool(), pool()]
+    expected, layer = rotated(TorchAttention(SHAPE, CPU), Kernels(), pools[0])
+    assert not layer.fuses_rope
+    found, layer = rotated(TorchAttention(SHAPE, CPU), fused.kernels, pools[1])
+    assert layer.fuses_rope and fused.calls == 1
+    assert torch.equal(found, expected)
+    assert all(map(torch.equal, pools[0].k + pools[0].v, pools[1].k + pools[1].v)) and pools[1].k[1].any()
+
+
+def test_a_backend_that_stores_by_itself_goes_on_doing_so() -> None:
+    fused, pools = Fused(), [pool(), pool()]
+    expected, _ = rotated(TorchAttention(SHAPE, CPU), Kernels(), pools[0])
+    found, layer = rotated(Plain(SHAPE, CPU), fused.kernels, pools[1])
+    assert torch.equal(found, expected) and not layer.fuses_rope and fused.calls == 0
+    assert torch.equal(pools[0].k[1], pools[1].k[1])
+
+
+def test_a_subclass_that_replaces_run_is_not_passed_by() -> None:
+    fused = Fused()
+    expected, _ = rotated(TorchAttention(SHAPE, CPU), Kernels(), pool())
+    found, layer = rotated(Negated(SHAPE, CPU), fused.kernels, pool())
+    assert torch.equal(found, -expected) and not layer.fuses_rope and fused.calls == 0
+    assert isinstance(Negated(SHAPE, CPU), StoredCapable)
+
+
+def test_without_a_pool_there_is_nothing_to_store() -> None:
+    fused = Fused()
+    expected, _ = rotated(TorchAttention(SHAPE, CPU), Kernels(), None)
+    found, _ = rotated(TorchAttention(SHAPE, CPU), fused.kernels, None)
+    assert torch.equal(found, expected) and fused.calls == 0
+
+
+def test_values_that_are_a_part_of_keys_are_not_turned_with_them() -> None:
+    latent = replace(SHAPE, kv_heads=1, value_dim=8, values_in_keys=True)
+    layer = Attention(BuildEnv(attention=TorchAttention(latent, CPU), kernels=Fused().kernels), 0, scale=1.0)
+    assert not layer.fuses_rope
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("attention", [TorchAttention, Plain])
+def test_models_are_the_same_either_way(family: str, attention: type[AttentionBackend]) -> None:
+    fused = Fused()
+    check_model(*FAMILIES[family], kernels=fused.kernels, attention=attention)
+    assert (fused.calls > 0) is (attention is TorchAttention)
