@@ -16,6 +16,8 @@ from .memory import PageMemory
 
 PANEL = 32
 """Columns that the packed matrix holds together."""
+DRAWN = 2048
+"""Tokens whose probabilities ``draw`` adds up together."""
 LANES = 16
 """Columns of the gate, and as many of what it weighs, in a panel."""
 
@@ -34,6 +36,7 @@ def build() -> Kernels:
         silu_mul=silu_mul,
         apply_rope=apply_rope,
         mask_logits=mask_logits,
+        draw_tokens=draw_tokens,
     )
 
 
@@ -147,3 +150,16 @@ def mask_logits(logits: Tensor, rows: Tensor | None, mask: Tensor) -> Tensor:
     at = (logits.data_ptr(), None if rows is None else rows.data_ptr(), mask.data_ptr())
     load().mask_logits(*at, len(mask), logits.shape[-1], mask.shape[-1])
     return logits
+
+
+def draw_tokens(logits: Tensor, options: drawing.DrawOptions, uniform: Tensor) -> Tensor:
+    """As the definition; where a row is cut by top-k, top-p or min-p, the definition itself."""
+    if options.cut or not logits.is_contiguous():
+        return drawing.draw_tokens(logits, options, uniform)
+    rows, width = logits.shape
+    blocks = -(-width // DRAWN)
+    tops, sums = torch.empty(rows, blocks), torch.empty(rows, blocks, dtype=torch.float64)
+    out = torch.empty(rows, dtype=torch.int64)
+    given = (logits.data_ptr(), options.temperature.contiguous().data_ptr(), uniform.contiguous().data_ptr())
+    load().draw(*given, tops.data_ptr(), sums.data_ptr(), out.data_ptr(), rows, width)
+    return out

@@ -58,6 +58,7 @@ class Library:
     rope: Function
     attend: Function
     mask_logits: Function
+    draw: Function
     replay: Function
     _one_at_a_time: threading.Lock = field(init=False, default_factory=threading.Lock)
 
@@ -130,6 +131,7 @@ def _declare(loaded: ctypes.CDLL) -> Library:
         "rope": (pointer, pointer, pointer, pointer, number, number, number, number, long, long),
         "attend": (pointer,),
         "mask_logits": (pointer, pointer, pointer, number, number, number),
+        "draw": (*[pointer] * 6, number, number),
         "replay": (pointer, long),
     }
     functions: dict[str, Function] = {}

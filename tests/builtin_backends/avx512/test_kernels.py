@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sglang_plug import Kernels, drawing
+from sglang_plug import Kernels, SamplingParams, drawing
 from sglang_plug import kernels as definitions
+from sglang_plug.drawing import DrawOptions
+from sglang_plug.testing import check_drawing
 from sglang_plug_backends.avx512 import kernels
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -156,3 +158,20 @@ def test_mask_logits(built: Kernels, words: int, short: int, places: list[int] |
     found = built.mask_logits(logits, rows, mask)
     assert torch.equal(found, expected)
     assert expected.isinf().any() and expected.isfinite().any()
+
+
+def test_drawing(built: Kernels) -> None:
+    check_drawing(built, width=70, draws=64)
+
+
+@pytest.mark.parametrize("width", [1, 15, 2048, 2049, 40_000])
+def test_draws_are_those_of_the_definition(built: Kernels, width: int) -> None:
+    """But where a number falls between two tokens."""
+    logits = torch.randn(40, width) * 3
+    logits[:, 1::3] = -torch.inf
+    options = DrawOptions.of([SamplingParams(temperature=0.2 + row / 20) for row in range(40)], width, lambda one: one)
+    uniform = torch.rand(40, dtype=torch.float64)
+    uniform[0], uniform[1] = 0.0, 1 - 2**-53
+    found, expected = (one(logits, options, uniform) for one in (built.draw_tokens, drawing.draw_tokens))
+    assert (found == expected).sum() >= 39
+    assert logits.gather(1, found[:, None]).isfinite().all()
