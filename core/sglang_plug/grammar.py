@@ -80,8 +80,8 @@ class Vocabulary:
 class Grammar(ABC):
     """How far one output has come. Used by one thread at a time.
 
-    ``fill`` is called in a thread, and given up when it takes seconds; the others too if a call for the output was slow
-    before. As long as all were quick, the engine calls these itself, and waits for them.
+    It is asked in a thread, and given up when it takes seconds. Once it has filled a mask, and as long as it always
+    answers within a millisecond, the engine asks it itself, and waits.
     """
 
     @abstractmethod

@@ -1,4 +1,9 @@
-"""What the grammars of a step are asked, in threads: which tokens may come, and what the sampled one leads to."""
+"""What the grammars of a step are asked: which tokens may come, and what the sampled one leads to.
+
+Those that take long are asked in threads, where they can be given up, and masks in parallel with the forward pass.
+Those that have answered quickly so far are asked at once: handing them over would cost more. On a device that works on
+its own that is in parallel, too.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +21,13 @@ from sglang_plug.request import Finish
 
 from .cutting import CONTEXT
 from .masks import Allowed
-from .patience import Calls, Threads
+from .patience import Threads
 from .sequence import Sequence
 
 PATIENCE = 2.0
 """Seconds that one question may take before its request is given up."""
-QUICK = 0.01
-"""Seconds. An output whose grammar always answered within them is followed without a thread, which costs more."""
+QUICK, QUICK_BY_CLOCK = 0.001, 0.01
+"""Seconds of computing, and by the clock, within which a grammar answers quickly."""
 BUDGET, BUDGET_PER_TOKEN = 2.0, 0.05
 """Seconds of computing that one output may ask of its grammar: at once, and on average."""
 TOO_SLOW = "following the output takes its grammar too long: it is too ambiguous; simplify it"
@@ -44,17 +49,38 @@ NOTHING_MORE = Verdict()
 
 
 class Filling:
-    """Masks that are being filled."""
+    """Masks that are being filled.
 
-    def __init__(self, sequences: Ordered[Sequence], rows: list[int], mask: Tensor, calls: Calls[str]) -> None:
-        self._sequences, self._rows, self._mask, self._calls = sequences, rows, mask, calls
+    Args:
+        sequences: of the batch.
+        rows: those of them that have grammars.
+        vocab_words: words in a row of a mask.
+        threads: where grammars are asked that are not quick.
+    """
+
+    def __init__(self, sequences: Ordered[Sequence], rows: list[int], vocab_words: int, threads: Threads) -> None:
+        self._sequences, self._rows = sequences, rows
+        with torch.inference_mode(False):  # threads of their own write to it
+            self._mask = torch.zeros(len(rows), vocab_words, dtype=torch.int32)
+        self._quick = [place for place, row in enumerate(rows) if sequences[row].grammar_quick]
+        self._others = [place for place, row in enumerate(rows) if not sequences[row].grammar_quick]
+        self._messages: dict[int, str | None] = {}
+        self._calls = threads.begin([partial(self._fill, place) for place in self._others])
+
+    def fill_quick(self) -> None:
+        """Fill the masks that are quickly filled."""
+        self._messages |= {place: self._fill(place) for place in self._quick}
+        self._quick = []
 
     def result(self) -> Allowed:
         """Wait for all of them."""
+        self.fill_quick()
+        self._messages |= zip(self._others, self._calls.results(), strict=True)
         errors = {}
-        for row, message in zip(self._rows, self._calls.results(), strict=True):
+        for place, message in self._messages.items():
+            row = self._rows[place]
             if message is None:
-                self._sequences[row].grammar_slow = True
+                self._sequences[row].grammar_quick = False
             if message != "":
                 errors[row] = TOO_SLOW if message is None else message
         mask = self._mask
@@ -62,6 +88,9 @@ class Filling:
             mask = mask.clone()  # a call left behind may still write to it
             mask[[place for place, row in enumerate(self._rows) if row in errors]] = 0
         return Allowed(self._rows, mask, errors)
+
+    def _fill(self, place: int) -> str:
+        return _fill(self._sequences[self._rows[place]], self._mask, place)
 
 
 class Grammars:
@@ -85,22 +114,25 @@ class Grammars:
         verdicts = self._threads.begin([partial(_open, sequences[place]) for place in places]).results()
         return {place: one or Verdict(error=TOO_SLOW) for place, one in zip(places, verdicts, strict=True)}
 
-    def start(self, sequences: Ordered[Sequence]) -> Filling | None:
-        """Begin to fill the masks of a batch; ``None`` if no row has a grammar."""
+    def start(self, sequences: Ordered[Sequence], *, asynchronous: bool = False) -> Filling | None:
+        """Begin to fill the masks of a batch; ``None`` if no row has a grammar.
+
+        ``asynchronous``: the forward pass will be under way when the result is asked for, so quick masks have time.
+        """
         rows = [row for row, one in enumerate(sequences) if one.grammar is not None]
         if not rows:
             return None
-        with torch.inference_mode(False):  # threads of their own write to it
-            mask = torch.zeros(len(rows), self._words, dtype=torch.int32)
-        calls = [partial(_fill, sequences[row], mask, place) for place, row in enumerate(rows)]
-        return Filling(sequences, rows, mask, self._threads.begin(calls))
+        filling = Filling(sequences, rows, self._words, self._threads)
+        if not asynchronous:
+            filling.fill_quick()
+        return filling
 
     def follow(self, sequences: Ordered[Sequence], tokens: Ordered[int]) -> dict[int, Verdict]:
         """Advance the grammars by ``tokens``, of which negative ones are none; row -> what came of it."""
         rows = [row for row, one in enumerate(sequences) if one.grammar is not None and tokens[row] >= 0]
-        slow = [row for row in rows if sequences[row].grammar_slow]
+        slow = [row for row in rows if not sequences[row].grammar_quick]
         calls = self._threads.begin([partial(self._follow, sequences[row], tokens[row]) for row in slow])
-        found = {row: self._follow(sequences[row], tokens[row]) for row in rows if not sequences[row].grammar_slow}
+        found = {row: self._follow(sequences[row], tokens[row]) for row in rows if sequences[row].grammar_quick}
         verdicts = calls.results()
         return found | {row: one or Verdict(error=TOO_SLOW) for row, one in zip(slow, verdicts, strict=True)}
 
@@ -118,6 +150,8 @@ def _fill(sequence: Sequence, mask: Tensor, place: int) -> str:
         return f"the grammar failed: {type(error).__name__}: {error}"
     if asked.too_much(sequence):
         return TOO_SLOW
+    if sequence.grammar_quick is None:
+        sequence.grammar_quick = True
     return "" if row.any() else NOTHING_ALLOWED
 
 
@@ -193,8 +227,10 @@ class Asked:
 
     def too_much(self, sequence: Sequence) -> bool:
         """Count the time since; True once the output has asked too much."""
-        sequence.grammar_seconds += time.thread_time() - self._computed
-        sequence.grammar_slow |= time.monotonic() - self._begun > QUICK
+        computed = time.thread_time() - self._computed
+        sequence.grammar_seconds += computed
+        if computed > QUICK or time.monotonic() - self._begun > QUICK_BY_CLOCK:
+            sequence.grammar_quick = False
         return sequence.grammar_seconds > BUDGET + BUDGET_PER_TOKEN * sequence.generated
 
 

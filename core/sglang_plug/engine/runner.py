@@ -91,7 +91,7 @@ class Runner:
             index for index, share in enumerate(shares) if share.complete and share.sequence.request.task == "generate"
         ]
         sequences = [shares[index].sequence for index in complete]
-        filling = None if self.grammars is None else self.grammars.start(sequences)
+        filling = None if self.grammars is None else self.grammars.start(sequences, asynchronous=self.asynchronous)
         given = None if before is None else before.given(shares)
         ahead = given is not None
         decoded = None if self.graphs is None else self.graphs.run(self.model, shares, given)

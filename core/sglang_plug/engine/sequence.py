@@ -49,8 +49,8 @@ class Sequence:
     """Has accepted every generated token; a retraction leaves it as it is."""
     grammar_seconds: float = 0.0
     """What asking it has cost."""
-    grammar_slow: bool = False
-    """It took long to answer at least once."""
+    grammar_quick: bool | None = None
+    """It has filled a mask and was quick whenever it was asked; ``False`` for good once it was not."""
     cutter: Cutter | None = None
     """Cuts what the grammar forces into tokens."""
     told: int = 0

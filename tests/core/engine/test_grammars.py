@@ -199,6 +199,56 @@ def test_a_grammar_that_takes_for_ever_is_left_behind() -> None:
         gate.set()
 
 
+class Noting(Words):
+    """Notes the threads that ask it."""
+
+    def __init__(self, *words: Ordered[int], pause: float = 0.0) -> None:
+        super().__init__(*words)
+        self.fillers, self.followers = list[threading.Thread](), list[threading.Thread]()
+        self.pause = pause
+
+    def fill(self, mask: Tensor, row: int) -> None:
+        self.fillers.append(threading.current_thread())
+        super().fill(mask, row)
+        until = time.thread_time() + self.pause
+        while time.thread_time() < until:
+            pass
+
+    def accept(self, token: int) -> bool:
+        self.followers.append(threading.current_thread())
+        return super().accept(token)
+
+
+def test_grammars_that_are_quick_are_asked_without_threads_once_they_have_shown_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "QUICK_BY_CLOCK", 10.0)
+    asked, here = Grammars(VOCABULARY), threading.current_thread()
+    grammar = Noting((5, 6, 7, 8))
+    row = sequence(grammar)
+    for token in (5, 6, 7):
+        assert allowed_tokens(asked, [row]) == [{token}]
+        asked.follow([row], [token])
+        row.tokens.append(token)
+        grammar.pause = 2 * module.QUICK if token == 6 else 0.0  # for good
+    assert [one is here for one in grammar.fillers] == [False, True, True]
+    assert [one is here for one in grammar.followers] == [True, True, False]
+
+
+def test_quick_masks_are_filled_while_an_asynchronous_device_computes() -> None:
+    asked, grammar = Grammars(VOCABULARY), Noting((5, 6))
+    row = sequence(grammar)
+    assert allowed_tokens(asked, [row]) == [{5}]
+    waiting = asked.start([row], asynchronous=True)
+    assert len(grammar.fillers) == 1 and waiting is not None
+    waiting.result()
+    assert len(grammar.fillers) == 2
+    at_once = asked.start([row])
+    assert len(grammar.fillers) == 3 and at_once is not None
+    at_once.result()
+    assert len(grammar.fillers) == 3
+
+
 def test_an_output_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(Words):
         def fill(self, mask: Tensor, row: int) -> None:
