@@ -40,14 +40,14 @@ NOTHING = Text("")
 
 
 def with_recursion(source: str) -> str:
-    """The grammar ``source``, with repetitions as recursion. One that cannot be read stays as it is."""
+    """The grammar ``source``, with repetitions as recursion. What cannot be read, or is too long, stays as it is."""
     try:
         rules = read_ebnf(source)
-    except EbnfError:
+        if not any(isinstance(one, Repeat) for body in rules.values() for one in _all(body)):
+            return source
+        return rules_to_ebnf(_Writer(rules).written())
+    except (EbnfError, RecursionError):
         return source
-    if not any(isinstance(one, Repeat) for body in rules.values() for one in _all(body)):
-        return source
-    return rules_to_ebnf(_Writer(rules).written())
 
 
 class _Writer:

@@ -119,6 +119,11 @@ def test_at_least_some_of_a_class() -> None:
     assert [(one.least, one.most) for one in repetitions(with_recursion("root ::= [ab]{2,} [c]+\n"))] == [(0, None)] * 2
 
 
+def test_hundreds_of_repetitions_in_a_row_stay() -> None:
+    source = "root ::= " + '("ab" | "c")* ' * 2000 + '"d"\n'
+    assert with_recursion(source) is source
+
+
 def test_a_repetition_of_nothing_stays() -> None:
     source = 'root ::= ("a"?)* "b"\n'
     assert language(with_recursion(source)) == language(source)
