@@ -101,20 +101,19 @@ class _Output(Grammar):
     """One output. The matcher knows no stop tokens, so what it allows is content."""
 
     def __init__(self, matcher: xgrammar.GrammarMatcher, allowed: Tensor) -> None:
-        self._matcher, self._allowed = matcher, allowed
-        self._words = allowed.numpy()
+        self._matcher, self._allowed = matcher, allowed.numpy()
         self._next: Tensor | None = None
 
     def fill(self, mask: Tensor, row: int) -> None:
         if self._next is None:
             self._matcher.fill_next_token_bitmask(mask, row)
             words = mask[row].numpy()
-            words &= self._words
+            words &= self._allowed
         else:
             mask[row] = self._next
 
     def accept(self, token: int) -> bool:
-        if not 0 <= token < 32 * len(self._words) or not int(self._words[token // 32]) >> token % 32 & 1:
+        if not 0 <= token < 32 * len(self._allowed) or not int(self._allowed[token // 32]) >> token % 32 & 1:
             return False
         if not self._matcher.accept_token(token):
             return False

@@ -130,6 +130,8 @@ class Grammars:
     def follow(self, sequences: Ordered[Sequence], tokens: Ordered[int]) -> dict[int, Verdict]:
         """Advance the grammars by ``tokens``, of which negative ones are none; row -> what came of it."""
         rows = [row for row, one in enumerate(sequences) if one.grammar is not None and tokens[row] >= 0]
+        if not rows:
+            return {}
         slow = [row for row in rows if not sequences[row].grammar_quick]
         calls = self._threads.begin([partial(self._follow, sequences[row], tokens[row]) for row in slow])
         found = {row: self._follow(sequences[row], tokens[row]) for row in rows if sequences[row].grammar_quick}

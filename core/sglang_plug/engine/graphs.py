@@ -33,7 +33,7 @@ from .memory import GIB, is_out_of_memory
 from .progress import Progress
 from .sequence import Sequence
 from .shares import Share
-from .transfer import upload
+from .transfer import pinned, upload
 
 logger = logging.getLogger(__name__)
 
@@ -293,7 +293,7 @@ class DecodeGraphs:
             known = self._held[row]
             if known is None or not known.precedes(share):
                 whole = torch.frombuffer(sequence.slots, dtype=torch.int64, count=place + 1)
-                self._tables[row, : place + 1].copy_(self._pinned(whole), non_blocking=True)
+                self._tables[row, : place + 1].copy_(pinned(whole, self.device), non_blocking=True)
                 known = Held(sequence, sequence.placement, place)
             known.length = place + 1
             held[row] = known
@@ -303,7 +303,7 @@ class DecodeGraphs:
             lengths[row] = place + 1
         self._held = held
         batch.kv_lens[:] = lengths
-        self._inputs.copy_(self._pinned(self._staged), non_blocking=True)
+        self._inputs.copy_(pinned(self._staged, self.device), non_blocking=True)
         if given is not None:
             self._give(given, rows)
         # padding rows write slot 0 to the start of their tables, which nobody holds
@@ -315,10 +315,6 @@ class DecodeGraphs:
             self._inputs[0, : len(rows)].copy_(given)
         else:
             self._inputs[0].index_copy_(0, upload(rows, torch.int64, self.device), given)
-
-    def _pinned(self, tensor: Tensor) -> Tensor:
-        """A copy that the device can take without the host waiting, which may write to its own again; else the same."""
-        return tensor.pin_memory() if self.device.type == "cuda" else tensor
 
 
 def _decodes(share: Share) -> bool:

@@ -17,7 +17,7 @@ from sglang_plug.batch import ForwardBatch, KVPool
 from sglang_plug.model import Model
 from sglang_plug.request import LogprobOptions, TokenLogprob
 
-from .grammars import Filling, Grammars, Verdict
+from .grammars import NOTHING_MORE, Filling, Grammars, Verdict
 from .graphs import Decoded, DecodeGraphs
 from .logprobs import describe
 from .sampler import Drawn, Sampler, count, takes_likeliest
@@ -27,7 +27,7 @@ from .transfer import Fetched, send, upload
 
 HEAD_ROWS = 256
 """Prompt rows whose logits are in memory at once."""
-NO_VERDICT, NOTHING_YET = Verdict(), Sampled()
+NOTHING_YET = Sampled()
 NOT_FINITE = "the model produced logits that are not finite (NaN or infinity)"
 
 
@@ -149,7 +149,7 @@ class Runner:
         tokens, logprobs = drawn.read()
         verdicts = {} if self.grammars is None else self.grammars.follow(sequences, tokens)
         for row, (index, token, logprob) in enumerate(zip(complete, tokens, logprobs, strict=True)):
-            verdict = verdicts.get(row, NO_VERDICT)
+            verdict = verdicts.get(row, NOTHING_MORE)
             error = refused.get(row, verdict.error)
             if error is not None:
                 results[index] = Sampled(error=error, status=400)

@@ -18,7 +18,12 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor of the host on ``device``; on a CPU the same. The host does not wait, and may write to its own again."""
     if device.type == "cpu":
         return tensor
-    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+    return pinned(tensor, device).to(device, non_blocking=True)
+
+
+def pinned(tensor: Tensor, device: torch.device) -> Tensor:
+    """A copy that ``device`` can take without the host waiting, which may write to its own again; else the same."""
+    return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
 @dataclass(frozen=True, slots=True)
