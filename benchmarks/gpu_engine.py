@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import Tensor
 
 from benchmarks.inbox import ListInbox, nobody
 from benchmarks.load import Load, prompts
@@ -23,8 +24,10 @@ from sglang_plug import LogprobOptions, Output, Plugins, Request, SamplingParams
 from sglang_plug.engine.build import build_engine
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.messages import FromEngine, News, Submit
+from sglang_plug.engine.sequence import Sequence
 from sglang_plug.engine.transfer import Fetched
 from sglang_plug.engine.watchdog import Heartbeat
+from sglang_plug.grammar import MASK_BITS, Grammar
 
 BATCHES = (8, 32)
 """Measured besides the whole crowd."""
@@ -39,8 +42,38 @@ KINDS: tuple[tuple[dict[str, Any], LogprobOptions | None], ...] = (
     ({"temperature": 0.0, "max_new_tokens": 1}, None),
 )
 """Sampling of one request each."""
+CONSTRAINED = 3
+"""Of how many kinds one more request is constrained."""
+STRIPES = 3
 SETTLED = 3
 """Decode steps before those that are timed, and left over after them."""
+
+
+class Striped(Grammar):
+    """Of the tokens only those that leave a certain rest; which one depends on how many there are already."""
+
+    may_end = ended = False
+
+    def __init__(self, vocabulary: int) -> None:
+        self._count = 0
+        allowed = torch.arange(-(-vocabulary // MASK_BITS) * MASK_BITS).view(-1, MASK_BITS)
+        bits = torch.tensor([1 << bit for bit in range(MASK_BITS)])
+        rows = [(((allowed % STRIPES == rest) & (allowed < vocabulary)) * bits).sum(1) for rest in range(STRIPES)]
+        self._rows = [row.to(torch.int32) for row in rows]
+
+    def fill(self, mask: Tensor, row: int) -> None:
+        """The stripe of the next token."""
+        mask[row].copy_(self._rows[self._count % STRIPES])
+
+    def accept(self, token: int) -> bool:
+        """True if the token is in its stripe."""
+        right = token % STRIPES == self._count % STRIPES
+        self._count += right
+        return right
+
+    def rollback(self, count: int) -> None:
+        """Back to an earlier stripe."""
+        self._count -= count
 
 
 class Stopwatch:
@@ -80,8 +113,10 @@ class Stopwatch:
 
 
 def decode_steps(device: str, shape: Shape, backend: str, count: int, prompt: int, output: int) -> dict[str, Any]:
-    """Decode steps of ``count`` requests, as ``_measured`` tells, and under ``batches`` also of fewer ones, each with
-    and without overlap."""
+    """Decode steps of ``count`` requests, as ``_measured`` tells.
+
+    Under ``batches`` also of fewer ones, and of some that are constrained, each with and without overlap.
+    """
     choice = Choice(
         shape=shape,
         device=device,
@@ -101,7 +136,14 @@ def decode_steps(device: str, shape: Shape, backend: str, count: int, prompt: in
             for overlap in (False, True):
                 loop.pipeline.overlap = overlap
                 found.append(_measured(loop, inbox, watch, load))
-    return {"graphs": graphed, **found[-1], "batches": found}
+        whole = found[-1]
+        _constrain(loop, shape.vocabulary)
+        few = min(BATCHES[0], count)
+        load = Load(url="", requests=few, input_len=prompt, output_len=output, vocabulary=shape.vocabulary)
+        for overlap in (False, True):
+            loop.pipeline.overlap = overlap
+            found.append({**_measured(loop, inbox, watch, load), "constrained": True})
+    return {"graphs": graphed, **whole, "batches": found}
 
 
 def overlap_changes_nothing(device: str, shape: Shape, backend: str, *, graphs: bool) -> dict[str, Any]:
@@ -110,8 +152,9 @@ def overlap_changes_nothing(device: str, shape: Shape, backend: str, *, graphs: 
         shape=shape,
         device=device,
         attention=backend,
-        running=len(KINDS),
+        running=len(KINDS) + CONSTRAINED,
         max_total_tokens=4096,
+        chunk=64,
         disable_cuda_graph=not graphs,
     )
     inbox, heard, found = ListInbox(), list[Output](), []
@@ -121,9 +164,11 @@ def overlap_changes_nothing(device: str, shape: Shape, backend: str, *, graphs: 
             heard.extend(message.outputs if isinstance(message, News) else ())
 
         loop = build_engine(choice.config(Path(folder)), Plugins.discover(), inbox, hear, Heartbeat())
+        _constrain(loop, shape.vocabulary, first=len(KINDS))
+        kinds = (*KINDS, *((options, None) for options, _ in KINDS[:CONSTRAINED]))
         for overlap in (False, True):
             loop.pipeline.overlap = overlap
-            for number, (options, logprobs) in enumerate(KINDS):
+            for number, (options, logprobs) in enumerate(kinds):
                 params = SamplingParams(**{"max_new_tokens": 24 + number, **options})
                 prompt = tuple(range(number, 40 + 7 * number))
                 inbox.messages.append(Submit(Request(id=str(number), tokens=prompt, params=params, logprobs=logprobs)))
@@ -131,15 +176,27 @@ def overlap_changes_nothing(device: str, shape: Shape, backend: str, *, graphs: 
             while loop.busy:
                 loop.step()
             loop.scheduler.flush()
-            found.append({str(number): [one for one in heard if one.id == str(number)] for number in range(len(KINDS))})
+            found.append({str(number): [one for one in heard if one.id == str(number)] for number in range(len(kinds))})
             heard.clear()
     for id, outputs in found[0].items():
         tokens = [[token for output in one[id] for token in output.tokens] for one in found]
         if tokens[0] != tokens[1] or outputs[-1].finish != found[1][id][-1].finish:
-            raise AssertionError(f"{KINDS[int(id)]}: {tokens[0]} became {tokens[1]}")
+            raise AssertionError(f"{kinds[int(id)]}: {tokens[0]} became {tokens[1]}")
         if any(output.finish is not None and output.finish.reason == "error" for output in outputs):
-            raise AssertionError(f"{KINDS[int(id)]}: {outputs[-1].finish}")
-    return {"requests": len(KINDS), "tokens": sum(len(output.tokens) for one in found[1].values() for output in one)}
+            raise AssertionError(f"{kinds[int(id)]}: {outputs[-1].finish}")
+    return {"requests": len(kinds), "tokens": sum(len(output.tokens) for one in found[1].values() for output in one)}
+
+
+def _constrain(loop: EngineLoop, vocabulary: int, first: int = 0) -> None:
+    """Let each request be constrained whose id is a number from ``first`` on."""
+    add = loop.scheduler.add
+
+    def constrained(sequence: Sequence) -> None:
+        if int(sequence.request.id) >= first:
+            sequence.grammar = Striped(vocabulary)
+        add(sequence)
+
+    loop.scheduler.add = constrained  # type: ignore[method-assign]
 
 
 def _measured(loop: EngineLoop, inbox: ListInbox, watch: Stopwatch, load: Load) -> dict[str, Any]:

@@ -51,8 +51,10 @@ def test_measurements_on_the_host() -> None:
     steps = step("cpu", "tiny", "torch")
     assert steps["graphs"] is False and steps["overlap"] is True and steps["steps"] > 3
     assert 0 < steps["host"] <= steps["step"] and steps["device"] < steps["step"]
-    assert [(one["batch"], one["overlap"]) for one in steps["batches"]] == [(4, False), (4, True)]
-    assert overlap("cpu", "tiny", "torch")["tokens"] > 100
+    measured = [(one["batch"], one["overlap"], one.get("constrained", False)) for one in steps["batches"]]
+    assert measured == [(4, ahead, constrained) for constrained in (False, True) for ahead in (False, True)]
+    compared = overlap("cpu", "tiny", "torch")
+    assert compared["requests"] > 8 and compared["tokens"] > 100
     limits = ceilings("cpu")
     assert limits["copy_bandwidth"] > 1e6 and limits["matmul_rate"] > 1e6
 

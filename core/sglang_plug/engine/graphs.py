@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Ordered
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from sglang_plug.layers import Router
 from sglang_plug.model import Model
 
 from .graph_check import check_replay
+from .launched import Given
 from .memory import GIB, is_out_of_memory
 from .progress import Progress
 from .sequence import Sequence
@@ -86,6 +87,10 @@ class Decoded:
     """``[size]`` int64: the most likely token of each row, -1 where the logits are not finite."""
     all_logits: Tensor
     """``[size, vocabulary]``"""
+
+    def part(self, shares: Ordered[int]) -> Decoded:
+        """Of these shares only."""
+        return replace(self, rows=[self.rows[share] for share in shares])
 
     def logits(self) -> Tensor:
         """``[shares, vocabulary]``, in the shares' order."""
@@ -212,11 +217,11 @@ class DecodeGraphs:
                 if progress is not None:
                     progress.show(done, f"bs={size} avail_mem={self.recorder.free_bytes() / GIB:.2f} GB")
 
-    def run(self, model: Model, shares: Ordered[Share], given: Tensor | None = None) -> Decoded | None:
+    def run(self, model: Model, shares: Ordered[Share], given: Given | None = None) -> Decoded | None:
         """Replay the step; ``None`` if it is not one that was captured. Call in inference mode.
 
-        ``given`` ``[shares]``, if there, are the step's tokens, which only the device knows. What the caller wants of
-        the result must be queued before the next step is run. New weights are captured first.
+        ``given``, if there, are those of the step's tokens that only the device knows. What the caller wants of the
+        result must be queued before the next step is run. New weights are captured first.
         """
         if len(shares) > self.most or not all(map(_decodes, shares)):
             return None
@@ -280,7 +285,7 @@ class DecodeGraphs:
         return [next(free) if row < 0 else row for row in rows]
 
     def _fill(
-        self, batch: ForwardBatch, shares: Ordered[Share], rows: Ordered[int], given: Tensor | None = None
+        self, batch: ForwardBatch, shares: Ordered[Share], rows: Ordered[int], given: Given | None = None
     ) -> None:
         """Bring the static inputs up to date, tables included."""
         size = len(batch.kv_lens)
@@ -298,23 +303,23 @@ class DecodeGraphs:
             known.length = place + 1
             held[row] = known
             positions[row], slots[row] = place, sequence.slots[place]
-            if given is None:
+            if not share.unseen:
                 tokens[row] = sequence.tokens[place]
             lengths[row] = place + 1
         self._held = held
         batch.kv_lens[:] = lengths
         self._inputs.copy_(pinned(self._staged, self.device), non_blocking=True)
         if given is not None:
-            self._give(given, rows)
+            self._give(given.tokens, [rows[place] for place in given.places])
         # padding rows write slot 0 to the start of their tables, which nobody holds
         self._tables[self._every_row[:size], batch.positions] = batch.slots
 
-    def _give(self, given: Tensor, rows: Ordered[int]) -> None:
-        """Let the rows' input tokens be ``given``."""
+    def _give(self, tokens: Tensor, rows: Ordered[int]) -> None:
+        """Let the rows' input tokens be ``tokens``."""
         if rows == list(range(len(rows))):
-            self._inputs[0, : len(rows)].copy_(given)
+            self._inputs[0, : len(rows)].copy_(tokens)
         else:
-            self._inputs[0].index_copy_(0, upload(rows, torch.int64, self.device), given)
+            self._inputs[0].index_copy_(0, upload(rows, torch.int64, self.device), tokens)
 
 
 def _decodes(share: Share) -> bool:

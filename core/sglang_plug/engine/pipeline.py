@@ -6,7 +6,8 @@
     device                   [ step 1 ............. ][ step 2 ......................... ][ step 3 ...
 
 A step that is launched ahead takes its input tokens from the step before, on the device. Rows of sequences that turn
-out to have ended are dropped.
+out to have ended are dropped. Where tokens are constrained, only the forward pass is launched ahead: what they may be
+is known once the step before is committed, and they are chosen then, before anything else is done.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from dataclasses import dataclass
 
 from sglang_plug.request import Output
 
-from .runner import Launched, Runner
+from .launched import Launched, Postponed
+from .runner import Runner
 from .scheduler import Scheduler
 from .shares import Sampled, Share
 
@@ -32,7 +34,7 @@ class Flight:
     """A step on the device."""
 
     shares: list[Share]
-    launched: Launched | Exception
+    launched: Launched | Postponed | Exception
     """Or what went wrong when it was queued."""
 
     @property
@@ -44,6 +46,7 @@ class Flight:
         """Wait for it; one result for each share. Raises what went wrong."""
         if isinstance(self.launched, Exception):
             raise self.launched
+        assert isinstance(self.launched, Launched)
         return self.launched.results()
 
 
@@ -83,11 +86,13 @@ class Pipeline:
         flight = self._current()
         if flight is None:
             return []
-        if ahead and self.overlap and not isinstance(flight.launched, Exception):
+        if ahead and self.overlap and isinstance(flight.launched, Launched):
             shares = self.scheduler.plan_ahead(flight.shares)
             self._ahead = self._launch(shares, flight.launched) if shares else None
         outputs = self.scheduler.commit(flight.shares, self._results(flight))
         self.forget_dropped()
+        if self._ahead is not None:
+            self._ahead = self._follow(self._ahead)
         return outputs
 
     def forget_dropped(self) -> None:
@@ -107,6 +112,15 @@ class Pipeline:
             return flight
         shares = self.scheduler.plan()
         return self._launch(shares) if shares else None
+
+    @staticmethod
+    def _follow(flight: Flight) -> Flight:
+        """``flight`` once the step before it is committed: what waited for that is queued."""
+        shares, launched = [share.committed for share in flight.shares], flight.launched
+        try:
+            return Flight(shares, launched.choose(shares) if isinstance(launched, Postponed) else launched)
+        except Exception as error:
+            return Flight(shares, error)
 
     def _launch(self, shares: list[Share], before: Launched | None = None) -> Flight:
         try:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Ordered
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain
 
@@ -19,6 +18,7 @@ from sglang_plug.request import LogprobOptions, TokenLogprob
 
 from .grammars import NOTHING_MORE, Filling, Grammars, Verdict
 from .graphs import Decoded, DecodeGraphs
+from .launched import Given, Launched, Postponed
 from .logprobs import describe
 from .sampler import Drawn, Sampler, count, takes_likeliest
 from .sequence import Sequence
@@ -29,28 +29,6 @@ HEAD_ROWS = 256
 """Prompt rows whose logits are in memory at once."""
 NOTHING_YET = Sampled()
 NOT_FINITE = "the model produced logits that are not finite (NaN or infinity)"
-
-
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """A step on the device."""
-
-    sequences: list[Sequence]
-    """Those that get a token."""
-    tokens: Tensor | None
-    """``[len(sequences)]`` int64 on the device: these tokens, -1 where there is none; ``None`` without sequences."""
-    results: Callable[[], list[Sampled]]
-    """Waits for the step; one result for each share."""
-
-    def given(self, shares: Ordered[Share]) -> Tensor | None:
-        """``[shares]`` int64 on the device: the input token of each share, if they are ahead, else ``None``."""
-        if self.tokens is None or not any(share.ahead for share in shares):
-            return None
-        if [share.sequence for share in shares] == self.sequences:
-            return self.tokens.clamp(min=0)
-        places = {id(sequence): row for row, sequence in enumerate(self.sequences)}
-        rows = [places[id(share.sequence)] for share in shares]
-        return self.tokens[upload(rows, torch.int64, self.tokens.device)].clamp(min=0)
 
 
 class Runner:
@@ -79,24 +57,45 @@ class Runner:
 
     def run(self, shares: Ordered[Share]) -> list[Sampled]:
         """Compute the shares' tokens; sample one where a share is complete. One result for each share."""
-        return self.launch(shares).results()
+        launched = self.launch(shares)
+        assert isinstance(launched, Launched)
+        return launched.results()
 
     @torch.inference_mode()
-    def launch(self, shares: Ordered[Share], before: Launched | None = None) -> Launched:
+    def launch(self, shares: Ordered[Share], before: Launched | None = None) -> Launched | Postponed:
         """Queue a step on the device; waits for it only where prompts report log-probabilities, or are pooled.
 
-        Shares that are ahead take their token from ``before``, the step queued last.
+        Shares that are ahead follow ``before``, the step queued last, and may take a token from it. If they are
+        constrained, their own tokens are chosen once that step is committed.
         """
-        complete = [
-            index for index, share in enumerate(shares) if share.complete and share.sequence.request.task == "generate"
-        ]
-        sequences = [shares[index].sequence for index in complete]
-        filling = None if self.grammars is None else self.grammars.start(sequences, asynchronous=self.asynchronous)
-        given = None if before is None else before.given(shares)
-        ahead = given is not None
+        complete = [place for place, share in enumerate(shares) if share.complete and _generates(share)]
+        sequences = [shares[place].sequence for place in complete]
+        postponed = before is not None and any(one.grammar is not None for one in sequences)
+        filling = None if postponed else self._fill(sequences)
+        given = None if before is None else before.given(shares, self._upload)
+        found, results = self._forward(shares, complete, given)
+        if found is None:
+            return Launched([], None, lambda: results)
+        if postponed:
+            return Postponed(partial(self._choose_late, found, complete, results))
+        ahead = [int(shares[place].unseen) for place in complete]
+        return self._choose(found, sequences, complete, filling, results, ahead)
+
+    def open(self, sequences: Ordered[Sequence]) -> dict[int, Verdict]:
+        """What the grammars of new outputs make these begin with, by place in ``sequences``."""
+        return {} if self.grammars is None else self.grammars.open(sequences)
+
+    def _forward(
+        self, shares: Ordered[Share], complete: Ordered[int], given: Given | None
+    ) -> tuple[Tensor | Decoded | None, list[Sampled]]:
+        """Queue the forward pass.
+
+        Returns the logits of the shares at ``complete``, or what a replayed graph made of them, or ``None`` if there
+        are none of them; and what is known so far of each share.
+        """
         decoded = None if self.graphs is None else self.graphs.run(self.model, shares, given)
         if decoded is not None:
-            return self._choose(decoded, sequences, complete, filling, [NOTHING_YET] * len(shares), ahead)
+            return decoded, [NOTHING_YET] * len(shares)
         batch = self.build(shares, given)
         self.backend.plan(batch)
         hidden = self.model(batch)  # [T, hidden]
@@ -104,14 +103,38 @@ class Runner:
         results = [self._known_logprobs(hidden, share, end) for share, end in zip(shares, ends, strict=True)]
         self._pool(hidden, shares, ends, results)
         if not complete:
-            return Launched([], None, lambda: results)
-        rows = [ends[index] - 1 for index in complete]
-        last = hidden if len(rows) == len(hidden) else hidden[upload(rows, torch.int64, self.device)]
-        return self._choose(self.model.head(last), sequences, complete, filling, results, ahead)
+            return None, results
+        rows = [ends[place] - 1 for place in complete]
+        last = hidden if len(rows) == len(hidden) else hidden[self._upload(rows)]
+        return self.model.head(last), results
 
-    def open(self, sequences: Ordered[Sequence]) -> dict[int, Verdict]:
-        """What the grammars of new outputs make these begin with, by place in ``sequences``."""
-        return {} if self.grammars is None else self.grammars.open(sequences)
+    def _fill(self, sequences: Ordered[Sequence]) -> Filling | None:
+        """Begin to find out what ``sequences`` may take; ``None`` if that is everything."""
+        return None if self.grammars is None else self.grammars.start(sequences, asynchronous=self.asynchronous)
+
+    def _upload(self, numbers: list[int]) -> Tensor:
+        return upload(numbers, torch.int64, self.device)
+
+    @torch.inference_mode()
+    def _choose_late(
+        self,
+        found: Tensor | Decoded,
+        complete: Ordered[int],
+        results: list[Sampled],
+        shares: Ordered[Share],
+    ) -> Launched:
+        """Sample for those of the shares at ``complete`` that still want a token, the step before being committed.
+
+        That may have ended sequences, or given them tokens that must follow.
+        """
+        rows = [row for row, place in enumerate(complete) if shares[place].complete and not shares[place].dropped]
+        if not rows:
+            return Launched([], None, lambda: results)
+        if len(rows) < len(complete):
+            found = found.part(rows) if isinstance(found, Decoded) else found[self._upload(rows)]
+            complete = [complete[row] for row in rows]
+        sequences = [shares[place].sequence for place in complete]
+        return self._choose(found, sequences, complete, self._fill(sequences), results, [0] * len(rows))
 
     def _choose(
         self,
@@ -120,12 +143,12 @@ class Runner:
         complete: Ordered[int],
         filling: Filling | None,
         results: list[Sampled],
-        ahead: bool,
+        ahead: Ordered[int],
     ) -> Launched:
         """Sample a token for each of ``sequences``, whose places in ``results`` are ``complete``.
 
         ``found`` are their logits, or what a replayed graph made of them; ``results`` are what is known so far;
-        ``ahead``: the host does not know the sequences' last tokens yet.
+        ``ahead``: how many of each sequence's tokens the host does not know yet.
         """
         allowed = None if filling is None else filling.result()
         if isinstance(found, Decoded) and allowed is None and takes_likeliest(sequences):
@@ -133,7 +156,7 @@ class Runner:
             drawn = Drawn(tokens, Fetched.of(tokens), (), None)
         else:
             logits = found.logits() if isinstance(found, Decoded) else found
-            drawn = self.sampler.draw(logits, sequences, allowed, ahead=[1] * len(sequences) if ahead else None)
+            drawn = self.sampler.draw(logits, sequences, allowed, ahead=ahead)
         refused = {} if allowed is None else allowed.errors
         return Launched(sequences, drawn.tokens, partial(self._sampled, drawn, sequences, complete, refused, results))
 
@@ -172,9 +195,7 @@ class Runner:
 
     def _pool(self, hidden: Tensor, shares: Ordered[Share], ends: Ordered[int], results: list[Sampled]) -> None:
         """Fill in the results of pooling tasks whose prompts are complete."""
-        done = [
-            index for index, share in enumerate(shares) if share.complete and share.sequence.request.task != "generate"
-        ]
+        done = [place for place, share in enumerate(shares) if share.complete and not _generates(share)]
         if not done:
             return
         counts = [shares[index].count for index in done]
@@ -185,16 +206,11 @@ class Runner:
         for index, row, good in zip(done, values.tolist(), finite, strict=True):
             results[index] = Sampled(values=tuple(row)) if good else Sampled(error=NOT_FINITE)
 
-    def build(self, shares: Ordered[Share], given: Tensor | None = None) -> ForwardBatch:
-        """The tensors of a step; ``given``, if there, are its tokens, which only the device knows."""
+    def build(self, shares: Ordered[Share], given: Given | None = None) -> ForwardBatch:
+        """The tensors of a step; ``given``, if there, are those of its tokens that only the device knows."""
         starts = [share.start for share in shares]
         counts = [share.count for share in shares]
-        kv_lens = [start + count for start, count in zip(starts, counts, strict=True)]
-        if given is None:
-            tokens = (
-                share.sequence.tokens[start:end] for share, start, end in zip(shares, starts, kv_lens, strict=True)
-            )
-            given = upload(list(chain.from_iterable(tokens)), torch.int64, self.device)
+        kv_lens = [share.end for share in shares]
         positions = chain.from_iterable(map(range, starts, kv_lens))
         longest = max(kv_lens)
         tables, slots = array("q"), array("q")
@@ -204,8 +220,8 @@ class Runner:
             tables.frombytes(bytes(8 * (longest - end)))
             slots += own[start:end]
         return ForwardBatch(
-            input_ids=given,
-            positions=upload(list(positions), torch.int64, self.device),
+            input_ids=self._input_ids(shares, given),
+            positions=self._upload(list(positions)),
             slots=send(torch.frombuffer(slots, dtype=torch.int64), self.device),
             tables=send(torch.frombuffer(tables, dtype=torch.int64).view(len(shares), longest), self.device),
             query_lens=counts,
@@ -213,6 +229,19 @@ class Runner:
             page_size=self.page_size,
             kv=self.kv,
         )
+
+    def _input_ids(self, shares: Ordered[Share], given: Given | None) -> Tensor:
+        if given is not None and len(given.places) == sum(share.count for share in shares):
+            return given.tokens
+        tokens: list[int] = []
+        unseen = []
+        for share in shares:
+            tokens += share.sequence.tokens[share.start : share.end]
+            if share.unseen:
+                unseen.append(len(tokens))
+                tokens.append(0)
+        ids = self._upload(tokens)
+        return ids if given is None else ids.index_copy_(0, self._upload(unseen), given.tokens)
 
     def _known_logprobs(self, hidden: Tensor, share: Share, end: int) -> Sampled:
         """Of the tokens that this share's hidden states predict and that are there already, as far as they are wanted.
@@ -248,3 +277,7 @@ class Runner:
             logprobs = self.model.head(hidden[row + start : row + stop]).float().log_softmax(-1)
             found += describe(logprobs, sequence.tokens[start:stop], [options] * (stop - start))
         return found
+
+
+def _generates(share: Share) -> bool:
+    return share.sequence.request.task == "generate"

@@ -105,41 +105,53 @@ class Scheduler:
             shares = [share for share in shares if share.sequence in self.running]
         else:
             self._admit(shares, budget)
+        self._count(shares)
+        self._ahead_left = 0 if self.tally.prefill_sequences or self.tally.retracted else AHEAD_OF_QUEUE
+        return shares
+
+    def plan_ahead(self, shares: list[Share]) -> list[Share]:
+        """The step after ``shares``, which is on the device; empty if what comes of that must be known first.
+
+        Every running sequence that goes on gets what it has left then, under the same budget as in ``plan``. That is
+        not done where the next step could be another one: with sequences waiting that may find room, or when slots must
+        be taken from the cache or from a sequence; nor with prompts or constraints that report log-probabilities.
+        """
+        shares = [share for share in shares if not share.dropped]
+        going = [share for share in shares if share.goes_on]
+        if not going or len(shares) < len(self.running) or not all(share.predictable for share in shares):
+            return []
+        if self.waiting and (len(going) < len(shares) or (len(shares) < self.max_running and self._ahead_left <= 0)):
+            return []
+        planned: list[Share] = []
+        budget = self.chunk
+        for share in going:
+            sequence = share.sequence
+            count = min(len(sequence.tokens) + share.complete - share.end, budget)
+            if count > 0:
+                planned.append(Share(sequence, count, ahead=share.count))
+                budget -= count
+        needed = sum(self.pool.missing(len(share.sequence.slots), share.end) for share in planned)
+        if needed > self.pool.free:
+            return []
+        for share in planned:
+            self.pool.extend(share.sequence.slots, share.end)
+        self._ahead_left -= 1
+        return planned
+
+    def begin(self, shares: list[Share]) -> None:
+        """A step that was planned ahead is now the current one: the step before is committed."""
+        self.tally = Tally()
+        self._count([share for share in shares if not share.dropped])
+        self._lower_reserve()
+
+    def _count(self, shares: list[Share]) -> None:
+        """Let the tally know of what a step computes."""
         for share in shares:
             if share.count <= share.sequence.latest:
                 self.tally.decode_sequences += 1
             else:
                 self.tally.prefill_sequences += 1
                 self.tally.prefill_tokens += share.count
-        self._ahead_left = 0 if self.tally.prefill_sequences or self.tally.retracted else AHEAD_OF_QUEUE
-        return shares
-
-    def plan_ahead(self, shares: list[Share]) -> list[Share]:
-        """The step after ``shares``, which is on the device; empty if its tokens must be known first.
-
-        Every running sequence that goes on gets one token more. That is not done where the next step could be another
-        one: with prompts or constraints among the sequences, with sequences waiting that may find room, or when slots
-        must be taken from the cache or from a sequence.
-        """
-        shares = [share for share in shares if not share.dropped]
-        going = [share for share in shares if len(share.sequence.tokens) + 1 < share.sequence.limit]
-        if not going or len(shares) < len(self.running) or not all(map(_can_go_ahead, shares)):
-            return []
-        if self.waiting and (len(going) < len(shares) or (len(shares) < self.max_running and self._ahead_left <= 0)):
-            return []
-        pool = self.pool
-        needed = sum(pool.missing(len(one.sequence.slots), len(one.sequence.tokens) + 1) for one in going)
-        if needed > pool.free:
-            return []
-        for share in going:
-            pool.extend(share.sequence.slots, len(share.sequence.tokens) + 1)
-        self._ahead_left -= 1
-        return [Share(share.sequence, 1, ahead=share.count) for share in going]
-
-    def begin(self, shares: list[Share]) -> None:
-        """A step that was planned ahead is now the current one: the step before is committed."""
-        self.tally = Tally(decode_sequences=sum(not share.dropped for share in shares))
-        self._lower_reserve()
 
     def _lower_reserve(self) -> None:
         self._reserve = max(RESERVE_LEAST, self._reserve - RESERVE_DECAY)
@@ -380,9 +392,3 @@ class Scheduler:
             return False
         self.pool.give_back(self.cache.reset())
         return True
-
-
-def _can_go_ahead(share: Share) -> bool:
-    """True if the share's step gives its sequence a token that the next step can begin with unseen."""
-    sequence = share.sequence
-    return share.complete and sequence.grammar is None and sequence.request.task == "generate"

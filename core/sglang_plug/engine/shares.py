@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sglang_plug.request import Finish, TokenLogprob
 
@@ -16,17 +16,45 @@ class Share:
     sequence: Sequence
     count: int
     ahead: int = 0
-    """Tokens of the step before, if that is still on the device: it gives the sequence the one token of this share."""
+    """Tokens of the step before, if that is still on the device."""
 
     @property
     def start(self) -> int:
-        """Place of the first of its tokens in the sequence. Counts from what is committed: look before that changes."""
+        """Place of the first of its tokens in the sequence."""
         return self.sequence.computed + self.ahead
+
+    @property
+    def end(self) -> int:
+        """Place after the last of them."""
+        return self.start + self.count
+
+    @property
+    def unseen(self) -> bool:
+        """True if the step before gives the sequence the last token of this share, which only the device knows."""
+        return self.end > len(self.sequence.tokens)
 
     @property
     def complete(self) -> bool:
         """True if the step computes the sequence's last token, so that the next one can be sampled."""
-        return self.ahead > 0 or self.sequence.computed + self.count == len(self.sequence.tokens)
+        return self.end >= len(self.sequence.tokens)
+
+    @property
+    def committed(self) -> Share:
+        """The same once the step before is committed."""
+        return replace(self, ahead=0)
+
+    @property
+    def goes_on(self) -> bool:
+        """True if it leaves its sequence something to compute, unless the token it gives ends that."""
+        return not self.complete or len(self.sequence.tokens) + 1 < self.sequence.limit
+
+    @property
+    def predictable(self) -> bool:
+        """True if the next step can be planned, and its forward pass launched, before what comes of this is known."""
+        request = self.sequence.request
+        if request.task != "generate":
+            return False
+        return request.logprobs is None or (self.complete and self.sequence.grammar is None)
 
     @property
     def dropped(self) -> bool:

@@ -12,9 +12,9 @@ import pytest
 from sglang_plug import Constraint, ConstraintError, Finish, Request, SamplingParams, Vocabulary
 from sglang_plug.engine.constraints import Constraints
 from sglang_plug.engine.grammars import Verdict
+from sglang_plug.engine.launched import Launched
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.messages import Abort, Control, FromEngine, News, Reply, Submit, ToEngine
-from sglang_plug.engine.runner import Launched
 from sglang_plug.engine.scheduler import Scheduler
 from sglang_plug.engine.sequence import Sequence
 from sglang_plug.engine.shares import Sampled, Share

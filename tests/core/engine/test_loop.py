@@ -10,10 +10,10 @@ import pytest
 
 from sglang_plug import LogprobOptions, Request, RequestError, SamplingParams
 from sglang_plug.config import ConfigError
+from sglang_plug.engine.launched import Launched
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.messages import Abort, Close, Control, FromEngine, News, Reply, Submit, ToEngine
 from sglang_plug.engine.pipeline import FAILURES_IN_A_ROW
-from sglang_plug.engine.runner import Launched
 from sglang_plug.engine.scheduler import Scheduler
 from sglang_plug.engine.shares import Sampled, Share
 from sglang_plug.engine.slots import SlotPool

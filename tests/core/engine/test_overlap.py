@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from sglang_plug import Constraint, EngineConfig, LogprobOptions, Output, Plugins, Request, SamplingParams
 from sglang_plug.config import BackendOptions, CacheOptions, ScheduleOptions
 from sglang_plug.engine import build
+from sglang_plug.engine.launched import Postponed
 from sglang_plug.engine.messages import Abort, FromEngine, News, Submit, ToEngine
 from sglang_plug.engine.pending import merge
 from sglang_plug.engine.runner import Runner
@@ -38,7 +40,7 @@ class Engine:
         self.loop = build.build_engine(config, Plugins.discover(config.plugins), self, self.hear, Heartbeat())
         assert self.loop.pipeline.overlap is False, "a CPU does not work on its own"
         self.loop.pipeline.overlap = overlap
-        self.ahead = 0
+        self.ahead = self.postponed = 0
         self._watch()
         path = Path(self.loop.info["checkpoint_path"])
         self.tokenizer: Tokenizer = load_tokenizer(TokenizerSource(path=path))
@@ -61,6 +63,9 @@ class Engine:
         params = SamplingParams(**{"temperature": 0.0, "max_new_tokens": 24, "stop_token_ids": stops, **options})
         self.messages.append(Submit(Request(id=id, tokens=tuple(tokens), params=params, **fields)))
 
+    def text(self, id: str) -> str:
+        return self.tokenizer.decode(self.outputs[id].tokens)
+
     def step(self) -> None:
         self.loop.step()
         self.loop.scheduler.check()
@@ -79,7 +84,9 @@ class Engine:
 
         def watched(shares: Any, before: Any = None) -> Any:
             self.ahead += before is not None
-            return launch(shares, before)
+            launched = launch(shares, before)
+            self.postponed += isinstance(launched, Postponed)
+            return launched
 
         self.loop.runner.launch = watched  # type: ignore[method-assign]
 
@@ -136,20 +143,38 @@ def test_all_ways_of_sampling(graphs: bool) -> None:
     assert len(engines[0].outputs["stopped late"].tokens) >= 9 > len(engines[0].outputs["stopped"].tokens)
 
 
-def test_constraints_among_others() -> None:
-    def fill(engine: Engine) -> None:
-        engine.submit("free", QUESTIONS[0], max_new_tokens=60)
-        engine.submit("regex", QUESTIONS[1], constraint=Constraint("regex", r"(red|green|blue){4}"), max_new_tokens=30)
-        while "regex" not in engine.outputs:
-            engine.step()
+SCHEMA = """{"type": "object", "required": ["name", "age"], "additionalProperties": false,
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 99}}}"""
 
-    engines = [Engine(overlap=overlap) for overlap in (False, True)]
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_constraints_among_others(graphs: bool) -> None:
+    """Forward passes are launched ahead; what may come is known later, and tokens may have to follow."""
+
+    def fill(engine: Engine) -> None:
+        colours = Constraint("regex", r"(red|green|blue){4}")
+        engine.submit("free", QUESTIONS[0], max_new_tokens=60)
+        engine.submit("regex", QUESTIONS[1], constraint=colours, max_new_tokens=30)
+        engine.submit("schema", QUESTIONS[3], constraint=Constraint("json_schema", SCHEMA), max_new_tokens=40)
+        penalties = {"frequency_penalty": 0.8, "presence_penalty": 0.4}
+        drawn = {"temperature": 1.0, "seed": 5, **penalties}
+        engine.submit("drawn", QUESTIONS[2], constraint=Constraint("regex", "[a-z ]{30}"), max_new_tokens=40, **drawn)
+        reported = LogprobOptions(start=-1, top=2)
+        engine.submit("reported", QUESTIONS[3], constraint=colours, max_new_tokens=9, logprobs=reported)
+        engine.submit("long", "A long one. " * 12, constraint=colours, max_new_tokens=20)
+        while {"regex", "schema", "drawn"} - engine.outputs.keys():
+            engine.step()
+        engine.submit("late", QUESTIONS[1], constraint=colours, max_new_tokens=20)
+
+    engines = [Engine(overlap=overlap, graphs=graphs) for overlap in (False, True)]
     for engine in engines:
         fill(engine)
         engine.finish()
-    assert engines[0].outputs["regex"].tokens == engines[1].outputs["regex"].tokens
-    assert engines[0].outputs["free"].tokens == engines[1].outputs["free"].tokens
-    assert engines[1].ahead > 5
+    for id, output in engines[0].outputs.items():
+        assert without_numbers(engines[1].outputs[id]) == without_numbers(output), id
+        assert numbers(engines[1].outputs[id]) == pytest.approx(numbers(output), abs=1e-4), id
+    assert json.loads(engines[1].text("schema"))["age"] <= 99
+    assert engines[1].ahead > 10 and engines[1].postponed > 5
 
 
 def test_retractions_and_arrivals(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from collections.abc import Sequence as Ordered
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_plug import Finish, Output, Request, SamplingParams
+from sglang_plug import Finish, LogprobOptions, Output, Request, SamplingParams
+from sglang_plug.engine.launched import Launched, Postponed
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.messages import Abort, Control, FromEngine, News, Reply, Submit, ToEngine
 from sglang_plug.engine.pipeline import FAILURES_IN_A_ROW, Pipeline
-from sglang_plug.engine.runner import Launched
 from sglang_plug.engine.scheduler import AHEAD_OF_QUEUE, Scheduler
 from sglang_plug.engine.sequence import Sequence
 from sglang_plug.engine.shares import Sampled, Share
@@ -33,6 +34,15 @@ WIDTH = 400
 def next_token(tokens: Iterable[int]) -> int:
     """A model: deterministic, and different after different histories."""
     return hash(tuple(tokens)) % VOCABULARY
+
+
+def constrained(tokens: tuple[int, ...], limit: int) -> Sampled:
+    """A model under a grammar: some tokens end the output, after some others must follow."""
+    token = next_token(tokens)
+    if token % 11 == 0:
+        return Sampled(token, finish=Finish("stop", matched=token))
+    room = limit - len(tokens) - 1
+    return Sampled(token, forced=(token + 100, token + 101)[: min(room, token % 3)])
 
 
 class Device:
@@ -54,7 +64,7 @@ class Device:
         """Numbers of steps and ids whose logits are not finite."""
         self._drawn: dict[int, dict[int, tuple[int, ...]]] = {}
 
-    def launch(self, shares: list[Share], before: Launched | None = None) -> Launched:
+    def launch(self, shares: list[Share], before: Launched | None = None) -> Launched | Postponed:
         self.launches += 1
         number = self.launches
         assert (before is not None) == any(share.ahead for share in shares)
@@ -63,8 +73,48 @@ class Device:
         if number in self.unlaunchable:
             raise MemoryError(f"no memory for {number}")
         known = {} if before is None else self._drawn[id(before.results)]
+        tokens = [self._write(share, known) for share in shares]
+        complete = [share.complete for share in shares]
+        if before is not None and any(share.complete and share.sequence.grammar is not None for share in shares):
+
+            def choose(committed: Ordered[Share]) -> Launched:
+                self.log.append(f"choose {number}")
+                return self._choose(number, committed, tokens, complete)
+
+            return Postponed(choose)
+        return self._choose(number, shares, tokens, complete)
+
+    def _write(self, share: Share, known: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
+        """What the step does to slots; the tokens of the sequence as the device knows them."""
+        one = share.sequence
+        tokens = known[id(one)] if share.unseen else tuple(one.tokens)
+        start, end = share.start, share.end
+        assert len(one.slots) >= end and share.count > 0
+        assert len(set(one.slots)) == len(one.slots)
+        for position in range(start, end):
+            self.slots[one.slots[position]] = tokens[: position + 1]
+        for position in range(end):
+            assert self.slots[one.slots[position]] == tokens[: position + 1]
+        return tokens
+
+    def _choose(
+        self, number: int, shares: Ordered[Share], tokens: list[tuple[int, ...]], complete: list[bool]
+    ) -> Launched:
         drawn: dict[int, tuple[int, ...]] = {}
-        found = [self._compute(number, share, known, drawn) for share in shares]
+        found = []
+        for share, history, wanted in zip(shares, tokens, complete, strict=True):
+            one = share.sequence
+            if not wanted or not share.complete or share.dropped:
+                found.append(Sampled())
+                continue
+            sampled = Sampled(next_token(history))
+            if one.grammar is not None:
+                assert history == tuple(one.tokens), "chosen before the step ahead of it is committed"
+                sampled = constrained(history, one.limit)
+            assert sampled.token is not None
+            drawn[id(one)] = (*history, sampled.token)
+            bad = (number, one.request.id) in self.bad_rows
+            found.append(Sampled(error="not finite") if bad else sampled)
 
         def results() -> list[Sampled]:
             self.log.append(f"results {number}")
@@ -73,27 +123,13 @@ class Device:
             return found
 
         self._drawn = {id(results): drawn}
-        return Launched([share.sequence for share in shares], None, results)
+        return Launched([share.sequence for share in shares if id(share.sequence) in drawn], None, results)
 
-    def _compute(
-        self, number: int, share: Share, known: dict[int, tuple[int, ...]], drawn: dict[int, tuple[int, ...]]
-    ) -> Sampled:
-        one = share.sequence
-        tokens = known[id(one)] if share.ahead else tuple(one.tokens)
-        start, end = share.start, share.start + share.count
-        assert len(one.slots) >= end and share.count > 0
-        assert len(set(one.slots)) == len(one.slots)
-        for position in range(start, end):
-            self.slots[one.slots[position]] = tokens[: position + 1]
-        for position in range(end):
-            assert self.slots[one.slots[position]] == tokens[: position + 1]
-        if not share.complete:
-            return Sampled()
-        assert end == len(tokens)
-        token = next_token(tokens)
-        drawn[id(one)] = (*tokens, token)
-        bad = (number, one.request.id) in self.bad_rows
-        return Sampled(error="not finite") if bad else Sampled(token)
+
+class Grammar:
+    """Marks a sequence whose next token cannot be chosen before the host knows the last one."""
+
+    ended = False
 
 
 class Box:
@@ -129,6 +165,8 @@ class Bench:
             policy(),
             **{"chunk": 16, "max_running": 8, **options},
         )
+        self.constrained = set[str]()
+        self.scheduler.add = self.add  # type: ignore[method-assign]
         self.loop = EngineLoop(
             self.scheduler,
             self.device,  # type: ignore[arg-type]
@@ -141,7 +179,15 @@ class Bench:
             overlap=overlap,
         )
 
-    def submit(self, id: str, tokens: Iterable[int], count: int, **request: Any) -> None:
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence for the scheduler; those in ``constrained`` get a grammar."""
+        if sequence.request.id in self.constrained:
+            sequence.grammar = Grammar()  # type: ignore[assignment]
+        Scheduler.add(self.scheduler, sequence)
+
+    def submit(self, id: str, tokens: Iterable[int], count: int, *, constrained: bool = False, **request: Any) -> None:
+        if constrained:
+            self.constrained.add(id)
         params = SamplingParams(max_new_tokens=count, stop_token_ids=request.pop("stops", ()))
         self.box.messages.append(Submit(Request(id=id, tokens=tuple(tokens), params=params, **request)))
 
@@ -177,6 +223,21 @@ def expected(tokens: list[int], limit: int, stops: Iterable[int] = ()) -> list[i
     while len(out) < limit and not set(out) & set(stops):
         out.append(next_token(tokens + out))
     return out
+
+
+def follow(tokens: list[int], limit: int) -> list[Sampled]:
+    """What is sampled for a constrained output of at most ``limit`` tokens, step by step."""
+    found: list[Sampled] = []
+    known = tuple(tokens)
+    while len(known) < len(tokens) + limit and not (found and found[-1].finish):
+        found.append(constrained(known, len(tokens) + limit))
+        assert found[-1].token is not None
+        known += (found[-1].token, *found[-1].forced)
+    return found
+
+
+def under_grammar(tokens: list[int], limit: int) -> list[int]:
+    return [token for one in follow(tokens, limit) for token in (one.token, *one.forced) if token is not None]
 
 
 def prompt_that_stops(after: int) -> list[int]:
@@ -360,24 +421,75 @@ def test_a_control_call_finds_nothing_on_the_device() -> None:
     assert bench.tokens("a") == expected([1, 2], 30)
 
 
-class Grammar:
-    """Allows everything, ends never."""
-
-    ended = False
-
-
-@pytest.mark.parametrize("how", ["grammar", "task"])
-def test_what_needs_the_token_is_not_launched_ahead(how: str) -> None:
+@pytest.mark.parametrize("how", ["pooled", "constrained and reported", "prompt reported"])
+def test_what_is_known_too_late_is_not_launched_ahead(how: str) -> None:
     bench = Bench()
-    request = Request(id="a", tokens=(1, 2), params=SamplingParams(max_new_tokens=4))
+    fields = {"task": "embed"} if how == "pooled" else {"logprobs": LogprobOptions(start=0)}
+    prompt = range(20) if how == "prompt reported" else range(3)
+    request = Request(id="a", tokens=tuple(prompt), params=SamplingParams(max_new_tokens=4), **fields)
     sequence = Sequence.of(request, WIDTH)
-    if how == "grammar":
+    if how == "constrained and reported":
         sequence.grammar = Grammar()  # type: ignore[assignment]
-    else:
-        sequence.request = Request(id="a", tokens=(1, 2), task="embed")
     bench.scheduler.add(sequence)
     shares = bench.scheduler.plan()
     assert bench.scheduler.plan_ahead(shares) == []
+
+
+def test_constrained_tokens_are_chosen_once_those_before_are_committed() -> None:
+    bench = Bench()
+    prompt = next([n] for n in range(100) if all(not one.forced for one in follow([n], 4)) and len(follow([n], 4)) == 4)
+    bench.submit("a", prompt, 4, constrained=True)
+    bench.submit("free", [3, 4], 4)
+    bench.finish()
+    assert bench.device.log == [
+        *("launch 1", "launch 2", "results 1", "choose 2"),
+        *("launch 3", "results 2", "choose 3", "launch 4", "results 3", "choose 4", "results 4"),
+    ]
+    assert bench.tokens("a") == under_grammar(prompt, 4) and bench.tokens("free") == expected([3, 4], 4)
+
+
+def test_what_must_follow_a_token_comes_before_what_the_step_ahead_would_choose() -> None:
+    bench = Bench()
+    prompt = next([n] for n in range(100) if [len(one.forced) for one in follow([n], 12)][:2] == [0, 2])
+    bench.submit("a", prompt, 12, constrained=True)
+    bench.submit("free", [3, 4], 12)
+    bench.finish()
+    assert bench.tokens("a") == under_grammar(prompt, 12)
+    assert bench.tokens("free") == expected([3, 4], 12)
+    assert bench.device.asked[:4] == [["a", "free"]] * 4
+    assert bench.device.log[:9] == [
+        *("launch 1", "launch 2", "results 1", "choose 2"),
+        *("launch 3", "results 2", "choose 3", "launch 4", "results 3"),
+    ]
+
+
+def test_the_chunks_of_a_prompt_are_launched_ahead() -> None:
+    bench = Bench(chunk=4)
+    bench.submit("a", range(10), 3)
+    bench.finish()
+    assert bench.device.log[:6] == ["launch 1", "launch 2", "results 1", "launch 3", "results 2", "launch 4"]
+    assert bench.tokens("a") == expected(list(range(10)), 3)
+    news = [message for message in bench.sent if isinstance(message, News) and message.stats is not None]
+    assert [one.stats.prefill_tokens for one in news if one.stats] == [4, 4, 2, 0, 0]
+    assert [one.stats.decode_sequences for one in news if one.stats] == [0, 0, 0, 1, 1]
+
+
+def test_chunks_leave_their_budget_to_those_that_decode() -> None:
+    bench = Bench(chunk=4)
+    bench.submit("a", [1, 2], 9)
+    bench.step()
+    bench.submit("b", range(10), 3)
+    counts: list[list[int]] = []
+    launch = bench.device.launch
+
+    def watched(shares: list[Share], before: Launched | None = None) -> Launched | Postponed:
+        counts.append([share.count for share in shares])
+        return launch(shares, before)
+
+    bench.device.launch = watched  # type: ignore[method-assign]
+    bench.finish()
+    assert counts[:5] == [[1, 3], [1, 3], [1, 3], [1, 1], [1, 1]]
+    assert bench.tokens("a") == expected([1, 2], 9) and bench.tokens("b") == expected(list(range(10)), 3)
 
 
 def test_a_step_without_some_of_the_running_sequences_is_followed_by_another_plan() -> None:
@@ -517,8 +629,9 @@ def test_random_traffic(data: st.DataObject) -> None:
                 id = str(number)
                 prompt = [1] * draw(st.integers(1, 12)) + [draw(st.integers(0, 2))]
                 count, stops = draw(st.integers(1, 20)), draw(st.sampled_from([(), tuple(range(0, VOCABULARY, 6))]))
-                requests[id] = prompt, count, stops
-                bench.submit(id, prompt, count, stops=stops, priority=draw(st.integers(0, 2)))
+                bound = draw(st.integers(0, 2)) == 0
+                requests[id] = prompt, count, () if bound else stops
+                bench.submit(id, prompt, count, stops=stops, priority=draw(st.integers(0, 2)), constrained=bound)
             case "abort" if requests:
                 id = draw(st.sampled_from(sorted(requests)))
                 aborted.add(id)
@@ -537,13 +650,16 @@ def test_random_traffic(data: st.DataObject) -> None:
     bench.finish()
     for id, (prompt, count, stops) in requests.items():
         limit = min(count, bench.scheduler.pool.capacity - len(prompt))
-        whole = expected(prompt, limit, stops)
+        bound = id in bench.constrained
+        whole = under_grammar(prompt, limit) if bound else expected(prompt, limit, stops)
         found, end = bench.tokens(id), bench.end(id)
         if end.reason in {"abort", "error"}:
             assert (end.reason == "abort") == (end.message == "") and found == whole[: len(found)]
             assert id in aborted or end.message == "not finite"
         else:
             assert found == whole
-            assert end == (Finish("stop", matched=whole[-1]) if whole[-1] in stops else Finish("length"))
+            last = follow(prompt, limit)[-1].finish if bound else None
+            stop = Finish("stop", matched=whole[-1]) if whole[-1] in stops else Finish("length")
+            assert end == (last or stop)
     bench.scheduler.flush()
     assert bench.scheduler.accounts()["free"] == bench.scheduler.pool.capacity
