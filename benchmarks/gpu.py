@@ -65,6 +65,8 @@ def measurements(shapes: Sequence[str], backends: Sequence[str]) -> Iterator[tup
     yield from (("speed", shape, first) for shape in shapes)
     yield from ((part, shapes[-1], first) for part in ("step", "prefix"))
     yield ("draws",)
+    if "triton" in backends:
+        yield ("rows", *shapes)
     yield ("reference", shapes[-1])
     yield ("speed", shapes[-1], first, FLOAT8[0])
     yield from (("speed", shape, backend) for backend in others for shape in shapes)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from sglang_plug import AttentionShape, KVPool
 from sglang_plug import kernels as definitions
@@ -73,6 +75,8 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
 
 
 def _calls(made: Kernels, device: str, dtype: torch.dtype) -> Iterator[Call]:
+    from sglang_plug_backends.triton.row import TILES, multiply_row  # only where Triton is
+
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, device=device).to(dtype)
 
@@ -81,6 +85,11 @@ def _calls(made: Kernels, device: str, dtype: torch.dtype) -> Iterator[Call]:
         yield "rms_norm", made.rms_norm, definitions.rms_norm, (x, weight, 1e-5)
         yield "add_rms_norm", made.add_rms_norm, definitions.add_rms_norm, (draw(rows, size), x.clone(), weight, 1e-5)
         yield "silu_mul", made.silu_mul, definitions.silu_mul, (x,)
+    if dtype != torch.float32:
+        for rows, size, gated in ((130, 1500, False), (130, 1500, True), (6144, 4096, False)):
+            arguments = (draw(rows, size), draw(rows), draw(1, size))
+            for tiles in TILES:
+                yield "one row", partial(multiply_row, gated=gated, tiles=tiles), partial(_row, gated=gated), arguments
     for tokens, heads, dim, width in ((1, 40, 128, 128), (130, 10, 64, 64), (9, 12, 80, 32)):
         angles = torch.rand(tokens, width // 2, device=device).repeat(1, 2) * 6
         view = draw(tokens, heads + 8, dim)[:, :heads]
@@ -91,6 +100,11 @@ def _calls(made: Kernels, device: str, dtype: torch.dtype) -> Iterator[Call]:
         gate_up, down = draw(count, 2 * 384, 512) / 16, draw(count, 512, 384) / 16
         arguments = (draw(tokens, 512), gate_up, down, experts, torch.rand(tokens, chosen, device=device))
         yield "moe", made.moe, definitions.moe, arguments
+
+
+def _row(weight: Tensor, bias: Tensor, x: Tensor, *, gated: bool) -> Tensor:
+    found = F.linear(x, weight, bias)
+    return definitions.silu_mul(found) if gated else found
 
 
 def _is_float(one: object) -> bool:

@@ -19,6 +19,7 @@ from benchmarks.gpu_engine import decode_steps, overlap_changes_nothing
 from benchmarks.gpu_kernels import kernels
 from benchmarks.gpu_memory import start_and_serve
 from benchmarks.gpu_moe import moe
+from benchmarks.gpu_rows import rows
 from benchmarks.gpu_targets import CROWD, LONG_PROMPT, ONE_STREAM, name_of
 from benchmarks.load import Load, prompts
 from benchmarks.models import SHAPES, Shape, write_model
@@ -268,6 +269,7 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     "overlap": overlap,
     "memory": memory,
     "moe": moe,
+    "rows": rows,
     "speed": speed,
     "prefix": prefix,
     "step": step,

@@ -17,6 +17,7 @@ from benchmarks.gpu_kernels import relative_error
 from benchmarks.gpu_memory import start_and_serve
 from benchmarks.gpu_moe import OTHERS, compare
 from benchmarks.gpu_parts import conformance, environment, near, overlap, parity, prefix, speed, step
+from benchmarks.gpu_rows import rows
 from benchmarks.models import SHAPES
 
 MIB = 1 << 20
@@ -57,6 +58,17 @@ def test_measurements_on_the_host() -> None:
     assert compared["requests"] > 8 and compared["tokens"] > 100
     limits = ceilings("cpu")
     assert limits["copy_bandwidth"] > 1e6 and limits["matmul_rate"] > 1e6
+
+
+def test_ways_of_multiplying_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = pytest.importorskip("sglang_plug_backends.triton.row", reason="Triton is not installed")
+    times = iter([2.0] * 100)
+    monkeypatch.setattr(row, "seconds_each", lambda products: next(times))
+    found = rows("cpu", "tiny")
+    assert list(found) == [f"tiny, {matrix}" for matrix in ("qkv", "out", "gate and up", "down", "head")]
+    for one in found.values():
+        assert one["best"] == "library" and one["library_rate"] == one["best_rate"] > 0
+        assert len(one["seconds"]) == 1 + len(row.TILES)
 
 
 class Memory:

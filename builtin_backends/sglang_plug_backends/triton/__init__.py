@@ -27,7 +27,7 @@ def register_kernels() -> Iterator[KernelSpec]:
     yield KernelSpec(
         name="triton",
         target=f"{__name__}.kernels:build",
-        summary="fused norms, rotation, activations and experts; on a CPU interpreted, which is very slow",
+        summary="fused norms, rotation, activations, experts, one row; on a CPU interpreted, which is very slow",
         devices=frozenset({"cuda", "cpu"}),
         needs=("triton",),
     )

@@ -17,6 +17,7 @@ from .kernels_rope import rope_store_kernel
 from .kernels_rows import add_rms_norm_kernel, rms_norm_kernel, rope_kernel, silu_mul_kernel
 from .launch import COMPILATION, power_of_two, runs, writes
 from .moe import Tiles, multiply, sort_pairs, tiles_for
+from .row import RowProducts
 
 WIDEST_ROW = 1 << 16
 """Elements that one program holds at once."""
@@ -26,8 +27,11 @@ HEAD_BLOCK = 16
 
 def build() -> Kernels:
     """The kernel set."""
+    rows = RowProducts(silu_mul)
     return Kernels(
         name="triton",
+        pack_linear=rows.pack_linear,
+        pack_gated=rows.pack_gated,
         rms_norm=rms_norm,
         add_rms_norm=add_rms_norm,
         silu_mul=silu_mul,

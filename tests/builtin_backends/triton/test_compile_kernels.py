@@ -14,7 +14,7 @@ if os.environ.setdefault("TRITON_INTERPRET", "0") != "0":
     pytest.skip("the interpreter is on, so there is nothing to compile", allow_module_level=True)
 
 from sglang_plug import AttentionShape, DrawOptions, KVPool, SamplingParams  # noqa: E402  # noqa: E402
-from sglang_plug_backends.triton import draw, kernels, moe  # noqa: E402
+from sglang_plug_backends.triton import draw, kernels, moe, row  # noqa: E402
 
 from .compiling import SHARED_MEMORY, CompileOnly  # noqa: E402
 
@@ -24,7 +24,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     """What the calls of a test compiled."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     found: list[Any] = []
-    for module in (kernels, moe, draw):
+    for module in (kernels, moe, draw, row):
         for name in [name for name in vars(module) if name.endswith("_kernel")]:
             monkeypatch.setattr(module, name, CompileOnly(getattr(module, name), found.append))
     for module in (kernels, draw):
@@ -98,4 +98,14 @@ def test_drawing(compiled: list[Any]) -> None:
     kernels.build().mask_logits(logits, None, torch.zeros(2, vocabulary // 32, dtype=torch.int32))
     kernels.build().draw_tokens(logits, options, torch.zeros(2, dtype=torch.float64))
     assert [one.metadata.name for one in compiled] == ["mask_kernel", "draw_kernel"]
+    assert all("ld.local" not in one.asm["ptx"] for one in compiled)
+
+
+def test_one_row(compiled: list[Any]) -> None:
+    weight = torch.zeros(64, 4096, dtype=torch.bfloat16)
+    for tiles in row.TILES:
+        row.multiply_row(weight, None, weight[:1], gated=False, tiles=tiles)
+        row.multiply_row(weight, weight[0], weight[:1], gated=True, tiles=tiles)
+    assert {one.metadata.name for one in compiled} == {"row_kernel"} and len(compiled) == 2 * len(row.TILES)
+    assert max(one.metadata.shared for one in compiled) <= SHARED_MEMORY
     assert all("ld.local" not in one.asm["ptx"] for one in compiled)

@@ -144,6 +144,19 @@ assert blocks.starts[used].tolist() == [0, 2, 4, 5]
 assert blocks.ends[used].tolist() == [2, 5, 5, 6]
 """
 
+ONE_ROW = """
+from sglang_plug_backends.triton.row import TILES, multiply_row
+shapes = itertools.product(((1, 1), (5, 100), (64, 512), (130, 1500)), (False, True), (False, True))
+for dtype, tiles, ((rows, size), gated, biased) in itertools.product(DTYPES[1:], TILES[::3], shapes):
+    weight = draw(2 * rows if gated else rows, size, dtype=dtype)
+    bias = draw(len(weight), dtype=dtype) if biased else None
+    x = draw(1, size, dtype=dtype)
+    wide = torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    expected = definitions.silu_mul(wide) if gated else wide
+    found = multiply_row(weight, bias, x, gated=gated, tiles=tiles)
+    close(found, expected.to(dtype), dtype, (tiles, rows, size, gated, biased))
+"""
+
 
 def run(code: str, interpret: str) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": interpret, "OMP_NUM_THREADS": "1"}
@@ -157,6 +170,7 @@ GRID = {
     "rope": ROPE,
     "rope and store": ROPE_STORE,
     "pool in float8": FLOAT8_POOL,
+    "one row": ONE_ROW,
     "experts": EXPERTS,
     "sorted": SORTED,
 }
@@ -169,7 +183,7 @@ def test_interpreted_kernels(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", ["norms", "activations", "rope", "rope and store", "experts"])
+@pytest.mark.parametrize("name", ["norms", "activations", "rope", "rope and store", "one row", "experts"])
 def test_compiled_kernels(name: str) -> None:
     run(GRID[name], "0")
 
