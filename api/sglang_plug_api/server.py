@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
@@ -54,7 +55,7 @@ async def _serve(config: ServerConfig, plugins: Plugins) -> int:
     with _bind(config) as listener:  # before the weights are loaded: a taken port is told at once
         client = make_client(config, plugins)
         try:
-            info = await client.start()
+            info = await start_engine(client, config, plugins)
         except EngineError as error:
             logger.critical("the engine did not start: %s", error)
             return FAILED_EXIT
@@ -63,6 +64,23 @@ async def _serve(config: ServerConfig, plugins: Plugins) -> int:
             return await _Server(config, plugins, engine, listener).run()
         finally:
             await client.close()
+
+
+async def start_engine(client: EngineClient, config: ServerConfig, plugins: Plugins) -> Mapping[str, Any]:
+    """Start the engine; returns what it found. Meanwhile the tokenizer's code is imported: both take seconds."""
+    importing = threading.Thread(target=_import_tokenizer, args=(config, plugins), name="import", daemon=True)
+    if not config.skip_tokenizer_init:
+        importing.start()
+    info = await client.start()
+    if importing.ident is not None:
+        await asyncio.to_thread(importing.join)
+    return info
+
+
+def _import_tokenizer(config: ServerConfig, plugins: Plugins) -> None:
+    """What is wrong with it is told once it is loaded, when all is known that it is chosen by."""
+    with contextlib.suppress(Exception, SystemExit):
+        plugins.resolve("tokenizer", config.engine.model.tokenizer_mode, Facts()).load()
 
 
 def make_client(config: ServerConfig, plugins: Plugins) -> EngineClient:

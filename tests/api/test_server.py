@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
+import threading
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ import pytest
 from sglang_plug import ConfigError, EngineConfig, StepStats
 from sglang_plug.config import ModelOptions
 from sglang_plug_api.config import ServerConfig
-from sglang_plug_api.server import assemble, load_observers, load_tokenizer, serve
+from sglang_plug_api.server import assemble, load_observers, load_tokenizer, serve, start_engine
 
 OBSERVERS = """
     from sglang_plug import Observer
@@ -65,6 +68,38 @@ def plugins(discover: Any, plugin_file: Any) -> Any:
 @pytest.fixture
 async def info(scripted: Any, tmp_path: Any) -> Mapping[str, Any]:
     return {**await scripted.start(), "checkpoint_path": str(tmp_path)}
+
+
+class Starting:
+    """An engine that takes until ``until`` is set."""
+
+    def __init__(self, until: threading.Event) -> None:
+        self.until = until
+
+    async def start(self) -> Mapping[str, Any]:
+        assert await asyncio.to_thread(self.until.wait, 20.0), "nothing is imported meanwhile"
+        return {"device": "cpu"}
+
+
+async def test_the_tokenizer_is_imported_while_the_engine_starts(plugins: Any, monkeypatch: Any) -> None:
+    imported = threading.Event()
+    component = SimpleNamespace(load=imported.set)
+    monkeypatch.setattr(type(plugins), "resolve", lambda self, kind, name, facts: component)
+    info = await start_engine(Starting(imported), config(), plugins)  # type: ignore[arg-type]
+    assert info == {"device": "cpu"}
+
+
+@pytest.mark.parametrize("mode", ["no-such", "broken"])
+async def test_what_is_wrong_with_the_tokenizer_is_told_later(mode: str, discover: Any, plugin_file: Any) -> None:
+    text = """
+        @hookimpl
+        def register_tokenizers():
+            yield TokenizerSpec(name="broken", target="no_such_module:Tokenizer")
+    """
+    ready = threading.Event()
+    ready.set()
+    plugins = discover(plugin_file("broken", text))
+    await start_engine(Starting(ready), config(tokenizer_mode=mode), plugins)  # type: ignore[arg-type]
 
 
 def test_observers_that_are_on_by_default_or_named(plugins: Any) -> None:

@@ -105,6 +105,11 @@ class Recording:
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operation of torch, and the parts of those that are made of others, as one of them may be refused."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled in here; torch would import its compiler, which takes seconds, to keep it away."""
+        return False
+
     def __init__(self, recording: Recording) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._recording = recording
