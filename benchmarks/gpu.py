@@ -16,7 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,8 @@ HALF = ("bfloat16", "float16")
 GRAPHS = ("graphs", "no-graphs")
 FLOAT8 = ("fp8_e4m3", "fp8_e5m2")
 MEMORY_SHAPE = "llama-1B"
+ALONE = ("memory",)
+"""Parts that look at all of the device's memory: nothing else may run meanwhile."""
 
 
 def wanted_parts(given: argparse.Namespace) -> Iterator[tuple[str, ...]]:
@@ -40,6 +44,8 @@ def wanted_parts(given: argparse.Namespace) -> Iterator[tuple[str, ...]]:
 
 def checks(backends: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """What must be right. FlashInfer has no float32, and compiles each kind of layer first: the rare ones last."""
+    if "flashinfer" in backends:
+        yield ("modules",)
     yield ("kernels",)
     yield ("sampling",)
     for backend in backends:
@@ -52,8 +58,8 @@ def checks(backends: Sequence[str]) -> Iterator[tuple[str, ...]]:
             yield ("conformance", backend, "float32")
             yield from (("parity", backend, graphs) for graphs in GRAPHS)
         if backend != "torch":
-            yield ("memory", MEMORY_SHAPE, backend)
             yield from (("overlap", MEMORY_SHAPE, backend, graphs) for graphs in GRAPHS)
+    yield from (("memory", MEMORY_SHAPE, backend) for backend in backends if backend != "torch")
     if "flashinfer" in backends:
         yield from (("conformance", "flashinfer", dtype) for dtype in HALF)
 
@@ -157,26 +163,50 @@ def _gib(count: int) -> str:
 
 
 def run_all(given: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run every part that the time budget has room for."""
+    """Run every part that the time budget has room for, ``given.jobs`` at once but for those in ``ALONE``."""
     deadline = time.monotonic() + given.budget
     given.out.mkdir(parents=True, exist_ok=True)
-    outcomes: list[dict[str, Any]] = []
-    for part in wanted_parts(given):
+    parts = list(wanted_parts(given))
+    outcomes: dict[int, dict[str, Any]] = {}
+    broken: set[str] = set()
+
+    def run(place: int) -> int:
+        part = instead(parts[place], given.backends, broken)
         left = deadline - time.monotonic()
+        if any(one["part"] == " ".join(part) for one in list(outcomes.values())):
+            return place  # another backend's, in whose place this one was run already
         if left < LEAST_SECONDS:
-            outcomes.append({"part": " ".join(part), "ok": False, "error": "no time left", "seconds": 0.0})
+            outcome: dict[str, Any] = {"part": " ".join(part), "ok": False, "error": "no time left", "seconds": 0.0}
         else:
-            outcomes.append(run_part(part, given.device, min(left, given.part_limit)))
-        print(summary(outcomes[-1]), flush=True)
-        document = {
-            "machine": machine(),
-            "device": given.device,
-            "parts": outcomes,
-            "targets": reached(given, outcomes),
-        }
-        text = json.dumps(plain(document), indent=1)
-        (given.out / f"gpu-{given.command}.json").write_text(text + "\n", encoding="utf-8")
-    return outcomes
+            outcome = run_part(part, given.device, min(left, given.part_limit))
+        if part[0] == "speed" and outcome.get("error", "").startswith("exit status"):
+            broken.add(part[2])
+        outcomes[place] = outcome
+        return place
+
+    def tell(place: int) -> None:
+        if place in outcomes:
+            print(summary(outcomes[place]), flush=True)
+            write(given, [outcomes[one] for one in sorted(outcomes)])
+
+    for alone, places in groupby(range(len(parts)), lambda place: parts[place][0] in ALONE):
+        with ThreadPoolExecutor(1 if alone else given.jobs) as pool:
+            for done in as_completed([pool.submit(run, place) for place in places]):
+                tell(done.result())
+    return [outcomes[place] for place in sorted(outcomes)]
+
+
+def instead(part: tuple[str, ...], backends: Sequence[str], broken: Collection[str]) -> tuple[str, ...]:
+    """``part`` with the first backend that works in the place of one that does not, if there is any."""
+    works = next((one for one in backends if one not in broken), None)
+    return part if works is None else tuple(works if one in broken else one for one in part)
+
+
+def write(given: argparse.Namespace, outcomes: Sequence[dict[str, Any]]) -> None:
+    """All that is known by now."""
+    document = {"machine": machine(), "device": given.device, "parts": outcomes, "targets": reached(given, outcomes)}
+    text = json.dumps(plain(document), indent=1)
+    (given.out / f"gpu-{given.command}.json").write_text(text + "\n", encoding="utf-8")
 
 
 def reached(given: argparse.Namespace, outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -189,15 +219,16 @@ def arguments() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = made.add_subparsers(dest="command", required=True)
-    for name, text, backends in (
-        ("check", "is it right", ["torch", "triton", "flashinfer"]),
-        ("bench", "is it fast", ["flashinfer", "triton"]),
+    for name, text, backends, jobs in (
+        ("check", "is it right", ["torch", "triton", "flashinfer"], 5),
+        ("bench", "is it fast", ["flashinfer", "triton"], 1),
     ):
         options = commands.add_parser(name, help=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
         options.add_argument("--out", type=Path, default=Path("gpu-results"), help="folder for the JSON file")
         options.add_argument("--device", default="cuda")
         options.add_argument("--backends", nargs="+", default=backends, help="bench measures the first one whole")
         options.add_argument("--budget", type=float, default=540.0, help="seconds for everything")
+        options.add_argument("--jobs", type=int, default=jobs, help="parts at once; more than one spoil all figures")
         options.add_argument("--part-limit", type=float, default=240.0, help="seconds for one part")
         if name == "bench":
             shapes = ["tiny", "llama-1B", "llama-8B"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from argparse import Namespace
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,12 +14,14 @@ import torch
 
 from benchmarks import gpu
 from benchmarks.gpu_ceilings import ceilings
+from benchmarks.gpu_engine import _agreement
 from benchmarks.gpu_kernels import relative_error
 from benchmarks.gpu_memory import start_and_serve
 from benchmarks.gpu_moe import OTHERS, compare
 from benchmarks.gpu_parts import conformance, environment, near, overlap, parity, prefix, speed, step
 from benchmarks.gpu_rows import rows
 from benchmarks.models import SHAPES
+from sglang_plug import Finish, Output
 
 MIB = 1 << 20
 
@@ -87,6 +90,21 @@ class Memory:
         """Nothing is kept."""
 
 
+def test_agreement_of_two_runs() -> None:
+    def output(*tokens: int, finish: Finish | None = None) -> Output:
+        return Output(id="0", tokens=tokens, finish=finish)
+
+    length, stop = Finish(reason="length"), Finish(reason="stop")
+    whole = [output(1, 2), output(3, finish=length)]
+    assert _agreement("x", whole, [output(1), output(2, 3, finish=length)]) == (3, 3)
+    assert _agreement("x", whole, [output(1, 5, 3, 4, finish=stop)]) == (1, 4)
+    for other in ([output(1, 2, finish=length)], [output(1, 2, 3, finish=stop)]):
+        with pytest.raises(AssertionError, match="became"):
+            _agreement("x", whole, other)
+    with pytest.raises(AssertionError, match="error"):
+        _agreement("x", whole, [output(1, 2, 3, finish=Finish(reason="error", message="boom"))])
+
+
 def test_memory_on_the_host() -> None:
     memory = Memory(10 * MIB)
     found = start_and_serve("cpu", SHAPES["tiny"], "torch", (4, 16, 8), lambda device: memory)
@@ -145,13 +163,13 @@ def test_what_is_not_a_number_is_an_error() -> None:
 
 
 def options(out: Path, command: str = "check", **changed: Any) -> Namespace:
-    given = {"out": out, "device": "cpu", "backends": ["torch"], "shapes": ["tiny"], "budget": 100.0}
+    given = {"out": out, "device": "cpu", "backends": ["torch"], "shapes": ["tiny"], "budget": 100.0, "jobs": 1}
     return Namespace(**{**given, "command": command, "part_limit": 50.0, **changed})
 
 
 def test_order_of_the_parts(tmp_path: Path) -> None:
     parts = [" ".join(part) for part in gpu.wanted_parts(options(tmp_path, backends=["triton", "flashinfer"]))]
-    assert parts[:4] == ["environment", "kernels", "sampling", "conformance triton bfloat16"]
+    assert parts[:5] == ["environment", "modules", "kernels", "sampling", "conformance triton bfloat16"]
     assert parts.count("memory llama-1B triton") == parts.count("memory llama-1B flashinfer") == 1
     assert {f"near {backend} graphs fp8_e4m3" for backend in ("triton", "flashinfer")} <= set(parts)
     assert "parity triton no-graphs" in parts and "near flashinfer graphs" in parts
@@ -178,6 +196,49 @@ def test_a_failed_part_hides_no_other(tmp_path: Path, monkeypatch: pytest.Monkey
     written = json.loads((tmp_path / "gpu-check.json").read_text(encoding="utf-8"))
     assert written["parts"] == outcomes
     assert gpu.summary(outcomes[1]) == "FAILED  kernels: exit status 1 boom"
+
+
+def test_parts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running, most, beside_memory = set[str](), 0, set[str]()
+    two = threading.Barrier(2, timeout=30)
+
+    def run_part(part: tuple[str, ...], device: str, seconds: float) -> dict[str, Any]:
+        nonlocal most
+        name = " ".join(part)
+        running.add(name)
+        most = max(most, len(running))
+        if name in ("environment", "modules"):
+            two.wait()  # neither ends without the other
+        if part[0] == "memory":
+            beside_memory.update(running - {name})
+        running.discard(name)
+        return {"part": name, "ok": True, "result": "passed", "seconds": 1.0}
+
+    monkeypatch.setattr(gpu, "run_part", run_part)
+    monkeypatch.setattr(gpu, "summary", str)
+    given = options(tmp_path, backends=["triton", "flashinfer"], jobs=2)
+    outcomes = gpu.run_all(given)
+    assert most == 2 and not beside_memory
+    assert [one["part"] for one in outcomes] == [" ".join(part) for part in gpu.wanted_parts(given)]
+
+
+def test_a_backend_that_does_not_run_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_part(part: tuple[str, ...], device: str, seconds: float) -> dict[str, Any]:
+        works = "flashinfer" not in part
+        outcome = {"part": " ".join(part), "ok": works, "seconds": 1.0}
+        return outcome | ({"result": {}} if works else {"error": "exit status 1", "trace": []})
+
+    monkeypatch.setattr(gpu, "run_part", run_part)
+    monkeypatch.setattr(gpu, "summary", str)
+    given = options(tmp_path, "bench", backends=["flashinfer", "triton"], shapes=["llama-1B", "llama-8B"])
+    parts = [one["part"] for one in gpu.run_all(given)]
+    assert parts[2:6] == [
+        "speed llama-1B flashinfer",
+        "speed llama-8B triton",
+        "step llama-8B triton",
+        "prefix llama-8B triton",
+    ]
+    assert len(parts) == len(set(parts)) and "speed llama-1B triton" in parts
 
 
 def test_no_part_is_started_without_time(tmp_path: Path) -> None:

@@ -33,14 +33,15 @@ def register_attention_backends() -> Iterator[AttentionSpec]:
 
 @hookimpl(trylast=True)
 def choose_component(kind: str, facts: Facts) -> str | None:
-    """For CUDA: FlashInfer where it can serve the model, else Triton's kernels where Triton is installed."""
+    """For CUDA: FlashInfer where it can serve the model, else Triton's kernels where Triton is installed. Neither has
+    attention sinks."""
     if kind != "attention" or facts.device != "cuda":
         return None
     reason = why_not(facts)
     if not reason:
         logger.info("Attention backend flashinfer is chosen: it serves the model's shape and dtype on this device")
         return "flashinfer"
-    if not _installed("triton"):
+    if not _installed("triton") or (facts.shape is not None and facts.shape.sinks):
         return None
     logger.info("Attention backend triton is chosen, and not flashinfer: %s", reason)
     return "triton"
@@ -59,6 +60,8 @@ def why_not(facts: Facts) -> str:
         return f"it serves head dimensions {', '.join(map(str, HEAD_DIMS))}, not {getattr(shape, 'dim', 'unknown')}"
     if (shape.value_dim or shape.dim) != shape.dim:
         return f"it needs keys and values of one dimension, not {shape.dim} and {shape.value_dim}"
+    if shape.sinks:
+        return "it has no attention sinks"
     if shape.kv_dtype is not None and str(shape.kv_dtype) not in KV_DTYPES.values():
         return f"it reads keys and values in the model's dtype, {' or '.join(KV_DTYPES)}, not in {shape.kv_dtype}"
     if shape.heads % shape.kv_heads:

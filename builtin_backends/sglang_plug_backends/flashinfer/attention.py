@@ -7,6 +7,7 @@ of a new kind plans for itself, and from then on ``plan`` does it before the mod
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from sglang_plug import (
 
 from .plan import Part, Role, make_part, parts_of
 from .settings import FlashInferSettings
+from .toolkit import complete_toolkit
 
 HEAD_DIMS = (64, 128, 256)
 DTYPES = (torch.float16, torch.bfloat16)
@@ -123,6 +125,8 @@ class FlashInferAttention(AttentionBackend, GraphCapable, StoredCapable):
             self._paged_backend = "fa2"
         self._tensor_cores = shape.heads // shape.kv_heads >= self._options.tensor_cores_from
         self._workspace = torch.zeros(self._options.workspace_mib * MIB, dtype=torch.uint8, device=device)
+        if device.type == "cuda":
+            os.environ.update(complete_toolkit())
         self._idle: dict[Role, deque[Lent]] = defaultdict(deque)
         self._kinds: dict[Kind, None] = {}
         self._static_pages = torch.zeros(0, dtype=torch.int32, device=device)

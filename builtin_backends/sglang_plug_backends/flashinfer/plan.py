@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from sglang_plug import ForwardBatch
+from sglang_plug import ForwardBatch, pinned, send, upload
 
 Role = Literal["decode", "paged", "ragged"]
 """One new token each; several, over pages of the pool; several, with nothing before them."""
@@ -55,12 +55,18 @@ def make_part(role: Role, batch: ForwardBatch, rows: Sequence[int], device: torc
     size = batch.page_size
     lengths = [batch.kv_lens[row] for row in rows]
     counts = [-(-length // size) for length in lengths]
+    query_indptr, page_indptr, last_page = _host(
+        device,
+        [0, *accumulate(batch.query_lens[row] for row in rows)],
+        [0, *accumulate(counts)],
+        [length - (count - 1) * size for length, count in zip(lengths, counts, strict=True)],
+    )
     return Part(
         role=role,
         tokens=_token_rows(batch, rows, device),
-        query_indptr=_indptr([batch.query_lens[row] for row in rows]),
-        page_indptr=_indptr(counts),
-        last_page=_host([length - (count - 1) * size for length, count in zip(lengths, counts, strict=True)]),
+        query_indptr=query_indptr,
+        page_indptr=page_indptr,
+        last_page=last_page,
         pages=None if role == "ragged" else page_numbers(batch, rows, counts, device),
     )
 
@@ -70,12 +76,23 @@ def page_numbers(batch: ForwardBatch, rows: Sequence[int], counts: Sequence[int]
 
     Nothing waits for the device: how many there are is known on the host.
     """
-    total, starts = sum(counts), [0, *accumulate(counts)][:-1]
-    index = _upload(torch.tensor([list(rows), list(counts), starts], dtype=torch.int64), device)
-    order = torch.repeat_interleave(index[1], output_size=total)
-    columns = torch.arange(total, device=device) - index[2][order]
-    slots = batch.tables[index[0][order], columns * batch.page_size]
-    return slots.div(batch.page_size, rounding_mode="floor").to(torch.int32)
+    slots = _first_slots(batch, rows, counts, device)
+    size = batch.page_size
+    return (slots if size == 1 else slots.div(size, rounding_mode="floor")).to(torch.int32)
+
+
+def _first_slots(batch: ForwardBatch, rows: Sequence[int], counts: Sequence[int], device: torch.device) -> Tensor:
+    """``[sum(counts)]`` int64 on the device: the first slot of each page."""
+    size, width, total = batch.page_size, batch.tables.shape[1], sum(counts)
+    if len(rows) == 1:  # of a single sequence every kernel is waited for: a view takes none
+        return batch.tables[rows[0], : total * size : size]
+    starts = [0, *accumulate(counts)][:-1]
+    # number i of a row that starts at number s is entry (i - s) * size of the row's table
+    first = [row * width - start * size for row, start in zip(rows, starts, strict=True)]
+    index = send(torch.tensor([first, list(counts)], dtype=torch.int64), device)
+    places = index[0].repeat_interleave(index[1], output_size=total)
+    places += torch.arange(0, total * size, size, device=device)
+    return batch.tables.flatten().index_select(0, places)
 
 
 def _token_rows(batch: ForwardBatch, rows: Sequence[int], device: torch.device) -> slice | Tensor:
@@ -84,19 +101,10 @@ def _token_rows(batch: ForwardBatch, rows: Sequence[int], device: torch.device) 
     if rows[-1] - rows[0] == len(rows) - 1:
         return slice(first[rows[0]], first[rows[-1] + 1])
     tokens = [token for row in rows for token in range(first[row], first[row + 1])]
-    return _upload(torch.tensor(tokens, dtype=torch.int64), device)
+    return upload(tokens, torch.int64, device)
 
 
-def _indptr(counts: Sequence[int]) -> Tensor:
-    return _host([0, *accumulate(counts)])
-
-
-def _host(values: Sequence[int]) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32)
-
-
-def _upload(packed: Tensor, device: torch.device) -> Tensor:
-    """One copy to the device, which the host does not wait for."""
-    if device.type == "cuda":
-        packed = packed.pin_memory()
-    return packed.to(device, non_blocking=True)
+def _host(device: torch.device, *columns: Sequence[int]) -> Sequence[Tensor]:
+    """Parts of one tensor on the host, from which FlashInfer's copies to ``device`` need not be waited for."""
+    packed = pinned(torch.tensor(list(chain(*columns)), dtype=torch.int32), device)
+    return torch.split(packed, list(map(len, columns)))

@@ -6,7 +6,9 @@ import triton
 import triton.language as tl
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(  # type: ignore[untyped-decorator]
+    do_not_specialize=["rows"]
+)
 def row_kernel(
     x_pointer: tl.tensor,  # [size]
     weight_pointer: tl.tensor,  # [rows, size], or [2 * rows, size] if GATED, whose first half is the gate

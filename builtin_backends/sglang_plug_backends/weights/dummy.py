@@ -13,31 +13,33 @@ from sglang_plug import Checkpoint, Model
 BLOCK = 16_777_213
 """Random numbers drawn in all; larger tensors repeat them. A prime, so that no two rows of a matrix are equal."""
 STD = 0.02
+HOST = torch.device("cpu")
 
 
 def load_dummy(checkpoint: Checkpoint, model: Model) -> Iterator[tuple[str, Tensor]]:
     """A tensor for each of the model's own parameters, under the parameter's name and in its dtype.
 
     Vectors called ``weight`` (norms) are ones, the rest is normal with a standard deviation of 0.02. The
-    values depend on the parameters' names and shapes alone, so every run makes the same ones.
+    values depend on the parameters' names and shapes alone, so every run makes the same ones. They are laid out where
+    the parameter is: gigabytes need not be brought to a GPU.
     """
     parameters = dict(model.named_parameters())
     longest = max((one.numel() for one in parameters.values()), default=0)
     block = torch.randn(min(longest, BLOCK), generator=torch.Generator().manual_seed(0)) * STD
-    blocks: dict[torch.dtype, Tensor] = {}
+    blocks: dict[tuple[torch.dtype, torch.device], Tensor] = {}
     for name, parameter in parameters.items():
         if parameter.dim() == 1 and name.endswith("weight"):
             yield name, torch.ones(parameter.shape, dtype=parameter.dtype)
             continue
-        dtype = parameter.dtype
-        if dtype not in blocks:
-            blocks[dtype] = block.to(dtype)
-        yield name, _tile(blocks[dtype], parameter.shape, zlib.crc32(name.encode()))
+        kind = parameter.dtype, HOST if parameter.is_meta else parameter.device
+        if kind not in blocks:
+            blocks[kind] = block.to(kind[0]).to(kind[1])
+        yield name, _tile(blocks[kind], parameter.shape, zlib.crc32(name.encode()))
 
 
 def _tile(block: Tensor, shape: torch.Size, seed: int) -> Tensor:
     """The block, repeated from an offset on, in the given shape."""
-    filled = torch.empty(shape, dtype=block.dtype)
+    filled = torch.empty(shape, dtype=block.dtype, device=block.device)
     flat, start, done = filled.view(-1), seed % max(1, block.numel()), 0
     while done < flat.numel():
         piece = block[start : start + flat.numel() - done]

@@ -56,6 +56,25 @@ def test_tensors_and_rows_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not torch.equal(parameters["qkv.bias"][:64], parameters["norm.bias"])
 
 
+def test_values_are_made_where_the_parameter_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiled: list[tuple[torch.device, torch.device]] = []
+    tile = dummy._tile
+
+    def watched(block: Tensor, shape: torch.Size, seed: int) -> Tensor:
+        found = tile(block, shape, seed)
+        tiled.append((block.device, found.device))
+        return found
+
+    monkeypatch.setattr(dummy, "_tile", watched)
+    with torch.device("meta"):
+        unborn = Toy()
+    assert all(tensor.device.type == "cpu" for _, tensor in load_dummy(CHECKPOINT, unborn))
+    monkeypatch.setattr(dummy, "HOST", torch.device("meta"))  # stands in for an accelerator
+    assert all(tensor.is_meta for name, tensor in load_dummy(CHECKPOINT, unborn) if name != "norm.weight")
+    assert {one.type for pair in tiled[:5] for one in pair} == {"cpu"}
+    assert {one.type for pair in tiled[5:] for one in pair} == {"meta"}
+
+
 def test_model_without_parameters() -> None:
     model = Model(SimpleNamespace(), BuildEnv(attention=None))  # type: ignore[arg-type]
     assert list(load_dummy(CHECKPOINT, model)) == []
