@@ -61,8 +61,14 @@ plugins otherwise.
 `transformers` runs the model's code of transformers with this engine's attention and KV pool: continuous batching,
 chunks, the prefix cache and retraction work as for any other model, only slower than with a plugin. It turns away, in
 one line, what would not be right: attention that does not go through transformers' attention interface, states besides
-keys and values (Mamba), attention sinks, models that look ahead. Before it serves, it compares two sequences in chunks
-and in one row with transformers' own result on each alone, and refuses if they differ.
+keys and values (Mamba), models that look ahead. Attention sinks (gpt-oss) are served with the attention backend
+`torch`. Before it serves, it compares two sequences in chunks and in one row with transformers' own result on each
+alone, and refuses if they differ.
+
+`transformers-encoder`, `transformers-decoder` and `transformers-classifier` run models that embed, classify or rank,
+such as MPNet, DistilBERT, ModernBERT, DeBERTa or a Phi-3 with a score, with transformers' own attention: each text on
+its own, those of one length together, without chunks or a prefix cache. How states become one vector stands in the
+checkpoint's `modules.json`; without it an encoder gives its first state and a decoder its last, normalised.
 
 Compared, and served where named:
 
@@ -149,7 +155,7 @@ def page() -> str:
         pooling="\n".join(
             row(f"`{spec.name}`", spec.summary, f"`{plugin}`", ", ".join(sorted(spec.tasks)))
             for spec, plugin in own
-            if "generate" not in spec.tasks
+            if "generate" not in spec.tasks and not spec.generic
         ),
         generic="\n".join(row(f"`{spec.name}`", spec.summary, f"`{plugin}`") for spec, plugin in own if spec.generic),
         fallback="\n".join(

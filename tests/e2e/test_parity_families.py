@@ -11,9 +11,9 @@ import pytest
 from sglang_plug import EngineConfig, LogprobOptions, Request, SamplingParams
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
 
-FAMILIES = ["gemma-2-2b", "gemma-3-1b", "phi-3-mini", "phi-4-mini", "olmo-2-1b", "gpt2"]
+FAMILIES = ["gemma-2-2b", "gemma-3-1b", "phi-3-mini", "phi-4-mini", "olmo-2-1b", "gpt2", "falcon-7b"]
 FAMILIES += ["deepseek-v2-lite", "deepseek-v2", "deepseek-v3"]
-FALLBACK = ["starcoder2-3b", "granite-3-2b", "command-r", "stablelm-2"]
+FALLBACK = ["starcoder2-3b", "granite-3-2b", "command-r", "stablelm-2", "gpt-oss-20b"]
 """Architectures without a plugin of their own."""
 NEW_TOKENS = 12
 LONG_RUN = 40

@@ -14,7 +14,7 @@ from sglang_plug_models.blocks import CausalLM
 
 
 class SparseMLP(nn.Module):
-    """A router and its experts."""
+    """A router and its experts, whose activation is the checkpoint's ``hidden_act``."""
 
     def __init__(
         self,
@@ -26,10 +26,10 @@ class SparseMLP(nn.Module):
         names: Mapping[str, str] = NAMES,
     ) -> None:
         super().__init__()
-        if config.hidden_act not in ("silu", "swish"):
-            raise ConfigError(f"hidden_act {config.hidden_act!r} is not supported here, only 'silu'")
         self.gate = router
-        self.experts = Experts(config.hidden_size, width, router.experts, env, names=names)
+        self.experts = Experts(
+            config.hidden_size, width, router.experts, env, names=names, activation_name=config.hidden_act
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """``[T, hidden]`` to ``[T, hidden]``."""

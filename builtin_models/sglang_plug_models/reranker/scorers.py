@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from sglang_plug import BuildEnv, ForwardBatch
+from sglang_plug import BuildEnv, ForwardBatch, upload
 from sglang_plug.layers import Linear
 from sglang_plug.model import pooled
 from sglang_plug.policy import Pooling
@@ -75,8 +75,8 @@ def behind_separator(tokens: Tensor, lengths: Sequence[int]) -> Tensor:
 
     The separator is whatever a text ends with. A text with only one, at its end, is all 0.
     """
-    counts = torch.tensor(lengths, device=tokens.device)
-    ends = counts.cumsum(0)
-    is_separator = (tokens == tokens[ends - 1].repeat_interleave(counts)).long()
+    counts = upload(lengths, torch.int64, tokens.device)
+    ends, total = counts.cumsum(0), len(tokens)
+    is_separator = (tokens == tokens[ends - 1].repeat_interleave(counts, output_size=total)).long()
     before = is_separator.cumsum(0) - is_separator  # separators before each token, earlier texts' included
-    return (before > before[ends - counts].repeat_interleave(counts)).long()
+    return (before > before[ends - counts].repeat_interleave(counts, output_size=total)).long()

@@ -1,13 +1,27 @@
-"""Causal models without a plugin of their own, through transformers' code with this engine's attention and KV pool."""
+"""Models without a plugin of their own, through transformers' code: causal ones that generate with this engine's
+attention and KV pool, models that embed or score as they are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 
 from sglang_plug import Facts, ModelSpec, hookimpl
+from sglang_plug.specs import Task
 
 CAUSAL = ("ForCausalLM", "LMHeadModel")
 """How transformers ends the names of models that generate."""
+POOLING: tuple[tuple[str, str, tuple[Task, ...], str], ...] = (
+    ("transformers-encoder", "TransformersEncoder", ("embed",), "any encoder of transformers"),
+    ("transformers-decoder", "TransformersDecoder", ("embed",), "any decoder of transformers without a head"),
+    (
+        "transformers-classifier",
+        "TransformersClassifier",
+        ("classify", "rerank"),
+        "any model of transformers that scores texts or pairs of texts",
+    ),
+)
+"""Name, class, tasks and summary of what computes each text on its own."""
 
 
 @hookimpl
@@ -19,11 +33,28 @@ def register_models() -> Iterator[ModelSpec]:
         generic=True,
         needs=("transformers",),
     )
+    for name, target, tasks, summary in POOLING:
+        yield ModelSpec(
+            name=name,
+            target=f"{__name__}.pooled:{target}",
+            tasks=frozenset[Task](tasks),
+            summary=summary,
+            causal=False,
+            generic=True,
+            needs=("transformers",),
+        )
 
 
 @hookimpl(trylast=True)
 def choose_component(kind: str, facts: Facts) -> str | None:
     if kind != "model" or facts.model is None:
         return None
-    names = getattr(facts.model, "architectures", None) or ("",)
-    return "transformers" if str(names[0]).endswith(CAUSAL) else None
+    name = str((getattr(facts.model, "architectures", None) or ("",))[0])
+    if name.endswith(CAUSAL):
+        return "transformers"
+    if name.endswith("ForSequenceClassification"):
+        return "transformers-classifier"
+    if not name.endswith("Model"):
+        return None
+    found: str | None = import_module(f"{__name__}.reference").body_reader(facts.model)
+    return found

@@ -12,7 +12,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from sglang_plug import Attention, AttentionShape, BuildEnv, ForwardBatch, Model
 
-from .reference import HANDLER, INTERFACE, filled, skeleton
+from .reference import HANDLER, INTERFACE, SINKS, filled, model_class, skeleton
 from .self_check import check
 from .trace import Layer, check_rope, trace
 
@@ -36,6 +36,8 @@ class Paged:
         """``[1, heads, T, dim]`` to ``[1, T, heads, value_dim]``."""
         assert self.step.batch is not None
         q, k, v = (one[0].transpose(0, 1).contiguous() for one in (q, k, v))
+        if (sinks := options.get(SINKS)) is not None:
+            return self.attention.with_sinks(q, k, v, sinks, self.step.batch)[None]
         return self.attention(q, k, v, self.step.batch)[None]
 
 
@@ -68,7 +70,7 @@ class TransformersModel(Model):
         self._trace = trace(config)
         check_rope(config, env.context_length or config.max_position_embeddings)
         self.dtype, self.device = torch.get_default_dtype(), torch.get_default_device()
-        self.reference: Any = skeleton(config)
+        self.reference: Any = skeleton(model_class(config), config)
         self.body: Any = None
         self._step = Step()
 
@@ -77,10 +79,15 @@ class TransformersModel(Model):
         """As seen on a pass without weights, so it does not matter what a configuration calls its parts."""
         return trace(config).shape()
 
+    def attending_layer(self, path: str) -> int | None:
+        """By the name that transformers has for the module."""
+        layers = {layer.module: layer.index for layer in self._trace.layers}
+        return layers.get(path.removeprefix(PREFIX))
+
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """As transformers does, old layouts included. Raises ``WeightError`` if anything is missing or left over."""
         named = ((name.removeprefix(PREFIX), tensor) for name, tensor in weights)
-        self.reference = filled(self.config, named, self.dtype, self.device)
+        self.reference = filled(model_class(self.config), self.config, named, self.dtype, self.device)
 
     def prepare(self) -> None:
         """Put our attention in, part body and head, and compare with what transformers computed by itself.

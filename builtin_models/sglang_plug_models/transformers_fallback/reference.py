@@ -10,7 +10,10 @@ import torch
 import transformers
 from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 
 from sglang_plug import ConfigError, WeightError
 
@@ -18,6 +21,8 @@ INTERFACE = "sglang_plug"
 """Our name among transformers' attention implementations. It has none among their masks, so none are built."""
 HANDLER = "sglang_plug_attention"
 """The attribute of an attention module that does its work."""
+SINKS = "s_aux"
+"""The argument of an attention call with a logit for each head, which takes part in the softmax and has no value."""
 
 
 def attend(module: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Any, **options: Any) -> tuple[Tensor, None]:
@@ -38,20 +43,34 @@ def refusal(config: Any, reason: str) -> ConfigError:
 
 def model_class(config: Any) -> type[PreTrainedModel]:
     """Transformers' class of the checkpoint's architecture. Raises ``ConfigError`` if it is not a causal model's."""
-    name = str((getattr(config, "architectures", None) or [""])[0])
-    causal = {one for names in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() for one in _names(names)}
-    found = getattr(transformers, name, None)
-    if found is None:
-        raise refusal(config, f"transformers {transformers.__version__} has no class of that name")
-    if name not in causal:
+    kind = named_class(config)
+    if not any(kind.__name__ in _names(names) for names in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()):
         raise refusal(config, "it is not a causal language model")
-    if not isinstance(config, found.config_class):
-        raise refusal(
-            config, f"its config.json is a {type(config).__name__}, and the class needs a {found.config_class.__name__}"
-        )
-    if getattr(found, "_is_stateful", False):
+    if getattr(kind, "_is_stateful", False):
         raise refusal(config, "it keeps a state besides keys and values")
+    return kind
+
+
+def body_reader(config: Any) -> str | None:
+    """The component for a checkpoint without a head: tokens of an encoder see each other, those of a decoder what is
+    before them. ``None`` if transformers has no class for it."""
+    if not hasattr(transformers, str(config.architectures[0])):
+        return None
+    kind, looks_ahead = config.model_type, getattr(config, "use_bidirectional_attention", False)
+    decodes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return "transformers-decoder" if decodes and not looks_ahead else "transformers-encoder"
+
+
+def named_class(config: Any) -> type[PreTrainedModel]:
+    """Transformers' class of the checkpoint's architecture. Raises ``ConfigError`` if there is none for ``config``."""
+    name = str((getattr(config, "architectures", None) or [""])[0])
+    found = getattr(transformers, name, None)
+    if not (isinstance(found, type) and issubclass(found, PreTrainedModel)):
+        raise refusal(config, f"transformers {transformers.__version__} has no class of that name")
     kind: type[PreTrainedModel] = found
+    wanted: Any = kind.config_class
+    if not isinstance(config, wanted):
+        raise refusal(config, f"its config.json is a {type(config).__name__}, and the class needs a {wanted.__name__}")
     return kind
 
 
@@ -74,39 +93,48 @@ def rope_types(config: Any) -> Iterator[dict[str, Any]]:
         yield from nested or [found]
 
 
-def skeleton(config: Any) -> PreTrainedModel:
+def skeleton(kind: type[PreTrainedModel], config: Any, attention: str = INTERFACE) -> PreTrainedModel:
     """The model without memory for its weights, with our attention."""
     register()
     with torch.device("meta"):
-        return model_class(config)(own_config(config, INTERFACE)).eval()
+        return kind(own_config(config, attention)).eval()
 
 
 def filled(
-    config: Any, weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype, device: torch.device
+    kind: type[PreTrainedModel],
+    config: Any,
+    weights: Iterable[tuple[str, Tensor]],
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    attention: str = "eager",
+    optional: tuple[str, ...] = (),
 ) -> PreTrainedModel:
     """The model with its weights and transformers' own attention, loaded as transformers loads them.
+
+    ``optional`` are beginnings of names of parts that may be left over, or be missing and then stay random.
 
     Raises ``WeightError`` if the checkpoint lacks a tensor, or has one that the model has no place for.
     """
     progress = transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()
     try:
-        model, report = model_class(config).from_pretrained(
+        model, report = kind.from_pretrained(
             None,
-            config=own_config(config, "eager"),
-            attn_implementation="eager",
+            config=own_config(config, attention),
+            attn_implementation=attention,
             state_dict=dict(weights),
             dtype=dtype,
             output_loading_info=True,
         )
     except (RuntimeError, ValueError, KeyError) as error:
-        raise WeightError(f"checkpoint does not fit {model_class(config).__name__}: {error}") from error
+        raise WeightError(f"checkpoint does not fit {kind.__name__}: {error}") from error
     finally:
         if progress:
             transformers.utils.logging.enable_progress_bar()
-    if strange := report["unexpected_keys"]:
+    if strange := [name for name in report["unexpected_keys"] if not name.startswith(optional)]:
         raise WeightError(f"checkpoint has {min(strange)!r} but {type(model).__name__} has no such parameter")
-    if missing := report["missing_keys"]:
+    if missing := [name for name in report["missing_keys"] if not name.startswith(optional)]:
         raise WeightError(f"checkpoint leaves {len(missing)} parameters unfilled, first {min(missing)!r}")
     found: PreTrainedModel = model.to(device).eval()
     return found

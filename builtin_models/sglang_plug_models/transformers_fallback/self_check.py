@@ -19,6 +19,8 @@ FIRST = (5, 3)
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
 ROUGH = 0.1
 """For types with few digits. A sequence that sees another's tokens, or the wrong ones, is off by more."""
+ROUGHEST = 0.5
+"""For keys and values in eight bits."""
 
 
 @torch.inference_mode()
@@ -45,14 +47,32 @@ def check(
     found = _served(model, prompts, backend, dtype, device)
     for mine, theirs in zip(found, expected, strict=True):
         error = float((mine.float() - theirs).abs().max() / theirs.abs().max().clamp_min(1e-6))
-        if not error <= TOLERANCE.get(dtype, ROUGH):
-            raise refusal(config, f"with this engine's attention its logits are off by {error:.2g} of the greatest one")
+        if not error <= _tolerance(dtype, backend.shape.kv_dtype):
+            raise refusal(
+                config,
+                f"with this engine's attention its logits are off by {error:.2g} of the greatest one"
+                + _advice(backend.shape.kv_dtype),
+            )
+
+
+def _tolerance(dtype: torch.dtype, kv_dtype: torch.dtype | None) -> float:
+    if kv_dtype is None:
+        return TOLERANCE.get(dtype, ROUGH)
+    return ROUGHEST if kv_dtype.itemsize == 1 else ROUGH
+
+
+def _advice(kv_dtype: torch.dtype | None) -> str:
+    if kv_dtype is None or kv_dtype.itemsize > 1:
+        return ""
+    name = str(kv_dtype).removeprefix("torch.")
+    return f"; keys and values are kept in {name}, perhaps without scales that fit: try --kv-cache-dtype bfloat16"
 
 
 def _served(
     model: Model, prompts: list[Tensor], backend: AttentionBackend, dtype: torch.dtype, device: torch.device
 ) -> list[Tensor]:
     pool = KVPool.of(backend.shape, slots=sum(LENGTHS) + 1, dtype=dtype, device=device)
+    pool.use_scales(model.kv_scales)
     ends = [list(FIRST), [length - 1 for length in LENGTHS], list(LENGTHS)]
     pieces: list[list[Tensor]] = [[] for _ in prompts]
     for before, after in pairwise([[0] * len(prompts), *ends]):

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from sglang_plug import AttentionShape, ConfigError
 
-from .reference import HANDLER, refusal, rope_types, skeleton
+from .reference import HANDLER, SINKS, model_class, refusal, rope_types, skeleton
 
 TOKENS = 3
 HARMLESS = frozenset({"dropout", "position_ids", "cache_position", "use_cache", "is_causal"})
@@ -34,6 +34,7 @@ class Layer:
     scale: float
     window: int | None
     softcap: float | None
+    sinks: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Trace:
             dim=first.dim,
             value_dim=None if first.value_dim == first.dim else first.value_dim,
             layers=len(self.layers),
+            sinks=any(layer.sinks for layer in self.layers),
         )
 
 
@@ -91,7 +93,7 @@ def _model(config: Any) -> PreTrainedModel:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)  # some operators exist for it only
     try:
-        return skeleton(plain)
+        return skeleton(model_class(plain), plain)
     finally:
         torch.set_default_dtype(before)
 
@@ -110,7 +112,7 @@ def _recorder(
     def record(q: Tensor, k: Tensor, v: Tensor, mask: Any, options: Mapping[str, Any]) -> Tensor:
         given = {key: value for key, value in options.items() if value is not None and value is not False}
         causal = given.get("is_causal", getattr(module, "is_causal", True))
-        unknown = given.keys() - HARMLESS - {"scaling", "sliding_window", "softcap"}
+        unknown = given.keys() - HARMLESS - {"scaling", "sliding_window", "softcap", SINKS}
         if mask is not None or unknown:
             raise refusal(config, f"its attention takes {min(unknown, default='a mask')}, which this engine's has not")
         if not causal or options.get("is_causal") is False:
@@ -126,6 +128,7 @@ def _recorder(
                 scale=float(given.get("scaling", q.shape[3] ** -0.5)),
                 window=given.get("sliding_window"),
                 softcap=given.get("softcap"),
+                sinks=SINKS in given,
             )
         )
         return q.new_empty(1, q.shape[2], q.shape[1], v.shape[3])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -28,12 +29,19 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "gelu": F.gelu,
     "gelu_fast": _TANH_GELU,
     "gelu_new": _TANH_GELU,
+    "gelu_python": F.gelu,
+    "gelu_python_tanh": _TANH_GELU,
     "gelu_pytorch_tanh": _TANH_GELU,
+    "leaky_relu": F.leaky_relu,
+    "mish": F.mish,
     "quick_gelu": _quick_gelu,
     "relu": F.relu,
     "relu2": _squared_relu,
+    "relu6": F.relu6,
+    "sigmoid": torch.sigmoid,
     "silu": F.silu,
     "swish": F.silu,
+    "tanh": torch.tanh,
 }
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from sglang_plug.config import ConfigError
+from sglang_plug.kernels import moe
 from sglang_plug.model import BuildEnv
 from sglang_plug.quantization import Matrix, MatrixRole, Quantization
 
+from .activation import activation, gated_activation
 from .linear import Linear
 
 NAMES: Mapping[str, str] = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
@@ -108,7 +112,7 @@ class Stacked(nn.Module):
 
 
 class Experts(nn.Module):
-    """Gated MLPs, ``down(silu(gate(x)) * up(x))``, of which each token passes through a few.
+    """Gated MLPs, ``down(activation(gate(x)) * up(x))``, of which each token passes through a few.
 
     Checkpoints may hold all experts in two tensors, ``gate_up_proj`` ``[E, 2 * width, hidden]`` and ``down_proj``
     ``[E, hidden, width]``, or name them one by one, ``3.gate_proj.weight``.
@@ -119,14 +123,27 @@ class Experts(nn.Module):
         count: how many experts there are.
         env: the surroundings the model is built in.
         names: what the checkpoint calls an expert's matrices -> ``gate``, ``up``, ``down``.
+        activation_name: in place of ``silu``, as checkpoints call it; any other is computed by the torch reference.
+            Raises ``ConfigError`` if it is unknown.
     """
 
-    def __init__(self, hidden: int, width: int, count: int, env: BuildEnv, *, names: Mapping[str, str] = NAMES) -> None:
+    def __init__(
+        self,
+        hidden: int,
+        width: int,
+        count: int,
+        env: BuildEnv,
+        *,
+        names: Mapping[str, str] = NAMES,
+        activation_name: str = "silu",
+    ) -> None:
         super().__init__()
         self.gate_up_proj = Stacked(count, {"gate": width, "up": width}, hidden)
         self.down_proj = Stacked(count, {"down": hidden}, width)
         self._names = names
         self._moe = env.kernels.moe
+        if activation(activation_name) is not F.silu:
+            self._moe = partial(moe, gated=gated_activation(activation_name, env))
 
     def forward(self, x: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
         """``x`` ``[T, hidden]``, sent to ``experts`` ``[T, k]`` with ``weights`` ``[T, k]``, to ``[T, hidden]``."""

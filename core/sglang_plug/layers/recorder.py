@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -15,6 +16,7 @@ from torch import Tensor
 from sglang_plug.batch import ForwardBatch
 from sglang_plug.config import ConfigError
 from sglang_plug.request import RequestError
+from sglang_plug.transfer import Fetched
 
 from .moe import Router
 
@@ -23,6 +25,8 @@ logger = logging.getLogger(__name__)
 COLUMNS = ("layer_id", "expert_id", "count")
 """Of the table; also the names of its columns as tensors."""
 MODES = ("stat", "per_token")
+ON_DEVICE = ("input_ids", "positions", "experts")
+"""What of a step is fetched from the device, while it computes the next ones."""
 MOST_BYTES = 1 << 28
 """What the choices of single tokens may take of the host's memory; counting goes on beyond it."""
 
@@ -169,6 +173,7 @@ class TokenRecord:
         self._layers, self._most_bytes = layers, most_bytes
         self._steps: list[dict[str, Tensor]] = []
         self._open: dict[str, Tensor] | None = None
+        self._coming: deque[tuple[dict[str, Tensor], Fetched]] = deque()
         self._chosen: dict[int, Tensor] = {}
         self._bytes = self._dropped = self._number = 0
 
@@ -177,8 +182,8 @@ class TokenRecord:
         self._finish()
         rows = torch.arange(len(batch.query_lens)).repeat_interleave(torch.tensor(batch.query_lens))
         self._open = {
-            "input_ids": batch.input_ids.cpu(),
-            "positions": batch.positions.cpu(),
+            "input_ids": batch.input_ids,
+            "positions": batch.positions,
             "rows": rows,
             "steps": torch.full_like(rows, self._number),
         }
@@ -193,6 +198,7 @@ class TokenRecord:
         ``rows`` (its sequence in that step), all ``[N]``, and ``experts`` ``[N, layers, k]``. ``dropped_tokens``
         is how many more there were than fit into memory."""
         self._finish()
+        self._keep(wait=True)
         names = self._steps[0] if self._steps else ()
         found = {name: torch.cat([step[name] for step in self._steps]) for name in names}
         return {**found, "dropped_tokens": torch.tensor(self._dropped)}
@@ -210,7 +216,18 @@ class TokenRecord:
             self._dropped += len(experts)
             return
         self._bytes += size
-        self._steps.append({**step, "experts": experts.cpu()})
+        step["experts"] = experts
+        moved = {name: one for name, one in step.items() if name in ON_DEVICE}
+        self._coming.append((step, Fetched.of(*moved.values())))
+        self._keep(wait=False)
+
+    def _keep(self, *, wait: bool) -> None:
+        """Keep what has come from the device, or, if ``wait``, all that was sent for."""
+        while self._coming and (wait or self._coming[0][1].ready):
+            step, fetched = self._coming.popleft()
+            came = dict(zip([name for name in step if name in ON_DEVICE], fetched.read(), strict=True))
+            pinned = fetched.event is not None
+            self._steps.append({**step, **{name: one.clone() if pinned else one for name, one in came.items()}})
 
 
 def read_columns(path: Path) -> list[tuple[int, int, int]]:

@@ -45,7 +45,10 @@ class Rope(nn.Module):
         """From a checkpoint's configuration, in its newer or older spelling; ``served`` as above."""
         parameters = getattr(config, "rope_parameters", None)
         if parameters is None:
-            parameters = {"rope_theta": getattr(config, "rope_theta", 10000.0), **(config.rope_scaling or {})}
+            parameters = {
+                "rope_theta": getattr(config, "rope_theta", 10000.0),
+                **(getattr(config, "rope_scaling", None) or {}),
+            }
         return cls(dim, parameters, config.max_position_embeddings, served)
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -119,7 +122,7 @@ def _yarn(width: int, parameters: Parameters, lengths: Lengths) -> Scaled:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0.0), min(high, width - 1.0)
     steps = torch.arange(width // 2, dtype=torch.float32, device="cpu")
-    interpolated = ((steps - low) / max(high - low, 0.001)).clamp(0, 1)
+    interpolated = ((steps - low) / ((high - low) or 0.001)).clamp(0, 1)
     inverse = inverse / factor * interpolated + inverse * (1 - interpolated)
     return inverse, _yarn_temperature(factor, parameters)
 

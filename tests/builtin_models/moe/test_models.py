@@ -54,10 +54,12 @@ CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "qwen3, experts in every second layer but the last": qwen3(decoder_sparse_step=2, mlp_only_layers=[3]),
     "qwen3 biased and tied": qwen3(attention_bias=True, tie_word_embeddings=True),
     "qwen3 with windows": qwen3(**WINDOW),
+    "qwen3 with another activation": qwen3(hidden_act="relu"),
     "mixtral": mixtral(),
     "mixtral, one expert": mixtral(num_experts_per_tok=1),
     "mixtral, four experts": mixtral(num_experts_per_tok=4),
     "mixtral with a window": mixtral(sliding_window=6),
+    "mixtral with another activation": mixtral(hidden_act="gelu_new"),
     "mixtral tied": mixtral(tie_word_embeddings=True),
 }
 

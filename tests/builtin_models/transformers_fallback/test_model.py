@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import (
     BioGptConfig,
     CohereConfig,
+    GptOssConfig,
     GraniteConfig,
     MixtralConfig,
     ModernBertDecoderConfig,
@@ -55,6 +56,7 @@ CASES: dict[str, tuple[str, PretrainedConfig]] = {
             **SMALL, **TOKENS, local_attention=12, global_attn_every_n_layers=2, cls_token_id=3, sep_token_id=4
         ),
     ),
+    "gpt-oss": ("GptOssForCausalLM", GptOssConfig(**GROUPED, head_dim=8, num_local_experts=4, sliding_window=6)),
     "biogpt": ("BioGptForCausalLM", BioGptConfig(**SMALL, **TOKENS)),
 }
 

@@ -49,6 +49,10 @@ ODD: dict[str, tuple[PretrainedConfig, AttentionShape]] = {
         config("OPTForCausalLM", vocab_size=96, hidden_size=32, ffn_dim=48, num_hidden_layers=2, num_attention_heads=4),
         AttentionShape(heads=4, kv_heads=4, dim=8, layers=2),
     ),
+    "sinks": (
+        config("GptOssForCausalLM", **SMALL, num_key_value_heads=2, head_dim=8),
+        AttentionShape(heads=4, kv_heads=2, dim=8, layers=2, sinks=True),
+    ),
     "positions that are looked at": (
         config(
             "LlamaForCausalLM",
@@ -91,7 +95,6 @@ REFUSED: dict[str, tuple[PretrainedConfig, str]] = {
         config("GPTJForCausalLM", vocab_size=96, n_embd=32, n_layer=2, n_head=4, rotary_dim=4),
         r"cannot be replaced \(KeyError",
     ),
-    "sinks": (config("GptOssForCausalLM", **SMALL, num_key_value_heads=2, head_dim=8), "its attention takes s_aux"),
     "two calls in a layer": (config("DiffLlamaForCausalLM", **SMALL), "2 layers make 4 attention calls"),
     "an encoder": (config("BertLMHeadModel", **SMALL), "looks at later tokens"),
     "another task": (config("BertForMaskedLM", **SMALL), "not a causal language model"),

@@ -42,6 +42,12 @@ PARAMETERS: dict[str, dict[str, Any]] = {
         "truncate": False,
         "original_max_position_embeddings": 128,
     },
+    "yarn over fewer tokens than a turn": {
+        "rope_type": "yarn",
+        "rope_theta": 10.0,
+        "factor": 256.0,
+        "original_max_position_embeddings": 2,
+    },
 }
 
 

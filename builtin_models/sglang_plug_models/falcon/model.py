@@ -1,0 +1,139 @@
+"""Falcon (Almazrouei et al., 2023): attention and MLP side by side, and few keys for many queries.
+
+Falcon 7B has one key head and one norm for both parts; the later architecture has several key heads and a norm for
+each part. The first models, which use ALiBi instead of rotary positions, are refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from sglang_plug import Attention, AttentionShape, BuildEnv, ConfigError, ForwardBatch, Model
+from sglang_plug.layers import Embedding, Head, Linear, Rope, activation
+from sglang_plug_models.blocks import Angles
+
+
+def key_heads(config: Any) -> int:
+    """How many key heads there are."""
+    if config.new_decoder_architecture:
+        return int(config.num_kv_heads)
+    return 1 if config.multi_query else int(config.num_attention_heads)
+
+
+class SelfAttention(nn.Module):
+    """In one matrix for each key head: its queries, its key and its value."""
+
+    def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
+        super().__init__()
+        width, heads, self.kv_heads = config.hidden_size, config.num_attention_heads, key_heads(config)
+        self.dim, self.group = width // heads, heads // self.kv_heads
+        rows = self.kv_heads * (self.group + 2) * self.dim
+        self.query_key_value = Linear(width, rows, env, bias=config.bias)
+        self.dense = Linear(width, width, env, bias=config.bias)
+        self.attention = Attention(env, index, scale=self.dim**-0.5)
+
+    def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
+        """``[T, hidden]`` to ``[T, hidden]``."""
+        parts = self.query_key_value(x).view(-1, self.kv_heads, self.group + 2, self.dim)
+        q, k, v = parts[:, :, :-2].flatten(1, 2), parts[:, :, -2], parts[:, :, -1]
+        return self.dense(self.attention.rotary(q, k, v, *angles, batch).flatten(1))
+
+
+class MLP(nn.Module):
+    """One matrix up, an activation, one matrix down."""
+
+    def __init__(self, config: Any, env: BuildEnv) -> None:
+        super().__init__()
+        self.dense_h_to_4h = Linear(config.hidden_size, config.ffn_hidden_size, env, bias=config.bias)
+        self.dense_4h_to_h = Linear(config.ffn_hidden_size, config.hidden_size, env, bias=config.bias)
+        self.activation = activation(config.activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[T, hidden]`` to ``[T, hidden]``."""
+        return self.dense_4h_to_h(self.activation(self.dense_h_to_4h(x)))
+
+
+class Layer(nn.Module):
+    """Attention and MLP, added to the residual stream together, or one after the other."""
+
+    def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
+        super().__init__()
+
+        def norm() -> nn.LayerNorm:
+            return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
+
+        self.parallel = config.new_decoder_architecture or config.parallel_attn
+        self.self_attention = SelfAttention(config, env, index)
+        self.mlp = MLP(config, env)
+        self.ln_attn = self.ln_mlp = self.input_layernorm = self.post_attention_layernorm = None
+        if config.new_decoder_architecture and config.num_ln_in_parallel_attn in (None, 2):
+            self.ln_attn, self.ln_mlp = norm(), norm()
+        else:
+            self.input_layernorm = norm()
+            self.post_attention_layernorm = None if self.parallel else norm()
+
+    def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
+        """``[T, hidden]`` to ``[T, hidden]``."""
+        if self.ln_attn is not None and self.ln_mlp is not None:
+            return x + self.self_attention(self.ln_attn(x), angles, batch) + self.mlp(self.ln_mlp(x))
+        assert self.input_layernorm is not None
+        normed = self.input_layernorm(x)
+        attended = x + self.self_attention(normed, angles, batch)
+        after = self.post_attention_layernorm
+        return attended + self.mlp(normed if after is None else after(attended))
+
+
+class Decoder(nn.Module):
+    """Embeddings, layers, and the last norm."""
+
+    def __init__(self, config: Any, env: BuildEnv) -> None:
+        super().__init__()
+        self.word_embeddings = Embedding(config.vocab_size, config.hidden_size)
+        self.h = nn.ModuleList(Layer(config, env, index) for index in range(config.num_hidden_layers))
+        self.ln_f = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
+        self.rope = Rope.of(config, config.hidden_size // config.num_attention_heads, env.context_length)
+
+    def forward(self, batch: ForwardBatch) -> Tensor:
+        """Hidden states of every new token, ``[T, hidden]``."""
+        x = self.word_embeddings(batch.input_ids)
+        angles = self.rope(batch.positions, x.dtype)
+        for layer in self.h:
+            x = layer(x, angles, batch)
+        found: Tensor = self.ln_f(x)
+        return found
+
+
+class Falcon(Model):
+    """Falcon with rotary positions."""
+
+    ignored: ClassVar[tuple[str, ...]] = ("rotary_emb.inv_freq",)
+
+    def __init__(self, config: Any, env: BuildEnv) -> None:
+        super().__init__(config, env)
+        self.transformer = Decoder(config, env)
+        tied = self.transformer.word_embeddings if config.tie_word_embeddings else None
+        self.lm_head = Head(config.hidden_size, config.vocab_size, env, tied=tied)
+
+    @classmethod
+    def attention_shape(cls, config: Any) -> AttentionShape:
+        """Raises ``ConfigError`` for models with ALiBi."""
+        if config.alibi:
+            raise ConfigError("alibi is not supported: only Falcon models with rotary positions are served")
+        heads = config.num_attention_heads
+        return AttentionShape(
+            heads=heads,
+            kv_heads=key_heads(config),
+            dim=config.hidden_size // heads,
+            layers=config.num_hidden_layers,
+        )
+
+    def forward(self, batch: ForwardBatch) -> Tensor:
+        """Hidden states of every new token, ``[T, hidden]``."""
+        found: Tensor = self.transformer(batch)
+        return found
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits ``[rows, vocabulary]``."""
+        return self.lm_head(hidden)

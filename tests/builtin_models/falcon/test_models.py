@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from transformers import FalconConfig
+
+from sglang_plug import ConfigError
+from sglang_plug.testing import check_model
+from sglang_plug_models.falcon.model import Falcon
+
+
+def falcon(**changes: Any) -> tuple[str, FalconConfig]:
+    fields: dict[str, Any] = {
+        "vocab_size": 96,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 128,
+        "ffn_hidden_size": 56,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    return "FalconForCausalLM", FalconConfig(**fields | changes)
+
+
+CASES = {
+    "falcon 7b": falcon(),
+    "falcon 7b biased, untied": falcon(bias=True, tie_word_embeddings=False),
+    "falcon 40b": falcon(new_decoder_architecture=True, num_kv_heads=2),
+    "falcon 40b, every head its own keys": falcon(new_decoder_architecture=True),
+    "falcon 2, one norm": falcon(new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1),
+    "falcon, many keys": falcon(multi_query=False),
+    "falcon, one part after the other": falcon(parallel_attn=False, multi_query=False, bias=True, activation="relu"),
+    "falcon stretched": falcon(rope_parameters={"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0}),
+}
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_against_transformers(case: str) -> None:
+    check_model(*CASES[case])
+
+
+def test_alibi_is_refused() -> None:
+    with pytest.raises(ConfigError, match="alibi is not supported: only Falcon models with rotary positions"):
+        Falcon.attention_shape(falcon(alibi=True)[1])
