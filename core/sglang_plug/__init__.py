@@ -17,8 +17,9 @@ if TYPE_CHECKING:
         GraphCapable,
         GraphRecorder,
         StoredCapable,
+        WeighingCapable,
     )
-    from .batch import ForwardBatch, KVPool
+    from .batch import ForwardBatch, KVPool, KVScale
     from .cache import EvictionPolicy, Match, NodeStats, PrefixCache
     from .config import AUTO, CheckpointNotFoundError, ConfigError, EngineConfig, PluginOptions
     from .drawing import DrawOptions
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from .policy import (
         Checkpoint,
         CheckpointRequest,
+        KVScaleTensor,
         Observer,
         Pooling,
         RequestEvent,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
         WeightsSpec,
     )
     from .tokenizer import StreamDecoder, TemplateError, Tokenizer, TokenizerSource
+    from .transfer import pinned, send, upload
 
 _HOME = {
     "attention": (
@@ -72,8 +75,9 @@ _HOME = {
         "GraphCapable",
         "GraphRecorder",
         "StoredCapable",
+        "WeighingCapable",
     ),
-    "batch": ("ForwardBatch", "KVPool"),
+    "batch": ("ForwardBatch", "KVPool", "KVScale"),
     "cache": ("EvictionPolicy", "Match", "NodeStats", "PrefixCache"),
     "config": ("AUTO", "CheckpointNotFoundError", "ConfigError", "EngineConfig", "PluginOptions"),
     "drawing": ("DrawOptions",),
@@ -86,6 +90,7 @@ _HOME = {
     "policy": (
         "Checkpoint",
         "CheckpointRequest",
+        "KVScaleTensor",
         "Observer",
         "Pooling",
         "RequestEvent",
@@ -117,6 +122,7 @@ _HOME = {
         "WeightsSpec",
     ),
     "tokenizer": ("StreamDecoder", "TemplateError", "Tokenizer", "TokenizerSource"),
+    "transfer": ("pinned", "send", "upload"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
@@ -154,6 +160,8 @@ __all__ = [
     "GraphCapable",
     "GraphRecorder",
     "KVPool",
+    "KVScale",
+    "KVScaleTensor",
     "KernelSpec",
     "Kernels",
     "LinearScheme",
@@ -201,10 +209,14 @@ __all__ = [
     "ToolParserSpec",
     "Vocabulary",
     "Waiting",
+    "WeighingCapable",
     "WeightError",
     "WeightLoader",
     "WeightsSpec",
     "hookimpl",
+    "pinned",
+    "send",
+    "upload",
 ]
 
 

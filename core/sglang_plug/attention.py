@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .batch import ForwardBatch
+from .config import ConfigError
 
 if TYPE_CHECKING:
     from .model import BuildEnv
@@ -32,6 +33,8 @@ class AttentionShape:
     kv_dtype: torch.dtype | None = None
     """Of the KV pool; ``None``: the model's. Another is given only to backends that declare it
     (``AttentionSpec.kv_dtypes``)."""
+    sinks: bool = False
+    """Some layers have attention sinks, which takes a backend that is ``WeighingCapable``."""
 
     @property
     def pooled(self) -> int:
@@ -42,6 +45,11 @@ class AttentionShape:
 
 RunLayer = Callable[["Attention", Tensor, Tensor, Tensor, ForwardBatch], Tensor]
 """``AttentionBackend.run`` of one backend."""
+
+
+Weighed = tuple[Tensor, Tensor]
+"""Attention ``[T, heads, value_dim]``, and for each of its queries ``[T, heads]`` float32 the logarithm of the sum of
+the exponentials of its logits, scaled and capped."""
 
 
 class AttentionBackend(ABC):
@@ -64,7 +72,8 @@ class AttentionBackend(ABC):
         ``q`` is ``[T, heads, dim]``, ``k`` ``[T, kv_heads, dim]``, ``v`` ``[T, kv_heads, value_dim]``; the result
         ``[T, heads, value_dim]``. New token ``i`` of a sequence sees the context up to itself if
         ``layer.causal``, at most the last ``layer.window`` tokens if that is set. With ``shape.values_in_keys``,
-        ``v`` is ``k[..., :value_dim]``, and ``batch.kv.v`` are views of ``batch.kv.k``.
+        ``v`` is ``k[..., :value_dim]``, and ``batch.kv.v`` are views of ``batch.kv.k``. With ``shape.kv_dtype``,
+        what the pool holds counts ``batch.kv.k_scale`` and ``v_scale`` of the layer.
         """
 
 
@@ -74,6 +83,14 @@ class StoredCapable(ABC):
     @abstractmethod
     def run_stored(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         """As ``AttentionBackend.run``, where ``batch.kv`` already holds this step's ``k`` and ``v``."""
+
+
+class WeighingCapable(ABC):
+    """Optional second base of a backend that can tell how much each query's attention weighs, which sinks need."""
+
+    @abstractmethod
+    def run_weighed(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Weighed:
+        """As ``AttentionBackend.run``, with the weights."""
 
 
 class GraphCapable(ABC):
@@ -160,13 +177,28 @@ class Attention(nn.Module):
         self._run = env.attention.run  # resolved once: no lookup per token
         self._rope = env.kernels.apply_rope
         self._rope_store = self._run_stored = None
-        if (run_stored := _run_stored(env.attention)) is not None:
+        run_stored = None if env.attention.shape.values_in_keys else _own(env.attention, StoredCapable, "run_stored")
+        if run_stored is not None:
             self._rope_store, self._run_stored = env.kernels.rope_store, run_stored
         self.fuses_rope = self._rope_store is not None
+        self._run_weighed = _own(env.attention, WeighingCapable, "run_weighed")
+        if self._run_weighed is None and env.attention.shape.sinks:
+            raise ConfigError(
+                f"the model has attention sinks, which {type(env.attention).__name__} does not do; "
+                "use --attention-backend torch"
+            )
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         """``[T, heads, dim]``, ``[T, kv_heads, dim]``, ``[T, kv_heads, value_dim]`` to ``[T, heads, value_dim]``."""
         return self._run(self, q, k, v, batch)
+
+    def with_sinks(self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, batch: ForwardBatch) -> Tensor:
+        """As ``forward``, where every query of a head also sees a token without a value whose logit is the head's of
+        ``sinks`` ``[heads]``: what goes to it is lost to the others (Xiao et al., 2023). The model's
+        ``AttentionShape`` says that it has ``sinks``."""
+        assert self._run_weighed is not None, "the model's AttentionShape does not say that it has sinks"
+        found, weights = self._run_weighed(self, q, k, v, batch)
+        return found * torch.sigmoid(weights - sinks.float())[..., None].to(found.dtype)
 
     def rotary(self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, batch: ForwardBatch) -> Tensor:
         """As ``forward``, of ``q`` and ``k`` that are still to be rotated by ``cos``/``sin`` ``[T, width]``.
@@ -180,9 +212,10 @@ class Attention(nn.Module):
         return self._run_stored(self, q, k, v, batch)
 
 
-def _run_stored(backend: AttentionBackend) -> RunLayer | None:
-    """``run_stored`` of a backend that has one; not that of a base class whose ``run`` a subclass replaced."""
-    if not isinstance(backend, StoredCapable) or backend.shape.values_in_keys:
+def _own(backend: AttentionBackend, capability: type, name: str) -> Callable[..., Any] | None:
+    """The method ``name`` of a backend that has it; not that of a base class whose ``run`` a subclass replaced."""
+    if not isinstance(backend, capability):
         return None
     owner = next(one for one in type(backend).__mro__ if "run" in vars(one))
-    return backend.run_stored if issubclass(owner, StoredCapable) and "run_stored" in vars(owner) else None
+    found: Callable[..., Any] | None = getattr(backend, name) if name in vars(owner) else None
+    return found if issubclass(owner, capability) else None

@@ -6,6 +6,7 @@ import contextlib
 import math
 import mmap
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
     from .attention import AttentionShape
 
 
+@dataclass(frozen=True, slots=True)
+class KVScale:
+    """How much a unit of an FP8 KV pool counts in one layer: what is kept is what was computed, divided by it."""
+
+    k: float = 1.0
+    v: float = 1.0
+
+
 class KVPool:
     """Keys and values of every layer, one row per KV slot.
 
@@ -24,7 +33,8 @@ class KVPool:
     the first ``value_dim`` numbers of ``k[layer]``.
 
     The pool may be of another dtype than the model: a layer's keys are what it holds times ``k_scale[layer]``, its
-    values times ``v_scale[layer]``.
+    values times ``v_scale[layer]``. Both are numbers on the host, which only change while no step is computed; with
+    ``values_in_keys`` they are equal.
     """
 
     def __init__(
@@ -60,6 +70,16 @@ class KVPool:
             device=device,
             values_in_keys=shape.values_in_keys,
         )
+
+    def use_scales(self, scales: Mapping[int, KVScale]) -> None:
+        """Let units count ``scales`` by layer, and one where there is none. What is kept already is not converted.
+
+        Only a pool in FP8 has units of its own: any other keeps them at one.
+        """
+        for layer, keys in enumerate(self.k):
+            scale = scales.get(layer, KVScale()) if keys.dtype.itemsize == 1 else KVScale()
+            self.k_scale[layer] = scale.k
+            self.v_scale[layer] = scale.k if self.values_in_keys else scale.v
 
     def store(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
         """Write ``k`` ``[T, kv_heads, dim]`` and ``v`` ``[T, kv_heads, value_dim]`` to ``slots`` ``[T]``.

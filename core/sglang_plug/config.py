@@ -84,7 +84,7 @@ class CacheOptions:
     on the host, the share that the pool takes of what is free once the weights are loaded. ``None``: 0.9 and 0.5."""
     kv_dtype: str = AUTO
     """What keys and values are kept in: ``fp8_e4m3``, ``fp8_e5m2``, ``bfloat16``, ``float16`` or ``float32``; ``auto``:
-    the model's dtype."""
+    what the checkpoint says, and the model's dtype if it does not."""
     prefix_cache: str = AUTO
     eviction_policy: str = "lru"
 

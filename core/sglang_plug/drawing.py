@@ -22,6 +22,8 @@ ALIKE = 64
 """So many more than top-k are tried, as others may be as likely as the last of them."""
 WIDER = 16
 """How many times as many are tried if they hold too little; where these are all, they are sorted."""
+SMALLEST, LARGEST = 1e-30, 1e30
+"""What float32 holds with room for arithmetic: of numbers beyond, 0 would switch a limit off and infinity make NaN."""
 BLOCK = 512
 """Probabilities added up in float64 at once."""
 
@@ -49,8 +51,8 @@ class DrawOptions:
     def of(cls, params: Sequence[SamplingParams], vocabulary: int, send: Callable[[Tensor], Tensor]) -> DrawOptions:
         """For ``params``, one per row; ``send`` brings a tensor from the host to the device."""
         limits = [min(one.top_k, vocabulary) if one.top_k > 0 else vocabulary for one in params]
-        columns = [[one.temperature for one in params], limits]
-        columns += [[one.top_p for one in params], [one.min_p for one in params]]
+        columns = [[min(one.temperature, LARGEST) for one in params], limits]
+        columns += [[max(one.top_p, SMALLEST) for one in params], [one.min_p for one in params]]
         temperature, top_k, top_p, min_p = send(torch.tensor(columns, dtype=torch.float64)).unbind()
         cut = [row for row, one in enumerate(params) if one.top_k > 0 or one.top_p < 1.0 or one.min_p > 0.0]
         index = send(torch.tensor(cut)) if 0 < len(cut) < len(params) else None

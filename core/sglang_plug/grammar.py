@@ -114,7 +114,8 @@ class Grammar(ABC):
         """What every output goes on with from here, whatever way of cutting it into tokens: never more, maybe less.
 
         May end within a character. Nothing may end before or within it. The engine appends its tokens without asking
-        the model. By default empty: the model writes everything.
+        the model. A caller's grammar may force text without end: then tell less, or nothing. By default empty: the
+        model writes everything.
         """
         return b""
 

@@ -7,7 +7,7 @@ bind the functions once, when they are built.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import torch
@@ -84,7 +84,15 @@ def rope_store(
     return q, k
 
 
-def moe(x: Tensor, gate_up: Tensor, down: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
+def moe(
+    x: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    experts: Tensor,
+    weights: Tensor,
+    *,
+    gated: Callable[[Tensor], Tensor] = silu_mul,
+) -> Tensor:
     """For each token, the weighted sum of what its chosen experts make of it, added in float32, in ``x``'s dtype.
 
     Expert ``e`` is ``down[e] @ (silu(gate) * up)`` with ``gate, up = gate_up[e] @ x``. Tokens are gathered by
@@ -96,6 +104,7 @@ def moe(x: Tensor, gate_up: Tensor, down: Tensor, experts: Tensor, weights: Tens
         down: ``[E, hidden, width]``.
         experts: ``[T, k]`` int64, which experts each token goes to.
         weights: ``[T, k]``, what each of them counts.
+        gated: in place of ``silu(gate) * up``, of ``[N, 2 * width]``; kernel sets need not have it.
     """
     chosen = experts.flatten()
     order = chosen.argsort(stable=True)
@@ -106,7 +115,7 @@ def moe(x: Tensor, gate_up: Tensor, down: Tensor, experts: Tensor, weights: Tens
         if count == 0:
             continue
         rows, factor = tokens[start : start + count], factors[start : start + count]
-        made = F.linear(silu_mul(F.linear(x[rows], gate_up[expert])), down[expert])
+        made = F.linear(gated(F.linear(x[rows], gate_up[expert])), down[expert])
         total.index_add_(0, rows, made.float() * factor)
         start += count
     return total.to(x.dtype)
@@ -136,6 +145,13 @@ class Kernels:
     """See ``drawing.mask_logits``."""
     draw_tokens: Callable[[Tensor, DrawOptions, Tensor], Tensor] = draw_tokens
     """See ``drawing.draw_tokens``."""
+
+    def __post_init__(self) -> None:
+        """Raise ``TypeError`` for a field that cannot be called: it would show in a step, and look like the model's."""
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name != "name" and not callable(value) and not (value is None and item.default is None):
+                raise TypeError(f"Kernels({self.name!r}): {item.name} must be a function, not {type(value).__name__}")
 
 
 TORCH = Kernels()

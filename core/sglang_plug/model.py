@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from .attention import AttentionBackend, AttentionShape
-from .batch import ForwardBatch
+from .attention import Attention, AttentionBackend, AttentionShape
+from .batch import ForwardBatch, KVScale
 from .config import ConfigError
 from .kernels import TORCH, Kernels
 from .policy import Pooling
 from .quantization import Quantization
 from .specs import Task
+from .transfer import upload
 
 WIDE = frozenset({torch.bfloat16, torch.float16, torch.float32, torch.float64})
 """Dtypes that are converted into each other when weights are loaded."""
@@ -60,6 +62,8 @@ class Model(nn.Module):
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__()
         self.config, self.env = config, env
+        self.kv_scales: Mapping[int, KVScale] = {}
+        """By layer, how much a unit of an FP8 KV pool counts; set after loading, if the checkpoint says."""
 
     @classmethod
     def attention_shape(cls, config: Any) -> AttentionShape:
@@ -154,6 +158,18 @@ class Model(nn.Module):
                 f"checkpoint leaves {len(short)} parameters unfilled, first {first!r} ({_some(short[first])})"
             )
 
+    def attending_layer(self, path: str) -> int | None:
+        """The layer of the KV pool that belongs to the module that checkpoints call ``path``.
+
+        ``None`` if there is no such module, or not exactly one ``Attention`` in it.
+        """
+        try:
+            module = self.get_submodule(self._place(path)[0])
+        except AttributeError:
+            return None
+        layers = [one.index for one in module.modules() if isinstance(one, Attention)]
+        return layers[0] if len(layers) == 1 else None
+
     def prepare(self) -> None:
         """After loading: let every layer bring its weights into the form its kernels want."""
         for module in self.modules():
@@ -239,12 +255,16 @@ def _some(lines: list[str], most: int = 3) -> str:
 
 def pooled(hidden: Tensor, lengths: Sequence[int], pooling: Pooling) -> Tensor:
     """``[T, hidden]`` of prompts of ``lengths`` to one float32 vector each, ``[B, hidden]``."""
-    ends = torch.tensor(lengths, device=hidden.device).cumsum(0)
+    ends = list(accumulate(lengths))
     match pooling.mode:
         case "last":
-            found = hidden[ends - 1].float()
+            found = _rows(hidden, [end - 1 for end in ends])
         case "cls":
-            found = hidden[ends - torch.tensor(lengths, device=hidden.device)].float()
+            found = _rows(hidden, [end - length for end, length in zip(ends, lengths, strict=True)])
         case "mean":
             found = torch.stack([part.float().mean(0) for part in hidden.split_with_sizes(list(lengths))])
     return torch.nn.functional.normalize(found, dim=-1) if pooling.normalize else found
+
+
+def _rows(hidden: Tensor, rows: Sequence[int]) -> Tensor:
+    return hidden.index_select(0, upload(rows, torch.int64, hidden.device)).float()

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
+import time
 import traceback
-import typing
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field, is_dataclass
 from difflib import get_close_matches
-from types import ModuleType
 from typing import Any
 
 import pluggy
 
 from . import hookspecs
 from .config import AUTO, ConfigError, EngineConfig, PluginOptions
+from .declaration import check_module, declared_specs
 from .discovery import DISTRIBUTION, Found, find_plugins
 from .settings import parse_settings
 from .specs import Spec
 
+SLOW = 1.0
+"""Seconds of computing after which loading a plugin is worth a warning."""
 Fingerprint = tuple[tuple[str, str, str], ...]
 """``(plugin, distribution, version)`` of every loaded plugin, in load order."""
 
@@ -92,6 +95,8 @@ class Component:
             raise PluginError(
                 f"settings of {self} could not be imported from {self.spec.settings!r}: {type(error).__name__}: {error}"
             ) from error
+        if not (isinstance(kind, type) and is_dataclass(kind)):
+            raise PluginError(f"{self}: settings {self.spec.settings!r} must be a dataclass")
         return parse_settings(kind, self.given, self.spec.name)
 
     def unavailable(self) -> str:
@@ -116,6 +121,8 @@ class Plugins:
     loaded: list[Found] = field(default_factory=list)
     blocked: list[Found] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    slow: dict[Found, float] = field(default_factory=dict)
+    """Seconds of computing that loading took, of plugins that delay every command."""
     _manager: pluggy.PluginManager = field(default_factory=lambda: _manager())
     _components: dict[tuple[str, str], list[Component]] = field(default_factory=dict)
     _declared: set[str] = field(default_factory=set)
@@ -135,8 +142,11 @@ class Plugins:
             if plugins._is_blocked(one):
                 plugins.blocked.append(one)
                 continue
+            began = time.process_time()  # not the clock's: the machine may be busy with something else
             with plugins._isolated(one):
                 plugins._load(one)
+            if (took := time.process_time() - began) > SLOW:
+                plugins.slow[one] = took
         plugins._check_names(found)
         return plugins
 
@@ -214,6 +224,10 @@ class Plugins:
                 raise PluginError(
                     f"plugin {call.plugin_name!r} failed to choose a {kind}: {type(error).__name__}: {error}"
                 ) from error
+            if not isinstance(answer, str | None):
+                raise PluginError(
+                    f"plugin {call.plugin_name!r} chose {answer!r} as {kind}; choose_component returns a name or None"
+                )
             if answer is not None:
                 return answer, call.plugin_name
         return None, ""
@@ -234,11 +248,9 @@ class Plugins:
 
     def _load(self, found: Found) -> None:
         module = found.load()
-        version = getattr(module, "api_version", hookspecs.API_VERSION)
-        if version != hookspecs.API_VERSION:
-            raise PluginError(f"needs plugin API {version}, this is API {hookspecs.API_VERSION}")
-        _refuse_unknown_hooks(module)
-        components = [Component(spec, found, self.options.settings.get(spec.name, {})) for spec in _declared(module)]
+        check_module(module)
+        specs = list(declared_specs(module))
+        components = [Component(spec, found, self.options.settings.get(spec.name, {})) for spec in specs]
         self._refuse_twins(components)
         visible = [component for component in components if self._is_visible(component)]
         self._declared |= {component.key for component in components}
@@ -300,9 +312,10 @@ class Plugins:
     def _isolated(self, found: Found) -> Iterator[None]:
         """One bad plugin takes down neither the command line nor the server, unless ``--strict-plugins``."""
         try:
-            yield
+            with redirect_stdout(sys.stderr):  # a command's output may be read by programs
+                yield
         except (Exception, SystemExit) as error:
-            message = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
+            message = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
             failure = Failure(found, message, traceback.format_exc())
             if self.options.strict:
                 raise PluginError(f"{failure} (--strict-plugins)") from error
@@ -322,47 +335,6 @@ def _manager() -> pluggy.PluginManager:
     manager = pluggy.PluginManager(hookspecs.hookspec.project_name)
     manager.add_hookspecs(hookspecs)
     return manager
-
-
-def hook_names() -> list[str]:
-    """Names of all hooks, in life-cycle order."""
-    marker = f"{hookspecs.hookspec.project_name}_spec"
-    return [name for name, value in vars(hookspecs).items() if hasattr(value, marker)]
-
-
-def _implementations(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
-    marker = f"{hookspecs.hookimpl.project_name}_impl"
-    for name, value in vars(module).items():
-        options = getattr(value, marker, None)
-        if isinstance(options, dict):
-            yield options.get("specname") or name, value
-
-
-def _refuse_unknown_hooks(module: ModuleType) -> None:
-    known = hook_names()
-    for name, function in _implementations(module):
-        optional = getattr(function, f"{hookspecs.hookimpl.project_name}_impl").get("optionalhook")
-        if name not in known and not optional:
-            near = get_close_matches(name, known, 1)
-            raise PluginError(f"implements unknown hook {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-
-
-def _declared(module: ModuleType) -> Iterator[Spec]:
-    for name, function in _implementations(module):
-        if not name.startswith("register_"):
-            continue
-        expected = spec_types(name)
-        for spec in function() or ():
-            if not isinstance(spec, expected):
-                wanted = " or ".join(one.__name__ for one in expected)
-                raise PluginError(f"{name}() returned {spec!r}, which is not a {wanted}")
-            yield spec
-
-
-def spec_types(hook: str) -> tuple[type[Spec], ...]:
-    """The specs that a ``register_*`` hook may return, from its annotation."""
-    (item,) = typing.get_args(typing.get_type_hints(getattr(hookspecs, hook))["return"])
-    return typing.get_args(item) or (item,)
 
 
 def _importable(name: str) -> bool:

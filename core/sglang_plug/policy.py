@@ -47,6 +47,20 @@ class Pooling:
     """Divide by the Euclidean length."""
 
 
+KVPart = Literal["k", "v"]
+"""Keys or values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVScaleTensor:
+    """A tensor of a checkpoint that holds one number: how much a unit of an FP8 KV pool counts."""
+
+    layer: str
+    """What the checkpoint calls the module that attends: ``model.layers.0.self_attn``."""
+    parts: tuple[KVPart, ...]
+    """Whose units; empty: of something that no pool keeps, such as queries."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRequest:
     """What a checkpoint reader is asked for."""
@@ -71,6 +85,10 @@ class Checkpoint:
     """``generation_config.json``."""
     pooling: Pooling | None = None
     """How the checkpoint says that prompts become embeddings, if it does."""
+    kv_dtype: str | None = None
+    """What the checkpoint says that keys and values are kept in, named as by ``--kv-cache-dtype``, if it does."""
+    kv_scale: Callable[[str], KVScaleTensor | None] | None = None
+    """What the tensor of a name says about the KV pool; ``None``: that it is a weight."""
 
     @property
     def architecture(self) -> str:

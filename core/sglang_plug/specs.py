@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, get_args
 
 from .grammar import CONSTRAINT_KINDS, ConstraintKind
 
@@ -11,6 +13,35 @@ Task = Literal["generate", "embed", "classify", "rerank"]
 Auth = Literal["public", "user", "admin"]
 
 ANY_DEVICE: frozenset[str] = frozenset({"any"})
+NAME = re.compile(r"(?!auto$)[^\s=:,]+")
+TARGET = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
+
+
+def _set_of(names: Sequence[str] = ()) -> tuple[Callable[[Any], bool], str]:
+    """What a frozenset of text, or of some of ``names``, is told by; and how to write one."""
+
+    def accepts(value: Any) -> bool:
+        return isinstance(value, frozenset) and all(
+            isinstance(one, str) and (not names or one in names) for one in value
+        )
+
+    return accepts, "a frozenset of " + (f"some of {', '.join(names)}" if names else "text, as frozenset({'cpu'})")
+
+
+ACCEPTED: Mapping[Any, tuple[Callable[[Any], bool], str]] = {
+    "str": (lambda value: isinstance(value, str), "text"),
+    "str | None": (lambda value: isinstance(value, str | None), "text or None"),
+    "bool": (lambda value: isinstance(value, bool), "True or False"),
+    "tuple[str, ...]": (
+        lambda value: isinstance(value, tuple) and all(isinstance(one, str) for one in value),
+        "a tuple of text, as ('torch',)",
+    ),
+    "frozenset[str]": _set_of(),
+    "frozenset[Task]": _set_of(get_args(Task)),
+    "frozenset[ConstraintKind]": _set_of(CONSTRAINT_KINDS),
+    "Auth": (lambda value: value in get_args(Auth), f"one of {', '.join(get_args(Auth))}"),
+}
+"""Annotation of a field -> what it may hold, and how an error says that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,15 +53,37 @@ class Spec:
     """
 
     kind: ClassVar[str]
+    takes_settings: ClassVar[bool] = False
 
     name: str
     target: str
     summary: str = ""
     """One line for ``plugins list`` and ``--help``."""
     settings: str | None = None
-    """``"package.module:Dataclass"``: the component's own options, set with ``--set name.key=value``."""
+    """``"package.module:Dataclass"``: the component's own options, set with ``--set name.key=value``. Only for kinds
+    whose targets are given settings."""
     needs: tuple[str, ...] = ()
     """Importable module names without which the component is listed as unavailable."""
+
+    def __post_init__(self) -> None:
+        """Raise ``ValueError`` for a field that does not hold what it should: nobody else looks before it is used."""
+        for item in fields(self):
+            accepts, wanted = ACCEPTED[item.type]
+            value = getattr(self, item.name)
+            if not accepts(value):
+                raise ValueError(f"{type(self).__name__}({self.name!r}): {item.name} must be {wanted}, not {value!r}")
+        for name, pattern, wanted in (
+            ("name", NAME, "a word without blanks and any of '=:,', other than 'auto'"),
+            ("target", TARGET, "'package.module:attribute'"),
+            ("settings", TARGET, "'package.module:Dataclass'"),
+        ):
+            value = getattr(self, name)
+            if value is not None and not pattern.fullmatch(value):
+                raise ValueError(f"{type(self).__name__}({self.name!r}): {name} must be {wanted}, not {value!r}")
+        if self.settings is not None and not self.takes_settings:
+            raise ValueError(
+                f"{type(self).__name__}({self.name!r}): a {self.kind} is given no settings; leave them out"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +106,7 @@ class AttentionSpec(Spec):
     """An attention backend. Target: an ``AttentionBackend`` subclass."""
 
     kind: ClassVar[str] = "attention"
+    takes_settings: ClassVar[bool] = True
 
     devices: frozenset[str] = ANY_DEVICE
     """Device types it runs on, or ``{"any"}``."""
@@ -78,6 +132,7 @@ class QuantizationSpec(Spec):
     which raises ``ConfigError`` for a checkpoint, dtype or device that it does not support."""
 
     kind: ClassVar[str] = "quantization"
+    takes_settings: ClassVar[bool] = True
 
     devices: frozenset[str] = ANY_DEVICE
 
@@ -91,16 +146,20 @@ class PrefixCacheSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionSpec(Spec):
-    """An eviction policy. Target: a class with ``rank(node)``."""
+    """An eviction policy. Target: a class with ``rank(node)``, made with its settings, or with nothing if it
+    has none."""
 
     kind: ClassVar[str] = "eviction"
+    takes_settings: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSpec(Spec):
-    """A schedule policy. Target: a class with ``order(waiting, cache)``."""
+    """A schedule policy. Target: a class with ``order(waiting, match)``, made with its settings, or with nothing if
+    it has none."""
 
     kind: ClassVar[str] = "schedule"
+    takes_settings: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +178,7 @@ class WeightsSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerSpec(Spec):
-    """A tokenizer. Target: a function ``(TokenizerSource) -> Tokenizer``."""
+    """A tokenizer. Target: a function ``(TokenizerSource) -> Tokenizer``, also called in the engine, for grammars."""
 
     kind: ClassVar[str] = "tokenizer"
 
@@ -129,6 +188,7 @@ class GrammarSpec(Spec):
     """A backend of structured outputs. Target: a ``GrammarBackend`` subclass."""
 
     kind: ClassVar[str] = "grammar"
+    takes_settings: ClassVar[bool] = True
 
     forms: frozenset[ConstraintKind] = frozenset(CONSTRAINT_KINDS)
     """Kinds of constraints that it can enforce at all."""
@@ -150,7 +210,8 @@ class ReasoningParserSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteSpec(Spec):
-    """A group of HTTP routes. Target: ``build(engine) -> fastapi.APIRouter``."""
+    """A group of HTTP routes. Target: ``build(engine) -> fastapi.APIRouter``, where ``engine`` is the text side of the
+    engine (``sglang_plug_api.plugin.TextEngine``)."""
 
     kind: ClassVar[str] = "route"
 
@@ -168,9 +229,11 @@ class CommandSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObserverSpec(Spec):
-    """Watches requests and steps from the API process. Target: an ``Observer`` subclass."""
+    """Watches requests and steps from the API process. Target: an ``Observer`` subclass, made with its settings, or
+    with nothing if it has none."""
 
     kind: ClassVar[str] = "observer"
+    takes_settings: ClassVar[bool] = True
 
     enabled: bool = True
     """Loaded unless blocked; an observer with ``enabled=False`` is loaded only when named by ``--observer``."""

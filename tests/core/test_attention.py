@@ -1,7 +1,8 @@
-"""Rotating and storing in one kernel: when it is done, and that it changes nothing."""
+"""What backends may do on top: rotating and storing in one kernel, which changes nothing, and telling weights."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from sglang_plug import (
     AttentionBackend,
     AttentionShape,
     BuildEnv,
+    ConfigError,
     ForwardBatch,
     Kernels,
     KVPool,
@@ -134,6 +136,27 @@ def test_values_that_are_a_part_of_keys_are_not_turned_with_them() -> None:
     latent = replace(SHAPE, kv_heads=1, value_dim=8, values_in_keys=True)
     layer = Attention(BuildEnv(attention=TorchAttention(latent, CPU), kernels=Fused().kernels), 0, scale=1.0)
     assert not layer.fuses_rope
+
+
+def test_a_sink_takes_its_share() -> None:
+    shape = replace(SHAPE, sinks=True)
+    backend = TorchAttention(shape, CPU)
+    layer = Attention(BuildEnv(attention=backend), 0, scale=0.3)
+    batch = make_batch([[5, 3, 8]], [3], kv=pool(shape), device=CPU)
+    backend.plan(batch)
+    q, k, v = torch.zeros(3, 4, 16), torch.zeros(3, 2, 16), torch.ones(3, 2, 16)
+    sinks = torch.tensor([0.0, math.log(3.0), -math.inf, math.inf])
+    found = layer.with_sinks(q, k, v, sinks, batch)
+    shares = [[seen / (seen + sink) for sink in (1.0, 3.0, 0.0, math.inf)] for seen in (1.0, 2.0, 3.0)]
+    assert torch.allclose(found, torch.tensor(shares)[..., None].expand(3, 4, 16))
+
+
+@pytest.mark.parametrize("backend", [Plain, Negated])
+def test_a_backend_that_does_not_weigh_is_refused_where_sinks_are(backend: type[AttentionBackend]) -> None:
+    """A subclass that replaces ``run`` has not what its base class had."""
+    Attention(BuildEnv(attention=backend(SHAPE, CPU)), 0, scale=1.0)
+    with pytest.raises(ConfigError, match=f"attention sinks, which {backend.__name__} does not do; use --attention"):
+        Attention(BuildEnv(attention=backend(replace(SHAPE, sinks=True), CPU)), 0, scale=1.0)
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))

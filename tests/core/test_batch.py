@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sglang_plug import AttentionShape, KVPool
+from sglang_plug import AttentionShape, KVPool, KVScale
 from sglang_plug.batch import narrowed, widened
 
 CPU = torch.device("cpu")
@@ -77,3 +77,20 @@ def test_what_float8_cannot_hold_is_clamped(dtype: torch.dtype) -> None:
 def test_a_number_that_is_none_stays_none() -> None:
     """A row whose keys are broken must not be served as if they were not."""
     assert narrowed(torch.tensor([torch.nan]), torch.float8_e4m3fn, 1.0).float().isnan().all()
+
+
+def test_only_a_pool_in_float8_has_scales() -> None:
+    scales = {0: KVScale(0.5, 0.25), 2: KVScale(3.0, 4.0)}
+    for dtype in FLOAT8:
+        pool = KVPool.of(replace(GROUPED, kv_dtype=dtype), slots=2, dtype=torch.float32, device=CPU)
+        pool.use_scales(scales)
+        assert (pool.k_scale, pool.v_scale) == ([0.5, 1.0, 3.0], [0.25, 1.0, 4.0])
+        pool.use_scales({1: KVScale(7.0, 8.0)})
+        assert (pool.k_scale, pool.v_scale) == ([1.0, 7.0, 1.0], [1.0, 8.0, 1.0])
+        latent = KVPool.of(replace(LATENT, kv_dtype=dtype), slots=2, dtype=torch.float32, device=CPU)
+        latent.use_scales(scales)
+        assert latent.k_scale == latent.v_scale == [0.5, 1.0, 3.0]
+    for shape in (GROUPED, replace(GROUPED, kv_dtype=torch.bfloat16)):
+        pool = KVPool.of(shape, slots=2, dtype=torch.float32, device=CPU)
+        pool.use_scales(scales)
+        assert pool.k_scale == pool.v_scale == [1.0] * 3

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sglang_plug.kernels import moe, silu_mul
+from sglang_plug.kernels import Kernels, moe, silu_mul
 
 HIDDEN, WIDTH = 8, 6
 
@@ -71,3 +71,10 @@ def test_moe_gives_a_token_the_same_result_in_any_company() -> None:
     x, gate_up, down, experts, weights = scene(12, 4, 2, 3)
     alone = torch.cat([moe(x[i : i + 1], gate_up, down, experts[i : i + 1], weights[i : i + 1]) for i in range(12)])
     torch.testing.assert_close(moe(x, gate_up, down, experts, weights), alone)
+
+
+@pytest.mark.parametrize("field", ["rms_norm", "pack_linear", "moe"])
+def test_a_kernel_that_is_no_function_is_refused_when_the_set_is_made(field: str) -> None:
+    with pytest.raises(TypeError, match=f"Kernels\\('mine'\\): {field} must be a function, not NoneType"):
+        Kernels(name="mine", **{field: None})  # type: ignore[arg-type]
+    assert Kernels(pack_gated=None, rope_store=None).pack_gated is None

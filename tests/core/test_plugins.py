@@ -12,7 +12,7 @@ import pytest
 
 from sglang_plug import EngineConfig, Facts, PluginError, PluginOptions, Plugins, PrefixCache
 from sglang_plug.config import CacheOptions, ConfigError
-from sglang_plug.plugins import hook_names
+from sglang_plug.declaration import hook_names
 
 Install = Callable[..., Path]
 

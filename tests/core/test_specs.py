@@ -8,7 +8,7 @@ import pytest
 
 import sglang_plug
 from sglang_plug import hookspecs, specs
-from sglang_plug.plugins import hook_names
+from sglang_plug.declaration import hook_names
 from sglang_plug.specs import Spec
 
 KINDS = [one for one in vars(specs).values() if isinstance(one, type) and issubclass(one, Spec) and one is not Spec]
@@ -42,3 +42,33 @@ def test_every_kind_can_be_declared_through_a_hook_and_is_public() -> None:
             declared |= set(typing.get_args(items)) or {items}
     assert declared == set(KINDS)
     assert {kind.__name__ for kind in KINDS} <= set(sglang_plug.__all__)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        (specs.EvictionSpec, {"name": 3}, r"EvictionSpec\(3\): name must be text, not 3"),
+        (specs.EvictionSpec, {"name": ""}, "name must be a word"),
+        (specs.EvictionSpec, {"name": "a=b"}, "name must be a word"),
+        (specs.EvictionSpec, {"name": "a b"}, "name must be a word"),
+        (specs.EvictionSpec, {"name": "auto"}, "other than 'auto'"),
+        (specs.EvictionSpec, {"target": "package.module"}, "target must be 'package.module:attribute', not"),
+        (specs.EvictionSpec, {"target": dict}, "target must be text"),
+        (specs.EvictionSpec, {"settings": "package"}, "settings must be 'package.module:Dataclass'"),
+        (specs.EvictionSpec, {"needs": "torch"}, r"needs must be a tuple of text, as \('torch',\), not 'torch'"),
+        (specs.KernelSpec, {"devices": "cpu"}, "devices must be a frozenset of text"),
+        (specs.KernelSpec, {"devices": {"cpu"}}, "devices must be a frozenset of text"),
+        (specs.ModelSpec, {"tasks": frozenset({"genrate"})}, "tasks must be a frozenset of some of generate, embed"),
+        (specs.ModelSpec, {"causal": 1}, "causal must be True or False"),
+        (specs.GrammarSpec, {"forms": frozenset({"jason"})}, "forms must be a frozenset of some of json_schema"),
+        (specs.RouteSpec, {"settings": "package.module:Options"}, "a route is given no settings; leave them out"),
+        (specs.RouteSpec, {"auth": "everybody"}, "auth must be one of public, user, admin, not 'everybody'"),
+    ],
+)
+def test_a_field_that_holds_something_else_is_refused_at_once(kind: type[Any], fields: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        kind(**{"name": "x", "target": "package.module:Thing", **fields})
+
+
+def test_every_field_is_looked_at() -> None:
+    assert {item.type for kind in KINDS for item in dataclasses.fields(kind)} == set(specs.ACCEPTED)

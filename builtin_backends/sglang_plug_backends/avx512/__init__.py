@@ -57,6 +57,8 @@ def unfit(shape: AttentionShape) -> str:
     """What the attention kernels cannot do with ``shape``; empty: nothing."""
     if shape.kv_dtype is not None:
         return "it reads keys and values in the model's dtype only"
+    if shape.sinks:
+        return "it has no attention sinks"
     if shape.dim % 2:
         return f"it needs heads of an even width, not {shape.dim}"
     if shape.heads % shape.kv_heads:

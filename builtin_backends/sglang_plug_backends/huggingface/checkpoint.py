@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig
 
 from sglang_plug import Checkpoint, CheckpointNotFoundError, CheckpointRequest, ConfigError
 
+from .kv_cache import keeps_weights_alone, kv_scale, read_kv_dtype
 from .pooling import read_pooling
 
 TEXT_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
@@ -22,6 +24,7 @@ TEXT_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 WEIGHT_FILES = ["*.safetensors"]
 OTHER_FORMATS = ["original/*", "onnx/*", "openvino/*", "gguf/*", "consolidated*"]
 """Copies of the same model that some repositories carry beside it."""
+SPECIAL_FLOATS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 
 def open_checkpoint(request: CheckpointRequest) -> Checkpoint:
@@ -33,12 +36,18 @@ def open_checkpoint(request: CheckpointRequest) -> Checkpoint:
     """
     path = _find_folder(request)
     data = merge(_read_json(path / "config.json", required=True), request.overrides)
+    stored = data.get("quantization_config")
+    quantization = stored if isinstance(stored, Mapping) else {}
+    if keeps_weights_alone(quantization):
+        del data["quantization_config"]
     return Checkpoint(
         source=request.source,
         path=path,
         config=_build_config(data, path),
         generation=_read_json(path / "generation_config.json", required=False),
         pooling=read_pooling(path),
+        kv_dtype=read_kv_dtype(quantization, _read_json(path / "hf_quant_config.json", required=False)),
+        kv_scale=kv_scale,
     )
 
 
@@ -73,12 +82,17 @@ def _read_json(file: Path, *, required: bool) -> dict[str, Any]:
             raise ConfigError(f"{file.parent} holds no {file.name}; is it a Hugging Face checkpoint?")
         return {}
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(file.read_text(encoding="utf-8"), object_hook=_special_float)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file} is not valid JSON: {_line(error)}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{file} must hold a JSON object, not {type(data).__name__}")
     return data
+
+
+def _special_float(found: dict[str, Any]) -> Any:
+    """The number that ``{"__float__": "Infinity"}`` stands for, as transformers writes what JSON has no word for."""
+    return SPECIAL_FLOATS.get(str(found["__float__"]), found) if found.keys() == {"__float__"} else found
 
 
 def _find_folder(request: CheckpointRequest) -> Path:

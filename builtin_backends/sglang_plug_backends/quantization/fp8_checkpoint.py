@@ -56,7 +56,6 @@ def read(config: Mapping[str, Any]) -> Stored:
 
 def _compressed_tensors(config: Mapping[str, Any]) -> Stored:
     _refuse_unless(config.get("format") == "float-quantized", config, "format")
-    _refuse_unless(not config.get("kv_cache_scheme"), config, "kv_cache_scheme")
     groups = list((config.get("config_groups") or {}).values())
     if len(groups) != 1:
         raise ConfigError(f"the checkpoint has {len(groups)} config_groups; checkpoints in FP8 with one are supported")

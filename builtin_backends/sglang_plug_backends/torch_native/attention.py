@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sglang_plug import Attention, AttentionBackend, ForwardBatch, KVPool, StoredCapable
+from sglang_plug import Attention, AttentionBackend, ForwardBatch, KVPool, StoredCapable, WeighingCapable
 from sglang_plug.batch import narrowed, widened
 
 from .blocks import attend_in_blocks
-from .partial import attend, join
+from .partial import Partial, attend, join
 from .plan import DecodePlan, ExtendPlan, Plan, plan
 from .wide import attend_wide
 
@@ -21,7 +21,7 @@ WIDE_HEADS, WIDE_FROM = 2, 8
 """Most key heads, and fewest decodes, for which all key heads are multiplied at once."""
 
 
-class TorchAttention(AttentionBackend, StoredCapable):
+class TorchAttention(AttentionBackend, StoredCapable, WeighingCapable):
     """Gathers keys and values from the pool and attends with torch's own functions.
 
     Values that are a part of the keys are not cut out: whole keys take their place, and the result is cut. Torch's
@@ -43,6 +43,31 @@ class TorchAttention(AttentionBackend, StoredCapable):
         if batch.kv is not None and batch.kv.values_in_keys:
             return self._run(layer, q, k, k, batch)[..., : v.shape[-1]]
         return self._run(layer, q, k, v, batch)
+
+    def run_weighed(
+        self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch
+    ) -> tuple[Tensor, Tensor]:
+        """As ``run``, and the logarithm of the sum of the exponentials of each query's logits, ``[T, heads]``."""
+        width = v.shape[-1]
+        if batch.kv is not None:
+            batch.kv.store(layer.index, k, v, batch.slots)
+            v = k if batch.kv.values_in_keys else v
+            if batch.kv.k[layer.index].dtype != k.dtype:
+                k, v = _as_kept(batch.kv, layer, k, v)
+        found: Plan = batch.plan
+        out, weights = q.new_empty(*q.shape[:2], v.shape[-1]), q.new_empty(q.shape[:2], dtype=torch.float32)
+        for extend in found.extends:
+            rows = slice(extend.start, extend.start + extend.count)
+            part = _extend_weighed(layer, q[rows], k[rows], v[rows], batch, extend)
+            assert part.weight is not None
+            out[rows], weights[rows] = part.out[0].transpose(0, 1), part.weight[0, ..., 0].T
+        if found.decode is not None:
+            places = slice(None) if found.decode.rows is None else found.decode.rows
+            part = _decode_weighed(layer, q[places], batch, found.decode)
+            assert part.weight is not None
+            out[places] = part.out.reshape(-1, *out.shape[1:])
+            weights[places] = part.weight.reshape(-1, weights.shape[1])
+        return out[..., :width], weights
 
     def _run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         found: Plan = batch.plan
@@ -118,6 +143,35 @@ def _extend(layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBat
     else:
         found = attend(_heads(q), _heads(k), _heads(v), layer, mask=part.mask(window, q.device))
     return found.out[0].transpose(0, 1)
+
+
+def _decode_weighed(layer: Attention, q: Tensor, batch: ForwardBatch, part: DecodePlan) -> Partial:
+    """As ``_decode``, with weights; ``[B, kv_heads, group, value_dim]``."""
+    assert batch.kv is not None
+    grouped = q.reshape(len(q), batch.kv.k[layer.index].shape[1], -1, q.shape[2])
+    k, v = (one.transpose(1, 2) for one in _read(batch.kv, layer, q.dtype, part.gather))
+    before = 0
+    if (shared := part.shared) is not None:
+        common = _read(batch.kv, layer, q.dtype, lambda pool: pool.index_select(0, shared))
+        k, v = (
+            torch.cat((_heads(one).expand(len(q), -1, -1, -1), two), dim=2)
+            for one, two in zip(common, (k, v), strict=True)
+        )
+        before = len(shared)
+    mask = part.mask(layer.window, q.dtype, before)
+    return attend(grouped, k, v, layer, mask=mask, weigh=True)
+
+
+def _extend_weighed(
+    layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch, part: ExtendPlan
+) -> Partial:
+    """As ``_extend``, with weights; ``[1, heads, count, value_dim]``."""
+    if (prefix := part.prefix) is not None:
+        assert batch.kv is not None
+        k_before, v_before = _read(batch.kv, layer, q.dtype, lambda pool: pool.index_select(0, prefix))
+        k, v = torch.cat((k_before, k)), torch.cat((v_before, v))
+    mask = part.mask(layer.window, q.device) if layer.causal else None
+    return attend(_heads(q), _heads(k), _heads(v), layer, mask=mask, weigh=True)
 
 
 def _as_kept(kv: KVPool, layer: Attention, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

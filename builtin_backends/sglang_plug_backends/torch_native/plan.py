@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from sglang_plug import ForwardBatch
+from sglang_plug import ForwardBatch, upload
 
 SHARED_PREFIX = 128
 """Shortest context that all decodes have in common for which it is worth being read once for all of them."""
@@ -100,7 +100,10 @@ class Plan:
 
 
 def plan(batch: ForwardBatch, *, share: bool) -> Plan:
-    """Sort the step's sequences. ``share`` allows decodes to be cut into a common prefix and the rest."""
+    """Sort the step's sequences. ``share`` allows decodes to be cut into a common prefix and the rest.
+
+    Only on a CPU: whether there is one is known from the tables' values, and other devices would be waited for.
+    """
     decodes, extends, start = [], [], 0
     for row, (count, length) in enumerate(zip(batch.query_lens, batch.kv_lens, strict=True)):
         if count == 1 and batch.kv is not None:
@@ -115,18 +118,21 @@ def plan(batch: ForwardBatch, *, share: bool) -> Plan:
 def _decode(batch: ForwardBatch, decodes: list[tuple[int, int, int]], share: bool, everything: bool) -> DecodePlan:
     device = batch.tables.device
     lengths = [length for _, _, length in decodes]
-    tables = batch.tables if everything else batch.tables[torch.tensor([row for row, _, _ in decodes], device=device)]
-    shared = _common(tables, min(lengths) - 1) if share and len(decodes) > 1 else 0
+    tables = batch.tables
+    if not everything:
+        tables = tables.index_select(0, upload([row for row, _, _ in decodes], torch.int64, device))
+    looks = device.type == "cpu"
+    shared = _common(tables, min(lengths) - 1) if share and looks and len(decodes) > 1 else 0
     longest = max(lengths) - shared
     table = tables[:, shared : shared + longest].reshape(-1)
     return DecodePlan(
-        rows=None if everything else torch.tensor([start for _, start, _ in decodes], device=device),
+        rows=None if everything else upload([start for _, start, _ in decodes], torch.int64, device),
         shared=tables[0, :shared].contiguous() if shared else None,
         table=table,
-        lengths=torch.tensor(lengths, device=device) - shared,
+        lengths=upload(lengths, torch.int64, device) - shared,
         longest=longest,
         ragged=min(lengths) != max(lengths),
-        first=_run_start(table) if len(decodes) == 1 and table.device.type == "cpu" else None,
+        first=_run_start(table) if len(decodes) == 1 and looks else None,
     )
 
 

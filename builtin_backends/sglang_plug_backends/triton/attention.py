@@ -17,6 +17,8 @@ from sglang_plug import (
     ForwardBatch,
     GraphCapable,
     StoredCapable,
+    pinned,
+    send,
 )
 
 from . import interpreter  # noqa: F401 - decides how the kernels below are defined
@@ -34,7 +36,6 @@ from .plan import (
     prefill_plan,
     tile,
     tiles,
-    upload,
 )
 from .settings import TritonSettings
 
@@ -74,7 +75,7 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable):
         if shape.kv_dtype is not None and not reads(shape.kv_dtype, device):
             raise ConfigError(
                 "attention backend 'triton' reads keys and values in fp8_e4m3 only on GPUs of compute capability "
-                f"{'.'.join(map(str, LEAST_FOR_E4M3))} or more; use --kv-cache-dtype fp8_e5m2 or auto"
+                f"{'.'.join(map(str, LEAST_FOR_E4M3))} or more; use --kv-cache-dtype fp8_e5m2 or bfloat16"
             )
         self.value_dim = shape.value_dim or shape.dim
         self._wide = self.value_dim > WIDE_VALUES
@@ -102,7 +103,7 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable):
     def refresh(self, batch: ForwardBatch) -> None:
         decode: DecodePlan = batch.plan.decode
         columns = decode_columns(batch, decode_rows(batch))
-        decode.index.copy_(upload(pack(columns), self.device))
+        decode.index.copy_(pinned(pack(columns), self.device), non_blocking=True)
 
     def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         if batch.kv is not None:
@@ -125,7 +126,7 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable):
 
     def _decode_plan(self, batch: ForwardBatch, rows: list[int], longest: int) -> DecodePlan:
         columns = decode_columns(batch, rows)
-        index = upload(pack(columns), self.device)
+        index = send(pack(columns), self.device)
         splits = self._splits(len(rows), longest)
         parts = sums = None
         if splits > 1:

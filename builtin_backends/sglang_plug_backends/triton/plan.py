@@ -9,7 +9,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from sglang_plug import ForwardBatch
+from sglang_plug import ForwardBatch, send
 
 SMALLEST_TILE = 16
 """Rows and columns that a matrix product in Triton has at least."""
@@ -87,7 +87,7 @@ def prefill_plan(batch: ForwardBatch, rows: Sequence[int], largest_block: int, d
         batch.query_lens,
         batch.kv_lens,
     ]
-    sequences, starts, first_tokens, query_lengths, lengths = columns_of(upload(pack(columns), device), columns)
+    sequences, starts, first_tokens, query_lengths, lengths = columns_of(send(pack(columns), device), columns)
     return PrefillPlan(
         block_sequences=sequences,
         block_starts=starts,
@@ -123,13 +123,6 @@ def pack(columns: Sequence[Sequence[int]]) -> Tensor:
         padded += column
         padded += [0] * (-len(column) % ALIGNMENT)
     return torch.tensor(padded, dtype=torch.int32)
-
-
-def upload(packed: Tensor, device: torch.device) -> Tensor:
-    """One copy to the device, which the host does not wait for."""
-    if device.type == "cuda":
-        packed = packed.pin_memory()
-    return packed.to(device, non_blocking=True)
 
 
 def columns_of(index: Tensor, columns: Sequence[Sequence[int]]) -> list[Tensor]:

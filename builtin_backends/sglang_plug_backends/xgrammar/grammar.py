@@ -19,6 +19,7 @@ from sglang_plug_backends.grammars.tags import named_tokens, read_tag
 from sglang_plug_backends.grammars.text_tokens import mask_of, text_mask
 
 from .ebnf import checked_ebnf
+from .forcing import is_soon_over, is_tag_soon_over
 from .loops import with_recursion
 from .settings import XGrammarSettings
 from .tags import prepare_tag
@@ -27,6 +28,8 @@ MOST_CHOICES = 4096
 NO_TEXT = b"\xff"
 MOST_SHOWN = 400
 """Characters of the compiler's message that are passed on."""
+FORCES, FORCES_NOT = b"+", b"-"
+"""Before what is compiled: whether it may be asked what must come next."""
 PLACE = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
 """Where in its own source the library stood."""
 
@@ -52,7 +55,7 @@ class XGrammarBackend(GrammarBackend):
         return None
 
     def compile(self, constraint: Constraint) -> bytes:
-        """xgrammar's own serialisation."""
+        """xgrammar's own serialisation, after one byte of ours."""
         if self._compiler is None:
             self._compiler = xgrammar.GrammarCompiler(
                 self._tokens, max_threads=self._settings.threads, cache_enabled=False
@@ -61,23 +64,26 @@ class XGrammarBackend(GrammarBackend):
             prepared = self._prepared(constraint)
             if constraint.kind == "structural_tag":
                 compiled = self._compiler.compile_structural_tag(prepared)
+                forces = is_tag_soon_over(prepared)
             else:
                 compiled = self._compiler.compile_grammar(with_recursion(prepared))
+                forces = is_soon_over(prepared)
         except Refusal as error:
             raise ConstraintError(str(error)) from None
         except (RuntimeError, ValueError) as error:
             message = PLACE.sub("", str(error).strip()).partition("\n")[0]
             raise ConstraintError(message[:MOST_SHOWN]) from None
-        return compiled.serialize_json().encode()
+        return (FORCES if forces else FORCES_NOT) + compiled.serialize_json().encode()
 
     def load(self, constraint: Constraint, compiled: bytes) -> Callable[[], Grammar]:
         """Shares what is compiled between outputs."""
-        shared = xgrammar.CompiledGrammar.deserialize_json(compiled.decode(), self._tokens)
+        shared = xgrammar.CompiledGrammar.deserialize_json(compiled[1:].decode(), self._tokens)
+        forces = compiled.startswith(FORCES)
         allowed = self._text
         if constraint.kind == "structural_tag":
             named = named_tokens(read_tag(constraint.source), self.vocabulary.special)
             allowed = allowed | mask_of(named, self.vocabulary.size)
-        return lambda: _Output(xgrammar.GrammarMatcher(shared), allowed)
+        return lambda: _Output(xgrammar.GrammarMatcher(shared), allowed, forces)
 
     def _prepared(self, constraint: Constraint) -> str:
         """What xgrammar compiles: a structural tag, or EBNF for every other kind. Raises ``Refusal``."""
@@ -100,8 +106,8 @@ class XGrammarBackend(GrammarBackend):
 class _Output(Grammar):
     """One output. The matcher knows no stop tokens, so what it allows is content."""
 
-    def __init__(self, matcher: xgrammar.GrammarMatcher, allowed: Tensor) -> None:
-        self._matcher, self._allowed = matcher, allowed.numpy()
+    def __init__(self, matcher: xgrammar.GrammarMatcher, allowed: Tensor, forces: bool) -> None:
+        self._matcher, self._allowed, self._forces = matcher, allowed.numpy(), forces
         self._next: Tensor | None = None
 
     def fill(self, mask: Tensor, row: int) -> None:
@@ -139,6 +145,8 @@ class _Output(Grammar):
         return not self._next.any()
 
     def forced(self) -> bytes:
+        if not self._forces:
+            return b""
         try:
             return self._matcher.find_jump_forward_string().encode()
         except UnicodeDecodeError as error:  # it ends within a character

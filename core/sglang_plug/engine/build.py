@@ -5,18 +5,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from sglang_plug.attention import AttentionBackend, GraphCapable
+from sglang_plug.attribution import described, graphs_problem, make
 from sglang_plug.batch import KVPool
-from sglang_plug.cache import PrefixCache
+from sglang_plug.cache import EvictionPolicy, PrefixCache
 from sglang_plug.config import ConfigError, EngineConfig
 from sglang_plug.kernels import Kernels
 from sglang_plug.plugins import Plugins
+from sglang_plug.policy import SchedulePolicy
 from sglang_plug.quantization import Quantization, QuantizationRequest, stored_quantization
 
+from .checked_order import CheckedOrder
 from .compiler import BackendCompiler
 from .constraints import Constraints
 from .grammar_backends import forms
@@ -66,7 +70,7 @@ def build_engine(
     make_graphs = _make_graphs(resolved, backend)
     capacity = pool_capacity(resolved, model, backend, kernels, make_graphs, ledger)
     pool = SlotPool(capacity, config.cache.page_size)
-    kv = allocate(resolved, pool, ledger) if resolved.causal else None
+    kv = allocate(resolved, model, pool, ledger) if resolved.causal else None
     graphs = None
     if make_graphs is not None and kv is not None:
         with ledger.stage(GRAPHS, advice(GRAPHS, resolved)):
@@ -90,21 +94,24 @@ def build_engine(
         info=_info(resolved, plugins, pool, ledger),
         max_queued=config.schedule.max_queued_requests,
         heartbeat=heartbeat,
-        update_weights=WeightUpdater(resolved, backend, kernels, quantization),
+        update_weights=WeightUpdater(resolved, backend, kernels, quantization, kv),
         model_controls=lambda: runner.model.controls(),
         constraints=_constraints(resolved),
         shortage=ledger.of_step,
         overlap=runner.asynchronous and not config.schedule.disable_overlap_schedule,
+        describe=partial(described, components=resolved.components),
     )
 
 
 def _scheduler(resolved: Resolved, pool: SlotPool) -> Scheduler:
     page_size = resolved.config.cache.page_size
-    cache = resolved.load("prefix-cache", PrefixCache)(page_size, resolved.make("eviction"), time.monotonic)
+    eviction = resolved.make("eviction", EvictionPolicy)
+    component = resolved.choices["prefix-cache"].component
+    cache: PrefixCache = make(component, page_size, eviction, time.monotonic, base=PrefixCache)
     return Scheduler(
         pool,
         cache,
-        resolved.make("schedule"),
+        CheckedOrder(resolved.make("schedule", SchedulePolicy), str(resolved.choices["schedule"].component)),
         chunk=resolved.chunk,
         max_running=resolved.max_running,
         whole=resolved.whole,
@@ -119,16 +126,17 @@ def _constraints(resolved: Resolved) -> Constraints:
 
 def _attention(resolved: Resolved) -> AttentionBackend:
     component = resolved.choices["attention"].component
-    backend: AttentionBackend = component.load(AttentionBackend)(resolved.shape, resolved.device, component.settings())
+    if (problem := graphs_problem(component, component.load(AttentionBackend))) is not None:
+        raise ConfigError(problem)
+    arguments = resolved.shape, resolved.device, component.settings()
+    backend: AttentionBackend = make(component, *arguments, base=AttentionBackend)
     return backend
 
 
 def _kernels(resolved: Resolved) -> Kernels:
-    found = resolved.load("kernels")
-    kernels = found if isinstance(found, Kernels) else found()
-    if not isinstance(kernels, Kernels):
-        raise ConfigError(f"{resolved.choices['kernels'].component} is not a Kernels, but {type(kernels).__name__}")
-    return kernels
+    component = resolved.choices["kernels"].component
+    found = component.load()
+    return found if isinstance(found, Kernels) else make(component, contract=Kernels)
 
 
 def _quantization(resolved: Resolved, kernels: Kernels) -> Quantization | None:
@@ -138,9 +146,7 @@ def _quantization(resolved: Resolved, kernels: Kernels) -> Quantization | None:
     component = resolved.choices["quantization"].component
     stored = stored_quantization(resolved.checkpoint.config)
     request = QuantizationRequest(device=resolved.device, dtype=resolved.dtype, stored=stored, kernels=kernels)
-    found = component.load()(request, component.settings())
-    if not isinstance(found, Quantization):
-        raise ConfigError(f"{component} did not give a Quantization, but {type(found).__name__}")
+    found: Quantization = make(component, request, component.settings(), contract=Quantization)
     return found
 
 

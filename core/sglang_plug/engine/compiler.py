@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from sglang_plug.attribution import make
 from sglang_plug.config import ConfigError
 from sglang_plug.grammar import Constraint, GrammarBackend, Vocabulary
 from sglang_plug.tokenizer import Tokenizer, TokenizerSource
@@ -108,7 +109,8 @@ class _Helper:
 
 def _tokenizer(resolved: Resolved) -> Tokenizer:
     path = Path(resolved.config.model.tokenizer_path or resolved.checkpoint.path)
-    tokenizer: Tokenizer = resolved.load("tokenizer")(TokenizerSource(path=path))
+    component = resolved.choices["tokenizer"].component
+    tokenizer: Tokenizer = make(component, TokenizerSource(path=path), contract=Tokenizer)
     return tokenizer
 
 

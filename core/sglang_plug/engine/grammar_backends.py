@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from functools import partial
 from typing import TypeVar
 
+from sglang_plug.attribution import make
 from sglang_plug.config import AUTO, ConfigError
 from sglang_plug.grammar import Constraint, ConstraintError, ConstraintKind, Grammar, GrammarBackend, Vocabulary
 from sglang_plug.plugins import Component, Facts, PluginError, Plugins
@@ -51,6 +53,13 @@ def forms(components: Sequence[Component]) -> frozenset[ConstraintKind]:
     return frozenset(kind for one in specs if isinstance(one, GrammarSpec) for kind in one.forms)
 
 
+def _compiled(backend: GrammarBackend, constraint: Constraint) -> bytes:
+    compiled = backend.compile(constraint)
+    if not isinstance(compiled, bytes):
+        raise TypeError(f"compile() must return bytes, not {type(compiled).__name__}")
+    return compiled
+
+
 class GrammarBackends(GrammarBackend):
     """Hands a constraint to the backend that it names, or to the first one that fully enforces it.
 
@@ -78,7 +87,7 @@ class GrammarBackends(GrammarBackend):
 
     def compile(self, constraint: Constraint) -> bytes:
         """What the backend that takes it made of it, after that backend's name."""
-        name, compiled = self._first(constraint, lambda backend: backend.compile(constraint))
+        name, compiled = self._first(constraint, lambda backend: _compiled(backend, constraint))
         return name.encode() + SEPARATOR + compiled
 
     def load(self, constraint: Constraint, compiled: bytes) -> Callable[[], Grammar]:
@@ -96,13 +105,22 @@ class GrammarBackends(GrammarBackend):
                     raise ConstraintError(
                         f"the grammar backend {name} cannot enforce this kind{self._able(constraint)}"
                     )
-                if reason := backend.refuses(constraint):
+                if reason := self._ask(name, partial(backend.refuses, constraint)):
                     raise ConstraintError(reason)
-                return name, use(backend)
+                return name, self._ask(name, partial(use, backend))
             except (ConstraintError, ConfigError) as error:
                 refusal = refusal or (error if isinstance(error, ConstraintError) else ConstraintError(str(error)))
         assert refusal is not None
         raise refusal
+
+    def _ask(self, name: str, question: Callable[[], T]) -> T:
+        """The answer of a backend, which is named where it fails in a way that is no refusal."""
+        try:
+            return question()
+        except (ConstraintError, ConfigError, RecursionError, MemoryError):
+            raise
+        except Exception as error:
+            raise RuntimeError(f"{self._components[name]} failed: {type(error).__name__}: {error}") from error
 
     def _candidates(self, constraint: Constraint) -> Sequence[str]:
         return (constraint.backend,) if constraint.backend not in ("", AUTO) else self._order
@@ -113,7 +131,7 @@ class GrammarBackends(GrammarBackend):
             if component is None:
                 raise ConfigError(f"no grammar backend {name!r} is installed; {self._hint(name)}")
             assert isinstance(component.spec, GrammarSpec)
-            backend: GrammarBackend = component.load(GrammarBackend)(self.vocabulary, component.settings())
+            backend: GrammarBackend = make(component, self.vocabulary, component.settings(), base=GrammarBackend)
             self._built[name] = component.spec, backend
         return self._built[name]
 

@@ -93,11 +93,16 @@ def _compile(backend: GrammarBackend, constraint: Constraint) -> Compiled:
     try:
         return Compiled(backend.compile(constraint))
     except ConstraintError as error:
-        return Compiled(error=str(error))
+        return Compiled(error=_sendable(str(error)))
     except (RecursionError, MemoryError):
         raise
     except Exception as error:
-        return Compiled(error=f"{type(error).__name__}: {error}")
+        return Compiled(error=_sendable(f"{type(error).__name__}: {error}"))
+
+
+def _sendable(text: str) -> str:
+    """``text``, which may repeat half a surrogate pair that a constraint spelled with an escape."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _limit_memory(more: int) -> None:

@@ -11,13 +11,13 @@ import time
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from sglang_plug.grammar import MASK_BITS, Grammar
-from sglang_plug.request import Finish
+from sglang_plug.request import Finish, RequestError
 
 from .cutting import CONTEXT
 from .masks import Allowed
@@ -31,6 +31,9 @@ QUICK, QUICK_BY_CLOCK = 0.001, 0.01
 BUDGET, BUDGET_PER_TOKEN = 2.0, 0.05
 """Seconds of computing that one output may ask of its grammar: at once, and on average."""
 TOO_SLOW = "following the output takes its grammar too long: it is too ambiguous; simplify it"
+Filled = Literal[True]
+"""A mask is filled."""
+FILLED: Filled = True
 NOTHING_ALLOWED = "no token of the vocabulary can continue the output under its constraint"
 
 
@@ -40,7 +43,7 @@ class Verdict:
 
     finish: Finish | None = None
     """Set if the output ends with it."""
-    error: str | None = None
+    error: RequestError | None = None
     forced: tuple[int, ...] = ()
     """Tokens that must follow, which the grammar has accepted."""
 
@@ -64,32 +67,32 @@ class Filling:
             self._mask = torch.zeros(len(rows), vocab_words, dtype=torch.int32)
         self._quick = [place for place, row in enumerate(rows) if sequences[row].grammar_quick]
         self._others = [place for place, row in enumerate(rows) if not sequences[row].grammar_quick]
-        self._messages: dict[int, str | None] = {}
+        self._found: dict[int, RequestError | Filled | None] = {}
         self._calls = threads.begin([partial(self._fill, place) for place in self._others])
 
     def fill_quick(self) -> None:
         """Fill the masks that are quickly filled."""
-        self._messages |= {place: self._fill(place) for place in self._quick}
+        self._found |= {place: self._fill(place) for place in self._quick}
         self._quick = []
 
     def result(self) -> Allowed:
         """Wait for all of them."""
         self.fill_quick()
-        self._messages |= zip(self._others, self._calls.results(), strict=True)
+        self._found |= zip(self._others, self._calls.results(), strict=True)
         errors = {}
-        for place, message in self._messages.items():
+        for place, found in self._found.items():
             row = self._rows[place]
-            if message is None:
+            if found is None:
                 self._sequences[row].grammar_quick = False
-            if message != "":
-                errors[row] = TOO_SLOW if message is None else message
+            if found is not FILLED:
+                errors[row] = RequestError(TOO_SLOW) if found is None else found
         mask = self._mask
         if errors:
             mask = mask.clone()  # a call left behind may still write to it
             mask[[place for place, row in enumerate(self._rows) if row in errors]] = 0
         return Allowed(self._rows, mask, errors)
 
-    def _fill(self, place: int) -> str:
+    def _fill(self, place: int) -> RequestError | Filled:
         return _fill(self._sequences[self._rows[place]], self._mask, place)
 
 
@@ -112,7 +115,7 @@ class Grammars:
         """Advance the grammars of new outputs by the tokens that these begin with; place -> what came of it."""
         places = [place for place, one in enumerate(sequences) if one.grammar is not None] if self._jump else []
         verdicts = self._threads.begin([partial(_open, sequences[place]) for place in places]).results()
-        return {place: one or Verdict(error=TOO_SLOW) for place, one in zip(places, verdicts, strict=True)}
+        return {place: one or _too_slow() for place, one in zip(places, verdicts, strict=True)}
 
     def start(self, sequences: Ordered[Sequence], *, asynchronous: bool = False) -> Filling | None:
         """Begin to fill the masks of a batch; ``None`` if no row has a grammar.
@@ -136,10 +139,21 @@ class Grammars:
         calls = self._threads.begin([partial(self._follow, sequences[row], tokens[row]) for row in slow])
         found = {row: self._follow(sequences[row], tokens[row]) for row in rows if sequences[row].grammar_quick}
         verdicts = calls.results()
-        return found | {row: one or Verdict(error=TOO_SLOW) for row, one in zip(slow, verdicts, strict=True)}
+        return found | {row: one or _too_slow() for row, one in zip(slow, verdicts, strict=True)}
 
 
-def _fill(sequence: Sequence, mask: Tensor, place: int) -> str:
+def _too_slow() -> Verdict:
+    return Verdict(error=RequestError(TOO_SLOW))
+
+
+def _failed(grammar: Grammar, error: Exception) -> RequestError:
+    """Not the request's fault; whose code it is, is told."""
+    kind = type(grammar)
+    text = f"the grammar failed: {type(error).__name__}: {error} (in {kind.__module__}.{kind.__qualname__})"
+    return RequestError(text, 500)
+
+
+def _fill(sequence: Sequence, mask: Tensor, place: int) -> RequestError | Filled:
     """Fill one row; returns what is wrong, if anything."""
     grammar = sequence.grammar
     assert grammar is not None
@@ -149,12 +163,12 @@ def _fill(sequence: Sequence, mask: Tensor, place: int) -> str:
         row = mask[place].numpy()
         _allow_stops(sequence, grammar, row)
     except Exception as error:
-        return f"the grammar failed: {type(error).__name__}: {error}"
+        return _failed(grammar, error)
     if asked.too_much(sequence):
-        return TOO_SLOW
+        return RequestError(TOO_SLOW)
     if sequence.grammar_quick is None:
         sequence.grammar_quick = True
-    return "" if row.any() else NOTHING_ALLOWED
+    return FILLED if row.any() else RequestError(NOTHING_ALLOWED)
 
 
 def _follow(sequence: Sequence, token: int, *, jump: bool) -> Verdict:
@@ -173,26 +187,29 @@ def _follow(sequence: Sequence, token: int, *, jump: bool) -> Verdict:
         if token in sequence.request.params.stop_token_ids and grammar.may_end:
             return Verdict(Finish("stop", matched=token))
         if not grammar.accept(token):
-            return Verdict(error=f"the grammar does not accept token {token}, which it had allowed")
+            return Verdict(
+                error=_failed(grammar, ValueError(f"it does not accept token {token}, which it had allowed"))
+            )
         ended = grammar.ended
         if jump and room and not ended:
             forced = _forced(sequence, room, sampled=(token,), whole=sequence.request.logprobs is None)
             ended = bool(forced) and grammar.ended
     except Exception as error:
-        return Verdict(error=f"the grammar failed: {type(error).__name__}: {error}")
+        return Verdict(error=_failed(grammar, error))
     if asked.too_much(sequence) and not ended:
-        return Verdict(error=TOO_SLOW)
+        return _too_slow()
     return Verdict(Finish("stop") if ended else None, None, forced) if ended or forced else NOTHING_MORE
 
 
 def _open(sequence: Sequence) -> Verdict:
     """What the output begins with; its last token is left to a step, so that there is one."""
-    asked = Asked()
+    grammar, asked = sequence.grammar, Asked()
+    assert grammar is not None
     try:
         forced = _forced(sequence, sequence.limit - len(sequence.tokens), sampled=(), whole=False)
     except Exception as error:
-        return Verdict(error=f"the grammar failed: {type(error).__name__}: {error}")
-    return Verdict(error=TOO_SLOW) if asked.too_much(sequence) else Verdict(forced=forced)
+        return Verdict(error=_failed(grammar, error))
+    return _too_slow() if asked.too_much(sequence) else Verdict(forced=forced)
 
 
 def _forced(sequence: Sequence, room: int, *, sampled: tuple[int, ...], whole: bool) -> tuple[int, ...]:

@@ -6,14 +6,20 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from sglang_plug.attention import AttentionBackend
+from sglang_plug.attribution import attributed
 from sglang_plug.kernels import Kernels
-from sglang_plug.model import BuildEnv, Model
+from sglang_plug.model import BuildEnv, Model, WeightError
+from sglang_plug.policy import WeightLoader
 from sglang_plug.quantization import Quantization
 
+from .kv_scales import KVScaleReader
+from .memory import is_out_of_memory
 from .resolve import Resolved
 
 logger = logging.getLogger(__name__)
@@ -33,12 +39,20 @@ def load_model(
         pooling=resolved.pooling,
         tasks=resolved.tasks,
     )
-    with _defaults(resolved.dtype, resolved.device):
+    of_model = partial(
+        attributed, resolved.choices["model"].component, among=resolved.components, passes=is_out_of_memory
+    )
+    with of_model("to build its layers"), _defaults(resolved.dtype, resolved.device):
         model = resolved.model_class(resolved.checkpoint.config, env)
-    model.quantize()
-    model.load_weights(resolved.load("weights")(resolved.checkpoint, model))
+    with of_model("to have its matrices quantized"):
+        model.quantize()
+    scales = KVScaleReader(model, resolved.checkpoint.kv_scale)
+    with of_model("to load its weights"), _signed(resolved):
+        model.load_weights(scales.weights(_weights(resolved, model)))
+    model.kv_scales = scales.scales(resolved)
     model.requires_grad_(False).eval()
-    model.prepare()
+    with of_model("to pack its weights"):
+        model.prepare()
     logger.info(
         "Load weight end. type=%s, dtype=%s, %.1f s",
         type(model).__name__,
@@ -46,6 +60,24 @@ def load_model(
         time.perf_counter() - started,
     )
     return model
+
+
+def _weights(resolved: Resolved, model: Model) -> Iterator[tuple[str, Tensor]]:
+    component = resolved.choices["weights"].component
+    load: WeightLoader = component.load()
+    with attributed(component, "to read weights", passes=is_out_of_memory):
+        yield from load(resolved.checkpoint, model)
+
+
+@contextmanager
+def _signed(resolved: Resolved) -> Iterator[None]:
+    """Weights that do not fit may be the loader's fault or the model's: both are named."""
+    try:
+        yield
+    except WeightError as error:
+        loader, model = (resolved.choices[kind].component for kind in ("weights", "model"))
+        error.args = (f"{error}\n  (read by {loader}, loaded by {model})",)
+        raise
 
 
 @contextmanager

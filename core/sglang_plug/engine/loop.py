@@ -53,6 +53,7 @@ class EngineLoop:
         constraints: where constrained requests wait for their grammars.
         shortage: what to tell of an error if it says that memory did not suffice for a step.
         overlap: plan and launch steps while the one before is on the device.
+        describe: an error in one line, with whose code it came out of.
     """
 
     def __init__(
@@ -70,14 +71,16 @@ class EngineLoop:
         constraints: Constraints | None = None,
         shortage: Callable[[Exception], str | None] = lambda error: None,
         overlap: bool = False,
+        describe: Callable[[BaseException], str] = repr,
     ) -> None:
+        self.describe = describe
         self.scheduler, self.runner, self.inbox, self.send = scheduler, runner, inbox, send
         self.info, self.max_queued, self.heartbeat = info, max_queued, heartbeat
         self.vocab_size: int = info["vocab_size"]
         self.longest = min(info["context_length"], scheduler.pool.capacity)
         self._load_weights, self._model_controls = update_weights, model_controls
         self.constraints = Constraints("the engine has no grammar backend") if constraints is None else constraints
-        self.pipeline = Pipeline(scheduler, runner, overlap=overlap, shortage=shortage)
+        self.pipeline = Pipeline(scheduler, runner, overlap=overlap, shortage=shortage, describe=describe)
         self._ids = set[str]()
         self._closed = False
         self._controls = self._all_controls()
@@ -156,7 +159,7 @@ class EngineLoop:
             verdict = found.get(place)
             if verdict is not None:
                 sequence.tokens += verdict.forced
-                error = None if verdict.error is None else RequestError(verdict.error)
+                error = verdict.error
             self._admit(sequence, error)
 
     def _admit(self, sequence: Sequence, error: RequestError | None) -> None:

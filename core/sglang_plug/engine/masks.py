@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sglang_plug.drawing import mask_logits
+from sglang_plug.request import RequestError
 
 from .transfer import send, upload
 
@@ -20,7 +21,7 @@ class Allowed:
     rows: list[int]
     mask: Tensor
     """int32 ``[len(rows), words]`` on the host, as ``Grammar.fill`` makes it."""
-    errors: Mapping[int, str] = field(default_factory=dict)
+    errors: Mapping[int, RequestError] = field(default_factory=dict)
     """Row of the batch -> why it has no mask."""
 
     def apply(self, logits: Tensor, kernel: Callable[[Tensor, Tensor | None, Tensor], Tensor] = mask_logits) -> Tensor:

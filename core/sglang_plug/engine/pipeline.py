@@ -58,6 +58,7 @@ class Pipeline:
         runner: the device.
         overlap: plan ahead. Worth it if launching a step does not wait for it.
         shortage: what to tell of an error if it says that memory did not suffice for a step.
+        describe: any other error in one line.
     """
 
     def __init__(
@@ -67,9 +68,10 @@ class Pipeline:
         *,
         overlap: bool,
         shortage: Callable[[Exception], str | None] = lambda error: None,
+        describe: Callable[[BaseException], str] = repr,
     ) -> None:
         self.scheduler, self.runner, self.overlap = scheduler, runner, overlap
-        self._shortage = shortage
+        self._shortage, self._describe = shortage, describe
         self._ahead: Flight | None = None
         self._failures = 0
 
@@ -140,6 +142,6 @@ class Pipeline:
             if self._failures >= FAILURES_IN_A_ROW:
                 raise
             logger.exception("a step of %d sequences failed", len(flight.shares))
-            return [Sampled(error=f"the step failed: {type(error).__name__}: {error}")] * len(flight.shares)
+            return [Sampled(error=f"the step failed: {self._describe(error)}")] * len(flight.shares)
         self._failures = 0
         return results

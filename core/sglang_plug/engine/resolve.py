@@ -10,7 +10,9 @@ from typing import Any, get_args
 import torch
 
 from sglang_plug.attention import AttentionShape
+from sglang_plug.attribution import attributed, check_contract, make, make_with_settings
 from sglang_plug.config import AUTO, NO_GRAMMARS, NO_QUANTIZATION, ConfigError, EngineConfig
+from sglang_plug.grammar import GrammarBackend
 from sglang_plug.model import Model
 from sglang_plug.plugins import Component, Facts, PluginError, Plugins
 from sglang_plug.policy import Checkpoint, CheckpointRequest, Pooling
@@ -18,7 +20,7 @@ from sglang_plug.quantization import stored_quantization
 from sglang_plug.specs import AttentionSpec, KernelSpec, ModelSpec, QuantizationSpec, Task
 
 from .grammar_backends import choose_backend, installed
-from .kv_dtype import check_kv_dtype, kv_dtype
+from .kv_dtype import fit_kv_dtype, kv_dtype
 
 NATIVE = "native"
 DTYPES = {
@@ -99,15 +101,18 @@ class Resolved:
         eos = checkpoint.generation.get("eos_token_id", getattr(checkpoint.config, "eos_token_id", None))
         return () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
 
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """Everything that was chosen."""
+        return tuple(choice.component for choice in self.choices.values())
+
     def load(self, kind: str, base: type | None = None) -> Any:
         """Import the chosen component of ``kind``."""
         return self.choices[kind].component.load(base)
 
-    def make(self, kind: str) -> Any:
+    def make(self, kind: str, contract: type | None = None) -> Any:
         """Construct the chosen component of ``kind`` that takes nothing but its settings."""
-        component = self.choices[kind].component
-        target, settings = component.load(), component.settings()
-        return target() if settings is None else target(settings)
+        return make_with_settings(self.choices[kind].component, contract=contract)
 
 
 def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
@@ -132,11 +137,11 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     assert isinstance(model.spec, ModelSpec)
     dtype = _dtype(config.model.dtype, checkpoint.config, device)
     model_class: type[Model] = model.load(Model)
-    shape = _shape(model, checkpoint, plugins, kv_dtype(config.cache.kv_dtype, dtype))
+    shape = _shape(model, checkpoint, plugins, kv_dtype(config.cache.kv_dtype, dtype, checkpoint.kv_dtype))
     facts = replace(facts, dtype=str(dtype).removeprefix("torch."), model=checkpoint.config, shape=shape)
     for kind, name in (("attention", config.backends.attention), ("kernels", config.backends.kernels)):
         _check_device(choose(kind, name, facts), device)
-    check_kv_dtype(choices["attention"].component, shape.kv_dtype, plugins, device.type)
+    shape = fit_kv_dtype(shape, choices["attention"].component, config.cache.kv_dtype, plugins, device.type)
     _choose_quantization(config, plugins, facts, choices)
     tasks = _tasks(config.model.task, model)
     pooling = checkpoint.pooling or model_class.default_pooling
@@ -185,6 +190,8 @@ def _choose_grammar(config: EngineConfig, plugins: Plugins, facts: Facts, choice
         backend, tokenizer = choose_backend(plugins, name, facts), plugins.resolve("tokenizer", mode, facts)
         if missing := tokenizer.unavailable():
             raise PluginError(f"{tokenizer} is unavailable: {missing}")
+        if name != AUTO:
+            backend.load(GrammarBackend)  # it is built later, beside the start: what was named must be there now
         for kind, given, component in (("grammar", name, backend), ("tokenizer", mode, tokenizer)):
             choices[kind] = Choice(component, "chosen" if given == AUTO else "named by the configuration")
     except PluginError as error:
@@ -257,7 +264,9 @@ def _shape(model: Component, checkpoint: Checkpoint, plugins: Plugins, stored: t
     model_class: type[Model] = model.load(Model)
     assert isinstance(model.spec, ModelSpec)
     try:
-        shape = model_class.attention_shape(checkpoint.config)
+        with attributed(model, "to tell the shape of its attention"):
+            shape = model_class.attention_shape(checkpoint.config)
+        check_contract(model, shape, AttentionShape)
         return replace(shape, kv_dtype=stored) if model.spec.causal and stored is not None else shape
     except ConfigError as error:
         near = f"; {_nearest(checkpoint.architecture, plugins)}" if model.spec.generic else ""
@@ -295,7 +304,7 @@ def _open(config: EngineConfig, plugins: Plugins, reader: Component, facts: Fact
         overrides=config.model.overrides,
         weights=config.model.load_format != "dummy",
     )
-    checkpoint: Checkpoint = reader.load()(request)
+    checkpoint: Checkpoint = make(reader, request, contract=Checkpoint)
     if not checkpoint.architecture:
         raise ConfigError(f"{checkpoint.path}/config.json names no architecture ('architectures')")
     return checkpoint

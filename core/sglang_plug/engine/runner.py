@@ -14,7 +14,7 @@ from torch import Tensor
 from sglang_plug.attention import AttentionBackend
 from sglang_plug.batch import ForwardBatch, KVPool
 from sglang_plug.model import Model
-from sglang_plug.request import LogprobOptions, TokenLogprob
+from sglang_plug.request import LogprobOptions, RequestError, TokenLogprob
 
 from .grammars import NOTHING_MORE, Filling, Grammars, Verdict
 from .graphs import Decoded, DecodeGraphs
@@ -165,7 +165,7 @@ class Runner:
         drawn: Drawn,
         sequences: Ordered[Sequence],
         complete: Ordered[int],
-        refused: Mapping[int, str],
+        refused: Mapping[int, RequestError],
         results: list[Sampled],
     ) -> list[Sampled]:
         """Wait for the tokens of ``sequences``, whose places in ``results`` are ``complete``, and fill these in."""
@@ -175,7 +175,7 @@ class Runner:
             verdict = verdicts.get(row, NOTHING_MORE)
             error = refused.get(row, verdict.error)
             if error is not None:
-                results[index] = Sampled(error=error, status=400)
+                results[index] = Sampled(error=str(error), status=error.status)
             elif token < 0:
                 results[index] = Sampled(error=NOT_FINITE)
             else:
@@ -201,9 +201,9 @@ class Runner:
         counts = [shares[index].count for index in done]
         if len(done) < len(shares):
             hidden = torch.cat([hidden[ends[index] - shares[index].count : ends[index]] for index in done])
-        values = self.model.pool(hidden, counts)
-        finite = values.isfinite().all(-1).tolist()
-        for index, row, good in zip(done, values.tolist(), finite, strict=True):
+        pooled = self.model.pool(hidden, counts)
+        values, finite = Fetched.of(pooled, pooled.isfinite().all(-1)).read()
+        for index, row, good in zip(done, values.tolist(), finite.tolist(), strict=True):
             results[index] = Sampled(values=tuple(row)) if good else Sampled(error=NOT_FINITE)
 
     def build(self, shares: Ordered[Share], given: Given | None = None) -> ForwardBatch:

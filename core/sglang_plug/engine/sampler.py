@@ -101,7 +101,7 @@ class Sampler:
             uniform = upload(numbers, torch.float64, logits.device)
             picked = self._kernels.draw_tokens(batch.drawn.of(logits), batch.options, uniform)
             tokens = batch.drawn.put(picked, tokens)
-        tokens = torch.where(best.values.isfinite(), tokens, -1)
+        tokens = tokens.masked_fill((best.values - best.values).isnan(), -1)  # unless it is finite, in few launches
         batch.penalties.count(tokens)
         reports = None
         if logprobs is not None:

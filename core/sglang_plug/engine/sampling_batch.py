@@ -10,11 +10,14 @@ from collections.abc import Sequence as Ordered
 import torch
 from torch import Tensor
 
-from sglang_plug.drawing import DrawOptions
+from sglang_plug.drawing import LARGEST, DrawOptions
 from sglang_plug.request import LogprobOptions
 
 from .sequence import Sequence
 from .transfer import send, upload
+
+SMALLEST_PENALTY = 1e-20
+"""By which a logit can be divided in float32."""
 
 
 class Rows:
@@ -44,7 +47,7 @@ class Bias:
         biases = [one.request.params.logit_bias for one in sequences]
         places = [row * width + token for row, bias in enumerate(biases) for token in bias]
         self._places = upload(places, torch.int64, device) if places else None
-        values = [value for bias in biases for value in bias.values()]
+        values = [max(-LARGEST, min(value, LARGEST)) for bias in biases for value in bias.values()]
         self._values = upload(values, torch.float32, device)
 
     def apply(self, logits: Tensor) -> Tensor:
@@ -68,7 +71,8 @@ class Penalties:
             return
         own = self._own = [sequences[row] for row in penalised]
         params = [one.request.params for one in own]
-        columns = [[one.repetition_penalty for one in params], [one.frequency_penalty for one in params]]
+        repetition = [max(one.repetition_penalty, SMALLEST_PENALTY) for one in params]
+        columns = [repetition, [one.frequency_penalty for one in params]]
         columns.append([one.presence_penalty for one in params])
         numbers = send(torch.tensor(columns, dtype=torch.float32), device)[:, :, None]
         self._repetition, self._frequency, self._presence = numbers.unbind()

@@ -82,11 +82,11 @@ def pool_capacity(
     return slots
 
 
-def allocate(resolved: Resolved, pool: SlotPool, ledger: MemoryLedger) -> KVPool:
-    """The pool's tensors. Raises ``ConfigError`` if they do not fit."""
+def allocate(resolved: Resolved, model: Model, pool: SlotPool, ledger: MemoryLedger) -> KVPool:
+    """The model's pool. Raises ``ConfigError`` if they do not fit."""
     size = gigabytes(pool.rows * bytes_per_slot(resolved))
     with ledger.stage(KV_POOL, f"{pool.capacity} tokens take {size}; {advice(KV_POOL, resolved)}"):
-        kv = _tensors(resolved, pool.rows)
+        kv = _tensors(resolved, model, pool.rows)
     logger.info("KV Cache is allocated. #tokens: %d, size: %s", pool.capacity, size)
     return kv
 
@@ -96,8 +96,10 @@ def bytes_per_slot(resolved: Resolved) -> int:
     return resolved.shape.layers * resolved.shape.pooled * resolved.kv_dtype.itemsize
 
 
-def _tensors(resolved: Resolved, rows: int) -> KVPool:
-    return KVPool.of(resolved.shape, slots=rows, dtype=resolved.dtype, device=resolved.device)
+def _tensors(resolved: Resolved, model: Model, rows: int) -> KVPool:
+    kv = KVPool.of(resolved.shape, slots=rows, dtype=resolved.dtype, device=resolved.device)
+    kv.use_scales(model.kv_scales)
+    return kv
 
 
 def _rehearse(
@@ -119,7 +121,7 @@ def _rehearse(
         page_size=page,
     )
     with ledger.guard(f"a KV pool of {steps.slots} tokens for a trial", advice(STEP, resolved)):
-        kv = _tensors(resolved, SlotPool(steps.slots, page).rows)
+        kv = _tensors(resolved, model, SlotPool(steps.slots, page).rows)
     runner = Runner(model, backend, kv, device=resolved.device, page_size=page, sampler=Sampler(kernels))
     with ledger.stage(STEP, advice(STEP, resolved), peak=True):
         steps.run(runner)

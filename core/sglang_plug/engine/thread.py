@@ -125,12 +125,14 @@ def _serve(
     tell: Callable[[FromEngine], None],
     heartbeat: Heartbeat,
 ) -> None:
+    describe: Callable[[BaseException], str] = repr
     try:
         engine = build_engine(config, plugins, inbox, tell, heartbeat)
         tell(Ready(engine.info))
+        describe = engine.describe
         engine.run()
     except ConfigError as error:
         tell(Failed(str(error), configuration=True))
     except BaseException as error:
         logger.exception("the engine failed")
-        tell(Failed(f"{type(error).__name__}: {error}"))
+        tell(Failed(describe(error)))

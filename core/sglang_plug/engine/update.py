@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sglang_plug.attention import AttentionBackend
+from sglang_plug.batch import KVPool
 from sglang_plug.config import CheckpointNotFoundError, ConfigError
 from sglang_plug.kernels import Kernels
 from sglang_plug.model import Model
@@ -40,9 +41,13 @@ class WeightUpdater:
     backend: AttentionBackend
     kernels: Kernels
     quantization: Quantization | None = None
+    kv: KVPool | None = None
 
     def __call__(self, source: str, revision: str | None = None) -> Model:
-        """The model with the weights of ``source``. Raises ``RequestError`` if they do not fit."""
+        """The model with the weights of ``source``; the pool has its scales then, and what it holds is void.
+
+        Raises ``RequestError`` if they do not fit: then nothing has changed.
+        """
         logger.info("Start update_weights. source=%s", source)
         request = CheckpointRequest(source=source, revision=revision, overrides=self.resolved.config.model.overrides)
         reader: CheckpointReader = self.resolved.load("checkpoint")
@@ -61,6 +66,8 @@ class WeightUpdater:
                 raise
             logger.error("Update weights failed: %s", error)
             raise RequestError(f"{NO_ROOM} ({error}).") from error
+        if self.kv is not None:
+            self.kv.use_scales(model.kv_scales)
         logger.info("Update weights end.")
         return model
 

@@ -7,13 +7,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import zmq
 
 from sglang_plug.config import ConfigError
-from sglang_plug.plugins import Plugins
+from sglang_plug.plugins import PluginError, Plugins
 
 from .build import build_engine
 from .messages import Failed, FromEngine, Launch, Ready, ToEngine
@@ -85,6 +85,7 @@ def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox) -> int:
         threading.Event().wait(1.0)
         os._exit(STUCK_EXIT)
 
+    describe: Callable[[BaseException], str] = repr
     try:
         plugins = Plugins.discover(launch.config.plugins)
         _compare(plugins, launch)
@@ -92,13 +93,16 @@ def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox) -> int:
         del plugins
         watch(heartbeat, launch.config.schedule.watchdog_timeout, stuck)
         outbox.send(Ready(engine.info))
+        describe = engine.describe
         engine.run()
     except ConfigError as error:
+        if isinstance(error, PluginError) and error.__cause__ is not None:
+            logger.error("%s", error, exc_info=error.__cause__)
         outbox.send(Failed(str(error), configuration=True))
         return CONFIG_EXIT
     except Exception as error:
         logger.exception("the engine failed")
-        outbox.send(Failed(f"{type(error).__name__}: {error}"))
+        outbox.send(Failed(describe(error)))
         return FAILED_EXIT
     return 0
 

@@ -44,6 +44,8 @@ class Case:
     """The first of two batches is planned once for a CUDA graph, which then runs the second."""
     stored: bool = False
     """This step's keys and values are in the pool before the backend is run."""
+    sinks: bool = False
+    """Every layer has sinks."""
     kv_dtype: torch.dtype | None = None
     """Of the pool; ``None``: the one of queries."""
     refusable: bool = False
@@ -60,6 +62,7 @@ class Case:
             values_in_keys=self.values_in_keys,
             layers=len(self.layers),
             kv_dtype=self.kv_dtype,
+            sinks=self.sinks,
         )
 
 
@@ -125,6 +128,23 @@ def stored_cases() -> Iterator[Case]:
         yield Case(name=f"{name}, keys and values stored before", batches=(lengths,), stored=True)
     windows = (LayerOptions(), LayerOptions(window=8))
     yield Case(name="two layers, stored before", batches=(MIXED,), layers=windows, page_size=4, stored=True)
+
+
+def weighing_cases(graphs: bool) -> Iterator[Case]:
+    """What a backend that claims ``WeighingCapable`` must do on top; ``graphs``: it claims ``GraphCapable`` too."""
+    layers = (LayerOptions(), LayerOptions(window=8), LayerOptions(window=20, softcap=3.0))
+    base = Case(name="sinks", batches=(MIXED,), layers=layers, sinks=True)
+    for name, lengths in {"decode": DECODE, "prefill": PREFILL, "mixed batch": MIXED, "long contexts": LONG}.items():
+        yield replace(base, name=f"{name}, sinks", batches=(lengths,))
+    yield replace(base, name="mixed batch, page size 4, sinks", page_size=4)
+    yield replace(base, name="mixed batch, 6 heads on 1, sinks", heads=6, kv_heads=1)
+    prefixed: Lengths = ((1, 200), (1, 180), (1, 191))
+    yield replace(base, name="decodes that share a prefix, sinks", batches=(prefixed,), shared=160)
+    latent = replace(base, kv_heads=1, dim=48, value_dim=32, values_in_keys=True, refusable=True)
+    yield replace(latent, name="mixed batch, values in keys, sinks")
+    if graphs:
+        batches: tuple[Lengths, ...] = (((1, 300), (1, 3), (1, 21)), ((1, 2), (1, 300), (1, 133)))
+        yield replace(base, name="static plan, refreshed, sinks", batches=batches, graph=True)
 
 
 def encoder_cases() -> Iterator[Case]:

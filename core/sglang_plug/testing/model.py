@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sglang_plug.attention import AttentionBackend, StoredCapable
 from sglang_plug.batch import KVPool
@@ -35,6 +35,7 @@ def check_model(
     kernels: Kernels | str | None = None,
     quantization: str | None = None,
     tolerance: float = 1e-4,
+    reference: nn.Module | None = None,
 ) -> None:
     """Compare logits with transformers on the host, in float32: one prompt, chunks, a ragged batch, decoding.
 
@@ -48,6 +49,9 @@ def check_model(
         kernels: a kernel set or its name; ``None``: the torch reference.
         quantization: name of one that converts our weights when they are loaded; wants a wider ``tolerance``.
         tolerance: greatest difference allowed, relative to the greatest logit.
+        reference: another model than transformers' class ``architecture``, such as one of yours written plainly:
+            called with ``input_ids`` ``[1, tokens]``, it returns an object whose ``logits`` are ``[1, tokens,
+            vocabulary]``; its ``state_dict`` is what checkpoints hold, and is filled with random numbers here.
 
     Raises:
         AssertionError: names the first case that fails, and how.
@@ -55,7 +59,7 @@ def check_model(
         WeightError: the weights of transformers' model do not fit ours.
     """
     ours = model_class or Plugins.discover().get("model", architecture).load(Model)
-    reference = _reference(architecture, config)
+    reference = _filled(_of_transformers(architecture, config) if reference is None else reference)
     backend, given = _attention_class(attention), _kernels(kernels)
     for kernels, wanted in _ways(given, backend):
         bench = _bench(ours, config, backend, kernels, _quantization(quantization))
@@ -153,11 +157,18 @@ def _bench(
     return Bench(model, backend)
 
 
-def _reference(architecture: str, config: Any) -> Any:
-    """Transformers' model, with weights wide enough that every part of it shows in the logits."""
+def _of_transformers(architecture: str, config: Any) -> nn.Module:
     import transformers
 
-    model = getattr(transformers, architecture)(config).float().eval()
+    found = getattr(transformers, architecture, None)
+    assert found is not None, f"transformers has no {architecture}; give check_model a reference to compare with"
+    model: nn.Module = found(config)
+    return model
+
+
+def _filled(model: nn.Module) -> nn.Module:
+    """The model, with weights wide enough that every part of it shows in the logits."""
+    model = model.float().eval()
     generator = torch.Generator().manual_seed(2)
     every = dict(model.named_parameters(remove_duplicate=False))
     buffers = [(name, tensor) for name, tensor in model.state_dict().items() if name not in every]

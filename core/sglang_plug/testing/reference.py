@@ -8,11 +8,11 @@ from torch import Tensor
 from sglang_plug.attention import Attention
 
 
-def attend(layer: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def attend(layer: Attention, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> Tensor:
     """One sequence: the last ``n`` of its ``m`` tokens look at the whole context.
 
-    ``q`` is ``[n, heads, dim]``, ``k`` ``[m, kv_heads, dim]``, ``v`` ``[m, kv_heads, value_dim]``; the result is
-    ``[n, heads, value_dim]`` in float64 on the host.
+    ``q`` is ``[n, heads, dim]``, ``k`` ``[m, kv_heads, dim]``, ``v`` ``[m, kv_heads, value_dim]``, ``sinks``
+    ``[heads]``; the result is ``[n, heads, value_dim]`` in float64 on the host.
     """
     new, context = len(q), len(k)
     q, k, v = (part.detach().to("cpu", torch.float64) for part in (q, k, v))
@@ -28,5 +28,9 @@ def attend(layer: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         hidden |= there > here
     if layer.window is not None:
         hidden |= there <= here - layer.window
-    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+    scores = scores.masked_fill(hidden, float("-inf"))
+    if sinks is not None:
+        column = sinks.detach().to("cpu", torch.float64)[:, None, None].expand(-1, new, 1)
+        scores = torch.cat((scores, column), dim=-1)
+    weights = scores.softmax(-1)[..., :context]
     return torch.einsum("hnm,mhd->nhd", weights, v)

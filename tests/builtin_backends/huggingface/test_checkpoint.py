@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,16 @@ def test_unknown_family_has_what_its_file_says(tmp_path: Path) -> None:
 def test_file_without_model_type(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(CheckpointRequest(source=str(write(tmp_path, "config.json", {"width": 3}))))
     assert (checkpoint.architecture, checkpoint.config.width) == ("", 3)
+
+
+def test_numbers_that_json_has_no_word_for(tmp_path: Path) -> None:
+    """As ``save_pretrained`` writes them, at any depth."""
+    limits = {"time_step_limit": [0.0, {"__float__": "Infinity"}], "other": {"least": {"__float__": "-Infinity"}}}
+    kept = {"words": {"__float__": "many"}, "more": {"__float__": "Infinity", "too": 1}}
+    write(tmp_path, "config.json", {"model_type": "bamba", **limits, **kept})
+    config = open_checkpoint(CheckpointRequest(source=str(tmp_path))).config
+    assert (config.time_step_limit[1], config.other["least"]) == (math.inf, -math.inf)
+    assert (config.words, config.more) == (kept["words"], kept["more"])
 
 
 def test_overrides_are_merged(tmp_path: Path) -> None:

@@ -44,6 +44,11 @@ def test_compressed_tensors() -> None:
     assert read({**COMPRESSED, "config_groups": {"group_0": {**GROUP, "weights": weights}}}).one_scale
 
 
+def test_how_keys_and_values_are_kept_does_not_matter_to_weights() -> None:
+    scheme = {"num_bits": 8, "type": "float", "strategy": "tensor"}
+    assert read({**COMPRESSED, "kv_cache_scheme": scheme}) == read(COMPRESSED)
+
+
 def test_parts_that_are_multiplied_together_are_kept_together() -> None:
     stored = read({"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["a.q_proj", "b.q_proj", "b.k_proj"]})
     assert not stored.one_scale
@@ -65,7 +70,6 @@ def test_fp8(key: str) -> None:
     [
         ("quant_method", "gptq", "quant_method is 'gptq'"),
         ("format", "pack-quantized", "format 'pack-quantized'"),
-        ("kv_cache_scheme", {"num_bits": 8}, "kv_cache_scheme"),
         ("config_groups", {}, "has 0 config_groups"),
         ("config_groups", {"a": GROUP, "b": GROUP}, "has 2 config_groups"),
         ("config_groups.group_0.targets", ["Embedding"], "targets .'Embedding'."),

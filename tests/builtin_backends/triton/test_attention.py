@@ -29,6 +29,16 @@ def few(case):
 
 check_attention_backend("triton", dtype=torch.{dtype}, kv_dtype=torch.{kv_dtype}, only=few)
 """
+UNSET = """
+{before}
+import torch
+from sglang_plug.testing import check_attention_backend
+from sglang_plug_backends.triton.attention import INTERPRETED
+
+assert INTERPRETED == (not torch.cuda.is_available())
+if INTERPRETED:
+    check_attention_backend("triton", only=lambda case: "page size 4" in case.name)
+"""
 UNEVEN = """
 import torch
 from sglang_plug import AttentionShape
@@ -65,7 +75,9 @@ def test_old_gpus_have_no_e4m3(monkeypatch: pytest.MonkeyPatch) -> None:
 
     shape = AttentionShape(heads=8, kv_heads=2, dim=64, layers=1, kv_dtype=torch.float8_e4m3fn)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    with pytest.raises(ConfigError, match=r"compute capability 8\.9 or more; use --kv-cache-dtype fp8_e5m2 or auto"):
+    with pytest.raises(
+        ConfigError, match=r"compute capability 8\.9 or more; use --kv-cache-dtype fp8_e5m2 or bfloat16"
+    ):
         attention.TritonAttention(shape, torch.device("cuda"))
 
 
@@ -74,11 +86,17 @@ def test_heads_that_do_not_divide_are_refused() -> None:
     assert "ConfigError" in done.stderr and "7 query heads on 2 key heads" in done.stderr
 
 
-def test_without_a_gpu_the_kernels_are_interpreted() -> None:
+@pytest.mark.parametrize("before", ["", "import triton", "import torch._dynamo"])
+def test_without_a_gpu_the_kernels_are_interpreted(before: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    code = "from sglang_plug_backends.triton.attention import INTERPRETED; import torch;"
-    code += "assert INTERPRETED == (not torch.cuda.is_available())"
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", UNSET.format(before=before)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_cpu_is_refused_without_the_interpreter() -> None:

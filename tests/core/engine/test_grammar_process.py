@@ -59,6 +59,8 @@ class Fake(GrammarBackend):
                 raise RecursionError
             case "bad":
                 raise ConstraintError("expected ')'")
+            case "half":
+                raise ConstraintError("expected no " + chr(0xD800))
             case "bug":
                 raise KeyError("x")
         return b"|".join([*self.vocabulary.pieces, constraint.source.encode(), str(os.getpid()).encode()])
@@ -121,6 +123,14 @@ def test_it_compiles_for_the_vocabulary_and_refuses_with_reasons(start: Start) -
             compiled(process, source)
         assert caught.value.lasting
     assert compiled(process, "y").startswith(b"fake\0a|b|y|")
+
+
+def test_a_reason_may_repeat_what_has_no_bytes_and_the_process_stays(start: Start) -> None:
+    process = start()
+    before = pid_of(process)
+    with pytest.raises(ConstraintError, match=r"expected no \\ud800") as caught:
+        compiled(process, "half")
+    assert caught.value.lasting and pid_of(process) == before
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,8 @@ def allowed_tokens(asked: Grammars, sequences: list[Sequence]) -> list[set[int] 
     found = filling.result()
     bits = bar(found.mask, VOCABULARY) == 0
     sets = [set(row.nonzero()[:, 0].tolist()) for row in bits]
-    return [found.errors.get(row, one) for row, one in zip(found.rows, sets, strict=True)]
+    errors = {row: str(error) for row, error in found.errors.items()}
+    return [errors.get(row, one) for row, one in zip(found.rows, sets, strict=True)]
 
 
 def test_nothing_is_done_without_grammars() -> None:
@@ -168,7 +169,8 @@ def test_what_a_token_leads_to() -> None:
     assert found[2].finish is not None and found[2].finish.matched == EOS
     assert stopped.so_far == () and going.so_far == (3,)
     assert "does not accept token 9" in str(found[3].error)
-    assert "KeyError" in str(found[4].error)
+    assert "KeyError" in str(found[4].error) and "test_grammars.Broken" in str(found[4].error)
+    assert [getattr(found[row].error, "status", None) for row in (3, 4)] == [500, 500]
 
 
 def test_a_stop_token_is_content_where_the_output_may_not_end() -> None:
@@ -194,7 +196,8 @@ def test_a_grammar_that_takes_for_ever_is_left_behind() -> None:
     try:
         assert allowed_tokens(asked, rows) == [module.TOO_SLOW, {5}] * 12
         verdicts = asked.follow(rows, [5] * 24)
-        assert [verdicts[row].error for row in range(24)] == [module.TOO_SLOW, None] * 12
+        told = [None if (error := verdicts[row].error) is None else (str(error), error.status) for row in range(24)]
+        assert told == [(module.TOO_SLOW, 400), None] * 12
     finally:
         gate.set()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,7 +72,8 @@ def test_a_backend_that_does_not_declare_it_is_refused(resolved: Callable[..., R
             target = "sglang_plug_backends.torch_native.attention:TorchAttention"
             yield AttentionSpec(name="plain", target=target)
             yield AttentionSpec(name="half", target=target, kv_dtypes=frozenset({"fp8_e5m2"}))
-            yield AttentionSpec(name="elsewhere", target=target, kv_dtypes=frozenset({"fp8_e4m3"}), devices={"xpu"})
+            elsewhere = frozenset({"xpu"})
+            yield AttentionSpec(name="elsewhere", target=target, kv_dtypes=frozenset({"fp8_e4m3"}), devices=elsewhere)
         """,
     )
     plugins = Plugins.discover()
@@ -83,6 +86,36 @@ def test_a_backend_that_does_not_declare_it_is_refused(resolved: Callable[..., R
         resolved("fp8_e4m3", "half", plugins=plugins)
     assert resolved("fp8_e5m2", "half", plugins=plugins).kv_dtype == torch.float8_e5m2
     assert resolved("bf16", "plain", plugins=plugins).shape.kv_dtype is None
+
+
+def test_auto_is_what_the_checkpoint_says_where_it_is_read(
+    resolved: Callable[..., Resolved], install: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    install(
+        "plain-words",
+        """
+        @hookimpl
+        def register_attention_backends():
+            yield AttentionSpec(name="plain", target="sglang_plug_backends.torch_native.attention:TorchAttention")
+        """,
+    )
+    plugins, opened = Plugins.discover(), resolved("auto").checkpoint
+    reader = type("Reader", (), {"__call__": lambda self, request: replace(opened, kv_dtype="fp8_e5m2")})()
+    monkeypatch.setattr("sglang_plug_backends.huggingface.checkpoint.open_checkpoint", reader)
+    caplog.set_level(logging.INFO, "sglang_plug.engine.kv_dtype")
+    assert resolved("auto", "torch").kv_dtype == torch.float8_e5m2
+    assert "are kept in fp8_e5m2, as the checkpoint says" in caplog.text
+    caplog.clear()
+    caplog.set_level(logging.WARNING, "sglang_plug.engine.kv_dtype")
+    assert resolved("auto", "auto").kv_dtype == torch.float8_e5m2
+    assert resolved("bfloat16", "torch").kv_dtype == torch.bfloat16
+    assert resolved("fp8_e4m3", "torch").kv_dtype == torch.float8_e4m3fn
+    assert not caplog.records
+    found = resolved("auto", "plain", plugins=plugins)
+    assert found.kv_dtype == torch.bfloat16 and found.shape.kv_dtype is None
+    assert "wants keys and values in fp8_e5m2, which attention 'plain' from plain-words" in caplog.text
+    with pytest.raises(ConfigError, match="does not read keys and values in fp8_e5m2"):
+        resolved("fp8_e5m2", "plain", plugins=plugins)
 
 
 def test_what_is_chosen_reads_it(resolved: Callable[..., Resolved]) -> None:

@@ -151,14 +151,20 @@ SCHEMA = """{"type": "object", "required": ["name", "age"], "additionalPropertie
 def test_constraints_among_others(graphs: bool) -> None:
     """Forward passes are launched ahead; what may come is known later, and tokens may have to follow."""
 
+    colours, letters = Constraint("regex", r"(red|green|blue){4}"), Constraint("regex", "[a-z ]{60}")
+    schema = Constraint("json_schema", SCHEMA)
+
     def fill(engine: Engine) -> None:
-        colours = Constraint("regex", r"(red|green|blue){4}")
+        for number, constraint in enumerate((colours, letters, schema)):  # compiled, so that nothing waits for that
+            engine.submit(f"first {number}", QUESTIONS[0], constraint=constraint, max_new_tokens=1)
+        while len(engine.outputs) < 3:
+            engine.step()
         engine.submit("free", QUESTIONS[0], max_new_tokens=60)
         engine.submit("regex", QUESTIONS[1], constraint=colours, max_new_tokens=30)
-        engine.submit("schema", QUESTIONS[3], constraint=Constraint("json_schema", SCHEMA), max_new_tokens=40)
+        engine.submit("schema", QUESTIONS[3], constraint=schema, max_new_tokens=40)
         penalties = {"frequency_penalty": 0.8, "presence_penalty": 0.4}
         drawn = {"temperature": 1.0, "seed": 5, **penalties}
-        engine.submit("drawn", QUESTIONS[2], constraint=Constraint("regex", "[a-z ]{30}"), max_new_tokens=40, **drawn)
+        engine.submit("drawn", QUESTIONS[2], constraint=letters, max_new_tokens=80, **drawn)
         reported = LogprobOptions(start=-1, top=2)
         engine.submit("reported", QUESTIONS[3], constraint=colours, max_new_tokens=9, logprobs=reported)
         engine.submit("long", "A long one. " * 12, constraint=colours, max_new_tokens=20)
@@ -174,7 +180,7 @@ def test_constraints_among_others(graphs: bool) -> None:
         assert without_numbers(engines[1].outputs[id]) == without_numbers(output), id
         assert numbers(engines[1].outputs[id]) == pytest.approx(numbers(output), abs=1e-4), id
     assert json.loads(engines[1].text("schema"))["age"] <= 99
-    assert engines[1].ahead > 10 and engines[1].postponed > 5
+    assert engines[1].ahead > 10 and engines[1].postponed > 5, engines[1].postponed
 
 
 def test_retractions_and_arrivals(monkeypatch: pytest.MonkeyPatch) -> None:

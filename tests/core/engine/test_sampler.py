@@ -224,3 +224,21 @@ def test_equally_likely_tokens_do_not_make_a_row_depend_on_others(where: int, li
     rows = [make(seed=row + where, top_k=limit, top_p=0.8, temperature=2.0) for row, limit in enumerate(limits)]
     together = draw(logits, rows)
     assert together == [draw(logits[row : row + 1], [one])[0] for row, one in enumerate(rows)]
+
+
+def test_a_tiny_top_p_keeps_the_likeliest_and_not_everything() -> None:
+    logits = logits_of()
+    assert set(support(logits, top_p=1e-300)) == {int(logits.argmax())}
+
+
+def test_an_endless_temperature_draws_only_what_is_allowed() -> None:
+    logits = torch.full((1, VOCABULARY), -torch.inf)
+    logits[0, 5:8] = torch.tensor([1.0, 2.0, 3.0])
+    assert set(support(logits, temperature=1e308)) == {5, 6, 7}
+
+
+@pytest.mark.parametrize("params", [{"repetition_penalty": 1e-308}, {"logit_bias": {3: 1e308}}], ids=str)
+def test_numbers_beyond_float32_leave_logits_that_can_be_drawn_from(params: dict[str, Any]) -> None:
+    logits = torch.zeros(1, VOCABULARY)
+    logits[0, 3] = 2.0
+    assert draw(logits, [make(temperature=0.0, **params)]) == [3]

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from sglang_plug import Attention, AttentionBackend, ConfigError, ForwardBatch, GraphCapable, StoredCapable
+from sglang_plug import Attention, AttentionBackend, ConfigError, ForwardBatch, GraphCapable, KVPool, StoredCapable
 from sglang_plug.testing import check_attention_backend
+from sglang_plug_backends.torch_native.attention import TorchAttention
 
 
 class Honest(AttentionBackend):
@@ -182,11 +184,63 @@ class StoresAgain(ForStored):
         return self.run(layer, q, 2 * k, v, batch)
 
 
+class WeighsInBaseTwo(TorchAttention):
+    """Tells logarithms of another base."""
+
+    def run_weighed(
+        self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch
+    ) -> tuple[Tensor, Tensor]:
+        found, weights = super().run_weighed(layer, q, k, v, batch)
+        return found, weights * math.log2(math.e)
+
+
 class ReadsNarrow(Honest):
     """Knows that the pool may be of another dtype, but not of its scales."""
 
     def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return super().attend(layer, q, k.to(q.dtype), v.to(q.dtype))
+
+
+class ReadsScaled(Honest):
+    """Reads a pool of another dtype as it should; those below get a scale wrong."""
+
+    def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+        self.scales = (1.0, 1.0) if batch.kv is None else self.scales_of(batch.kv, layer.index)
+        return super().run(layer, q, k, v, batch)
+
+    def scales_of(self, kv: KVPool, layer: int) -> tuple[float, float]:
+        return kv.k_scale[layer], kv.v_scale[layer]
+
+    def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        k_scale, v_scale = self.scales
+        return super().attend(layer, q, k.to(q.dtype) * k_scale, v.to(q.dtype) * v_scale)
+
+
+class IgnoresKeyScale(ReadsScaled):
+    def scales_of(self, kv: KVPool, layer: int) -> tuple[float, float]:
+        return 1.0, kv.v_scale[layer]
+
+
+class IgnoresValueScale(ReadsScaled):
+    def scales_of(self, kv: KVPool, layer: int) -> tuple[float, float]:
+        return kv.k_scale[layer], 1.0
+
+
+class OneScaleForBoth(ReadsScaled):
+    def scales_of(self, kv: KVPool, layer: int) -> tuple[float, float]:
+        return kv.k_scale[layer], kv.k_scale[layer]
+
+
+class FirstLayersScales(ReadsScaled):
+    def scales_of(self, kv: KVPool, layer: int) -> tuple[float, float]:
+        return kv.k_scale[0], kv.v_scale[0]
+
+
+class StoresUnscaled(ReadsScaled):
+    def store(self, layer: Attention, k: Tensor, v: Tensor, batch: ForwardBatch) -> None:
+        if batch.kv is not None:
+            k_scale, v_scale = self.scales
+            batch.kv.store(layer.index, k * k_scale, v * v_scale, batch.slots)
 
 
 class Raises(Honest):
@@ -242,6 +296,7 @@ def test_a_correct_backend_passes_in_half_precision() -> None:
         (FullTable, "ragged decode"),
         (StaleGraph, "static plan, refreshed.*layer 0, refreshed plan"),
         (StoresAgain, "stored before.*outputs are wrong|stored before.*was not written"),
+        (WeighsInBaseTwo, "decode, sinks.*outputs are wrong"),
         (Raises, "raised IndexError: out of range"),
         (LastOfKeys, "values in keys.*outputs are wrong"),
         (RefusesGroups, "raised ConfigError: no grouped heads"),
@@ -258,6 +313,24 @@ def test_a_pool_of_another_dtype_counts_what_its_scales_say() -> None:
         check_attention_backend(ReadsNarrow, kv_dtype=torch.float8_e4m3fn)
     with pytest.raises(AssertionError, match="Honest fails .*raised"):
         check_attention_backend(Honest, kv_dtype=torch.float8_e4m3fn)
+    check_attention_backend(ReadsScaled, kv_dtype=torch.float8_e4m3fn)
+
+
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [
+        (IgnoresKeyScale, "decode of one sequence.*outputs are wrong"),
+        (IgnoresValueScale, "decode of one sequence.*outputs are wrong"),
+        (OneScaleForBoth, "decode of one sequence.*outputs are wrong"),
+        (FirstLayersScales, "layers of different windows.*layer 1: .*outputs are wrong"),
+        (StoresUnscaled, "decode of one sequence.*outputs are wrong|was not written"),
+    ],
+)
+def test_a_scale_that_is_ignored_shows(backend: type[AttentionBackend], message: str) -> None:
+    check_attention_backend(backend)
+    for kv_dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        with pytest.raises(AssertionError, match=f"{backend.__name__} fails .*{message}"):
+            check_attention_backend(backend, kv_dtype=kv_dtype)
 
 
 def test_encoders_are_checked_only_where_claimed() -> None:

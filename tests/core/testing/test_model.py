@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, MistralConfig, PretrainedConfig, Qwen2Config, Qwen3Config
 
-from sglang_plug import BuildEnv, ForwardBatch, Model, PluginError, Plugins, WeightError
+from sglang_plug import AttentionShape, BuildEnv, ForwardBatch, Model, PluginError, Plugins, WeightError
+from sglang_plug.layers import Embedding, Head
 from sglang_plug.testing import check_model
 
 SMALL: dict[str, Any] = {
@@ -86,3 +88,50 @@ def test_weights_that_do_not_fit_are_named() -> None:
 def test_an_unknown_architecture_is_named() -> None:
     with pytest.raises(PluginError, match="BertForMaskedLM"):
         check_model("BertForMaskedLM", CONFIGS["LlamaForCausalLM"])
+
+
+class Bigram(Model):
+    """The next token follows from the last one."""
+
+    def __init__(self, config: Any, env: BuildEnv) -> None:
+        super().__init__(config, env)
+        self.embed = Embedding(config.vocab_size, config.hidden_size)
+        self.lm_head = Head(config.hidden_size, config.vocab_size, env)
+
+    @classmethod
+    def attention_shape(cls, config: Any) -> AttentionShape:
+        return AttentionShape(heads=1, kv_heads=1, dim=1, layers=1)
+
+    def forward(self, batch: ForwardBatch) -> Tensor:
+        return self.embed(batch.input_ids)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        return self.lm_head(hidden)
+
+
+class Loud(Bigram):
+    def forward(self, batch: ForwardBatch) -> Tensor:
+        return super().forward(batch) * 1.1
+
+
+class PlainBigram(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.lm_head = nn.Embedding(30, 8), nn.Linear(8, 30, bias=False)
+
+    def forward(self, input_ids: Tensor) -> Any:
+        return SimpleNamespace(logits=self.lm_head(self.embed(input_ids)))
+
+
+BIGRAM = SimpleNamespace(vocab_size=30, hidden_size=8)
+
+
+def test_a_model_that_transformers_lacks_is_compared_with_a_reference() -> None:
+    check_model("BigramForCausalLM", BIGRAM, model_class=Bigram, reference=PlainBigram())
+    with pytest.raises(AssertionError, match="Loud fails 'one prompt'"):
+        check_model("BigramForCausalLM", BIGRAM, model_class=Loud, reference=PlainBigram())
+
+
+def test_without_a_reference_the_remedy_is_told() -> None:
+    with pytest.raises(AssertionError, match="transformers has no BigramForCausalLM; give check_model a reference"):
+        check_model("BigramForCausalLM", BIGRAM, model_class=Bigram)

@@ -1,0 +1,86 @@
+"""What checkpoints say about keys and values in FP8: in their configuration, and in names of tensors."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from sglang_plug import KVScaleTensor
+from sglang_plug.policy import KVPart
+
+logger = logging.getLogger(__name__)
+
+FP8 = "fp8_e4m3"
+COMPRESSED_TENSORS, MODELOPT = "compressed-tensors", "modelopt"
+PATTERNS = (
+    # compressed-tensors (self_attn.k_scale), ModelOpt (self_attn.k_proj.k_scale), fused projections
+    re.compile(r"(?P<layer>.+?)(?:\.(?:q|k|v|qkv)_proj)?\.(?P<part>q|k|v|kv)_scale"),
+    # compressed-tensors, before scales were the attention's own
+    re.compile(r"(?P<layer>.+)\.(?P<part>[qkv])_proj\.output_scale"),
+)
+PARTS: dict[str, tuple[KVPart, ...]] = {"k": ("k",), "v": ("v",), "kv": ("k", "v"), "q": ()}
+"""``kv`` is the older name of one scale for both."""
+
+
+def kv_scale(name: str) -> KVScaleTensor | None:
+    """What the tensor ``name`` is a scale of, as far as names tell; ``None``: of nothing that attends."""
+    for pattern in PATTERNS:
+        if found := pattern.fullmatch(name):
+            return KVScaleTensor(layer=found["layer"], parts=PARTS[found["part"]])
+    return None
+
+
+def read_kv_dtype(quantization: Mapping[str, Any], exported: Mapping[str, Any]) -> str | None:
+    """What ``quantization_config``, or ModelOpt's ``hf_quant_config.json``, wants keys and values to be kept in.
+
+    ``None`` if neither says, or if what they say is not supported: then the log tells.
+    """
+    inner = exported.get("quantization")
+    algorithm = quantization.get("kv_cache_quant_algo") or (
+        inner.get("kv_cache_quant_algo") if isinstance(inner, Mapping) else None
+    )
+    scheme = quantization.get("kv_cache_scheme")
+    if quantization.get("quant_method") not in (COMPRESSED_TENSORS, MODELOPT):
+        scheme = None  # others set a word here that nobody acts on
+    if not algorithm and not scheme:
+        return None
+    if (not algorithm or str(algorithm).upper() == "FP8") and (not scheme or _supported(scheme)):
+        return FP8
+    logger.warning(
+        "The checkpoint wants keys and values to be kept in a way that is not supported (%s): FP8 with one scale for a "
+        "layer is. They stay in the model's dtype, which is more exact, unless --kv-cache-dtype names another",
+        f"kv_cache_scheme {scheme!r}" if scheme else f"kv_cache_quant_algo {algorithm!r}",
+    )
+    return None
+
+
+def keeps_weights_alone(quantization: Mapping[str, Any]) -> bool:
+    """True if ``quantization_config`` speaks of keys and values only: the checkpoint's weights are ordinary ones."""
+    method, groups = quantization.get("quant_method"), quantization.get("config_groups") or {}
+    says = quantization.get("kv_cache_scheme") or quantization.get("kv_cache_quant_algo")
+    if method not in (COMPRESSED_TENSORS, MODELOPT) or not says or quantization.get("quant_algo"):
+        return False
+    return isinstance(groups, Mapping) and not any(map(_of_weights, groups.values()))
+
+
+def _of_weights(group: Any) -> bool:
+    """Whether a group of ``config_groups`` changes matrices, and not just what attention is given."""
+    if not isinstance(group, Mapping):
+        return True
+    return bool(group.get("weights")) or (
+        "Linear" in (group.get("targets") or ()) and bool(group.get("input_activations"))
+    )
+
+
+def _supported(scheme: Any) -> bool:
+    """One number for each layer, known beforehand, and units that are e4m3 numbers."""
+    return (
+        isinstance(scheme, Mapping)
+        and scheme.get("num_bits") == 8
+        and scheme.get("type") == "float"
+        and scheme.get("symmetric", True) is True
+        and not scheme.get("dynamic", False)
+        and scheme.get("strategy") in (None, "tensor")
+    )

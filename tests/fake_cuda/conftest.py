@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.fake_cuda.kernels import record_kernels
+from tests.fake_cuda.runtime import playing
+
+
+@pytest.fixture
+def without_gpu() -> None:
+    """Where there is a device, Triton's kernels are compiled for it."""
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU: its place is taken")
+
+
+@pytest.fixture
+def device(without_gpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A device ``cuda`` whose Triton kernels are interpreted."""
+    with playing(monkeypatch):
+        record_kernels(monkeypatch)
+        yield
+
+
+@pytest.fixture
+def idle_device(without_gpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A device ``cuda`` whose Triton kernels do nothing but look at their arguments; memory begins with zeros."""
+    with playing(monkeypatch, fresh=0.0):
+        record_kernels(monkeypatch, idle=True)
+        yield

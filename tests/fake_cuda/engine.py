@@ -1,0 +1,84 @@
+"""An engine on the device that is played, whose steps a test takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import nullcontext
+from typing import Any
+
+from sglang_plug import EngineConfig, Output, Plugins, Request, SamplingParams
+from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
+from sglang_plug.engine.build import build_engine
+from sglang_plug.engine.messages import FromEngine, News, Submit, ToEngine
+from sglang_plug.engine.pending import merge
+from sglang_plug.engine.watchdog import Heartbeat
+from tests.fake_cuda.runtime import asynchronous
+
+
+class Engine:
+    """Its steps wait for the device only where they read what they are to tell."""
+
+    def __init__(
+        self,
+        path: Any,
+        *,
+        attention: str = "triton",
+        kernels: str = "triton",
+        dtype: str = "float32",
+        device: str = "cuda",
+        pool: int | None = 512,
+        overlap: bool = True,
+        chunk: int = 32,
+        running: int = 8,
+        quantization: str = "auto",
+        kv_dtype: str = "auto",
+        task: str = "auto",
+        **backends: Any,
+    ) -> None:
+        config = EngineConfig(
+            model=ModelOptions(path=str(path), device=device, dtype=dtype, task=task),
+            cache=CacheOptions(max_total_tokens=pool, kv_dtype=kv_dtype),
+            schedule=ScheduleOptions(
+                chunked_prefill_size=chunk, max_running_requests=running, disable_overlap_schedule=not overlap
+            ),
+            backends=BackendOptions(attention=attention, kernels=kernels, quantization=quantization, **backends),
+            log_level="warning",
+        )
+        self.messages: list[ToEngine] = []
+        self.outputs: dict[str, Output] = {}
+        self.loop = build_engine(config, Plugins.discover(config.plugins), self, self.hear, Heartbeat())
+
+    def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
+        """The engine's inbox."""
+        taken, self.messages = self.messages, []
+        if wait and not taken:
+            time.sleep(0.02)  # a grammar is being compiled, in another process
+        return taken
+
+    def hear(self, message: FromEngine) -> None:
+        """The engine's news."""
+        for output in message.outputs if isinstance(message, News) else ():
+            before = self.outputs.get(output.id)
+            self.outputs[output.id] = output if before is None else merge(before, output)
+
+    def submit(self, tokens: Iterable[int], count: int = 6, **options: Any) -> str:
+        """A request; the name its output will have."""
+        fields = {name: options.pop(name) for name in ("logprobs", "constraint", "task") if name in options}
+        params = SamplingParams(**{"temperature": 0.0, "max_new_tokens": count, "seed": 3, **options})
+        name = str(len(self.outputs) + len(self.messages))
+        self.messages.append(Submit(Request(id=name, tokens=tuple(tokens), params=params, **fields)))
+        return name
+
+    def finish(self, *, strict: bool = True) -> dict[str, Output]:
+        """Serve what was submitted; a wait is an error, if ``strict``."""
+        try:
+            with asynchronous() if strict else nullcontext():
+                while self.messages or self.loop.busy:
+                    self.loop.step()
+        finally:
+            self.loop.constraints.close()
+        self.loop.scheduler.check()
+        for output in self.outputs.values():
+            assert output.finish is not None and output.finish.reason != "error", output.finish
+        return self.outputs

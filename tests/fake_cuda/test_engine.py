@@ -1,0 +1,116 @@
+"""A whole engine on a device that computes by itself: no step waits for it but to read what it is to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from sglang_plug import LogprobOptions
+from tests.fake_cuda.engine import Engine
+from tests.fake_cuda.tensors import DeviceTensor, clock
+
+Tiny = Callable[[str], Any]
+
+
+def submit_all(engine: Engine) -> None:
+    """Requests of all kinds: prompts in chunks, steps that mix, whatever a sampler can be asked for."""
+    engine.submit(range(3, 13))
+    engine.submit(range(3, 9), logprobs=LogprobOptions(start=0, top=3, ids=(4, 5)))
+    engine.submit(range(3, 9), logit_bias={5: 1.0}, stop_token_ids=(2,), min_new_tokens=2)
+    engine.submit(range(40, 90), 2)
+    engine.submit([7], frequency_penalty=0.4, repetition_penalty=1.2)
+    engine.submit(range(50, 60), temperature=0.8)
+    engine.submit(range(50, 60), 3, temperature=0.8, top_k=5, top_p=0.9, min_p=0.01)
+    engine.submit(range(3, 25))
+
+
+FAMILIES = ["llama-3.2-1b", "qwen3-moe", "deepseek-v3", "gemma-3-1b", "gpt2"]
+
+
+@pytest.mark.usefixtures("idle_device")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_step_waits(tiny_model: Tiny, family: str) -> None:
+    engine = Engine(tiny_model(family).path, dtype="bfloat16", cuda_graph_max_bs=4)
+    assert all(isinstance(one, DeviceTensor) for one in engine.loop.runner.model.parameters())
+    clock.executed.clear()
+    submit_all(engine)
+    engine.finish()
+    assert clock.executed["decode_kernel"] > 0 and clock.executed["graph"] > 0
+
+
+@pytest.mark.usefixtures("idle_device")
+@pytest.mark.parametrize(
+    "options",
+    [{"overlap": False}, {"quantization": "fp8"}, {"kv_dtype": "fp8_e4m3"}, {"attention": "torch", "kernels": "torch"}],
+    ids=str,
+)
+def test_no_step_waits_without_graphs(tiny_model: Tiny, options: dict[str, Any]) -> None:
+    engine = Engine(tiny_model("qwen2.5-0.5b").path, dtype="bfloat16", disable_cuda_graph=True, **options)
+    clock.executed.clear()
+    submit_all(engine)
+    engine.finish()
+    assert "graph" not in clock.executed
+
+
+@pytest.mark.usefixtures("idle_device")
+def test_the_pool_is_sized_by_trying(tiny_model: Tiny) -> None:
+    engine = Engine(tiny_model("llama-3.2-1b").path, pool=None, cuda_graph_max_bs=2)
+    kv = engine.loop.runner.kv
+    assert kv is not None and all(isinstance(one, DeviceTensor) for one in (*kv.k, *kv.v))
+    submit_all(engine)
+    engine.finish()
+
+
+@pytest.mark.usefixtures("device")
+def test_what_is_computed_is_what_a_cpu_computes(tiny_model: Tiny) -> None:
+    """Greedy outputs and log-probabilities; kernels share the numbers of a draw in other orders."""
+    path, found = tiny_model("qwen3-0.6b").path, []
+    for options in ({"cuda_graph_max_bs": 2}, {"attention": "torch", "device": "cpu"}):
+        engine = Engine(path, kernels="torch", running=2, **options)  # type: ignore[arg-type]
+        engine.submit(range(3, 40), 3)
+        engine.submit(range(3, 9), 3, logprobs=LogprobOptions(start=0, top=2))
+        engine.submit([7], 3, frequency_penalty=0.4, repetition_penalty=1.2)
+        found.append(engine.finish())
+    device, host = found
+    assert clock.executed["graph"] > 2
+    assert {name: one.tokens for name, one in device.items()} == {name: one.tokens for name, one in host.items()}
+    for one, other in zip(device["1"].logprobs, host["1"].logprobs, strict=True):
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-3) and [t for t, _ in one.top] == [
+            t for t, _ in other.top
+        ]
+
+
+@pytest.mark.usefixtures("idle_device")
+def test_a_decode_step_queues_little(tiny_model: Tiny) -> None:
+    """Beside the graph: counted for a batch that goes on as it is."""
+    engine = Engine(tiny_model("llama-3.2-1b").path, dtype="bfloat16", cuda_graph_max_bs=4)
+    for _ in range(3):
+        engine.submit(range(3, 13), 12)
+    for _ in range(4):
+        engine.loop.step()
+    clock.executed.clear()
+    engine.loop.step()
+    launches = clock.launches()
+    assert launches["graph"] == 1
+    assert sum(launches.values()) <= 8, launches
+
+
+@torch.inference_mode()
+@pytest.mark.usefixtures("idle_device")
+def test_static_tensors_stay_where_they_are(tiny_model: Tiny) -> None:
+    engine = Engine(tiny_model("llama-3.2-1b").path, cuda_graph_max_bs=4)
+    graphs = engine.loop.runner.graphs
+    assert graphs is not None and sorted(graphs.captured) == graphs.sizes
+
+    def addresses() -> list[int]:
+        batches = [one.batch for _, one in sorted(graphs.captured.items())]
+        static = [tensor for one in batches for tensor in (one.input_ids, one.positions, one.slots, one.tables)]
+        return [tensor.data_ptr() for tensor in (*static, *(one.plan.decode.index for one in batches))]
+
+    before = addresses()
+    submit_all(engine)
+    engine.finish()
+    assert addresses() == before
