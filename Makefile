@@ -70,6 +70,7 @@ types: $(DEV_STAMP) ## mypy --strict on the packages
 
 docs: $(DOCS_STAMP) ## Write the generated pages anew and build the site
 	$(BIN)/python docs/generate_hooks.py
+	$(BIN)/python docs/generate_contracts.py
 	$(BIN)/python docs/generate_models.py
 	$(BIN)/python docs/generate_structured_outputs.py
 	$(BIN)/python docs/generate_config.py

@@ -15,9 +15,11 @@ from transformers import (
     CohereConfig,
     DeepseekV2Config,
     DeepseekV3Config,
+    FalconConfig,
     Gemma2Config,
     Gemma3TextConfig,
     GPT2Config,
+    GptOssConfig,
     GraniteConfig,
     LlamaConfig,
     MistralConfig,
@@ -204,6 +206,7 @@ def families() -> dict[str, PretrainedConfig]:
             eos_token_id=2,
         ),
         "starcoder2-3b": Starcoder2Config(**SHARED, num_attention_heads=8, num_key_value_heads=2, sliding_window=24),
+        "falcon-7b": FalconConfig(**SHARED, num_attention_heads=8, ffn_hidden_size=96),
         "granite-3-2b": GraniteConfig(
             **SHARED,
             num_attention_heads=8,
@@ -215,6 +218,15 @@ def families() -> dict[str, PretrainedConfig]:
         ),
         "command-r": CohereConfig(**SHARED, num_attention_heads=8, num_key_value_heads=2, use_qk_norm=True),
         "stablelm-2": StableLmConfig(**SHARED, num_attention_heads=8, num_key_value_heads=2, use_qkv_bias=True),
+        "gpt-oss-20b": GptOssConfig(
+            **SHARED,
+            num_attention_heads=8,
+            num_key_value_heads=2,
+            head_dim=8,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            sliding_window=24,
+        ),
     }
 
 

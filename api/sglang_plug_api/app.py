@@ -19,11 +19,13 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from sglang_plug import ConfigError, Plugins, RequestError, RouteSpec, __version__
+from sglang_plug.attribution import make
 from sglang_plug.engine.client import EngineError
 from sglang_plug.plugins import Component
 
 from .auth import guard
 from .bodies import Endpoint
+from .claims import Claim, claims_of, refuse_clashes
 from .errors import ApiError, from_exception
 from .job import new_id
 from .middleware import REQUEST_ID, BodyLimit, Gate, GateState, RequestIds, callers_id
@@ -38,7 +40,7 @@ REFERENCE = "#/components/schemas/{model}"
 def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
     """All routes of all plugins that fit the model's tasks.
 
-    Raises ``ConfigError`` if two claim one method and path, naming both.
+    Raises ``ConfigError`` if two claim one method and path, or one answers in another's place, naming both.
     """
     config = engine.config
     limits: dict[str, int] = {}
@@ -59,7 +61,7 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
     app.add_exception_handler(Exception, _answer)
     for kind in (ApiError, HTTPException, RequestValidationError, RequestError, EngineError):
         app.add_exception_handler(kind, _answer)
-    owners: dict[tuple[str, str], Component] = {}
+    claims: list[Claim] = []
     bodies = set[type[BaseModel]]()
     app.state.gate, app.state.endpoints = gate, {}
     tasks = set(engine.info["tasks"])
@@ -68,14 +70,13 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
         assert isinstance(spec, RouteSpec)
         if spec.tasks and not spec.tasks & tasks:
             continue
-        router = component.load()(engine)
-        if not isinstance(router, APIRouter):
-            raise ConfigError(f"{component}: build(engine) must return an APIRouter, not {type(router).__name__}")
-        _claim(router, component, owners)
+        router = make(component, engine, contract=APIRouter)
+        claims += claims_of(router, component)
         bodies |= _bodies(router)
         app.state.endpoints.update(_readers(router))
         limits.update(_body_limits(router))
         app.include_router(router, dependencies=[Depends(guard(spec.auth, config))])
+    refuse_clashes(claims)
     app.openapi = lambda: _openapi(app, bodies)  # type: ignore[method-assign]
     return app
 
@@ -99,18 +100,6 @@ def _cors(origins: Sequence[str]) -> list[Middleware]:
 
 def _chosen(plugins: Plugins) -> list[Component]:
     return [plugins.get("route", name) for name in plugins.names("route")]
-
-
-def _claim(router: APIRouter, component: Component, owners: dict[tuple[str, str], Component]) -> None:
-    for route in router.routes:
-        path = re.sub(r"\{[^}]*\}", "{}", getattr(route, "path", ""))
-        for method in getattr(route, "methods", None) or ():
-            other = owners.setdefault((method, path), component)
-            if other is not component:
-                raise ConfigError(
-                    f"{method} {path} is claimed by {other} and by {component}; "
-                    f"block one with --block-plugin route:{component.spec.name}"
-                )
 
 
 async def _answer(request: Request, error: Exception) -> Response:

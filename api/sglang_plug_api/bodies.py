@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import json
+import math
+import re
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
-from .errors import ApiError, from_validation
+from .errors import SHOWN, ApiError, from_validation
 from .job import new_id
 from .middleware import callers_id
 from .streaming import CLIENT_LEFT
@@ -20,6 +23,10 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 JSON_TYPES = ("application/json", "text/json", "application/x-ndjson")
 FORM = "application/x-www-form-urlencoded"
 """What ``curl -d`` sends when no type is given."""
+MAX_CONTAINERS = 1 << 20
+"""Lists and objects of a body. Millions of empty ones are read in seconds, in which nobody is served."""
+TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+MAYBE_INFINITE = re.compile(rb"NaN|Infinity|[0-9.][eE]\+?[0-9]{3}|[0-9]{200}")
 
 
 async def read_body(request: Request, model: type[Body]) -> Body:
@@ -31,12 +38,44 @@ async def read_body(request: Request, model: type[Body]) -> Body:
         raise ApiError("the client left before the body was complete", CLIENT_LEFT) from None
     if not raw.strip():
         raise ApiError("the body is empty; a JSON object is expected")
+    _check_containers(raw)
     try:
-        return _named(request, model.model_validate_json(raw))
+        body = model.model_validate_json(raw)
+        _check_finite(raw)
+        return _named(request, body)
     except ValidationError as error:
         raise from_validation(error) from None
     except (ValueError, RecursionError) as error:
         raise ApiError(f"the body is not valid JSON: {str(error)[:200]}") from None
+
+
+def _check_containers(raw: bytes) -> None:
+    if _containers(raw) > MAX_CONTAINERS and _containers(TEXT.sub(b"", raw)) > MAX_CONTAINERS:
+        raise ApiError(f"the body has more than {MAX_CONTAINERS} lists and objects, the most that are read")
+
+
+def _containers(raw: bytes) -> int:
+    return raw.count(b"[") + raw.count(b"{")
+
+
+def _check_finite(raw: bytes) -> None:
+    """Fields without a type of their own (schemas, metadata) take what JSON has no words for, unless it is refused."""
+    if MAYBE_INFINITE.search(raw) is None:
+        return
+    for place in _infinite(json.loads(raw)):
+        where = ".".join(place)[:SHOWN]
+        raise ApiError(f"{where}: NaN and infinite numbers are not allowed", param=where)
+
+
+def _infinite(value: Any, *place: str) -> Iterator[tuple[str, ...]]:
+    if isinstance(value, float) and not math.isfinite(value):
+        yield place
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _infinite(inner, *place, name)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _infinite(inner, *place, str(index))
 
 
 def _named(request: Request, body: Body) -> Body:

@@ -28,6 +28,7 @@ KINDS: Mapping[int, str] = {
 }
 SHOWN = 200
 """Characters of a caller's value that an error repeats."""
+EXPECTED = "Input should be "
 
 
 class ApiError(Exception):
@@ -91,19 +92,37 @@ def from_exception(error: Exception) -> ApiError:
 
 
 def from_validation(error: ValidationError) -> ApiError:
-    """The first thing that is wrong with a body, named by its path."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    return _wrong_at(first["loc"], first["msg"])
+    """The first thing that is wrong with a body, named by its path.
+
+    A value of several allowed forms is wrong in each: told is the form that it is closest to, or all of them.
+    """
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    place = found[0]["loc"]
+    fork = next((index for index, part in enumerate(place) if _is_internal(part)), None)
+    if fork is None:
+        return _wrong_at(place, found[0]["msg"])
+    forms = [one for one in found if one["loc"][:fork] == place[:fork]]
+    depths = [len(_visible(one["loc"])) for one in forms]
+    closest = [one for one, depth in zip(forms, depths, strict=True) if depth == max(depths)]
+    same = [one["msg"] for one in closest if _visible(one["loc"]) == _visible(closest[0]["loc"])]
+    return _wrong_at(closest[0]["loc"], " or ".join([same[0], *(text.removeprefix(EXPECTED) for text in same[1:])]))
 
 
 def _wrong_at(place: Sequence[str | int], text: str) -> ApiError:
-    where = ".".join(str(part) for part in place if not _is_internal(part))
+    where = ".".join(_visible(place))
     message = text.removeprefix("Value error, ")
     return ApiError(f"{where[:SHOWN]}: {message}" if where else message, param=where[:SHOWN] or None)
+
+
+def _visible(place: Sequence[str | int]) -> list[str]:
+    return [str(part) for part in place if not _is_internal(part)]
 
 
 def _is_internal(part: str | int) -> bool:
     """Union members that pydantic puts into paths, e.g. ``list[str]`` or ``function-after[…]``."""
     return isinstance(part, str) and (
-        "[" in part or part in ("str", "int", "float", "bool", "dict") or part[:1].isupper()
+        "[" in part
+        or part in ("str", "int", "float", "bool", "dict")
+        or part.startswith("constrained-")
+        or part[:1].isupper()
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from fastapi import Response
 
@@ -18,6 +19,11 @@ from .text import TextEngine
 
 
 async def pooled_answer(engine: TextEngine, body: PoolBody, *tasks: Task) -> Response:
+    """What ``pooled`` finds, as JSON. Raises ``ApiError``."""
+    return json_response(await pooled(engine, body, *tasks))
+
+
+async def pooled(engine: TextEngine, body: PoolBody, *tasks: Task) -> dict[str, Any] | list[dict[str, Any]]:
     """``{embedding, meta_info}``, or a list of them for a list of prompts. Raises ``ApiError``."""
     started = time.time()
     engine.check_model(body.model)
@@ -45,4 +51,4 @@ async def pooled_answer(engine: TextEngine, body: PoolBody, *tasks: Task) -> Res
         }
         for job, piece in zip(jobs, pieces, strict=True)
     ]
-    return json_response(found if body.is_batch else found[0])
+    return found if body.is_batch else found[0]

@@ -15,13 +15,15 @@ from sglang_plug.engine.thread import ThreadClient
 
 from .errors import ApiError, from_validation
 from .native import Generation
+from .native_pooling import pooled
 from .option_table import by_key
 from .options import server_config
-from .protocol.native import GenerateBody
+from .protocol.native import GenerateBody, PoolBody
 from .server import assemble
 from .text import TextEngine
 
 Result = TypeVar("Result")
+Body = TypeVar("Body", GenerateBody, PoolBody)
 Answer = dict[str, Any] | list[dict[str, Any]]
 
 
@@ -85,11 +87,47 @@ class Engine:
         sampling_params: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         *,
         input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        stream: bool = False,
+        **fields: Any,
+    ) -> Answer | AsyncGenerator[dict[str, Any], None]:
+        """``generate`` for callers with an event loop of their own; with ``stream`` an asynchronous iterator."""
+        body = _body(prompt, sampling_params, input_ids, stream, fields)
+        if stream:
+            return self._follow(self._events(body))
+        return await self._await(self._answer(body))
+
+    def encode(
+        self,
+        prompt: str | Sequence[str] | None = None,
+        *,
+        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
         **fields: Any,
     ) -> Answer:
-        """``generate`` for callers with an event loop of their own."""
-        body = _body(prompt, sampling_params, input_ids, False, fields)
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._answer(body), self._loop))
+        """As ``POST /encode``: ``{embedding, meta_info}`` of a prompt, or a list of them.
+
+        Raises ``ApiError`` for what the server would answer with an error, such as a model that only generates.
+        """
+        return self._run(self._pooled(_checked(PoolBody, {"text": prompt, "input_ids": input_ids, **fields})))
+
+    async def async_encode(
+        self,
+        prompt: str | Sequence[str] | None = None,
+        *,
+        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        **fields: Any,
+    ) -> Answer:
+        """``encode`` for callers with an event loop of their own."""
+        return await self._await(self._pooled(_checked(PoolBody, {"text": prompt, "input_ids": input_ids, **fields})))
+
+    def update_weights_from_disk(
+        self, model_path: str, *, revision: str | None = None, weight_version: str | None = None
+    ) -> None:
+        """Serve the weights of another checkpoint of the same shape, once what is in flight has ended.
+
+        Raises ``RequestError`` if they do not fit, and ``TimeoutError`` if requests did not end in time; the old
+        weights serve on then.
+        """
+        self._run(self._engine.update_weights(model_path, revision, weight_version))
 
     def flush_cache(self) -> bool:
         """Empty the prefix cache; False if requests are running."""
@@ -114,6 +152,9 @@ class Engine:
     async def _answer(self, body: GenerateBody) -> Answer:
         return await (await Generation.prepare(self._engine, body)).answer()
 
+    async def _pooled(self, body: PoolBody) -> Answer:
+        return await pooled(self._engine, body, "embed", "classify")
+
     async def _events(self, body: GenerateBody) -> AsyncGenerator[dict[str, Any], None]:
         generation = await Generation.prepare(self._engine, body)
         events = generation.events()
@@ -133,6 +174,27 @@ class Engine:
         finally:
             self._run(events.aclose())
 
+    async def _follow(self, events: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[dict[str, Any], None]:
+        """``events``, which run in the engine's loop, for another loop."""
+        turn = asyncio.Lock()  # a caller that gives up leaves an event under way
+
+        async def following() -> dict[str, Any] | None:
+            async with turn:
+                return await anext(events, None)
+
+        async def closing() -> None:
+            async with turn:
+                await events.aclose()
+
+        try:
+            while (event := await self._await(following())) is not None:
+                yield event
+        finally:
+            await self._await(closing())
+
+    async def _await(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         if threading.current_thread() is self._thread:
             raise RuntimeError("called from the engine's own thread")
@@ -151,17 +213,17 @@ def _body(
     stream: bool,
     fields: Mapping[str, Any],
 ) -> GenerateBody:
-    values = {
-        "text": prompt,
-        "sampling_params": sampling_params,
-        "input_ids": input_ids,
-        "stream": stream,
-        **fields,
-    }
-    unknown = sorted(set(values) - set(GenerateBody.model_fields))
+    values = {"text": prompt, "sampling_params": sampling_params, "input_ids": input_ids, "stream": stream}
+    return _checked(GenerateBody, {**values, **fields})
+
+
+def _checked(kind: type[Body], values: Mapping[str, Any]) -> Body:
+    """A request's body. Raises ``ApiError`` for a field that it does not have, or does not take."""
+    unknown = sorted(set(values) - set(kind.model_fields))
     if unknown:
-        raise ApiError(f"generate has no field {unknown[0]!r}", param=unknown[0])
+        name = {GenerateBody: "generate", PoolBody: "encode"}[kind]
+        raise ApiError(f"{name} has no field {unknown[0]!r}", param=unknown[0])
     try:
-        return GenerateBody.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
         raise from_validation(error) from None

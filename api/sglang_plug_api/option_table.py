@@ -149,8 +149,8 @@ MEMORY = Group(
         option(
             "--kv-cache-dtype",
             "engine.cache.kv_dtype",
-            "what keys and values are kept in: auto (the model's dtype), fp8_e4m3, fp8_e5m2, bfloat16, float16 or "
-            "float32",
+            "what keys and values are kept in: auto (what the checkpoint says, else the model's dtype), fp8_e4m3, "
+            "fp8_e5m2, bfloat16, float16 or float32",
         ),
         option("--page-size", "engine.cache.page_size", "KV slots allocated together", int, least=1),
         option(
@@ -193,7 +193,7 @@ MEMORY = Group(
             above=0,
         ),
         option(
-            "--disable-overlap-schedule",
+            "--disable-overlap-schedule --disable-overlap",
             "engine.schedule.disable_overlap_schedule",
             "on an accelerator, plan a step only once the one before is done",
             bool,

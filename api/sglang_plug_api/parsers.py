@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from sglang_plug import OutputParser, Plugins, Tokenizer
+from sglang_plug.attribution import make
 from sglang_plug.config import AUTO, ConfigError
 from sglang_plug.discovery import DISTRIBUTION
 from sglang_plug.plugins import PluginError
@@ -52,7 +53,9 @@ def load_parsers(config: ServerConfig, plugins: Plugins, tokenizer: Tokenizer | 
     """The parsers that the configuration names, or that suit the chat template. Raises ``ConfigError``."""
 
     def find(kind: str, name: str) -> ParserClass:
-        return cast(ParserClass, plugins.get(kind, name).load(OutputParser))
+        component = plugins.get(kind, name)
+        make(component, base=OutputParser)  # one is made for each output: whether that works shows now
+        return cast(ParserClass, component.load(OutputParser))
 
     tools, reasoning = config.tool_call_parser, config.reasoning_parser
     refusal = ""

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from typing import Any, ClassVar
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+import h11
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+
+from .errors import SHOWN, ApiError
+from .job import new_id
+from .middleware import REQUEST_ID
+
+UNANSWERED = (h11.IDLE, h11.SEND_RESPONSE)
+"""States of a connection in which an answer may begin."""
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +59,17 @@ class _Patient(H11Protocol):
         self._stop_watching_sends()
         super().connection_lost(exc)
 
+    def send_400_response(self, msg: str) -> None:
+        """Tell what cannot be read as HTTP, if the client still waits for an answer, and close."""
+        if self.conn.our_state in UNANSWERED:
+            refusal = _unreadable(sys.exception(), msg).response()  # the exception that this is called for
+            headers = [*refusal.raw_headers, (b"connection", b"close"), (REQUEST_ID.encode(), new_id().encode())]
+            phrase = STATUS_PHRASES[refusal.status_code]
+            begin = h11.Response(status_code=refusal.status_code, headers=headers, reason=phrase)
+            for event in (begin, h11.Data(data=bytes(refusal.body)), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event))
+        self.transport.close()
+
     def pause_writing(self) -> None:
         super().pause_writing()
         self._watch_sends()
@@ -87,3 +107,9 @@ class _Patient(H11Protocol):
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
+
+
+def _unreadable(reason: BaseException | None, otherwise: str) -> ApiError:
+    """What to say of bytes that are no HTTP: 431 if a head is too long, otherwise 400."""
+    too_long = getattr(reason, "error_status_hint", None) == 431
+    return ApiError(f"this is not valid HTTP: {str(reason or otherwise)[:SHOWN]}", 431 if too_long else 400)

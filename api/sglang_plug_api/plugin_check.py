@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from sglang_plug.attribution import graphs_problem
 from sglang_plug.config import ConfigError
 from sglang_plug.plugins import Component, import_target
 
@@ -13,6 +14,7 @@ CONTRACTS = {
     "model": "sglang_plug.model:Model",
     "attention": "sglang_plug.attention:AttentionBackend",
     "prefix-cache": "sglang_plug.cache:PrefixCache",
+    "grammar": "sglang_plug.grammar:GrammarBackend",
     "tool-parser": "sglang_plug.parsers:OutputParser",
     "reasoning-parser": "sglang_plug.parsers:OutputParser",
     "observer": "sglang_plug.policy:Observer",
@@ -56,6 +58,10 @@ def _check_target(component: Component) -> Iterator[str]:
     for name in METHODS.get(kind, ()):
         if not callable(getattr(target, name, None)):
             yield f"{component}: {where!r} has no method {name!r}"
+    if missing := sorted(getattr(target, "__abstractmethods__", ())):
+        yield f"{component}: {where!r} does not define {', '.join(missing)}"
+    if (problem := graphs_problem(component, target)) is not None:
+        yield problem
     if kind == "kernels":
         yield from _check_kernels(component, target)
     elif kind not in METHODS and not callable(target):

@@ -28,6 +28,15 @@ def plugin_table(plugins: Plugins) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+def slow_plugins(plugins: Plugins) -> list[str]:
+    """A line on each plugin whose loading delays every command."""
+    return [
+        f"plugin {found.name!r} of {found.origin} computed for {seconds:.1f} s while it was loaded, which delays every "
+        "command; its declaring module must only declare"
+        for found, seconds in plugins.slow.items()
+    ]
+
+
 def describe_plugin(found: Found) -> dict[str, Any]:
     """Who ships a plugin, and its declaring module."""
     return {

@@ -14,12 +14,14 @@ from typing import Any
 
 import uvicorn
 
-from sglang_plug import ConfigError, Facts, Observer, ObserverSpec, Plugins, Tokenizer, TokenizerSource
+from sglang_plug import ConfigError, Facts, Observer, ObserverSpec, Plugins, RequestError, Tokenizer, TokenizerSource
+from sglang_plug.attribution import attributed, make, make_with_settings
 from sglang_plug.engine.client import EngineClient, EngineError
 from sglang_plug.engine.process import ProcessClient
 from sglang_plug.engine.restart import RestartingClient
 
 from .app import build_app
+from .complaints import Complaints
 from .config import ServerConfig
 from .middleware import GateState
 from .parsers import load_parsers
@@ -31,6 +33,8 @@ from .text import TextEngine
 logger = logging.getLogger(__name__)
 
 FAILED_EXIT = 1
+BROKEN = 500
+"""Status of a request that failed though nothing was wrong with it."""
 BACKLOG = 2048
 POLL = 0.05
 RESTARTS = 3
@@ -46,12 +50,11 @@ def serve(config: ServerConfig, plugins: Plugins) -> int:
     """Serve until told to stop; returns the exit code. Raises ``ConfigError`` before anything is served."""
     level = config.engine.log_level.upper()
     logging.basicConfig(level=level, format="[%(asctime)s] %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
-    for failure in plugins.failures:
-        logger.warning("%s", failure)
     return asyncio.run(_serve(config, plugins))
 
 
 async def _serve(config: ServerConfig, plugins: Plugins) -> int:
+    asyncio.get_running_loop().set_exception_handler(Complaints())
     with _bind(config) as listener:  # before the weights are loaded: a taken port is told at once
         client = make_client(config, plugins)
         try:
@@ -98,9 +101,11 @@ def assemble(config: ServerConfig, plugins: Plugins, client: EngineClient, info:
     table = plugin_table(plugins)
     engine = TextEngine(config, client, info, tokenizer, observers=observers, plugins=table, parsers=parsers)
     facts = {**info, "served_model_name": engine.model_name, "log_interval": config.engine.schedule.log_interval}
-    for observer in observers.values():
-        observer.on_start(facts)
-        client.on_step(observer.on_step)
+    for name, observer in observers.items():
+        with attributed(plugins.get("observer", name), "in on_start"):
+            observer.on_start(facts)
+    for watcher in engine.watchers:
+        client.on_step(watcher.on_step)
     return engine
 
 
@@ -110,7 +115,8 @@ def load_tokenizer(config: ServerConfig, plugins: Plugins, info: Mapping[str, An
     path = Path(config.engine.model.tokenizer_path or info["checkpoint_path"])
     if not path.is_dir():
         raise ConfigError(f"--tokenizer-path {str(path)!r} is not a folder")
-    tokenizer: Tokenizer = component.load()(TokenizerSource(path=path, chat_template=config.chat_template))
+    source = TokenizerSource(path=path, chat_template=config.chat_template)
+    tokenizer: Tokenizer = make(component, source, contract=Tokenizer)
     if tokenizer.vocab_size > info["vocab_size"]:
         logger.warning(
             "the tokenizer has %d tokens, the model only %d; tokens beyond are refused",
@@ -129,8 +135,7 @@ def load_observers(config: ServerConfig, plugins: Plugins) -> dict[str, Observer
         component = plugins.get("observer", name)
         assert isinstance(component.spec, ObserverSpec)
         if component.spec.enabled or name in config.observers:
-            target, settings = component.load(Observer), component.settings()
-            found[name] = target() if settings is None else target(settings)
+            found[name] = make_with_settings(component, base=Observer)
     return found
 
 
@@ -167,8 +172,8 @@ class _Server:
             for task in (watch, ready):
                 task.cancel()
             await asyncio.gather(watch, ready, return_exceptions=True)
-            for observer in self._engine.observers.values():
-                observer.on_stop()
+            for watcher in self._engine.watchers:
+                watcher.on_stop()
         return self._code
 
     async def _end_requests(self) -> None:
@@ -202,7 +207,10 @@ class _Server:
 
     async def _watch_engine(self) -> None:
         reason = await self._engine.client.wait_failed()
-        logger.critical("The engine failed: %s", reason)
+        await self._fail(f"The engine failed: {reason}")
+
+    async def _fail(self, reason: str) -> None:
+        logger.critical("%s", reason)
         self._code = FAILED_EXIT
         await asyncio.sleep(GRACE)  # requests in flight get their error, probes their 503
         self._uvicorn.should_exit = True
@@ -213,6 +221,10 @@ class _Server:
         try:
             if not self._config.skip_server_warmup:
                 await _warm_up(self._engine)
+        except RequestError as error:
+            if error.status == BROKEN:
+                return await self._fail(f"the warm-up request failed, as every other would: {error}")
+            logger.warning("the warm-up request failed: %s", error)
         except Exception as error:
             logger.warning("the warm-up request failed: %s", error)
         logger.info("The server is fired up and ready to roll!")

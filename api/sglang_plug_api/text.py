@@ -29,6 +29,7 @@ from .job import Job, Piece, joined, numbered
 from .parsers import Parsers
 from .pause import Pause
 from .sampling import SamplingDefaults
+from .watching import ShieldedObserver
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class TextEngine:
         self.observers, self.plugins = dict(observers or {}), dict(plugins or {})
         self.parsers = parsers or Parsers()
         self._tokenizer = tokenizer
-        self._watchers = tuple(self.observers.values())
+        self.watchers = tuple(ShieldedObserver(name, one) for name, one in self.observers.items())
         self.defaults = SamplingDefaults(config, info, tokenizer.eos_token_ids if tokenizer else ())
         self.model_name = config.served_model_name or _model_name(config, info)
         self.started = int(time.time())
@@ -172,7 +173,7 @@ class TextEngine:
                     now = time.time()
                     if output.tokens:
                         first = now if first is None else first
-                    for watcher in self._watchers:
+                    for watcher in self.watchers:
                         watcher.on_tokens(job.id, len(piece.tokens), now)
                     yield piece
         finally:
@@ -217,7 +218,7 @@ class TextEngine:
             finished=time.time(),
             request=job.request,
         )
-        for watcher in self._watchers:
+        for watcher in self.watchers:
             watcher.on_request(event)
         if self.config.log_requests:
             logger.info("Request %s", event)

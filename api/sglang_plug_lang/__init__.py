@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from .backends.base import Backend, Completion, Prompt
 from .backends.engine import EngineBackend
-from .backends.openai import OpenAIEndpoint
+from .backends.openai import OpenAI, OpenAIEndpoint
 from .backends.runtime import Runtime, RuntimeEndpoint
 from .choices import (
     ChoicesMethod,
@@ -60,6 +60,7 @@ __all__ = [
     "ForkGroup",
     "Function",
     "LanguageError",
+    "OpenAI",
     "OpenAIEndpoint",
     "ProgramState",
     "Prompt",

@@ -134,3 +134,24 @@ async def test_a_header_names_what_has_no_name_and_never_twice_the_same() -> Non
 )
 async def test_a_name_in_the_body_wins(given: Named) -> None:
     assert await read_body(request_of(given.model_dump_json().encode(), x_request_id="mine"), Named) == given
+
+
+@pytest.mark.parametrize("word", ["NaN", "-Infinity", "1e400", "-1.5E+0309", "9" * 400 + ".5", "1" * 300 + "e10"])
+async def test_numbers_that_json_has_no_words_for_are_refused_in_free_fields_too(word: str) -> None:
+    raw = f'{{"count": 1, "nested": {{"a": [0, {{"b": {word}}}]}}}}'.encode()
+    with pytest.raises(ApiError, match="NaN and infinite") as caught:
+        await read_body(request_of(raw), Body)
+    assert caught.value.param == "nested.a.1.b"
+
+
+@pytest.mark.parametrize("nested", ['"NaN"', "9" * 400, "1e300", '{"Infinity": "1e999"}', "-0.0e999"])
+async def test_what_only_looks_infinite_is_read(nested: str) -> None:
+    assert (await read_body(request_of(f'{{"count": 1, "nested": {nested}}}'.encode()), Body)).count == 1
+
+
+async def test_brackets_are_bounded_but_in_texts_they_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sglang_plug_api.bodies.MAX_CONTAINERS", 10)
+    text = r'"\"[[[[[[\\"'
+    assert (await read_body(request_of(b'{"count": 1, "nested": [%s, %s]}' % ((text.encode(),) * 2)), Body)).count == 1
+    with pytest.raises(ApiError, match="more than 10 lists and objects"):
+        await read_body(request_of(b'{"count": 1, "nested": [%s]}' % b",".join([b"{}"] * 10)), Body)

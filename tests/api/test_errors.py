@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Annotated, Literal
 
 import pytest
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from sglang_plug import RequestError
 from sglang_plug.engine.client import EngineError
@@ -60,6 +61,30 @@ class Inner(BaseModel):
 
 class Outer(BaseModel):
     parts: list[Inner]
+
+
+class Forms(BaseModel):
+    choice: Literal["a"] | Inner | None = None
+    texts: str | list[str] | None = None
+    name: Annotated[str, Field(max_length=3)] | list[str] | None = None
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "text"),
+    [
+        ({"choice": {"count": "x"}}, "choice.count", "integer"),
+        ({"choice": {}}, "choice.count", "Field required"),
+        ({"texts": ["a", "b", 3]}, "texts.2", "Input should be a valid string"),
+        ({"name": 3}, "name", "Input should be a valid string or a valid list"),
+        ({"texts": 3}, "texts", "Input should be a valid string or a valid list"),
+    ],
+    ids=str,
+)
+def test_of_several_forms_the_closest_is_told_or_all(body: object, param: str, text: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Forms.model_validate(body)
+    refusal = from_validation(caught.value)
+    assert refusal.param == param and refusal.message.startswith(f"{param}: ") and text in refusal.message
 
 
 def test_validation_names_the_field_as_the_caller_wrote_it() -> None:

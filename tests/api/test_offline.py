@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from sglang_plug import ConfigError
+from sglang_plug import ConfigError, RequestError
 from sglang_plug_api import Engine
 from sglang_plug_api.errors import ApiError
 
@@ -68,6 +69,58 @@ def test_from_an_event_loop(engine: Engine) -> None:
     assert "Paris" in first["text"] and "Tokyo" in second["text"]
 
 
+def test_a_stream_in_an_event_loop(engine: Engine) -> None:
+    async def texts() -> list[str]:
+        events = await engine.async_generate("Once upon a time", GREEDY, stream=True)
+        assert not isinstance(events, dict | list)
+        return [event["text"] async for event in events]
+
+    whole, grown = engine.generate("Once upon a time", GREEDY), asyncio.run(texts())
+    assert isinstance(whole, dict)
+    assert len(grown) > 1 and grown[-1] == whole["text"]
+    assert all(later.startswith(earlier) for earlier, later in zip(grown, grown[1:], strict=False))
+
+
+def test_a_stream_that_an_event_loop_gives_up_frees_its_slots(engine: Engine) -> None:
+    async def some() -> None:
+        endless = {"max_new_tokens": 2000, "ignore_eos": True}
+        events = await engine.async_generate("Once upon a time", endless, stream=True)
+        assert not isinstance(events, dict | list)
+        first = await anext(events)
+        assert first["meta_info"]["finish_reason"] is None
+        waiting = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await events.aclose()
+
+    asyncio.run(some())
+    info = engine.get_server_info()
+    assert (info["running"], info["waiting"]) == (0, 0)
+    assert info["slots"]["free"] + info["slots"]["cached"] == info["slots"]["capacity"]
+
+
+def test_vectors() -> None:
+    with Engine(max_total_tokens=4096, device="cpu", is_embedding=True) as engine:
+        both = engine.encode(["Once upon a time", "The capital of France is"])
+        one = asyncio.run(engine.async_encode(input_ids=engine.tokenizer.encode("Once upon a time")))
+    assert isinstance(both, list) and isinstance(one, dict)
+    assert one["embedding"] == pytest.approx(both[0]["embedding"], abs=1e-5)
+    assert sum(value**2 for value in one["embedding"]) == pytest.approx(1.0, abs=1e-4)
+    assert both[1]["meta_info"]["prompt_tokens"] == 5 and both[1]["embedding"] != both[0]["embedding"]
+
+
+def test_other_weights(engine: Engine, tmp_path: Path) -> None:
+    path = str(engine.get_server_info()["checkpoint_path"])
+    engine.update_weights_from_disk(path, weight_version="second")
+    answer = engine.generate("The capital of France is", GREEDY)
+    assert isinstance(answer, dict)
+    assert "Paris" in answer["text"] and answer["meta_info"]["weight_version"] == "second"
+    with pytest.raises(RequestError, match="repository not found"):
+        engine.update_weights_from_disk(str(tmp_path / "wrong"))
+
+
 def test_what_the_server_refuses_is_refused(engine: Engine) -> None:
     with pytest.raises(ApiError, match="temperature"):
         engine.generate("x", {"temperature": -1})
@@ -75,6 +128,10 @@ def test_what_the_server_refuses_is_refused(engine: Engine) -> None:
         engine.generate(promt="x")
     with pytest.raises(ApiError, match="text, input_ids or input_embeds"):
         engine.generate()
+    with pytest.raises(ApiError, match="does not appear to be an embedding model"):
+        engine.encode("x")
+    with pytest.raises(ApiError, match="encode has no field 'sampling_params'"):
+        engine.encode("x", sampling_params={})
 
 
 def test_flush(engine: Engine) -> None:

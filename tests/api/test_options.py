@@ -14,8 +14,8 @@ import yaml
 
 from sglang_plug import ConfigError, PluginError, PluginOptions, Plugins
 from sglang_plug.command_line import Parser
+from sglang_plug.declaration import hook_names, spec_types
 from sglang_plug.plugin_flags import KEYS, plugin_flags
-from sglang_plug.plugins import hook_names, spec_types
 from sglang_plug_api.config import ServerConfig
 from sglang_plug_api.option import Option, field_of
 from sglang_plug_api.option_table import by_key

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
+import h11
+import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
@@ -55,12 +58,13 @@ class Transport(asyncio.Transport):
         super().__init__()
         self.closed, self.aborted, self.protocol = False, False, None
         self.unsent, self.limits = 0, (65536, 16384)
+        self.written = b""
 
     def get_protocol(self) -> Any:
         return self.protocol
 
     def write(self, data: Any) -> None:
-        pass
+        self.written += data
 
     def is_closing(self) -> bool:
         return self.closed
@@ -168,3 +172,34 @@ async def test_an_answer_that_is_taken_or_whose_client_leaves_is_watched_no_more
     assert loop.waiting == [20.0]
     protocol.connection_lost(None)
     assert loop.waiting == []
+
+
+UNREADABLE: list[tuple[bytes, int, str]] = [
+    (b"\0\1\2\r\n\r\n", 400, "illegal request line"),
+    (b"GET / HTTP/1.1\r\n\r\n", 400, "Host"),
+    (HEAD.replace(b": 2", b": -2"), 400, "Content-Length"),
+    (HEAD.replace(b"content-length: 2", b"transfer-encoding: gzip"), 400, "Transfer-Encoding"),
+    (HEAD.replace(b"content-length: 2", b"transfer-encoding: chunked") + b"zz\r\n", 400, "chunk"),
+    (b"GET / HTTP/1.1\r\nhost: " + b"x" * 100_000, 431, "too long"),
+]
+
+
+@pytest.mark.parametrize(("sent", "status", "about"), UNREADABLE, ids=lambda value: str(value)[:30])
+async def test_what_is_no_http_is_refused_like_everything_else(sent: bytes, status: int, about: str) -> None:
+    protocol, _, transport = connect()
+    protocol.data_received(sent)
+    head, _, body = transport.written.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert b"content-type: application/json" in head and b"x-request-id: " in head and b"connection: close" in head
+    error = json.loads(body)["error"]
+    assert about.lower() in error["message"].lower() and error["code"] == status
+    assert transport.closed
+
+
+async def test_a_client_that_has_its_answer_gets_no_second_one() -> None:
+    protocol, _, transport = connect()
+    protocol.data_received(HEAD.replace(b"content-length: 2", b"transfer-encoding: chunked"))
+    for event in (h11.Response(status_code=404, headers=[]), h11.EndOfMessage()):
+        protocol.conn.send(event)
+    protocol.data_received(b"zz\r\n")
+    assert transport.written == b"" and transport.closed

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from sglang_plug import AttentionBackend
 from sglang_plug_api.plugin_check import check_component, settings_of
 
 SOURCE = """
@@ -37,9 +40,30 @@ SOURCE = """
     def register_kernels():
         return [KernelSpec(name="no-kernels", target=f"{here}:Good")]
     @hookimpl
+    def register_attention_backends():
+        from sglang_plug import AttentionSpec
+        yield AttentionSpec(name="unfinished", target=f"{here}_attention:Unfinished")
+        yield AttentionSpec(name="no-graphs", target=f"{here}_attention:Plain", graphs=True)
+    @hookimpl
+    def register_grammar_backends():
+        return [GrammarSpec(name="no-grammar", target=f"{here}:Good")]
+    @hookimpl
     def register_routes():
         return [RouteSpec(name="not-callable", target=f"{here}:__name__")]
 """
+
+
+def attention_backends() -> ModuleType:
+    class Unfinished(AttentionBackend):
+        pass
+
+    class Plain(AttentionBackend):
+        def plan(self, batch: Any) -> None: ...
+        def run(self, *arguments: Any) -> Any: ...
+
+    module: Any = ModuleType("attention")
+    module.Unfinished, module.Plain = Unfinished, Plain
+    return module
 
 
 @pytest.mark.parametrize(
@@ -52,13 +76,17 @@ SOURCE = """
         ("prefix-cache", "no-cache", "must be a subclass of PrefixCache"),
         ("schedule", "no-order", "has no method 'order'"),
         ("kernels", "no-kernels", "is not a Kernels, but Good"),
+        ("grammar", "no-grammar", "must be a subclass of GrammarBackend"),
+        ("attention", "unfinished", "does not define plan, run"),
+        ("attention", "no-graphs", "says graphs=True, but"),
         ("route", "not-callable", "cannot be called"),
     ],
 )
 def test_each_broken_contract_is_one_problem(
-    kind: str, name: str, problem: str, discover: Any, plugin_file: Any
+    kind: str, name: str, problem: str, discover: Any, plugin_file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     component = discover(plugin_file("sample", SOURCE)).get(kind, name)
+    monkeypatch.setitem(sys.modules, f"{component.found.module}_attention", attention_backends())
     problems = check_component(component)
     assert len(problems) == 1
     assert problem in problems[0]

@@ -43,7 +43,9 @@ TOKENIZERS = """
     def register_tokenizers():
         yield TokenizerSpec(name="wide", target=f"{__name__}:load")
 
-    class Wide:
+    from sglang_plug import Tokenizer
+
+    class Wide(Tokenizer):
         vocab_size = 5000
         eos_token_ids = ()
         def chat_template(self, tools=False): return None

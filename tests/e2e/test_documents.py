@@ -31,19 +31,14 @@ CELLS = {
 }
 """The documents and how many cells each has."""
 
-MODULES = {
-    r"\bsglang\.launch_server\b": "sglang_plug.launch_server",
-    r"\bfrom sglang(\.srt)?\.utils import\b": "from sglang_plug_lang.utils import",
-    r"\bfrom sglang\.test\.(test_utils|doc_patch) import\b": "from sglang_plug_lang.utils import",
-    r"\bfrom patch import\b": "from sglang_plug_lang.utils import",
-    r"\bfrom sglang import\b": "from sglang_plug_lang import",
-}
+MODULES = {r"(?<=\bfrom )sglang\b|(?<= -m )sglang\b": "sglang_plug_lang"}
+"""The whole translation of a program written for SGLang."""
 
 OTHERS = {
     # The host that the copy had lost.
     r"https://:\{port\}": "http://localhost:{port}",
-    # The backend needs a GPU; this one is the same mathematics on a CPU.
-    r"--attention-backend triton\b": "--attention-backend torch",
+    # A module beside the documents, for their own tests.
+    r"\bfrom patch import\b": "from sglang_plug_lang.utils import",
     # The later of two documents of the same route names six more keys, and asserts that there are no others.
     r'keys\(\) == (\{"model_path", "is_generation", "tokenizer_path"\})': r"keys() >= \1",
     # Time for the work of a large model, of which a small one needs little.

@@ -8,7 +8,7 @@ from typing import Any
 ENGINE_LIBRARIES = {"msgspec", "zmq"}
 CONTRACTS = (
     "model attention kernels quantization cache policy tokenizer grammar parsers batch request sampling layers specs "
-    "config drawing"
+    "config drawing transfer"
 ).split()
 ALLOWED = {
     "core": {"sglang_plug", "torch", "pluggy"},
@@ -19,6 +19,7 @@ ALLOWED = {
 }
 EXTRA = {  # what one folder or file may import besides
     "api/sglang_plug_api/batches": {"python_multipart"},
+    "api/sglang_plug_api/patience.py": {"h11"},
     "api/sglang_plug_lang": {"sglang_plug_lang"},
     "core/sglang_plug/engine": ENGINE_LIBRARIES,
     "core/sglang_plug/settings.py": {"msgspec"},

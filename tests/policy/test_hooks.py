@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sglang_plug import hookspecs
-from sglang_plug.plugins import hook_names
+from sglang_plug.declaration import hook_names
 
 
 @pytest.mark.parametrize("name", hook_names())

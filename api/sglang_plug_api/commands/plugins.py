@@ -17,7 +17,7 @@ from sglang_plug.discovery import DISTRIBUTION, GROUP, Found
 from sglang_plug.plugins import Component, Failure
 from sglang_plug_api.heavy_imports import heavy_imports
 from sglang_plug_api.plugin_check import check_component, settings_of
-from sglang_plug_api.plugin_table import availability, plugin_table
+from sglang_plug_api.plugin_table import availability, plugin_table, slow_plugins
 
 from .version import versions
 
@@ -137,6 +137,7 @@ def _check(options: argparse.Namespace, plugins: Plugins) -> int:
     problems = [str(failure) for failure in plugins.failures if failure.found in chosen]
     problems += [f"plugin {one.name!r} is blocked, so it was not checked" for one in chosen if one in plugins.blocked]
     problems += _heavy(one for one in chosen if one in plugins.loaded)
+    problems += [line for line in slow_plugins(plugins) if any(repr(one.name) in line for one in chosen)]
     for component in plugins.all():
         if component.found not in chosen:
             continue
@@ -166,7 +167,7 @@ def _doctor(options: argparse.Namespace, plugins: Plugins) -> int:
             print(f"note     {component} is {status}: {reason}")
     for found in plugins.blocked:
         print(f"note     plugin {found.name!r} of {found.origin} is blocked")
-    for line in _heavy(plugins.loaded):
+    for line in (*_heavy(plugins.loaded), *slow_plugins(plugins)):
         print(f"warning  {line}")
     return _report(problems)
 

@@ -7,6 +7,7 @@ import sys
 
 from sglang_plug import Plugins
 from sglang_plug_api.options import add_arguments, server_config
+from sglang_plug_api.plugin_table import slow_plugins
 
 
 class ServeCommand:
@@ -21,6 +22,11 @@ class ServeCommand:
         config = server_config(options, plugins)
         for failure in plugins.failures:
             print(f"warning: {' '.join(str(failure).split())}", file=sys.stderr)
+        for line in slow_plugins(plugins):
+            print(f"warning: {line}", file=sys.stderr)
+        for component in plugins.all():
+            if component.given:
+                component.settings()  # a mistake in those of a component that is not used counts, too
         from sglang_plug_api.server import serve  # the web framework is not needed for --help
 
         return serve(config, plugins)

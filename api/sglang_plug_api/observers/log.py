@@ -17,7 +17,7 @@ class LogObserver(Observer):
     def __init__(self) -> None:
         self._interval = 40
         self._steps = self._tokens = 0
-        self._since = 0.0
+        self._since: float | None = None
 
     def on_start(self, info: Mapping[str, Any]) -> None:
         """Take the interval from ``--decode-log-interval``."""
@@ -33,16 +33,18 @@ class LogObserver(Observer):
                 stats.prefill_tokens,
                 stats.cached_tokens,
                 _usage(stats),
-                stats.running,
+                stats.decode_sequences,  # as there: besides those whose prompts this is
                 stats.waiting,
             )
         if not stats.decode_sequences:
             return
+        if self._since is None:
+            self._since = stats.time - stats.seconds
         self._steps += 1
         self._tokens += stats.decode_sequences
         if self._steps < self._interval:
             return
-        seconds = stats.time - self._since if self._since else 0.0
+        seconds = stats.time - self._since
         logger.info(
             "Decode batch, #running-req: %d, #token: %d, token usage: %.2f, gen throughput (token/s): %.2f, "
             "#queue-req: %d",

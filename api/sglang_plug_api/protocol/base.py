@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from sglang_plug_api.errors import ApiError
 
 MAX_NAME = 256
 MAX_TOKENS_IN_LIST = 1 << 22
+MAX_PROMPTS = 65536
 INT64 = 1 << 63
 
 NOT_YET = "is not supported by this server"
@@ -45,8 +46,38 @@ def _no_bool(value: Any) -> Any:
 
 Number = Annotated[float, BeforeValidator(_no_bool)]
 Integer = Annotated[int, Field(ge=-INT64, lt=INT64), BeforeValidator(_no_bool)]
-TokenId = Annotated[int, Field(ge=0, lt=INT64), BeforeValidator(_no_bool)]
+TokenId = Annotated[int, Field(strict=True, ge=0, lt=INT64)]
 Name = Annotated[str, Field(max_length=MAX_NAME)]
+
+Entry = TypeVar("Entry")
+Many = Annotated[list[Entry], Field(fail_fast=True)]
+"""A list that is read until its first wrong entry: millions of them would cost more than right ones."""
+Tokens = Annotated[Many[TokenId], Field(max_length=MAX_TOKENS_IN_LIST)]
+Texts = Annotated[Many[str], Field(max_length=MAX_PROMPTS)]
+TokenLists = Annotated[Many[Tokens], Field(max_length=MAX_PROMPTS)]
+
+
+def _form(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "Text"
+    if not isinstance(value, list):
+        return None
+    first = value[0] if value else ""
+    return "TokenLists" if isinstance(first, list) else "Texts" if isinstance(first, str) else "Tokens"
+
+
+Prompts = Annotated[
+    Annotated[str, Tag("Text")]
+    | Annotated[Texts, Tag("Texts")]
+    | Annotated[Tokens, Tag("Tokens")]
+    | Annotated[TokenLists, Tag("TokenLists")],
+    Discriminator(
+        _form,
+        custom_error_type="prompts",
+        custom_error_message="must be a text, a list of texts, a list of token ids, or a list of such lists",
+    ),
+]
+"""Told apart by their first entry, so that an error names what is wrong with the form that was sent."""
 
 
 class RequestBody(BaseModel):

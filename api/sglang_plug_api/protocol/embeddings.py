@@ -6,25 +6,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from .base import Integer, Name, RequestBody, TokenId
+from .base import Integer, Many, Name, Prompts, RequestBody
 
 MAX_DOCUMENTS = 65536
-
-Input = str | list[str] | list[TokenId] | list[list[TokenId]]
 
 
 class InputBody(RequestBody):
     """One text or several, as text or as token ids."""
 
     model: Name | None = None
-    input: Input
+    input: Prompts
     rid: Name | None = None
     priority: Integer | None = None
     user: str | None = None
 
     @field_validator("input")
     @classmethod
-    def _check_input(cls, given: Input) -> Input:
+    def _check_input(cls, given: Prompts) -> Prompts:
         if not given:
             raise ValueError("Input cannot be empty")
         for index, one in enumerate(given if isinstance(given, list) else ()):
@@ -61,7 +59,7 @@ class RerankBody(RequestBody):
 
     model: Name | None = None
     query: str
-    documents: Annotated[list[str | Document], Field(max_length=MAX_DOCUMENTS)]
+    documents: Annotated[Many[str | Document], Field(max_length=MAX_DOCUMENTS)]
     top_n: Integer | None = Field(None, ge=1)
     return_documents: bool = True
     instruct: str | None = None

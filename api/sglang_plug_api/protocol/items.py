@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Tag, field_validator, model_validator
 
-from .base import RequestBody
+from .base import Many, RequestBody
 
 TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text")
 SHOWN = 40
 """Characters of a type that an error repeats."""
 
-Parts = str | list[dict[str, Any]]
+Parts = str | Many[dict[str, Any]]
 Message = dict[str, Any]
 
 
@@ -93,7 +93,7 @@ class ReasoningItem(RequestBody):
     """What the model thought. Summaries and encrypted texts are not read."""
 
     type: Literal["reasoning"]
-    content: list[dict[str, Any]] | None = None
+    content: Many[dict[str, Any]] | None = None
 
     _is_text = field_validator("content")(_text_only)
 

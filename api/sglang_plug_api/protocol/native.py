@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from .base import Integer, Name, SharedFields, TokenId
+from .base import MAX_PROMPTS, Integer, Many, Name, SharedFields, Texts, TokenId, TokenLists, Tokens
 from .sampling import ConstraintFields, SamplingFields
 
 MAX_TOP_LOGPROBS = 1024
-MAX_BATCH = 65536
+MAX_LOGPROB_IDS = 16384
+
+LogprobIds = Annotated[Many[TokenId], Field(max_length=MAX_LOGPROB_IDS)]
 
 
 class SamplingBody(SamplingFields, ConstraintFields):
@@ -23,20 +25,20 @@ class SamplingBody(SamplingFields, ConstraintFields):
     sampling_seed: Integer | None = None
     json_schema: str | dict[str, Any] | None = None
     structural_tag: str | dict[str, Any] | None = None
-    stop_regex: str | list[str] | None = None
+    stop_regex: str | Many[str] | None = None
     custom_params: dict[str, Any] | None = None
 
 
 class PromptsBody(SharedFields):
     """One prompt or a batch of them, as text or as token ids."""
 
-    text: str | list[str] | None = None
-    input_ids: list[TokenId] | list[list[TokenId]] | None = None
+    text: str | Texts | None = None
+    input_ids: Tokens | TokenLists | None = None
     input_embeds: Any = None
     image_data: Any = None
     audio_data: Any = None
     video_data: Any = None
-    rid: Name | list[Name] | None = None
+    rid: Name | Many[Name] | None = None
 
     @model_validator(mode="after")
     def _one_input(self) -> PromptsBody:
@@ -46,8 +48,8 @@ class PromptsBody(SharedFields):
             raise ValueError("input_ids cannot be empty.")
         if self.text is not None and (not self.text or "" in self._texts()):
             raise ValueError("text cannot be empty.")
-        if self.is_batch and self.size > MAX_BATCH:
-            raise ValueError(f"at most {MAX_BATCH} prompts are allowed, got {self.size}")
+        if self.is_batch and self.size > MAX_PROMPTS:
+            raise ValueError(f"at most {MAX_PROMPTS} prompts are allowed, got {self.size}")
         return self
 
     def _texts(self) -> list[str]:
@@ -75,14 +77,14 @@ class PromptsBody(SharedFields):
 class GenerateBody(PromptsBody):
     """``POST /generate``: one prompt, or a batch of them with every other field a value or a list of as many."""
 
-    sampling_params: SamplingBody | list[SamplingBody] | None = None
+    sampling_params: SamplingBody | Many[SamplingBody] | None = None
     stream: bool = False
     incremental: bool = False
     """Each event has only the new text; by default it has all of it so far."""
-    return_logprob: bool | list[bool] | None = None
-    logprob_start_len: Integer | list[Integer] | None = None
-    top_logprobs_num: Integer | list[Integer] | None = None
-    token_ids_logprob: list[TokenId] | list[list[TokenId]] | None = None
+    return_logprob: bool | Many[bool] | None = None
+    logprob_start_len: Integer | Many[Integer] | None = None
+    top_logprobs_num: Integer | Many[Integer] | None = None
+    token_ids_logprob: LogprobIds | Annotated[Many[LogprobIds], Field(max_length=MAX_PROMPTS)] | None = None
     return_text_in_logprobs: bool = False
     return_hidden_states: bool | None = None
 

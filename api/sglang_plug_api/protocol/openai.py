@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from .base import Integer, Name, RequestBody, SharedFields, TokenId
+from .base import Integer, Many, Name, Prompts, RequestBody, SharedFields
 from .sampling import ConstraintFields, SamplingFields
 from .tools import ToolChoice, Tools
 
@@ -57,9 +57,9 @@ class Message(RequestBody):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[dict[str, Any]] | None = None
+    content: str | Many[dict[str, Any]] | None = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Many[dict[str, Any]] | None = None
     tool_call_id: str | None = None
 
     def plain(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def text_only(messages: list[Message]) -> list[Message]:
 class ChatBody(GenerationBody):
     """``POST /v1/chat/completions``."""
 
-    messages: Annotated[list[Message], Field(max_length=MAX_MESSAGES)]
+    messages: Annotated[Many[Message], Field(max_length=MAX_MESSAGES)]
     max_completion_tokens: Integer | None = Field(None, ge=0)
     logprobs: bool | None = False
     top_logprobs: Integer | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
@@ -117,13 +117,10 @@ class ChatBody(GenerationBody):
         return self
 
 
-Prompt = str | list[str] | list[TokenId] | list[list[TokenId]]
-
-
 class CompletionBody(GenerationBody):
     """``POST /v1/completions``."""
 
-    prompt: Prompt
+    prompt: Prompts
     echo: bool | None = False
     logprobs: Integer | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     best_of: Integer | None = None
@@ -131,8 +128,8 @@ class CompletionBody(GenerationBody):
 
     @field_validator("prompt")
     @classmethod
-    def _check_prompt(cls, prompt: Prompt) -> Prompt:
-        if not prompt or (isinstance(prompt, list) and any(one in ("", []) for one in prompt)):
+    def _check_prompt(cls, prompt: Prompts) -> Prompts:
+        if not prompt or (isinstance(prompt, list) and ("" in prompt or [] in prompt)):
             raise ValueError("Prompt cannot be empty")
         return prompt
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
-from .base import Integer, Name, RequestBody, SharedFields
+from .base import Integer, Many, Name, RequestBody, SharedFields
 from .items import Item, Message, messages_of
 from .openai import MAX_MESSAGES, StreamOptions
 from .sampling import ConstraintFields, SamplingFields
@@ -55,7 +55,7 @@ def _form(value: Any) -> str:
 
 
 Input = Annotated[
-    Annotated[str, Tag("Text")] | Annotated[list[Item], Field(max_length=MAX_MESSAGES), Tag("Items")],
+    Annotated[str, Tag("Text")] | Annotated[Many[Item], Field(max_length=MAX_MESSAGES), Tag("Items")],
     Discriminator(_form),
 ]
 """Told apart by their form, so that an error names what is wrong with the form that was sent."""
@@ -80,7 +80,7 @@ class ResponsesBody(SamplingFields, ConstraintFields, SharedFields):
     tool_choice: FlatToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning: dict[str, Any] | None = None
-    include: list[str] | None = None
+    include: Many[str] | None = None
     top_logprobs: Integer | None = None
     user: str | None = None
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from .base import Integer, Name, Number, RequestBody, TokenId
+from .base import Integer, Many, Name, Number, RequestBody, Tokens
 
 SAMPLING: Mapping[str, str] = {
     "temperature": "temperature",
@@ -55,10 +55,10 @@ class SamplingFields(RequestBody):
     frequency_penalty: Number | None = None
     presence_penalty: Number | None = None
     repetition_penalty: Number | None = None
-    logit_bias: dict[str, Number] | None = None
+    logit_bias: dict[str, Annotated[float, Field(strict=True)]] | None = None
     seed: Integer | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[TokenId] | None = None
+    stop: str | Many[str] | None = None
+    stop_token_ids: Tokens | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     no_stop_trim: bool | None = None

@@ -6,21 +6,21 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field, model_validator
 
-from .base import Integer, Name, Number, RequestBody, TokenId
+from .base import Integer, Many, Name, Number, RequestBody, TokenId, TokenLists, Tokens
 
 MAX_LABELS = 1024
 MAX_ITEMS = 65536
 
-Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_ITEMS)]
+Texts = Annotated[Many[str], Field(min_length=1, max_length=MAX_ITEMS)]
 
 
 class ScoreBody(RequestBody):
     """``POST /v1/score``: how likely each label follows the query with each item, or how well two texts fit."""
 
     model: Name | None = None
-    query: str | list[TokenId] | None = None
-    items: str | list[str] | list[list[TokenId]] | None = None
-    label_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=MAX_LABELS)] | None = None
+    query: str | Tokens | None = None
+    items: str | Many[str] | TokenLists | None = None
+    label_token_ids: Annotated[Many[TokenId], Field(min_length=1, max_length=MAX_LABELS)] | None = None
     apply_softmax: bool = False
     """Probabilities among the labels instead of those among the whole vocabulary."""
     item_first: bool = False

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from pydantic import Field, field_validator, model_validator
 
-from .base import Name, RequestBody, TokenId
+from .base import MAX_PROMPTS, Many, Name, RequestBody, Texts, TokenLists, Tokens
 from .openai import MAX_MESSAGES, Message, text_only
-
-MAX_TEXTS = 65536
 
 
 class TokenizeBody(RequestBody):
     """``POST /tokenize``: a text, a list of texts, or a conversation that the chat template renders."""
 
     model: Name | None = None
-    prompt: str | list[str] | None = None
-    messages: list[Message] | None = Field(None, max_length=MAX_MESSAGES)
+    prompt: str | Texts | None = None
+    messages: Many[Message] | None = Field(None, max_length=MAX_MESSAGES)
     add_special_tokens: bool = True
     """Add what the model expects around a text; a chat template brings its own."""
     add_generation_prompt: bool = True
@@ -30,8 +28,8 @@ class TokenizeBody(RequestBody):
     def _one_input(self) -> TokenizeBody:
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("give either prompt or messages")
-        if isinstance(self.prompt, list) and len(self.prompt) > MAX_TEXTS:
-            raise ValueError(f"at most {MAX_TEXTS} prompts are allowed, got {len(self.prompt)}")
+        if isinstance(self.prompt, list) and len(self.prompt) > MAX_PROMPTS:
+            raise ValueError(f"at most {MAX_PROMPTS} prompts are allowed, got {len(self.prompt)}")
         return self
 
 
@@ -39,13 +37,13 @@ class DetokenizeBody(RequestBody):
     """``POST /detokenize``: tokens of one text, or of several."""
 
     model: Name | None = None
-    tokens: list[TokenId] | list[list[TokenId]]
+    tokens: Tokens | TokenLists
     skip_special_tokens: bool = True
 
     @model_validator(mode="after")
     def _bounded(self) -> DetokenizeBody:
-        if self.is_batch and len(self.tokens) > MAX_TEXTS:
-            raise ValueError(f"at most {MAX_TEXTS} lists of tokens are allowed, got {len(self.tokens)}")
+        if self.is_batch and len(self.tokens) > MAX_PROMPTS:
+            raise ValueError(f"at most {MAX_PROMPTS} lists of tokens are allowed, got {len(self.tokens)}")
         return self
 
     @property

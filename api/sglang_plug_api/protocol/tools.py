@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
 
-from .base import Name, RequestBody
+from .base import Many, Name, RequestBody
 
 MAX_TOOLS = 1024
 FunctionName = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\"\\<>{}]+$")]
@@ -49,7 +49,7 @@ class NamedTool(_Part):
 
 
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
-Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS)]
+Tools = Annotated[Many[Tool], Field(max_length=MAX_TOOLS)]
 
 
 class FlatTool(_Part):
@@ -99,7 +99,7 @@ def _form(value: Any) -> str:
     return "Word" if isinstance(value, str) else "Named"
 
 
-FlatTools = Annotated[list[FlatTool], Field(max_length=MAX_TOOLS)]
+FlatTools = Annotated[Many[FlatTool], Field(max_length=MAX_TOOLS)]
 FlatToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("Word")] | Annotated[FlatNamedTool, Tag("Named")],
     Discriminator(_form),

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Response
 
 from sglang_plug import __version__
+from sglang_plug_api.config import ServerConfig
 from sglang_plug_api.errors import json_response
+from sglang_plug_api.option import field_of
+from sglang_plug_api.option_table import options
+from sglang_plug_api.options import NO_PREFIX_CACHE
 from sglang_plug_api.text import TextEngine
 
 logger = logging.getLogger(__name__)
 
-SECRET = frozenset({"api_keys", "admin_api_key"})
+SECRET = frozenset({"api_key", "admin_api_key"})
 DEPRECATED = "Endpoint '/get_%s' is deprecated and will be removed in a future version. Please use '/%s' instead."
 
 
@@ -79,25 +84,34 @@ async def _server_info(engine: TextEngine) -> dict[str, Any]:
     live = await engine.client.control("info")
     return {
         "version": __version__,
-        **_flat(engine.config),
+        **_options(engine.config),
         **live,
+        **_chosen(live["components"]),
+        "tokenizer_path": _basic(engine)["tokenizer_path"],
         "served_model_name": engine.model_name,
+        "is_embedding": "generate" not in live["tasks"],
+        "enable_metrics": True,
         "max_total_num_tokens": live["max_total_tokens"],
+        "plugin_options": dataclasses.asdict(engine.config.engine.plugins),
         "plugins": engine.plugins,
     }
 
 
-def _flat(options: Any) -> dict[str, Any]:
-    """A configuration's fields with its sections dissolved; plugin options stay together."""
+def _options(config: ServerConfig) -> dict[str, Any]:
+    """What each option was set to, by its name with underscores, secrets hidden."""
     found: dict[str, Any] = {}
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
-        if field.name in SECRET:
+    for one in options():
+        if one.field is None:  # says the same as another option
+            continue
+        value = field_of(config, one.field)
+        if one.key in SECRET:
             value = "********" if value else None
-        if field.name == "plugins":
-            found["plugin_options"] = dataclasses.asdict(value)
-        elif dataclasses.is_dataclass(value):
-            found.update(_flat(value))
-        else:
-            found[field.name] = dict(value) if hasattr(value, "items") else value
+        found[one.key] = dict(value) if isinstance(value, Mapping) else value
     return found
+
+
+def _chosen(components: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Options that name a component, with the name of the one in use, and what follows from it."""
+    kinds = {one.key: one.component for one in options() if one.component is not None}
+    found = {key: components[kind]["name"] for key, kind in kinds.items() if kind in components}
+    return {**found, "disable_radix_cache": found.get("prefix_cache") == NO_PREFIX_CACHE}

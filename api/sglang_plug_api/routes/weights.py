@@ -1,8 +1,9 @@
-"""``POST /update_weights_from_disk``."""
+"""``POST /update_weights_from_disk``, which has been called ``/update_weights``."""
 
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
@@ -17,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def build(engine: TextEngine) -> APIRouter:
-    """The route."""
+    """The routes."""
     router = APIRouter(tags=["operations"])
 
     @takes(router, "/update_weights_from_disk", UpdateWeightsBody, summary="Serve another checkpoint's weights")
@@ -34,13 +35,17 @@ def build(engine: TextEngine) -> APIRouter:
             return json_response({"success": False, "message": text}, 400)
         return json_response({"success": True, "message": "Succeeded to update model weights."})
 
+    takes(router, "/update_weights", UpdateWeightsBody, summary="As /update_weights_from_disk")(update_weights)
     return router
 
 
 def _check_source(source: str, allowed: tuple[str, ...]) -> None:
-    """Under ``--allow-update-from`` only folders below the named ones. Raises ``RequestError``."""
-    if not allowed:
-        return
+    """Refuse what needs no waiting for requests in flight to be known wrong. Raises ``RequestError``.
+
+    That is a folder that is not there, and one that is not below those of ``--allow-update-from``.
+    """
     path = Path(source).resolve()
-    if not any(path.is_relative_to(Path(folder).resolve()) for folder in allowed):
+    if allowed and not any(path.is_relative_to(Path(folder).resolve()) for folder in allowed):
         raise RequestError(f"Failed to get weights iterator: {source} (not below a folder of --allow-update-from).")
+    if os.path.isabs(source) and not os.path.isdir(source):
+        raise RequestError(f"Failed to get weights iterator: {source} (repository not found).")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +20,9 @@ from .scoring import scored_choices
 SAME = "n stop stop_token_ids stop_regex temperature top_p top_k min_p frequency_penalty presence_penalty".split()
 SAME += ["ignore_eos", "regex", "min_tokens"]
 """Options whose field has their name; some are extensions, which a server may refuse."""
+ADDRESS = "https://api.openai.com/v1"
+TEXT_MODELS = re.compile(r"instruct|davinci|babbage")
+"""Names of OpenAI's models that continue text and do not chat."""
 
 
 class OpenAIEndpoint:
@@ -162,6 +167,32 @@ def _messages(prompt: Prompt) -> dict[str, Any]:
         return {"messages": messages}
     messages.append({"role": ASSISTANT, "content": prompt.begun})
     return {"messages": messages, "continue_final_message": True, "add_generation_prompt": False}
+
+
+def OpenAI(
+    model_name: str,
+    is_chat_model: bool | None = None,
+    chat_template_name: str | None = None,
+    *,
+    base_url: str | None = None,
+    api_key: str | None = None,
+) -> OpenAIEndpoint:
+    """A model of OpenAI, as programs written for SGLang ask for it.
+
+    Args:
+        model_name: the model's name there.
+        is_chat_model: as of ``OpenAIEndpoint``; ``None`` goes by the name.
+        chat_template_name: as of ``OpenAIEndpoint``.
+        base_url: another server; ``None`` takes ``$OPENAI_BASE_URL``, or OpenAI's own.
+        api_key: ``None`` takes ``$OPENAI_API_KEY``.
+    """
+    return OpenAIEndpoint(
+        base_url or os.environ.get("OPENAI_BASE_URL") or ADDRESS,
+        model_name,
+        api_key or os.environ.get("OPENAI_API_KEY") or None,
+        is_chat_model=TEXT_MODELS.search(model_name) is None if is_chat_model is None else is_chat_model,
+        chat_template_name=chat_template_name,
+    )
 
 
 def _said(choice: Mapping[str, Any], key: str) -> str:

@@ -58,3 +58,35 @@ def test_a_wrong_option_starts_no_server(served: Served, capsys: pytest.CaptureF
     errors = capsys.readouterr().err
     assert "--port: must be less than or equal to 65535" in errors
     assert "--eviction-policy: no eviction named 'lruu'; did you mean 'lru'?" in errors
+
+
+def test_a_typo_in_settings_counts_though_nobody_uses_the_component(
+    served: Served, plugin_file: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = """
+        import dataclasses
+        @dataclasses.dataclass
+        class Knobs:
+            size: int = 3
+        @hookimpl
+        def register_cache_policies():
+            yield EvictionSpec(name="idle", target="no_such:Thing", settings=f"{__name__}:Knobs")
+    """
+    file = plugin_file("idle", source)
+    assert main(["serve", "--plugin", file, "--set", "idle.sise=4"]) == 2
+    assert "'idle' has no setting 'sise'; did you mean 'size'?" in capsys.readouterr().err
+    assert main(["serve", "--plugin", file, "--set", "idle.size=4"]) == 5
+
+
+def test_a_plugin_that_takes_long_to_load_is_named(
+    served: Served, plugin_file: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = plugin_file("sleepy", "import time\nend = time.process_time() + 1.1\nwhile time.process_time() < end: pass")
+    assert main(["serve", "--plugin", file]) == 5
+    warning = capsys.readouterr().err
+    assert (
+        warning.startswith("warning: plugin 'sleepy' of ")
+        and "s while it was loaded, which delays every command" in warning
+    )
+    assert main(["plugins", "check", "sleepy", "--plugin", file]) == 1
+    assert "problem  plugin 'sleepy' of " in capsys.readouterr().out

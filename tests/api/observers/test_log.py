@@ -25,9 +25,10 @@ def lines(caplog: pytest.LogCaptureFixture) -> Any:
 
 def test_every_prefill_is_a_line(lines: Any) -> None:
     observer = LogObserver()
-    observer.on_step(step(prefill_sequences=2, prefill_tokens=30, cached_tokens=5, used_slots=25, running=3, waiting=1))
+    prompts = {"prefill_sequences": 2, "prefill_tokens": 30, "cached_tokens": 5, "decode_sequences": 1}
+    observer.on_step(step(**prompts, used_slots=25, running=3, waiting=1))
     assert lines() == [
-        "Prefill batch, #new-seq: 2, #new-token: 30, #cached-token: 5, token usage: 0.25, #running-req: 3, "
+        "Prefill batch, #new-seq: 2, #new-token: 30, #cached-token: 5, token usage: 0.25, #running-req: 1, "
         "#queue-req: 1"
     ]
 
@@ -36,9 +37,9 @@ def test_decoding_is_a_line_every_so_many_steps(lines: Any) -> None:
     observer = LogObserver()
     observer.on_start({"log_interval": 3})
     for second in range(1, 7):
-        observer.on_step(step(decode_sequences=4, running=4, used_slots=50, time=float(second)))
+        observer.on_step(step(decode_sequences=4, running=4, used_slots=50, time=float(second), seconds=1.0))
     assert lines() == [
-        "Decode batch, #running-req: 4, #token: 50, token usage: 0.50, gen throughput (token/s): 0.00, #queue-req: 0",
+        "Decode batch, #running-req: 4, #token: 50, token usage: 0.50, gen throughput (token/s): 4.00, #queue-req: 0",
         "Decode batch, #running-req: 4, #token: 50, token usage: 0.50, gen throughput (token/s): 4.00, #queue-req: 0",
     ]
 

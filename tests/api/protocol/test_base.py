@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sglang_plug_api.errors import ApiError
-from sglang_plug_api.protocol.base import MISPLACED, Integer, Number, RequestBody, TokenId, refuse
+from sglang_plug_api.errors import ApiError, from_validation
+from sglang_plug_api.protocol.base import MISPLACED, Integer, Many, Number, Prompts, RequestBody, TokenId, refuse
 
 
 class Body(RequestBody):
@@ -57,3 +57,43 @@ def test_refuse() -> None:
         with pytest.raises(ApiError, match="extra is not supported by this server; do that") as caught:
             refuse(Body(extra=something), "extra", remedy="do that")
         assert caught.value.param == "extra"
+
+
+class Given(RequestBody):
+    prompts: Prompts | None = None
+    many: Many[str] | None = None
+
+
+@pytest.mark.parametrize("prompts", ["a", ["a", ""], [1, 2], [[1], [2, 3]], []], ids=str)
+def test_forms_of_prompts(prompts: Any) -> None:
+    assert Given.model_validate({"prompts": prompts}).prompts == prompts
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        (5, "prompts: must be a text, a list of texts, a list of token ids, or a list of such lists"),
+        (["a", 5], "prompts.1: Input should be a valid string"),
+        ([1, "a"], "prompts.1: Input should be a valid integer"),
+        ([1, True], "prompts.1: Input should be a valid integer"),
+        ([[1], [-1]], "prompts.1.0: Input should be greater than or equal to 0"),
+        ([[1], "a"], "prompts.1: Input should be a valid list"),
+    ],
+    ids=str,
+)
+def test_prompts_are_told_apart_by_their_first_entry(prompts: Any, message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Given.model_validate({"prompts": prompts})
+    assert from_validation(caught.value).message == message
+
+
+@pytest.mark.parametrize("wrong", [{"many": [1] * 9}, {"prompts": [None] * 9}, {"prompts": [[None] * 9] * 9}], ids=str)
+def test_a_list_is_read_until_its_first_wrong_entry(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Given.model_validate(wrong)
+    assert caught.value.error_count() == 1
+
+
+def test_lists_are_bounded() -> None:
+    with pytest.raises(ValidationError, match="at most 65536"):
+        Given.model_validate({"prompts": ["a"] * 65537})

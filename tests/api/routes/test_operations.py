@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from sglang_plug_api.option_table import options
+
 
 @pytest.mark.parametrize("path", ["/health", "/ping", "/health_generate"])
 def test_health(app: Any, path: str) -> None:
@@ -34,6 +36,14 @@ def test_server_info_hides_keys(apps: Any) -> None:
     assert "hidden-key" not in info.text
     assert info.json()["admin_api_key"] == "********"
     assert info.json()["plugins"] == app.get("/plugins").json() == app.engine.plugins
+
+
+def test_server_info_names_the_options_as_the_command_line_does(app: Any) -> None:
+    info = app.get("/server_info").json()
+    assert {one.key for one in options()} <= info.keys()
+    assert (info["attention_backend"], info["schedule_policy"]) == ("torch", "fcfs")
+    assert info["tokenizer_path"] == app.get("/model_info").json()["tokenizer_path"]
+    assert (info["is_embedding"], info["disable_radix_cache"]) == (False, False)
 
 
 def test_metrics(app: Any) -> None:

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import sglang_plug_models.demo
+from sglang_plug_api.text import TextEngine
 
 DEMO = Path(sglang_plug_models.demo.__file__).parent / "sglang-plug-demo"
 ROUTE = "/update_weights_from_disk"
@@ -52,6 +53,23 @@ def test_the_documents_answers(restored: Any, other: Path) -> None:
     assert restored.answer(ROUTE, {"model_path": str(DEMO), "weight_version": "second"}) == DONE
     after = restored.answer("/generate", PROMPT)
     assert (after["text"], after["meta_info"]["weight_version"]) == (before, "second")
+
+
+@pytest.mark.parametrize("path", ["/no/such-folder", "/" + "x" * 4000])
+def test_a_folder_that_is_not_there_is_refused_before_anything_is_aborted(
+    app: Any, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aborted = []
+    monkeypatch.setattr(TextEngine, "abort", lambda _, id: aborted.append(id))
+    response = app.post(ROUTE, {"model_path": path, "abort_all_requests": True})
+    assert (response.status_code, response.json()["success"]) == (400, False)
+    assert "repository not found" in response.json()["message"]
+    assert aborted == []
+
+
+def test_by_the_earlier_name(restored: Any, other: Path) -> None:
+    assert restored.answer("/update_weights", {"model_path": str(other)}) == DONE
+    assert restored.get("/model_info").json()["model_path"] == str(other)
 
 
 def test_another_shape_is_refused_and_the_old_weights_serve_on(app: Any, other: Path, tmp_path: Path) -> None:
@@ -105,7 +123,7 @@ def test_names_that_no_folder_can_have(app: Any, source: str, caplog: pytest.Log
     response = app.post(ROUTE, {"model_path": source})
     assert (response.status_code, response.json()["success"]) == (400, False)
     assert response.json()["message"] == f"Failed to get weights iterator: {source} (repository not found)."
-    assert "cannot find model" in caplog.text and "Traceback" not in caplog.text
+    assert "the weights were not updated" in caplog.text and "Traceback" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from sglang_plug_lang import (
     BackendError,
+    OpenAI,
     OpenAIEndpoint,
     assistant,
     function,
@@ -183,3 +184,32 @@ def test_what_this_api_cannot_do(endpoint: Any, answering: Any) -> None:
 def test_models_are_the_information(endpoint: Any, answering: Any) -> None:
     answering.answers["/v1/models"] = (200, {"data": []})
     assert endpoint.get_server_info() == {"data": []}
+
+
+@pytest.mark.parametrize(("model", "path"), [("gpt-4o", "/v1/chat/completions"), ("gpt-3.5-turbo-instruct", None)])
+def test_models_of_openai_by_their_names(
+    model: str, path: str | None, answering: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", answering.url + "/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", "from-the-environment")
+    answering.answers["/v1/chat/completions"] = chat
+    text = {"index": 0, "text": "continued", "finish_reason": "stop"}
+    answering.answers["/v1/completions"] = lambda body: (200, {"id": "1", "choices": [text], "usage": USAGE})
+
+    @function
+    def program(s: Any) -> None:
+        s += user("U") + assistant(gen("x"))
+
+    endpoint = OpenAI(model)
+    assert program(backend=endpoint)["x"] == ("continued" if path is None else "0:1")
+    endpoint.close()
+    ((asked, body, headers),) = answering.requests
+    assert (asked, body["model"]) == (path or "/v1/completions", model)
+    assert {name.lower(): value for name, value in headers.items()}["authorization"] == "Bearer from-the-environment"
+
+
+def test_what_a_caller_says_is_not_taken_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://elsewhere.invalid/v1")
+    endpoint = OpenAI("gpt-4o", False, "chatml", base_url="http://here.invalid/v1", api_key="mine")
+    assert (endpoint.is_chat_model, endpoint.model, endpoint.chat_template.name) == (False, "gpt-4o", "chatml")
+    endpoint.close()

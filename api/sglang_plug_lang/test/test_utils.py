@@ -1,0 +1,7 @@
+"""``from sglang.test.test_utils import is_in_ci``, by this package's name."""
+
+from __future__ import annotations
+
+from sglang_plug_lang.utils import is_in_ci
+
+__all__ = ["is_in_ci"]

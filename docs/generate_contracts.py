@@ -1,0 +1,144 @@
+"""Write ``docs/contracts.md``: every public name of ``sglang_plug`` that a target meets, from its docstrings.
+
+``--check`` writes nothing and fails if the page is not what would be written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from collections.abc import Iterator
+from inspect import cleandoc
+from itertools import pairwise
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from generate_hooks import ROOT, docstring, escape, kind_of, parse, text_of
+
+PAGE = ROOT / "docs" / "contracts.md"
+INTRODUCTION = """\
+# Contracts
+
+<!-- Written by docs/generate_contracts.py from the docstrings of core/sglang_plug: edit those. -->
+
+What the target of each spec must be able to do, and what it is given. Everything here is imported from `sglang_plug`
+itself; layers for models are in `sglang_plug.layers`, kits that try a component in `sglang_plug.testing`.
+
+| kind | spec | target | settings |
+|---|---|---|---|
+{rows}
+"""
+SECTIONS = {
+    "model": "Models",
+    "batch": "What a step is made of",
+    "attention": "Attention",
+    "kernels": "Kernels",
+    "drawing": "Drawing tokens",
+    "quantization": "Quantization",
+    "cache": "Prefix cache and eviction",
+    "policy": "Schedules, checkpoints, weights, observers",
+    "tokenizer": "Tokenizers",
+    "grammar": "Grammars",
+    "parsers": "Parsers of outputs",
+    "transfer": "Numbers for a device",
+    "plugins": "What plugins may know",
+    "config": "Configuration and errors",
+}
+"""Module -> heading. What is public of other modules, a plugin is handed but need not make."""
+UNDOCUMENTED = ("plugins.Plugins",)
+"""Public for programs that start the engine; no plugin is given one, but for commands."""
+
+
+def public() -> dict[str, list[str]]:
+    """Module -> its public names, as ``sglang_plug`` says."""
+    for node in parse("__init__").body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOME":
+            return {module: list(names) for module, names in ast.literal_eval(node.value).items()}
+    raise LookupError("_HOME")
+
+
+def sections() -> Iterator[str]:
+    """The page, part by part."""
+    specs = [node for node in parse("specs").body if isinstance(node, ast.ClassDef) and node.name != "Spec"]
+    rows = [_spec_row(node) for node in specs]
+    yield INTRODUCTION.format(rows="\n".join(rows))
+    names = public()
+    for module, title in SECTIONS.items():
+        tree = parse(module)
+        wanted = [name for name in names[module] if f"{module}.{name}" not in UNDOCUMENTED]
+        found = [
+            node for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name in wanted
+        ]
+        if not found:
+            continue
+        yield f"## {title}\n\n{_about(tree)}\n"
+        for node in found:
+            yield from _class(node) if isinstance(node, ast.ClassDef) else [_method(node)]
+
+
+def _spec_row(node: ast.ClassDef) -> str:
+    kind = kind_of(node)
+    _, _, target = " ".join(docstring(node).split()).partition("Target: ")
+    settings = "yes" if any(_named(one) == "takes_settings" for one in node.body) else ""
+    return f"| `{kind}` | [`{node.name}`](hooks.md#{node.name.lower()}) | {escape(target)} | {settings} |"
+
+
+def _class(node: ast.ClassDef) -> Iterator[str]:
+    bases = [ast.unparse(base) for base in node.bases if ast.unparse(base) not in ("ABC", "Protocol")]
+    base = f"({', '.join(bases)})" if bases else ""
+    yield f"### {node.name}\n\n`class {node.name}{base}`\n\n{docstring(node)}\n"
+    if fields := list(_fields(node)):
+        yield "\n".join(("| field | type | default | |", "|---|---|---|---|", *fields)) + "\n"
+    for one in node.body:
+        if isinstance(one, ast.FunctionDef) and (one.name == "__init__" or not one.name.startswith("_")):
+            yield _method(one)
+
+
+def _fields(node: ast.ClassDef) -> Iterator[str]:
+    for one, after in pairwise([*node.body, ast.Pass()]):
+        name = _named(one)
+        if isinstance(one, ast.AnnAssign) and name and not name.startswith("_"):
+            default = f"`{escape(ast.unparse(one.value))}`" if one.value is not None else ""
+            yield f"| `{name}` | `{escape(ast.unparse(one.annotation))}` | {default} | {escape(text_of(after))} |"
+
+
+def _named(node: ast.stmt) -> str:
+    return ast.unparse(node.target) if isinstance(node, ast.AnnAssign) else ""
+
+
+def _method(node: ast.FunctionDef) -> str:
+    marks = [ast.unparse(one) for one in node.decorator_list]
+    words = [word for mark, word in (("classmethod", "classmethod"), ("property", "property")) if mark in marks]
+    words += ["**to be implemented**"] if "abstractmethod" in marks else []
+    about = cleandoc(ast.get_docstring(node) or "")
+    head = f"`{node.name}({ast.unparse(node.args)})" + (f" -> {ast.unparse(node.returns)}`" if node.returns else "`")
+    lines = [f"**{head}**" + (f" ({', '.join(words)})" if words else ""), *([about] if about else [])]
+    return "\n\n".join(lines) + "\n"
+
+
+def _about(tree: ast.Module) -> str:
+    return cleandoc(ast.get_docstring(tree) or "")
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join(sections())
+
+
+def main() -> int:
+    """Write or check the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
+    if not parser.parse_args().check:
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page():
+        return 0
+    print("docs/contracts.md is out of date; run: python docs/generate_contracts.py", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
