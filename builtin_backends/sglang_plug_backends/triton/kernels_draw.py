@@ -121,7 +121,7 @@ def _search(
         (passes < MOST_PASSES)
         & (high_count - low_count > 1)
         & ((high_count > most) | (high_mass > share))
-        & (high - low > NEAR * high)
+        & (high - low > high * NEAR)
     ):
         low, high, low_count, high_count, low_mass, high_mass = _narrow(
             logits,
@@ -213,7 +213,7 @@ def draw_kernel(
         tokens = start + tl.arange(0, WIDE)
         largest = tl.maximum(largest, tl.load(logits + tokens, mask=tokens < width, other=float("-inf")))
     top = tl.max(largest, 0)
-    high = NO_WEIGHT * temperature
+    high = temperature * NO_WEIGHT
     masses, counts = tl.zeros((WIDE,), tl.float32), tl.zeros((WIDE,), tl.int32)
     for start in range(0, width, WIDE):
         tokens = start + tl.arange(0, WIDE)
