@@ -40,6 +40,7 @@ SECTIONS = {
     "cache": "Prefix cache and eviction",
     "policy": "Schedules, checkpoints, weights, observers",
     "tokenizer": "Tokenizers",
+    "media": "Images in prompts",
     "grammar": "Grammars",
     "parsers": "Parsers of outputs",
     "transfer": "Numbers for a device",

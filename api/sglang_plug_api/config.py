@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sglang_plug.config import AUTO, EngineConfig
+from sglang_plug.media import MediaLimits
 
 SamplingDefaults = Literal["model", "openai"]
 NO_PARSER = "none"
@@ -37,6 +38,8 @@ class ServerConfig:
 
     engine: EngineConfig = field(default_factory=EngineConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
+    media: MediaLimits = field(default_factory=MediaLimits)
+    """Of images in one request."""
     host: str = "127.0.0.1"
     port: int = 30000
     """0 lets the system choose; the ready line says which."""

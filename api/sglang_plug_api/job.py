@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from sglang_plug import Constraint, LogprobOptions, Preamble, SamplingParams, TokenLogprob
+from sglang_plug import Constraint, LogprobOptions, Media, Preamble, SamplingParams, TokenLogprob
 from sglang_plug.specs import Task
 
 from .sampling import Sampling
@@ -33,6 +33,8 @@ class Job:
     id: str = field(default_factory=new_id)
     request: str = ""
     """What the caller calls the request that this is one sequence of; empty: ``id``."""
+    media: tuple[Media, ...] = ()
+    """What some of the tokens stand for."""
     logprobs: LogprobOptions | None = None
     constraint: Constraint | None = None
     preamble: Preamble | None = None

@@ -6,13 +6,16 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
+from itertools import starmap
 from typing import Any
 
-from sglang_plug import LogprobOptions, Tokenizer, TokenLogprob
+from sglang_plug import LogprobOptions, MediaPrompt, Tokenizer, TokenLogprob
 
 from .choices import complete_all, stream_all
 from .constraints import of_sampling
 from .errors import ApiError
+from .images import GivenImage, of_prompts
 from .job import MAX_ID_CHARACTERS, Job, Piece, new_id
 from .logprobs import alternatives, triples
 from .protocol.base import refuse
@@ -33,7 +36,10 @@ class Generation:
     @classmethod
     async def prepare(cls, engine: TextEngine, body: GenerateBody) -> Generation:
         """Tokenise and check. Raises ``ApiError``."""
-        refuse(body, "input_embeds", "image_data", "audio_data", "video_data", "return_hidden_states")
+        refuse(body, "input_embeds", "audio_data", "video_data", "return_hidden_states")
+        if not engine.sees:
+            refuse(body, "image_data")
+        images = of_prompts(body.image_data, body.size, batch=body.is_batch)
         try:
             columns = {name: body.each(name) for name in EACH}
         except ValueError as error:
@@ -44,14 +50,16 @@ class Generation:
             refuse(params, "custom_params", remedy="there is no custom logits processor")
         engine.check_sequences(sum(engine.defaults.outputs(params.sampling()) for params in samplings))
         ids = prompt_ids(body)
-        prompts = await asyncio.gather(*(_encode(engine, one) for one in body.inputs()))
+        prompts = await asyncio.gather(*starmap(partial(_encode, engine), zip(body.inputs(), images, strict=True)))
         jobs = []
-        for index, (tokens, params) in enumerate(zip(prompts, samplings, strict=True)):
+        for index, (prompt, params) in enumerate(zip(prompts, samplings, strict=True)):
+            tokens = prompt.tokens
             jobs.append(
                 Job(
                     id=ids[index],
                     request=body.rid if isinstance(body.rid, str) else ids[index],
                     tokens=tokens,
+                    media=prompt.media,
                     sampling=engine.defaults.complete(params.sampling(), len(tokens), DEFAULT_NEW_TOKENS),
                     constraint=of_sampling(params),
                     logprobs=_logprobs({name: columns[name][index] for name in LOGPROB_FIELDS}, len(tokens)),
@@ -121,8 +129,9 @@ class _Record:
         self.prompt_logprobs += piece.prompt_logprobs
 
 
-async def _encode(engine: TextEngine, given: str | list[int]) -> list[int]:
-    return given if isinstance(given, list) else await engine.encode(given)
+async def _encode(engine: TextEngine, given: str | list[int], images: Sequence[GivenImage]) -> MediaPrompt:
+    tokens = given if isinstance(given, list) else await engine.encode(given)
+    return await engine.with_images(tokens, images)
 
 
 def prompt_ids(body: PromptsBody) -> list[str]:

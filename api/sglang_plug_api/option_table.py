@@ -41,6 +41,12 @@ MODEL = Group(
         ),
         option("--tokenizer-path", "engine.model.tokenizer_path", "folder, if not the model's"),
         option("--tokenizer-mode", "engine.model.tokenizer_mode", "tokenizer", component="tokenizer"),
+        option(
+            "--media-processor",
+            "engine.model.media_processor",
+            "what makes prompts with images, for models that see",
+            component="media-processor",
+        ),
         option("--skip-tokenizer-init", "skip_tokenizer_init", "serve token ids only", bool),
         option("--chat-template", "chat_template", "text or file of a Jinja template instead of the model's"),
         option("--served-model-name", "served_model_name", "name in /v1/models and answers"),
@@ -104,6 +110,10 @@ HTTP = Group(
             int,
             least=1,
         ),
+        option("--max-images-per-request", "media.count", "most images of one prompt", int, least=0),
+        option("--max-image-tokens", "media.tokens", "most tokens of all images of one prompt", int, least=1),
+        option("--max-image-bytes", "media.bytes", "largest image that is read", int, least=1),
+        option("--max-image-pixels", "media.pixels", "largest image that is decoded, width times height", int, least=1),
         option(
             "--max-stored-responses",
             "max_stored_responses",

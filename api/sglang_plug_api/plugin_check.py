@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sglang_plug.attribution import graphs_problem
+from sglang_plug.attribution import graphs_problem, seeing_problem
 from sglang_plug.config import ConfigError
 from sglang_plug.plugins import Component, import_target
 
@@ -60,8 +60,9 @@ def _check_target(component: Component) -> Iterator[str]:
             yield f"{component}: {where!r} has no method {name!r}"
     if missing := sorted(getattr(target, "__abstractmethods__", ())):
         yield f"{component}: {where!r} does not define {', '.join(missing)}"
-    if (problem := graphs_problem(component, target)) is not None:
-        yield problem
+    for problem_of in (graphs_problem, seeing_problem):
+        if (problem := problem_of(component, target)) is not None:
+            yield problem
     if kind == "kernels":
         yield from _check_kernels(component, target)
     elif kind not in METHODS and not callable(target):

@@ -9,12 +9,23 @@ import socket
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import uvicorn
 
-from sglang_plug import ConfigError, Facts, Observer, ObserverSpec, Plugins, RequestError, Tokenizer, TokenizerSource
+from sglang_plug import (
+    ConfigError,
+    Facts,
+    MediaProcessor,
+    MediaSource,
+    Observer,
+    ObserverSpec,
+    Plugins,
+    RequestError,
+    Tokenizer,
+    TokenizerSource,
+)
 from sglang_plug.attribution import attributed, make, make_with_settings
 from sglang_plug.engine.client import EngineClient, EngineError
 from sglang_plug.engine.process import ProcessClient
@@ -28,6 +39,7 @@ from .parsers import load_parsers
 from .patience import http_protocol
 from .plugin_table import plugin_table
 from .pooling import probe
+from .sight import Sight
 from .text import TextEngine
 
 logger = logging.getLogger(__name__)
@@ -99,7 +111,10 @@ def assemble(config: ServerConfig, plugins: Plugins, client: EngineClient, info:
     observers = load_observers(config, plugins)
     parsers = load_parsers(config, plugins, tokenizer)
     table = plugin_table(plugins)
-    engine = TextEngine(config, client, info, tokenizer, observers=observers, plugins=table, parsers=parsers)
+    sight = load_sight(config, plugins, info)
+    engine = TextEngine(
+        config, client, info, tokenizer, observers=observers, plugins=table, parsers=parsers, sight=sight
+    )
     facts = {**info, "served_model_name": engine.model_name, "log_interval": config.engine.schedule.log_interval}
     for name, observer in observers.items():
         with attributed(plugins.get("observer", name), "in on_start"):
@@ -124,6 +139,18 @@ def load_tokenizer(config: ServerConfig, plugins: Plugins, info: Mapping[str, An
             info["vocab_size"],
         )
     return tokenizer
+
+
+def load_sight(config: ServerConfig, plugins: Plugins, info: Mapping[str, Any]) -> Sight | None:
+    """What makes prompts with images, if the model takes them. Raises ``ConfigError``."""
+    if "image" not in info.get("inputs", ()):
+        return None
+    model = SimpleNamespace(architectures=[info["architecture"]], model_type=info["model_type"])
+    facts = Facts(device=str(info["device"]), model=model)
+    component = plugins.resolve("media-processor", config.engine.model.media_processor, facts)
+    source = MediaSource(path=Path(info["checkpoint_path"]), limits=config.media)
+    processor: MediaProcessor = make(component, source, contract=MediaProcessor)
+    return Sight(processor, config.media)
 
 
 def load_observers(config: ServerConfig, plugins: Plugins) -> dict[str, Observer]:

@@ -13,6 +13,7 @@ from typing import Any, cast
 from sglang_plug import (
     AUTO,
     Finish,
+    MediaPrompt,
     Observer,
     Output,
     Request,
@@ -25,10 +26,12 @@ from sglang_plug.engine.client import EngineClient
 from .assembly import Assembly
 from .config import ServerConfig
 from .errors import SHOWN, ApiError
+from .images import GivenImage
 from .job import Job, Piece, joined, numbered
 from .parsers import Parsers
 from .pause import Pause
 from .sampling import SamplingDefaults
+from .sight import Sight
 from .watching import ShieldedObserver
 
 logger = logging.getLogger(__name__)
@@ -52,6 +55,7 @@ class TextEngine:
         observers: by name, as loaded.
         plugins: the table that ``/plugins`` shows.
         parsers: of calls and of reasoning in outputs.
+        sight: what makes prompts of tokens and images; ``None`` if the model takes text only.
     """
 
     def __init__(
@@ -64,11 +68,12 @@ class TextEngine:
         observers: Mapping[str, Observer] | None = None,
         plugins: Mapping[str, Any] | None = None,
         parsers: Parsers | None = None,
+        sight: Sight | None = None,
     ) -> None:
         self.config, self.client, self.info = config, client, info
         self.observers, self.plugins = dict(observers or {}), dict(plugins or {})
         self.parsers = parsers or Parsers()
-        self._tokenizer = tokenizer
+        self._tokenizer, self._sight = tokenizer, sight
         self.watchers = tuple(ShieldedObserver(name, one) for name, one in self.observers.items())
         self.defaults = SamplingDefaults(config, info, tokenizer.eos_token_ids if tokenizer else ())
         self.model_name = config.served_model_name or _model_name(config, info)
@@ -93,6 +98,19 @@ class TextEngine:
     def has_text(self) -> bool:
         """False under ``--skip-tokenizer-init``."""
         return self._tokenizer is not None
+
+    @property
+    def sees(self) -> bool:
+        """True if prompts may have images."""
+        return self._sight is not None
+
+    async def with_images(self, tokens: Sequence[int], images: Sequence[GivenImage]) -> MediaPrompt:
+        """The prompt of ``tokens``, which hold one placeholder for each of ``images``. Raises ``ApiError``."""
+        if not images:
+            return MediaPrompt(list(tokens), ())
+        if self._sight is None:
+            raise images[0].error("this model takes text only")
+        return await self._sight.prompt(tokens, images)
 
     def check_model(self, name: str | None) -> None:
         """Under ``--strict-model-name``, refuse requests for another model. Raises ``ApiError``."""
@@ -151,6 +169,7 @@ class TextEngine:
         request = Request(
             id=job.id,
             tokens=tuple(job.tokens),
+            media=job.media,
             params=job.sampling.params,
             task=job.task,
             logprobs=job.logprobs,

@@ -133,7 +133,11 @@ class Decoder(nn.Module):
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Hidden states of every new token, ``[T, hidden]``."""
         x, residual = self.embed(batch.input_ids), None
-        angles = self.angles(batch.positions, x.dtype)
+        positions = batch.positions
+        if (seen := batch.seen) is not None:
+            x = seen.into(x)
+            positions = positions if seen.coordinates is None else seen.coordinates
+        angles = self.angles(positions, x.dtype)
         for layer in self.layers:
             x, residual = layer(x, residual, angles, batch)
         return self.norm(x) if residual is None else self.norm.add(x, residual)[0]
@@ -148,7 +152,7 @@ class Decoder(nn.Module):
         return found
 
     def angles(self, positions: Tensor, dtype: torch.dtype) -> Any:
-        """What every layer needs to know of ``positions`` ``[T]``."""
+        """What every layer needs to know of ``positions`` ``[T]``, or ``[R, T]`` where a model that sees has them."""
         return self.rope(positions, dtype)
 
 

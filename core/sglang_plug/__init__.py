@@ -19,14 +19,24 @@ if TYPE_CHECKING:
         StoredCapable,
         WeighingCapable,
     )
-    from .batch import ForwardBatch, KVPool, KVScale
+    from .batch import ForwardBatch, KVPool, KVScale, Seen
     from .cache import EvictionPolicy, Match, NodeStats, PrefixCache
     from .config import AUTO, CheckpointNotFoundError, ConfigError, EngineConfig, PluginOptions
     from .drawing import DrawOptions
     from .grammar import Constraint, ConstraintError, Grammar, GrammarBackend, Preamble, Vocabulary
     from .hookspecs import API_VERSION, hookimpl
     from .kernels import Kernels
-    from .model import BuildEnv, Model, WeightError
+    from .media import (
+        Media,
+        MediaArray,
+        MediaError,
+        MediaLimits,
+        MediaProcessor,
+        MediaProcessorLoader,
+        MediaPrompt,
+        MediaSource,
+    )
+    from .model import BuildEnv, Model, Seeing, WeightError
     from .parsers import CallArguments, CallEnd, CallStart, OutputParser, Reasoning, ReasoningMarks, Text
     from .plugins import Facts, PluginError, Plugins
     from .policy import (
@@ -51,6 +61,7 @@ if TYPE_CHECKING:
         EvictionSpec,
         GrammarSpec,
         KernelSpec,
+        MediaProcessorSpec,
         ModelSpec,
         ObserverSpec,
         PrefixCacheSpec,
@@ -64,7 +75,7 @@ if TYPE_CHECKING:
         WeightsSpec,
     )
     from .tokenizer import StreamDecoder, TemplateError, Tokenizer, TokenizerSource
-    from .transfer import pinned, send, upload
+    from .transfer import pinned, send, upload, upload_array
 
 _HOME = {
     "attention": (
@@ -77,14 +88,24 @@ _HOME = {
         "StoredCapable",
         "WeighingCapable",
     ),
-    "batch": ("ForwardBatch", "KVPool", "KVScale"),
+    "batch": ("ForwardBatch", "KVPool", "KVScale", "Seen"),
     "cache": ("EvictionPolicy", "Match", "NodeStats", "PrefixCache"),
     "config": ("AUTO", "CheckpointNotFoundError", "ConfigError", "EngineConfig", "PluginOptions"),
     "drawing": ("DrawOptions",),
     "grammar": ("Constraint", "ConstraintError", "Grammar", "GrammarBackend", "Preamble", "Vocabulary"),
     "hookspecs": ("API_VERSION", "hookimpl"),
     "kernels": ("Kernels",),
-    "model": ("BuildEnv", "Model", "WeightError"),
+    "media": (
+        "Media",
+        "MediaArray",
+        "MediaError",
+        "MediaLimits",
+        "MediaProcessor",
+        "MediaProcessorLoader",
+        "MediaPrompt",
+        "MediaSource",
+    ),
+    "model": ("BuildEnv", "Model", "Seeing", "WeightError"),
     "parsers": ("CallArguments", "CallEnd", "CallStart", "OutputParser", "Reasoning", "ReasoningMarks", "Text"),
     "plugins": ("Facts", "PluginError", "Plugins"),
     "policy": (
@@ -109,6 +130,7 @@ _HOME = {
         "EvictionSpec",
         "GrammarSpec",
         "KernelSpec",
+        "MediaProcessorSpec",
         "ModelSpec",
         "ObserverSpec",
         "PrefixCacheSpec",
@@ -122,7 +144,7 @@ _HOME = {
         "WeightsSpec",
     ),
     "tokenizer": ("StreamDecoder", "TemplateError", "Tokenizer", "TokenizerSource"),
-    "transfer": ("pinned", "send", "upload"),
+    "transfer": ("pinned", "send", "upload", "upload_array"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
@@ -168,6 +190,15 @@ __all__ = [
     "LogprobOptions",
     "Match",
     "Matrix",
+    "Media",
+    "MediaArray",
+    "MediaError",
+    "MediaLimits",
+    "MediaProcessor",
+    "MediaProcessorLoader",
+    "MediaProcessorSpec",
+    "MediaPrompt",
+    "MediaSource",
     "Model",
     "ModelSpec",
     "NodeStats",
@@ -195,6 +226,8 @@ __all__ = [
     "SamplingParams",
     "SchedulePolicy",
     "ScheduleSpec",
+    "Seeing",
+    "Seen",
     "Spec",
     "StepStats",
     "StoredCapable",
@@ -217,6 +250,7 @@ __all__ = [
     "pinned",
     "send",
     "upload",
+    "upload_array",
 ]
 
 

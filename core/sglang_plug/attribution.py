@@ -94,6 +94,17 @@ def make_with_settings(component: Component, *, base: type | None = None, contra
     return make(component, *(() if settings is None else (settings,)), base=base, contract=contract)
 
 
+def seeing_problem(component: Component, target: type) -> str | None:
+    """What is wrong with what a model says of images; ``None`` if nothing is, or for another kind."""
+    if "image" not in getattr(component.spec, "inputs", ()):
+        return None
+    from .model import Seeing  # torch is there by now
+
+    if issubclass(target, Seeing):
+        return None
+    return f"{component} declares inputs with 'image', and {target.__name__} is not Seeing; add it as a second base"
+
+
 def graphs_problem(component: Component, target: type) -> str | None:
     """What is wrong with what an attention backend says of graphs; ``None`` if nothing is, or for another kind."""
     if not getattr(component.spec, "graphs", False):

@@ -127,6 +127,23 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     return torch.frombuffer(memory, dtype=dtype, count=math.prod(shape)).view(shape)
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What stands in the place of embeddings, in a step that computes places of images."""
+
+    rows: Tensor
+    """``[S]`` int64: which of the step's tokens."""
+    states: Tensor
+    """``[S, hidden]``, in the model's dtype."""
+    coordinates: Tensor | None = None
+    """``[R, T]`` int64: positions of all the step's tokens, for models with several for each; as
+    ``Seeing.coordinates``."""
+
+    def into(self, embedded: Tensor) -> Tensor:
+        """``[T, hidden]`` with these states in their rows."""
+        return embedded.index_copy(0, self.rows, self.states)
+
+
 @dataclass(slots=True)
 class ForwardBatch:
     """One step: ``T`` new tokens of ``B`` sequences, which lie one after the other.
@@ -138,7 +155,7 @@ class ForwardBatch:
     input_ids: Tensor
     """``[T]`` int64."""
     positions: Tensor
-    """``[T]`` int64, the place of each new token in its sequence."""
+    """``[T]`` int64, the place of each new token in its sequence, unless the model gives images fewer positions."""
     slots: Tensor
     """``[T]`` int64, where this step's keys and values go."""
     tables: Tensor
@@ -150,5 +167,7 @@ class ForwardBatch:
     page_size: int = 1
     """Aligned runs of ``page_size`` entries of ``tables`` are aligned runs of slots."""
     kv: KVPool | None = None
+    seen: Seen | None = None
+    """Set if some of the tokens stand for images."""
     plan: Any = None
     """Belongs to the attention backend."""

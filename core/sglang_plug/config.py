@@ -67,6 +67,8 @@ class ModelOptions:
     tokenizer_path: str | None = None
     """A local folder; ``None``: the model's."""
     tokenizer_mode: str = AUTO
+    media_processor: str = AUTO
+    """Makes prompts of tokens and images, for models that see."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Replaces fields of ``config.json`` (``--json-model-override-args``)."""
 

@@ -22,6 +22,7 @@ from .specs import (
     EvictionSpec,
     GrammarSpec,
     KernelSpec,
+    MediaProcessorSpec,
     ModelSpec,
     ObserverSpec,
     PrefixCacheSpec,
@@ -94,6 +95,15 @@ def register_weight_loaders() -> Iterable[CheckpointSpec | WeightsSpec]:  # type
 @hookspec
 def register_tokenizers() -> Iterable[TokenizerSpec]:  # type: ignore[empty-body]
     """Tokenizers selectable with ``--tokenizer-mode``; they live in the API process."""
+
+
+@hookspec
+def register_media_processors() -> Iterable[MediaProcessorSpec]:  # type: ignore[empty-body]
+    """What makes prompts of tokens and images, selectable with ``--media-processor``; they live in the API process.
+
+    Left at ``auto``, ``choose_component`` is asked with ``facts.model``, which has the ``architectures`` and the
+    ``model_type`` of the checkpoint. Nobody is asked for a model that takes text only.
+    """
 
 
 @hookspec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -14,6 +15,7 @@ from .attention import Attention, AttentionBackend, AttentionShape
 from .batch import ForwardBatch, KVScale
 from .config import ConfigError
 from .kernels import TORCH, Kernels
+from .media import Media
 from .policy import Pooling
 from .quantization import Quantization
 from .specs import Task
@@ -66,8 +68,14 @@ class Model(nn.Module):
         """By layer, how much a unit of an FP8 KV pool counts; set after loading, if the checkpoint says."""
 
     @classmethod
+    def text_config(cls, config: Any) -> Any:
+        """The part of a checkpoint's configuration that describes the decoder: vocabulary, heads, longest context."""
+        return config
+
+    @classmethod
     def attention_shape(cls, config: Any) -> AttentionShape:
         """Geometry of the KV pool, from the checkpoint's configuration."""
+        config = cls.text_config(config)
         heads = config.num_attention_heads
         return AttentionShape(
             heads=heads,
@@ -247,6 +255,25 @@ class Model(nn.Module):
         if expected is None or "" in shards:
             return []
         return [f"{shard!r} is missing" for shard in expected if shard not in shards]
+
+
+class Seeing(ABC):
+    """A second base of models that see images, or the like, in the place of some of a prompt's tokens."""
+
+    @abstractmethod
+    def see(self, media: Sequence[Media]) -> Sequence[Tensor]:
+        """The states that stand for each of ``media`` instead of embeddings: ``[count, hidden]`` in the model's dtype.
+
+        Called once for what a step needs and nobody has kept; ``ForwardBatch.seen`` then has them.
+        """
+
+    def coordinates(self, media: Sequence[Media], length: int) -> Tensor | None:
+        """Positions of the tokens of a prompt of ``length``, ``[R, length]`` int64 on the host.
+
+        ``None``: each token's place. Outside of ``media`` all rows are equal; tokens after the prompt go on from the
+        greatest position. Raises ``RequestError`` for media that the model cannot have been given.
+        """
+        return None
 
 
 def _some(lines: list[str], most: int = 3) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from .grammar import Constraint, Preamble
+from .media import Media
 from .sampling import SamplingParams
 from .specs import Task
 
@@ -44,6 +45,8 @@ class Request:
     """Unique among the requests in flight."""
     tokens: tuple[int, ...]
     params: SamplingParams = field(default_factory=SamplingParams)
+    media: tuple[Media, ...] = ()
+    """What some of the tokens stand for, in the order of their places."""
     logprobs: LogprobOptions | None = None
     constraint: Constraint | None = None
     """What the output must look like."""

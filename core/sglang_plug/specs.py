@@ -99,6 +99,7 @@ class ModelSpec(Spec):
     """True if it serves architectures other than its name; it is used where ``--model-impl`` names it, or where a
     plugin chooses it for an architecture that nobody declares."""
     inputs: frozenset[str] = frozenset({"text"})
+    """What prompts may hold. With ``"image"`` the target is ``Seeing`` too, and a media processor must be declared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +182,14 @@ class TokenizerSpec(Spec):
     """A tokenizer. Target: a function ``(TokenizerSource) -> Tokenizer``, also called in the engine, for grammars."""
 
     kind: ClassVar[str] = "tokenizer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaProcessorSpec(Spec):
+    """Makes prompts of tokens and images for a family of models. Target: a function ``(MediaSource) ->
+    MediaProcessor``, called in the API process."""
+
+    kind: ClassVar[str] = "media-processor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .media import MediaArray
+
 
 def upload(values: Ordered[int] | Ordered[float], dtype: torch.dtype, device: torch.device) -> Tensor:
     """``values`` as a tensor on ``device``. The host does not wait: the copy is queued from pinned memory."""
     return send(torch.tensor(values, dtype=dtype), device)
+
+
+def upload_array(found: MediaArray, device: torch.device) -> Tensor:
+    """An array of media as a tensor on ``device``, in its own dtype; queued as by ``upload``."""
+    values = torch.frombuffer(bytearray(found.data), dtype=getattr(torch, found.dtype))
+    return send(values.view(found.shape), device)
 
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sglang_plug import AttentionShape, CheckpointNotFoundError, ConfigError, PluginError, Plugins, Tokenizer
-from sglang_plug.attribution import attributed, described, make, make_with_settings
+from sglang_plug import (
+    AttentionShape,
+    CheckpointNotFoundError,
+    ConfigError,
+    Model,
+    ModelSpec,
+    PluginError,
+    Plugins,
+    Seeing,
+    Tokenizer,
+)
+from sglang_plug.attribution import attributed, described, make, make_with_settings, seeing_problem
 from sglang_plug.cache import EvictionPolicy
 from sglang_plug.plugins import Component
 
@@ -113,3 +124,18 @@ def test_an_error_tells_whose_code_it_came_through(component: Any) -> None:
     assert told.startswith("AttributeError: ") and "(in eviction 'lru' from sglang-plug" in told
     assert "called from eviction 'mine' from sglang-whose 1.0" in told and "fcfs" not in told
     assert alone.startswith("AttributeError: ") and "(in " not in alone
+
+
+def test_a_model_that_says_images_must_see() -> None:
+    class Blind(Model):
+        pass
+
+    class Sighted(Model, Seeing):
+        pass
+
+    def problem(target: type, *inputs: str) -> str | None:
+        found: Any = SimpleNamespace(spec=ModelSpec(name="A", target="a:A", inputs=frozenset(inputs)))
+        return seeing_problem(found, target)
+
+    assert problem(Blind, "text") is problem(Sighted, "text", "image") is problem(Sighted, "text") is None
+    assert "Blind is not Seeing" in (problem(Blind, "text", "image") or "")

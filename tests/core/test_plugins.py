@@ -354,6 +354,7 @@ DECLARING = [
     Declared("register_weight_loaders", "CheckpointSpec", "checkpoint"),
     Declared("register_weight_loaders", "WeightsSpec", "weights"),
     Declared("register_tokenizers", "TokenizerSpec", "tokenizer"),
+    Declared("register_media_processors", "MediaProcessorSpec", "media-processor"),
     Declared("register_grammar_backends", "GrammarSpec", "grammar"),
     Declared("register_output_parsers", "ToolParserSpec", "tool-parser"),
     Declared("register_output_parsers", "ReasoningParserSpec", "reasoning-parser"),

@@ -17,6 +17,7 @@ from sglang_plug_lang import set_default_backend, terminate_process, wait_for_se
 
 from .document_checks import CHECKS, Notebook, check
 from .document_models import make_models
+from .seeing_models import make_seeing, png
 
 requests = pytest.importorskip("requests", reason="the documents' cells use it; it comes with the 'test' extra")
 
@@ -41,16 +42,14 @@ OTHERS = {
     r"\bfrom patch import\b": "from sglang_plug_lang.utils import",
     # The later of two documents of the same route names six more keys, and asserts that there are no others.
     r'keys\(\) == (\{"model_path", "is_generation", "tokenizer_path"\})': r"keys() >= \1",
+    # An image beside the test, in the place of one on the internet.
+    r"https://github\.com/sgl-project/sglang/\S*example_image\.png\?raw=true": "example_image.png",
     # Time for the work of a large model, of which a small one needs little.
     r"\btime\.sleep\(": "time.sleep(0.1 * ",
 }
 
 EXCLUDED = {
     ("quick-start", "Terminal"): "the same command as in the cell after it",
-    ("frontend-language", "In [14]"): "starts a model that sees images, and there is none",
-    ("frontend-language", "In [15]"): "of that server",
-    ("frontend-language", "In [16]"): "asks about an image, which it takes from the internet",
-    ("frontend-language", "In [17]"): "of that server",
 }
 """Cells that do not run, and why."""
 STARTS_WITHIN = 120.0
@@ -59,7 +58,9 @@ STARTS_WITHIN = 120.0
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    return make_models(tmp_path_factory.mktemp("models"))
+    folder = tmp_path_factory.mktemp("models")
+    seeing = make_seeing("qwen2.5-vl", folder / "qwen2.5-vl")
+    return {**make_models(folder), "Qwen/Qwen2.5-VL-7B-Instruct": seeing.path}
 
 
 @pytest.fixture
@@ -68,6 +69,7 @@ def book(models: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     for name, value in {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "XDG_STATE_HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
+    (tmp_path / "example_image.png").write_bytes(png(64, 48))
     patient = functools.partial(wait_for_server, timeout=STARTS_WITHIN)
     monkeypatch.setattr("sglang_plug_lang.utils.wait_for_server", patient)
     book = Notebook(models)

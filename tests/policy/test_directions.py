@@ -8,7 +8,7 @@ from typing import Any
 ENGINE_LIBRARIES = {"msgspec", "zmq"}
 CONTRACTS = (
     "model attention kernels quantization cache policy tokenizer grammar parsers batch request sampling layers specs "
-    "config drawing transfer"
+    "config drawing transfer media"
 ).split()
 ALLOWED = {
     "core": {"sglang_plug", "torch", "pluggy"},
@@ -31,6 +31,9 @@ EXTRA = {  # what one folder or file may import besides
     "builtin_backends/sglang_plug_backends/triton": {"triton"},
     "builtin_backends/sglang_plug_backends/xgrammar": {"xgrammar"},
     "builtin_backends/sglang_plug_backends/weights": {"safetensors"},
+    "builtin_models/sglang_plug_models/llava": {"transformers", "PIL"},
+    "builtin_models/sglang_plug_models/pictures.py": {"PIL", "numpy"},
+    "builtin_models/sglang_plug_models/qwen_vl": {"transformers", "PIL"},
     "builtin_models/sglang_plug_models/transformers_fallback": {"transformers"},
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -63,29 +64,44 @@ class Message(RequestBody):
     tool_call_id: str | None = None
 
     def plain(self) -> dict[str, Any]:
-        """As chat templates want it: parts of text joined, unset fields left out."""
-        message = self.model_dump(exclude_none=True)
-        message["content"] = _text_of(self.content)
+        """As chat templates want it: parts of text joined, of images without the images, unset fields left out."""
+        message = self.model_dump(exclude_none=True, exclude={"content"})
+        message["content"] = _written(self.content)
         return message
 
 
-def _text_of(content: str | list[dict[str, Any]] | None) -> str:
+def _written(content: str | list[dict[str, Any]] | None) -> str | list[dict[str, Any]]:
     if not isinstance(content, list):
         return content or ""
-    return "\n".join(str(part["text"]) for part in content)
+    if all(part["type"] == "text" for part in content):
+        return "\n".join(str(part["text"]) for part in content)
+    return [{"type": "text", "text": part["text"]} if part["type"] == "text" else {"type": "image"} for part in content]
 
 
 def text_only(messages: list[Message]) -> list[Message]:
     """``messages``. Raises ``ValueError`` if there are none, or if one has a part that is not text."""
+    return _with_parts(messages, ("text",))
+
+
+def text_or_images(messages: list[Message]) -> list[Message]:
+    """``messages``. Raises ``ValueError`` if there are none, or if one has a part of another type than these."""
+    return _with_parts(messages, ("text", "image_url"))
+
+
+def refuse_part(index: int, part: Mapping[str, Any]) -> str:
+    """The refusal of a part of message ``index`` by a model that takes text."""
+    kind = str(part.get("type"))[:40]
+    return f"message {index} has a content part of type {kind!r}; this model takes text parts only"
+
+
+def _with_parts(messages: list[Message], kinds: tuple[str, ...]) -> list[Message]:
     if not messages:
         raise ValueError("Messages cannot be empty.")
     for index, message in enumerate(messages):
         for part in message.content if isinstance(message.content, list) else ():
-            if part.get("type") != "text" or not isinstance(part.get("text"), str):
-                raise ValueError(
-                    f"message {index} has a content part of type {str(part.get('type'))[:40]!r}; "
-                    "this model takes text parts only"
-                )
+            kind = part.get("type")
+            if kind not in kinds or (kind == "text" and not isinstance(part.get("text"), str)):
+                raise ValueError(refuse_part(index, part))
     return messages
 
 
@@ -108,7 +124,7 @@ class ChatBody(GenerationBody):
     @field_validator("messages")
     @classmethod
     def _check_messages(cls, messages: list[Message]) -> list[Message]:
-        return text_only(messages)
+        return text_or_images(messages)
 
     @model_validator(mode="after")
     def _top_needs_logprobs(self) -> ChatBody:

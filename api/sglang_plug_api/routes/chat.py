@@ -24,6 +24,7 @@ from sglang_plug_api.choices import (
 )
 from sglang_plug_api.constraints import by_backend, of_generation
 from sglang_plug_api.errors import ApiError
+from sglang_plug_api.images import of_messages
 from sglang_plug_api.job import Job, Piece
 from sglang_plug_api.logprobs import for_chat
 from sglang_plug_api.protocol.openai import ChatBody
@@ -72,6 +73,7 @@ class _Call:
             stream_reasoning=body.stream_reasoning is not False,
         )
         id = request_id(body)
+        images = of_messages(body.messages, sees=engine.sees)
         tokens = await engine.encode_chat(
             [message.plain() for message in body.messages],
             tools=tools.shown,
@@ -79,6 +81,8 @@ class _Call:
             continue_final_message=body.continue_final_message,
             variables=_variables(body),
         )
+        prompt = await engine.with_images(tokens, images)
+        tokens = prompt.tokens
         reading, preamble = reasoned(
             reading,
             None if body.continue_final_message else engine.parsers.reasoning,
@@ -93,7 +97,7 @@ class _Call:
         logprobs = LogprobOptions(top=body.top_logprobs or 0) if body.logprobs else None
         jobs = make_jobs(engine, body, [tokens], [sampling], logprobs, id)
         calls = by_backend(tools.constraint, body)
-        jobs = [replace(job, constraint=calls or job.constraint, preamble=preamble) for job in jobs]
+        jobs = [replace(job, media=prompt.media, constraint=calls or job.constraint, preamble=preamble) for job in jobs]
         return cls(engine, body, id, tokens, jobs, reading)
 
     async def answer(self) -> dict[str, Any]:

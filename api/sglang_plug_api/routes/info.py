@@ -60,7 +60,7 @@ def _basic(engine: TextEngine) -> dict[str, Any]:
         "is_generation": "generate" in info["tasks"],
         "preferred_sampling_params": dict(config.preferred_sampling_params) or None,
         "weight_version": engine.weight_version,
-        "has_image_understanding": False,
+        "has_image_understanding": engine.sees,
         "has_audio_understanding": False,
         "model_type": info["model_type"],
         "architectures": [info["architecture"]],

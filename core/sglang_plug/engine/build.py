@@ -188,6 +188,7 @@ def _info(resolved: Resolved, plugins: Plugins, pool: SlotPool, ledger: MemoryLe
         "architecture": checkpoint.architecture,
         "model_type": getattr(checkpoint.config, "model_type", "") or "",
         "tasks": list(resolved.tasks),
+        "inputs": sorted(resolved.inputs),
         "context_length": resolved.context_length,
         "vocab_size": resolved.vocab_size,
         "dtype": str(resolved.dtype).removeprefix("torch."),

@@ -154,9 +154,9 @@ class DecodeGraphs:
         self.backend, self.kv, self.recorder = backend, kv, recorder
         self.sizes = recorder.sizes(most)
         self.device, self.page_size, self.most = device, page_size, (most := self.sizes[-1])
-        self._staged = torch.zeros(3, most, dtype=torch.int64)
+        self._staged = torch.zeros(4, most, dtype=torch.int64)
         self._host = self._staged.numpy()
-        self._inputs = torch.zeros(3, most, dtype=torch.int64, device=device)  # tokens, positions, slots
+        self._inputs = torch.zeros(4, most, dtype=torch.int64, device=device)  # tokens, positions, slots, places
         self._every_row = torch.arange(most, device=device)
         self._tables = torch.zeros(most, -(-width // page_size) * page_size, dtype=torch.int64, device=device)
         self._likeliest = torch.zeros(most, dtype=torch.int64, device=device)
@@ -292,7 +292,7 @@ class DecodeGraphs:
         size = len(batch.kv_lens)
         lengths = [1] * size
         held: list[Held | None] = [None] * self.most
-        tokens, positions, slots = self._host
+        tokens, positions, slots, places = self._host
         self._host[:] = 0
         for share, row in zip(shares, rows, strict=True):
             sequence, place = share.sequence, share.start
@@ -303,7 +303,8 @@ class DecodeGraphs:
                 known = Held(sequence, sequence.placement, place)
             known.length = place + 1
             held[row] = known
-            positions[row], slots[row] = place, sequence.slots[place]
+            places[row], slots[row] = place, sequence.slots[place]
+            positions[row] = place if sequence.view is None else place + sequence.view.shift
             if not share.unseen:
                 tokens[row] = sequence.tokens[place]
             lengths[row] = place + 1
@@ -313,7 +314,7 @@ class DecodeGraphs:
         if given is not None:
             self._give(given.tokens, [rows[place] for place in given.places])
         # padding rows write slot 0 to the start of their tables, which nobody holds
-        self._tables[self._every_row[:size], batch.positions] = batch.slots
+        self._tables[self._every_row[:size], self._inputs[3, :size]] = batch.slots
 
     def _give(self, tokens: Tensor, rows: Ordered[int]) -> None:
         """Let the rows' input tokens be ``tokens``."""
@@ -328,7 +329,8 @@ def _decodes(share: Share) -> bool:
     sequence = share.sequence
     if share.count != 1 or not share.complete or sequence.request.task != "generate":
         return False
-    return sequence.generated + share.ahead > 0 or sequence.request.logprobs is None
+    request = sequence.request
+    return sequence.generated + share.ahead > 0 or (request.logprobs is None and not request.media)
 
 
 @contextmanager

@@ -20,12 +20,15 @@ from .runner import Runner
 from .scheduler import Scheduler
 from .sequence import Sequence
 from .shares import Tally
+from .sight import view_of
 from .watchdog import Heartbeat
 
 logger = logging.getLogger(__name__)
 
 Controls = Mapping[str, Callable[..., Any]]
 """Name of a control call -> function of keyword arguments that returns plain data."""
+MOST_MEDIA_BYTES = 8 << 30
+"""Of the images of all requests in the engine, prepared for the model."""
 POLL = 0.005
 """Seconds between two looks at what is being compiled, while nothing else is to be done."""
 
@@ -140,6 +143,8 @@ class EngineLoop:
         try:
             self._validate(request)
             sequence = Sequence.of(request, self.longest)
+            if request.media:
+                sequence.view = view_of(self.runner.model, request)
             if request.constraint is not None:
                 self.constraints.hold(sequence)
         except RequestError as error:
@@ -203,9 +208,19 @@ class EngineLoop:
         for what, ids in (("prompt", tokens), ("stop_token_ids, logit_bias, logprob ids or preamble", named)):
             if ids and not (0 <= min(ids) and max(ids) < self.vocab_size):
                 raise RequestError(f"a token id in {what} is not in the vocabulary of {self.vocab_size} tokens")
+        self._check_media(request)
         there = len(self.constraints) + len(scheduler.waiting) + len(scheduler.running)
         if there >= scheduler.max_running + self.max_queued:
             raise RequestError(f"The request queue is full ({self.max_queued} waiting); try again later.", 503)
+
+    def _check_media(self, request: Request) -> None:
+        """Raises ``RequestError`` if images of all there is would take too much of the host's memory."""
+        if not request.media:
+            return
+        there = [one.request for one in (*self.scheduler.waiting, *self.scheduler.running)]
+        size = sum(media.size for one in (request, *there) for media in one.media)
+        if size > MOST_MEDIA_BYTES:
+            raise RequestError(f"Too many images are waiting ({size} bytes with these); try again later.", 503)
 
     def _abort(self, id: str) -> None:
         if id not in self._ids:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import torch
 
 from sglang_plug.attention import AttentionShape
-from sglang_plug.attribution import attributed, check_contract, make, make_with_settings
+from sglang_plug.attribution import attributed, check_contract, make, make_with_settings, seeing_problem
 from sglang_plug.config import AUTO, NO_GRAMMARS, NO_QUANTIZATION, ConfigError, EngineConfig
 from sglang_plug.grammar import GrammarBackend
 from sglang_plug.model import Model
@@ -89,16 +89,25 @@ class Resolved:
         return self.shape.kv_dtype or self.dtype
 
     @property
+    def inputs(self) -> frozenset[str]:
+        """What prompts may hold."""
+        spec = self.choices["model"].component.spec
+        assert isinstance(spec, ModelSpec)
+        return spec.inputs
+
+    @property
     def vocab_size(self) -> int:
         """Width of the logits."""
-        size: int = self.checkpoint.config.vocab_size
+        size: int = self.model_class.text_config(self.checkpoint.config).vocab_size
         return size
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
         """Tokens that end an output, as the checkpoint says."""
-        checkpoint = self.checkpoint
-        eos = checkpoint.generation.get("eos_token_id", getattr(checkpoint.config, "eos_token_id", None))
+        config, own = self.checkpoint.config, self.model_class.text_config(self.checkpoint.config)
+        stated = getattr(config, "eos_token_id", None)
+        stated = getattr(own, "eos_token_id", None) if stated is None else stated
+        eos = self.checkpoint.generation.get("eos_token_id", stated)
         return () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
 
     @property
@@ -263,6 +272,8 @@ def _shape(model: Component, checkpoint: Checkpoint, plugins: Plugins, stored: t
     """The model's geometry, its pool in ``stored``; what a generic model refuses may be a mistyped name of another."""
     model_class: type[Model] = model.load(Model)
     assert isinstance(model.spec, ModelSpec)
+    if (problem := seeing_problem(model, model_class)) is not None:
+        raise ConfigError(problem)
     try:
         with attributed(model, "to tell the shape of its attention"):
             shape = model_class.attention_shape(checkpoint.config)
@@ -342,7 +353,8 @@ def _dtype(name: str, config: Any, device: torch.device) -> torch.dtype:
 
 def _context_length(wanted: int | None, model_class: type[Model], config: Any) -> int:
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-    stated = next((value for name in names if (value := getattr(config, name, None))), DEFAULT_CONTEXT)
+    text = model_class.text_config(config)
+    stated = next((value for name in names if (value := getattr(text, name, None))), DEFAULT_CONTEXT)
     own = model_class.context_length(config) or stated
     if wanted is not None and wanted > own:
         raise ConfigError(

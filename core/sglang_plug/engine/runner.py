@@ -23,6 +23,7 @@ from .logprobs import describe
 from .sampler import Drawn, Sampler, count, takes_likeliest
 from .sequence import Sequence
 from .shares import Sampled, Share
+from .sight import seen
 from .transfer import Fetched, send, upload
 
 HEAD_ROWS = 256
@@ -211,7 +212,7 @@ class Runner:
         starts = [share.start for share in shares]
         counts = [share.count for share in shares]
         kv_lens = [share.end for share in shares]
-        positions = chain.from_iterable(map(range, starts, kv_lens))
+        positions = chain.from_iterable(share.positions for share in shares)
         longest = max(kv_lens)
         tables, slots = array("q"), array("q")
         for share, start, end in zip(shares, starts, kv_lens, strict=True):
@@ -228,6 +229,7 @@ class Runner:
             kv_lens=kv_lens,
             page_size=self.page_size,
             kv=self.kv,
+            seen=seen(self.model, shares, self.device),
         )
 
     def _input_ids(self, shares: Ordered[Share], given: Given | None) -> Tensor:

@@ -216,7 +216,7 @@ class Scheduler:
 
     def _match(self, waiting: object) -> Match:
         assert isinstance(waiting, Sequence)
-        tokens = waiting.tokens[: waiting.reusable]
+        tokens = waiting.keys(0, waiting.reusable)
         return self.cache.match(tokens, waiting.request.salt, waiting.priority)
 
     @staticmethod
@@ -225,7 +225,7 @@ class Scheduler:
         start = len(match.slots) if match is not None else 0
         if match is None or match.node is None or sequence.reusable - start < SHARED_RUN:
             return None
-        return match.node, tuple(sequence.tokens[start : start + SHARED_RUN])
+        return match.node, tuple(sequence.keys(start, start + SHARED_RUN))
 
     def _take(self, sequence: Sequence, match: Match) -> bool:
         """Admit a waiting sequence if its tokens fit, and what the running ones will probably need."""
@@ -343,7 +343,7 @@ class Scheduler:
         old = sequence.match
         request = sequence.request
         own = sequence.slots[:whole]
-        match = self.cache.insert(sequence.tokens[:whole], own, request.salt, request.priority)
+        match = self.cache.insert(sequence.keys(0, whole), own, request.salt, request.priority)
         self.cache.lock(match)
         if old is not None:
             self.cache.unlock(old)

@@ -12,6 +12,7 @@ from sglang_plug.grammar import Grammar
 from sglang_plug.request import Request, TokenLogprob
 
 from .cutting import Cutter
+from .view import View, prompt_keys
 
 SEED_BITS = 63
 
@@ -45,6 +46,10 @@ class Sequence:
     """From ``logprobs.start`` on; grows with the prefill."""
     counts: Any = None
     """The sampler's: how often each token occurs, if a penalty asks."""
+    view: View | None = None
+    """How the model sees a prompt with images; ``None``: there are none."""
+    prompt_keys: list[int] | None = None
+    """The prompt's tokens, with other numbers where images are; ``None``: there are none."""
     grammar: Grammar | None = None
     """Has accepted every generated token; a retraction leaves it as it is."""
     grammar_seconds: float = 0.0
@@ -67,7 +72,14 @@ class Sequence:
         limit = min(len(request.tokens) + wanted, longest)
         seed = request.params.seed
         seed = secrets.randbits(SEED_BITS) if seed is None else seed
-        return cls(request, list(request.tokens), limit, seed, told=len(request.tokens))
+        keys = prompt_keys(request) if request.media else None
+        return cls(request, list(request.tokens), limit, seed, told=len(request.tokens), prompt_keys=keys)
+
+    def keys(self, start: int, stop: int) -> list[int]:
+        """What the prefix cache knows the tokens from ``start`` to ``stop`` by: images by their content."""
+        if self.prompt_keys is None:
+            return self.tokens[start:stop]
+        return self.prompt_keys[start:stop] + self.tokens[max(start, self.prompt_len) : stop]
 
     @property
     def priority(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from sglang_plug.request import Finish, TokenLogprob
@@ -27,6 +28,12 @@ class Share:
     def end(self) -> int:
         """Place after the last of them."""
         return self.start + self.count
+
+    @property
+    def positions(self) -> Iterable[int]:
+        """Of its tokens, as the model counts them."""
+        view = self.sequence.view
+        return range(self.start, self.end) if view is None else view.positions(self.start, self.end)
 
     @property
     def unseen(self) -> bool:

@@ -65,7 +65,7 @@ def check_model(
         bench = _bench(ours, config, backend, kernels, _quantization(quantization))
         bench.model.load_weights(reference.state_dict().items())
         bench.model.eval().prepare()
-        for name, prompts, steps in _cases(config.vocab_size):
+        for name, prompts, steps in _cases(ours.text_config(config).vocab_size):
             if wanted not in (ANY, name):
                 continue
             where = f"{ours.__name__} fails {name!r}" + (" (rotation and storing in one)" if wanted != ANY else "")

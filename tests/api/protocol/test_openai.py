@@ -65,7 +65,8 @@ def test_messages_become_plain() -> None:
     "fields",
     [
         {"messages": []},
-        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
         {"messages": [{"role": "king", "content": "x"}]},
         {"messages": [{"content": "x"}]},
         {"top_logprobs": 3},

@@ -451,7 +451,7 @@ def test_padding_writes_to_the_spare_slot_only() -> None:
     assert engine.graphs is not None
     used = {sequence.slots[sequence.computed - 1] for sequence in engine.scheduler.running}
     assert set(engine.graphs._inputs[2, :4].tolist()) == {0, *used}
-    assert engine.graphs._inputs[:, 3].tolist() == [0, 0, 0]
+    assert engine.graphs._inputs[:, 3].tolist() == [0] * 4
 
 
 def test_a_sequence_whose_slots_were_replaced_does_not_follow_on() -> None:

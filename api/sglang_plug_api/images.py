@@ -1,0 +1,98 @@
+"""Images in requests: where they stand, and the files that they are."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import SHOWN, ApiError
+from .protocol.openai import Message, refuse_part
+
+BLANKS = str.maketrans("", "", " \t\r\n")
+ADDRESSES = ("http://", "https://", "file://", "ftp://", "s3://")
+
+
+@dataclass(frozen=True, slots=True)
+class GivenImage:
+    """An image as a request has it."""
+
+    where: str
+    """Its place in the request, for errors."""
+    source: Any
+    """Base64 text or a ``data:`` address; from the offline engine also bytes."""
+
+    def read(self, most: int) -> bytes:
+        """The file. Raises ``ApiError`` if this is none, or one of more than ``most`` bytes."""
+        if isinstance(self.source, bytes):
+            return self.source
+        if not isinstance(self.source, str):
+            raise self.error("an image is base64 text or a data: address")
+        if self.source[:8].lower().startswith(ADDRESSES):
+            raise self.error(
+                f"this server fetches no addresses ({self.source[:SHOWN]!r}); send the image itself, as "
+                "data:image/png;base64,… or as bare base64"
+            )
+        text = self._encoded()
+        if len(text) * 3 // 4 > most + 2:
+            raise self.error(f"an image has more than {most} bytes, the most that is read")
+        try:
+            found = base64.b64decode(text.translate(BLANKS), validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise self.error(f"an image is not valid base64: {error}") from None
+        if not found:
+            raise self.error("an image is empty")
+        return found
+
+    def error(self, message: str) -> ApiError:
+        """The refusal of this image."""
+        return ApiError(f"{self.where}: {message}", param=self.where)
+
+    def _encoded(self) -> str:
+        text: str = self.source
+        if not text[:5].lower() == "data:":
+            return text
+        head, comma, encoded = text.partition(",")
+        if not comma or not head.lower().endswith(";base64"):
+            raise self.error(f"a data: address of an image has the form data:image/png;base64,…, not {text[:SHOWN]!r}")
+        return encoded
+
+
+def of_messages(messages: Sequence[Message], *, sees: bool) -> list[GivenImage]:
+    """The images of a conversation, in order. Raises ``ApiError`` for other parts, or if the model does not see."""
+    found = []
+    for index, message in enumerate(messages):
+        for place, part in enumerate(message.content if isinstance(message.content, list) else ()):
+            if part.get("type") == "text":
+                continue
+            if not sees:
+                raise ApiError(f"messages: {refuse_part(index, part)}", param="messages")
+            given = part.get("image_url")
+            where = f"messages.{index}.content.{place}"
+            found.append(GivenImage(where, given.get("url") if isinstance(given, dict) else given))
+    return found
+
+
+def of_prompts(given: Any, prompts: int, *, batch: bool) -> list[list[GivenImage]]:
+    """The images of each of ``prompts`` in ``image_data``: one, a list, or in a ``batch`` an entry for each prompt.
+
+    Raises ``ApiError`` if there are not as many entries.
+    """
+    if not given:
+        return [[] for _ in range(prompts)]
+    if not batch:
+        return [_listed(given, "image_data")]
+    if not isinstance(given, list) or len(given) != prompts:
+        entries = f"{len(given)} entries" if isinstance(given, list) else "one image"
+        raise ApiError(f"image_data has {entries} for {prompts} prompts", param="image_data")
+    return [_listed(one, f"image_data.{index}") for index, one in enumerate(given)]
+
+
+def _listed(given: Any, where: str) -> list[GivenImage]:
+    if given is None:
+        return []
+    if isinstance(given, list):
+        return [GivenImage(f"{where}.{place}", one) for place, one in enumerate(given)]
+    return [GivenImage(where, given)]

@@ -1,0 +1,112 @@
+"""Images in prompts: how the model sees them, and what a step needs of that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ordered
+
+import torch
+from torch import Tensor
+
+from sglang_plug.batch import Seen
+from sglang_plug.model import Model, Seeing
+from sglang_plug.request import Request, RequestError
+from sglang_plug.transfer import send, upload
+
+from .shares import Share
+from .view import View
+
+
+def view_of(model: Model, request: Request) -> View:
+    """How ``model`` sees the prompt of ``request``, which has images.
+
+    Raises ``RequestError`` if the model does not see, or if the places of the images are not in the prompt.
+    """
+    if not isinstance(model, Seeing):
+        raise RequestError("the model takes text only, and the prompt has images")
+    length, end = len(request.tokens), 0
+    for media in request.media:
+        if media.count < 1 or media.start < end or media.end > length:
+            raise RequestError(f"an image has the places {media.start} to {media.end} of a prompt of {length} tokens")
+        end = media.end
+    coordinates = model.coordinates(request.media, length)
+    if coordinates is None:
+        return View(length, None, [], 0)
+    return View(length, coordinates, coordinates[0].tolist(), int(coordinates.max()) + 1 - length)
+
+
+def seen(model: Model, shares: Ordered[Share], device: torch.device) -> Seen | None:
+    """What stands in the place of embeddings in the step of ``shares``; ``None`` if there are no images in it.
+
+    Images that the step meets for the first time are looked at; what a later chunk needs of them is kept.
+    """
+    if not any(share.sequence.view is not None and share.start < share.sequence.prompt_len for share in shares):
+        return None
+    met = _met(shares)
+    if not met:
+        return None
+    _look(model, met)
+    rows, states = list[int](), list[Tensor]()
+    for share, first, index in met:
+        media, view = share.sequence.request.media[index], _view(share)
+        start, end = max(share.start, media.start), min(share.end, media.end)
+        rows += range(first + start - share.start, first + end - share.start)
+        states.append(view.states[index][start - media.start : end - media.start])
+        if end == media.end:
+            del view.states[index]
+    coordinates = None
+    if any(_view(share).coordinates is not None for share, _, _ in met):
+        coordinates = send(_coordinates(shares), device)
+    return Seen(upload(rows, torch.int64, device), torch.cat(states), coordinates)
+
+
+def _met(shares: Ordered[Share]) -> list[tuple[Share, int, int]]:
+    """Every image that a share has places of: the share, its first row in the step, and the image's index."""
+    found, first = list[tuple[Share, int, int]](), 0
+    for share in shares:
+        if share.sequence.view is not None:
+            for index, media in enumerate(share.sequence.request.media):
+                if media.start < share.end and share.start < media.end:
+                    found.append((share, first, index))
+        first += share.count
+    return found
+
+
+def _look(model: Model, met: Ordered[tuple[Share, int, int]]) -> None:
+    """Let the model see what nobody has kept, all in one call."""
+    wanted = [(share, index) for share, _, index in met if index not in _view(share).states]
+    if not wanted:
+        return
+    assert isinstance(model, Seeing)
+    media = [share.sequence.request.media[index] for share, index in wanted]
+    for (share, index), one, states in zip(wanted, media, model.see(media), strict=True):
+        if len(states) != one.count:
+            raise RuntimeError(
+                f"{type(model).__name__}.see gave {len(states)} states for an image of {one.count} places"
+            )
+        _view(share).states[index] = states
+
+
+def _coordinates(shares: Ordered[Share]) -> Tensor:
+    """``[R, T]`` of the whole step; where there is one position for a token, all rows have it."""
+    height = max(len(one) for share in shares if (one := _rows(share)) is not None)
+    parts = []
+    for share in shares:
+        given, prompt = _rows(share), share.sequence.prompt_len
+        if given is not None and share.end <= prompt:
+            parts.append(given[:, share.start : share.end])
+        else:
+            parts.append(torch.tensor(list(share.positions)).expand(height, -1))
+            if given is not None and share.start < prompt:  # resumed: what was generated follows the prompt
+                parts[-1] = torch.cat([given[:, share.start :], parts[-1][:, prompt - share.start :]], dim=1)
+    return torch.cat(parts, dim=1)
+
+
+def _rows(share: Share) -> Tensor | None:
+    view = share.sequence.view
+    return None if view is None else view.coordinates
+
+
+def _view(share: Share) -> View:
+    view = share.sequence.view
+    assert view is not None
+    return view

@@ -1,0 +1,95 @@
+"""LLaVA: text as transformers with every decoder, names of every version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlavaConfig, LlavaForConditionalGeneration
+
+from sglang_plug import BuildEnv, ConfigError, Media, MediaArray, RequestError
+from sglang_plug.testing import check_model
+from sglang_plug_backends.torch_native.attention import TorchAttention
+from sglang_plug_models.llava.model import Llava
+
+TEXT: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+CLIP: dict[str, Any] = {"model_type": "clip_vision_model", **SIZES, "image_size": 16, "patch_size": 4}
+SIGLIP: dict[str, Any] = {**CLIP, "model_type": "siglip_vision_model", "vision_use_head": False}
+
+
+def config(decoder: str = "llama", vision: dict[str, Any] = CLIP, **more: Any) -> LlavaConfig:
+    text = {**TEXT, "model_type": decoder, "head_dim": 8} if decoder == "mistral" else {**TEXT, "model_type": decoder}
+    return LlavaConfig(text_config=text, vision_config=vision, image_token_index=90, **more)
+
+
+@pytest.mark.parametrize("decoder", ["llama", "mistral", "qwen2"])
+def test_text_against_transformers(decoder: str) -> None:
+    check_model("LlavaForConditionalGeneration", config(decoder))
+
+
+def test_another_decoder_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="a decoder of type 'gemma'"):
+        built(config("gemma"))
+
+
+def built(given: LlavaConfig) -> Llava:
+    return Llava(given, BuildEnv(attention=TorchAttention(Llava.attention_shape(given), torch.device("cpu"), None)))
+
+
+def as_on_the_hub(name: str) -> str:
+    """Names of the first version, with a part in the tower's that later ones left out."""
+    name = name.replace("model.language_model.", "language_model.model.").replace("lm_head.", "language_model.lm_head.")
+    tower = "vision_tower.vision_model."
+    return (
+        name.replace("model.vision_tower.", tower)
+        .replace(2 * "vision_model.", "vision_model.")
+        .replace("model.multi_modal_projector.", "multi_modal_projector.")
+    )
+
+
+NAMES: dict[str, Callable[[str], str]] = {"now": str, "on the hub": as_on_the_hub}
+
+
+@pytest.mark.parametrize("version", NAMES)
+@pytest.mark.parametrize(
+    "given",
+    [
+        config(),
+        config(vision_feature_layer=[-1, 0], vision_feature_select_strategy="full"),
+        config(vision=SIGLIP, vision_feature_select_strategy="full", vision_feature_layer=-1),
+    ],
+    ids=["clip", "clip, two layers, whole", "siglip"],
+)
+@torch.inference_mode()
+def test_images_against_transformers(given: LlavaConfig, version: str) -> None:
+    theirs = LlavaForConditionalGeneration(given).float().eval()
+    ours = built(given).float().eval()
+    ours.load_weights((NAMES[version](name), tensor) for name, tensor in theirs.state_dict().items())
+    pixels = torch.randn(2, 3, 16, 16)
+    wanted = theirs.get_image_features(
+        pixels, given.vision_feature_layer, given.vision_feature_select_strategy
+    ).pooler_output
+    media = [
+        Media.of(0, len(wanted[0]), {"pixel_values": MediaArray("float32", (1, 3, 16, 16), one.numpy().tobytes())})
+        for one in pixels
+    ]
+    for one, other in zip(ours.see(media), wanted, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_other_arrays_are_refused() -> None:
+    with pytest.raises(RequestError, match="there are grid"):
+        built(config()).coordinates([Media.of(0, 1, {"grid": MediaArray("int64", (1,), bytes(8))})], 4)

@@ -1,0 +1,111 @@
+"""What a step needs of images: each is seen once, and kept until the prompt has passed it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ordered
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sglang_plug import Media, MediaArray, Model, Request, RequestError, Seeing
+from sglang_plug.engine.sequence import Sequence
+from sglang_plug.engine.shares import Share
+from sglang_plug.engine.sight import seen, view_of
+
+CPU = torch.device("cpu")
+ARRAY = MediaArray("uint8", (1,), b"x")
+
+
+class Seer(Model, Seeing):
+    """States of an image: its start, then one more for each place."""
+
+    def __init__(self, *, rows: int = 0, short: int = 0) -> None:
+        torch.nn.Module.__init__(self)
+        self.rows, self.short, self.asked = rows, short, list[list[int]]()
+
+    def see(self, media: Ordered[Media]) -> list[Tensor]:
+        self.asked.append([one.start for one in media])
+        return [torch.arange(one.count - self.short).float()[:, None] + one.start for one in media]
+
+    def coordinates(self, media: Ordered[Media], length: int) -> Tensor | None:
+        return torch.arange(length).expand(self.rows, -1) * 2 if self.rows else None
+
+
+def admitted(model: Any, tokens: int, *places: tuple[int, int]) -> Sequence:
+    media = tuple(Media.of(start, count, {"a": ARRAY}) for start, count in places)
+    sequence = Sequence.of(Request(id="a", tokens=tuple(range(tokens)), media=media), 100)
+    if media:
+        sequence.view = view_of(model, sequence.request)
+    return sequence
+
+
+def test_chunks_share_what_was_seen_once() -> None:
+    model = Seer()
+    sequence = admitted(model, 10, (1, 5), (8, 2))
+    found = []
+    for count in (3, 2, 3, 2):
+        step = seen(model, [Share(sequence, count)], CPU)
+        found.append(None if step is None else (step.rows.tolist(), step.states.flatten().tolist()))
+        sequence.computed += count
+    assert found == [([1, 2], [1, 2]), ([0, 1], [3, 4]), ([0], [5]), ([0, 1], [8, 9])]
+    assert model.asked == [[1], [8]]
+    assert sequence.view is not None and not sequence.view.states
+
+
+def test_what_was_retracted_is_seen_again() -> None:
+    model = Seer()
+    sequence = admitted(model, 6, (1, 2))
+    for _ in range(2):
+        step = seen(model, [Share(sequence, 6)], CPU)
+        assert step is not None and step.states.flatten().tolist() == [1, 2]
+    assert model.asked == [[1], [1]]
+
+
+def test_a_prefix_that_ends_within_an_image() -> None:
+    model = Seer()
+    sequence = admitted(model, 6, (1, 4))
+    sequence.computed = 3
+    step = seen(model, [Share(sequence, 3)], CPU)
+    assert step is not None and (step.rows.tolist(), step.states.flatten().tolist()) == ([0, 1], [3, 4])
+
+
+def test_several_sequences_are_seen_in_one_call_and_rows_count_through() -> None:
+    model = Seer()
+    text = admitted(model, 4)
+    shares = [Share(admitted(model, 5, (2, 2)), 5), Share(text, 4), Share(admitted(model, 3, (0, 3)), 3)]
+    step = seen(model, shares, CPU)
+    assert step is not None and step.rows.tolist() == [2, 3, 9, 10, 11]
+    assert model.asked == [[2, 0]] and step.coordinates is None
+
+
+def test_coordinates_of_the_whole_step() -> None:
+    model = Seer(rows=2)
+    resumed = admitted(model, 3, (1, 1))
+    resumed.tokens += [7, 8]
+    text = admitted(model, 2)
+    step = seen(model, [Share(text, 2), Share(resumed, 5), Share(admitted(model, 4, (0, 2)), 3)], CPU)
+    assert step is not None and step.coordinates is not None
+    # the text counts places; the prompts count twos, and what was generated goes on from the greatest
+    assert step.coordinates.tolist() == [[0, 1, 0, 2, 4, 5, 6, 0, 2, 4]] * 2
+
+
+def test_steps_without_places_of_images_ask_nobody() -> None:
+    model = Seer()
+    passed = admitted(model, 6, (1, 2))
+    passed.computed = 3
+    assert seen(model, [Share(passed, 3), Share(admitted(model, 2), 2)], CPU) is None
+    assert not model.asked
+
+
+def test_a_model_that_gives_too_few_states_is_named() -> None:
+    model = Seer(short=1)
+    with pytest.raises(RuntimeError, match="Seer.see gave 1 states for an image of 2 places"):
+        seen(model, [Share(admitted(model, 6, (1, 2)), 6)], CPU)
+
+
+@pytest.mark.parametrize("places", [((4, 3),), ((1, 3), (3, 1)), ((2, 1), (1, 1)), ((1, 0),)])
+def test_places_must_be_in_the_prompt_and_in_order(places: tuple[tuple[int, int], ...]) -> None:
+    with pytest.raises(RequestError, match="of a prompt of 6 tokens"):
+        admitted(Seer(), 6, *places)

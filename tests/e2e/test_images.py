@@ -1,0 +1,204 @@
+"""Images in requests to a real server: OpenAI's client, the native API, the language; and what is refused."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from sglang_plug_api.offline import Engine
+from sglang_plug_lang import RuntimeEndpoint, assistant, function, gen, image, user
+
+from .seeing_models import QWEN_IMAGE, SeeingModel, make_seeing, png
+
+CHAT, GENERATE = "/v1/chat/completions", "/generate"
+QUESTION = "What is in the image?"
+WIDE, TALL = png(64, 24, 1), png(30, 70, 2)
+GREEDY = {"temperature": 0, "max_new_tokens": 8}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> SeeingModel:
+    return make_seeing("qwen2.5-vl", tmp_path_factory.mktemp("qwen2.5-vl-tiny"))
+
+
+@pytest.fixture(scope="module")
+def seeing(model: SeeingModel, shared_launcher: Callable[..., Any]) -> Any:
+    """A server of a model that sees."""
+    limits = ("--max-images-per-request", "3", "--max-image-bytes", "60000", "--max-image-pixels", "10000")
+    return shared_launcher("--model-path", str(model.path), "--enable-cache-report", "--dtype", "float32", *limits)
+
+
+@pytest.fixture
+def client(seeing: Any) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{seeing.url}/v1", api_key="None", max_retries=0) as client:
+        yield client
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def part(data: bytes) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{encoded(data)}"}}
+
+
+def asked(*parts: Any) -> list[dict[str, Any]]:
+    return [
+        {"role": "user", "content": [{"type": "text", "text": one} if isinstance(one, str) else one for one in parts]}
+    ]
+
+
+def prompt(*parts: str) -> str:
+    return f"<|im_start|>user\n{''.join(parts)}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def expected(model: SeeingModel, text: str, *images: bytes, count: int = 8) -> tuple[str, int]:
+    """Transformers' greedy answer, and the length of the prompt."""
+    found = model.prompt(text, images)
+    tokens, _ = model.greedy(found.tokens, images, count)
+    return model.tokenizer.decode(tokens, skip_special_tokens=True), len(found.tokens)
+
+
+def test_openai_chat(client: openai.OpenAI, model: SeeingModel) -> None:
+    answer = client.chat.completions.create(
+        model="any", messages=asked(part(WIDE), QUESTION), max_tokens=8, temperature=0, extra_body={"ignore_eos": True}
+    )
+    text, length = expected(model, prompt(QWEN_IMAGE, QUESTION), WIDE)
+    assert answer.choices[0].message.content == text
+    assert answer.usage is not None and answer.usage.prompt_tokens == length > 24
+
+
+def test_two_images_in_two_turns_and_a_stream(client: openai.OpenAI, model: SeeingModel) -> None:
+    messages: Any = [
+        *asked("First: ", part(TALL)),
+        {"role": "assistant", "content": "Noise."},
+        *asked("And ", part(WIDE), "this?"),
+    ]
+    stream = client.chat.completions.create(
+        model="any", messages=messages, max_tokens=8, temperature=0, stream=True, n=2, extra_body={"ignore_eos": True}
+    )
+    texts = {0: "", 1: ""}
+    for chunk in stream:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+    said = f"<|im_start|>user\nFirst: {QWEN_IMAGE}<|im_end|>\n<|im_start|>assistant\nNoise.<|im_end|>\n"
+    text, _ = expected(model, said + prompt("And ", QWEN_IMAGE, "this?"), TALL, WIDE)
+    assert texts == {0: text, 1: text}
+
+
+def test_generate_takes_image_data_in_every_form(seeing: Any, model: SeeingModel) -> None:
+    one, two = f"{QWEN_IMAGE}Who?", f"{QWEN_IMAGE} or {QWEN_IMAGE}"
+    params = {**GREEDY, "ignore_eos": True}
+    wide, both = expected(model, one, WIDE), expected(model, two, WIDE, TALL)
+    for given in (encoded(WIDE), [encoded(WIDE)], f"data:image/png;base64,{encoded(WIDE)}"):
+        found = seeing.generate({"text": one, "image_data": given, "sampling_params": params})
+        assert (found["text"], found["meta_info"]["prompt_tokens"]) == wide
+    batch = {"text": [one, two, "No image"], "image_data": [encoded(WIDE), [encoded(WIDE), encoded(TALL)], None]}
+    found = seeing.generate({**batch, "sampling_params": params})
+    assert [one["text"] for one in found] == [wide[0], both[0], expected(model, "No image")[0]]
+    ids = seeing.generate({"input_ids": model.tokens(one), "image_data": encoded(WIDE), "sampling_params": params})
+    assert ids["text"] == wide[0]
+
+
+def test_only_the_same_image_shares_its_prefix(seeing: Any) -> None:
+    text = f"{QWEN_IMAGE}{QUESTION * 4}"
+    seeing.post("/flush_cache")
+
+    def cached(data: bytes) -> int:
+        found = seeing.generate({"text": text, "image_data": encoded(data), "sampling_params": GREEDY})
+        return found["meta_info"]["cached_tokens"]
+
+    same_size = png(64, 24, 9)
+    assert cached(WIDE) == 0
+    assert cached(same_size) == 1, "only what stands before the image is shared"
+    assert cached(WIDE) == cached(same_size) == 57
+
+
+def test_the_language(seeing: Any, model: SeeingModel) -> None:
+    @function
+    def image_qa(s: Any, image_file: bytes, question: str) -> None:
+        s += user(image(image_file) + question)
+        s += assistant(gen("answer", max_tokens=8, ignore_eos=True))
+
+    state = image_qa.run(image_file=WIDE, question=QUESTION, backend=RuntimeEndpoint(seeing.url), temperature=0)
+    system = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+    assert state["answer"] == expected(model, system + prompt(QWEN_IMAGE, QUESTION), WIDE)[0]
+
+
+def test_what_the_server_says_of_itself(seeing: Any) -> None:
+    info = seeing.get("/model_info").json()
+    assert info["has_image_understanding"] is True
+    assert seeing.info()["max_images_per_request"] == 3
+
+
+REFUSED: list[tuple[Any, str]] = [
+    ("data:image/png;base64,!!!!", "not valid base64"),
+    ("data:image/png,plain", "has the form"),
+    ("https://example.com/a.png", "fetches no addresses"),
+    ("file:///etc/passwd", "fetches no addresses"),
+    ("", "is empty"),
+    (5, "base64 text or a data: address"),
+    (None, "base64 text or a data: address"),
+    (encoded(b"not an image"), "cannot be read as an image"),
+    (encoded(WIDE[: len(WIDE) // 2]), "cannot be read as an image"),
+    (encoded(png(300, 300)), "has more than 60000 bytes"),
+    (encoded(png(120, 120, form="JPEG")), "120 x 120 pixels"),
+    (encoded(png(16, 16, form="PPM")), "cannot be read as an image"),
+    (encoded(png(4, 1000)), "aspect ratio"),
+]
+
+
+@pytest.mark.parametrize("given, words", REFUSED)
+def test_bad_images_are_refused_by_name(seeing: Any, given: Any, words: str) -> None:
+    chat = {"messages": [{"role": "system", "content": "Look."}, *asked("Well?", part(WIDE), part(TALL))]}
+    chat["messages"][1]["content"][2]["image_url"]["url"] = given
+    answer = seeing.post(CHAT, chat)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert words in error["message"] and error["param"] == "messages.1.content.2"
+    if given:
+        answer = seeing.post(GENERATE, {"text": QWEN_IMAGE * 2, "image_data": [encoded(WIDE), given]})
+        assert answer.status_code == 400 and "image_data.1" in answer.text and words in answer.text
+
+
+@pytest.mark.parametrize(
+    "body, words",
+    [
+        ({"text": "none", "image_data": "eA=="}, "places for 0 images, and 1 were sent"),
+        ({"text": QWEN_IMAGE * 2, "image_data": encoded(WIDE)}, "places for 2 images, and 1 were sent"),
+        ({"text": QWEN_IMAGE * 4, "image_data": [encoded(WIDE)] * 4}, "4 images; the most is 3"),
+        ({"text": [QWEN_IMAGE], "image_data": encoded(WIDE)}, "one image for 1 prompts"),
+        ({"text": [QWEN_IMAGE], "image_data": [encoded(WIDE)] * 2}, "2 entries for 1 prompts"),
+    ],
+)
+def test_images_that_do_not_fit_the_prompt_are_refused(seeing: Any, body: Any, words: str) -> None:
+    answer = seeing.post(GENERATE, body)
+    assert answer.status_code == 400 and words in answer.text, answer.text
+    assert seeing.is_whole()
+
+
+def test_other_parts_are_refused(seeing: Any) -> None:
+    answer = seeing.post(CHAT, {"messages": asked({"type": "input_audio", "input_audio": {}})})
+    assert answer.status_code == 400 and "'input_audio'" in answer.text
+
+
+def test_a_model_of_text_refuses_images(server: Any) -> None:
+    answer = server.post(CHAT, {"messages": asked("What?", part(WIDE))})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == (
+        "messages: message 0 has a content part of type 'image_url'; this model takes text parts only"
+    )
+    assert server.get("/model_info").json()["has_image_understanding"] is False
+
+
+def test_the_offline_engine(model: SeeingModel) -> None:
+    text, length = expected(model, f"{QWEN_IMAGE}Who?", WIDE)
+    options = {"dtype": "float32", "device": "cpu", "max_total_tokens": 512}
+    with Engine(str(model.path), **options) as engine:
+        for given in (WIDE, encoded(WIDE)):
+            found: Any = engine.generate(f"{QWEN_IMAGE}Who?", {**GREEDY, "ignore_eos": True}, image_data=given)
+            assert (found["text"], found["meta_info"]["prompt_tokens"]) == (text, length)

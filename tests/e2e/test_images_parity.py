@@ -1,0 +1,172 @@
+"""Models that see equal transformers once they are served: in chunks, from the cache, after a retraction, in graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_plug import EngineConfig, LogprobOptions, Media, Plugins, Request, RequestError, SamplingParams
+from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
+
+from .seeing_models import SeeingModel, make_seeing, png
+
+FAMILIES = ["qwen2-vl", "qwen2.5-vl", "llava"]
+NEW_TOKENS = 8
+PAD = "<|vision_start|><|image_pad|><|vision_end|>"
+WIDE, TALL, SMALL = png(64, 24, 1), png(30, 70, 2), png(16, 16, 3)
+CASES: dict[str, tuple[str, list[bytes]]] = {
+    "one image": (f"{PAD}What is in the image?", [WIDE]),
+    "two images, text around": (f"Compare this {PAD} with that: {PAD} Which is taller?", [WIDE, TALL]),
+    "no image": ("What is the capital of France?", []),
+    "an image at the end": (f"Describe: {PAD}", [SMALL]),
+    "nothing but images": (PAD.replace("<|vision_end|>", ""), [TALL]),
+}
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], SeeingModel]:
+    made: dict[str, SeeingModel] = {}
+
+    def make(family: str) -> SeeingModel:
+        if family not in made:
+            made[family] = make_seeing(family, tmp_path_factory.mktemp(family))
+        return made[family]
+
+    return make
+
+
+def config(path: Path, *, pool: int = 4096, chunk: int = 2048, attention: str = "torch", **model: Any) -> EngineConfig:
+    return EngineConfig(
+        model=ModelOptions(path=str(path), device="cpu", **model),
+        cache=CacheOptions(max_total_tokens=pool),
+        schedule=ScheduleOptions(chunked_prefill_size=chunk, max_running_requests=8),
+        backends=BackendOptions(attention=attention),
+    )
+
+
+def request(model: SeeingModel, case: str, name: str, new_tokens: int = NEW_TOKENS) -> Request:
+    text, images = CASES[case]
+    found = model.prompt(text, images)
+    return Request(
+        id=f"{name} {case}",
+        tokens=tuple(found.tokens),
+        media=found.media,
+        params=SamplingParams(max_new_tokens=new_tokens, temperature=0.0),
+        logprobs=LogprobOptions(),
+    )
+
+
+def check(model: SeeingModel, engine: Any, name: str, new_tokens: int = NEW_TOKENS) -> list[Any]:
+    """Every case at once equals transformers; returns the outputs."""
+    requests = [request(model, case, name, new_tokens) for case in CASES]
+    outputs = engine.outputs(requests)
+    for case, asked, output in zip(CASES, requests, outputs, strict=True):
+        tokens, logprobs = model.greedy(asked.tokens, CASES[case][1], new_tokens)
+        assert list(output.tokens) == tokens, (name, case)
+        assert [one.logprob for one in output.logprobs] == pytest.approx(logprobs, abs=1e-3), (name, case)
+    engine.control("check")
+    return list(outputs)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("chunk", [2048, 7])
+def test_prompts_cold_and_cached(
+    family: str, chunk: int, seeing: Callable[[str], SeeingModel], serve: Callable[..., Any]
+) -> None:
+    model = seeing(family)
+    engine = serve(config(model.path, chunk=chunk))
+    assert engine.info["inputs"] == ["image", "text"]
+    check(model, engine, "cold")
+    warm = check(model, engine, "warm")
+    assert all(output.cached_tokens > 0 for output in warm)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_retracted_prompts_are_seen_again(
+    family: str, seeing: Callable[[str], SeeingModel], serve: Callable[..., Any]
+) -> None:
+    model = seeing(family)
+    lengths = [len(request(model, case, "length").tokens) for case in CASES]
+    pool = sum(lengths) + 40
+    engine = serve(config(model.path, pool=pool, chunk=64))
+    outputs = check(model, engine, "retracted", new_tokens=40)
+    assert sum(output.retractions for output in outputs) > 0
+
+
+def test_recorded_decode_steps_count_positions_as_the_model_does(
+    seeing: Callable[[str], SeeingModel], serve: Callable[..., Any]
+) -> None:
+    """In bfloat16 transformers is no measure: recorded steps equal those that are not recorded, bit by bit."""
+    if "avx512" not in Plugins.discover().names("attention"):
+        pytest.skip("no backend here records decode steps")
+    model = seeing("qwen2.5-vl")
+    found = []
+    for disabled in (False, True):
+        options = config(model.path, dtype="bfloat16", attention="avx512")
+        options = replace(options, backends=replace(options.backends, disable_cuda_graph=disabled))
+        engine = serve(options)
+        asked = [request(model, case, f"{disabled}", 24) for case in CASES]
+        outputs = [engine.outputs([one])[0] for one in asked]
+        found.append([(output.tokens, [one.logprob for one in output.logprobs]) for output in outputs])
+    assert found[0] == found[1]
+
+
+def test_an_image_is_told_by_its_content(seeing: Callable[[str], SeeingModel], serve: Callable[..., Any]) -> None:
+    """The same prompt with another image of that size shares only what stands before it, in chunks too."""
+    model = seeing("qwen2.5-vl")
+    engine = serve(config(model.path, chunk=9))
+    text = f"Look: {PAD} What is it?"
+    for name, image in (("first", png(48, 48, 1)), ("second", png(48, 48, 2)), ("again", png(48, 48, 1))):
+        found = model.prompt(text, [image])
+        params = SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0)
+        asked = Request(id=name, tokens=tuple(found.tokens), media=found.media, params=params)
+        (output,) = engine.outputs([asked])
+        assert list(output.tokens) == model.greedy(found.tokens, [image], NEW_TOKENS)[0], name
+        wanted = {"first": 0, "second": found.media[0].start, "again": len(found.tokens) - 1}
+        assert output.cached_tokens == wanted[name]
+
+
+MANGLED: dict[str, tuple[Callable[[Media], Media], str]] = {
+    "places beyond the prompt": (lambda one: replace(one, start=one.start + 500), "of a prompt of"),
+    "no places": (lambda one: replace(one, count=0), "of a prompt of"),
+    "other places than the grid's": (lambda one: replace(one, count=one.count - 1), "has"),
+    "other arrays": (lambda one: replace(one, arrays={}), "no arrays"),
+}
+
+
+@pytest.mark.parametrize("case", MANGLED)
+def test_media_that_no_processor_made_are_refused(
+    case: str, seeing: Callable[[str], SeeingModel], serve: Callable[..., Any]
+) -> None:
+    model = seeing("qwen2.5-vl")
+    engine = serve(config(model.path))
+    change, words = MANGLED[case]
+    asked = request(model, "one image", case)
+    with pytest.raises(RequestError, match=words):
+        engine.outputs([replace(asked, media=tuple(map(change, asked.media)))])
+    engine.control("check")
+
+
+def test_a_model_of_text_refuses_media(
+    seeing: Callable[[str], SeeingModel], serve: Callable[..., Any], tiny_model: Callable[..., Any]
+) -> None:
+    engine = serve(config(tiny_model("qwen2.5-0.5b").path))
+    with pytest.raises(RequestError, match="takes text only"):
+        engine.outputs([Request(id="media", tokens=(1, 2, 3), media=(Media.of(0, 1, {}),))])
+
+
+def test_the_engine_bounds_what_images_take(
+    seeing: Callable[[str], SeeingModel], serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = seeing("qwen2.5-vl")
+    engine, asked = serve(config(model.path)), request(model, "one image", "bounded", 1)
+    monkeypatch.setattr("sglang_plug.engine.loop.MOST_MEDIA_BYTES", asked.media[0].size)
+    engine.outputs([asked])
+    monkeypatch.setattr("sglang_plug.engine.loop.MOST_MEDIA_BYTES", asked.media[0].size - 1)
+    with pytest.raises(RequestError, match="Too many images") as caught:
+        engine.outputs([asked])
+    assert caught.value.status == 503
