@@ -196,6 +196,14 @@ class Launcher:
             server.close()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def environment() -> Iterator[None]:
+    """Servers start without what the tests of kernels tell Triton in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("TRITON_INTERPRET", raising=False)
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     """Servers that live as long as the session."""
