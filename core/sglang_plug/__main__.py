@@ -6,12 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from . import __version__
 from .command_line import Parser, did_you_mean
 from .config import ConfigError
 from .discovery import DISTRIBUTION
+from .leaving import leave
 from .plugin_flags import plugin_flags, read_plugin_flags
 from .plugins import Component, Plugins
 
@@ -97,5 +98,10 @@ def _line(component: Component) -> str:
     return f"  {component.spec.name:<16} {component.spec.summary}{owner}".rstrip()
 
 
+def program() -> NoReturn:
+    """The program of that name: ``main`` in a process of its own."""
+    leave(main())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

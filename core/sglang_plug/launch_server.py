@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from .__main__ import main as command_line
+from .leaving import leave
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -14,4 +15,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

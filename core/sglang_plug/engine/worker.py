@@ -13,6 +13,7 @@ import msgspec
 import zmq
 
 from sglang_plug.config import ConfigError
+from sglang_plug.leaving import leave
 from sglang_plug.plugins import PluginError, Plugins
 
 from .build import build_engine
@@ -123,4 +124,4 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())
