@@ -48,6 +48,8 @@ def checks(backends: Sequence[str]) -> Iterator[tuple[str, ...]]:
         yield ("modules",)
     yield ("kernels",)
     yield ("sampling",)
+    if "triton" in backends:
+        yield ("launches",)
     for backend in backends:
         plain_only = ("plain",) if backend == "flashinfer" else ()
         yield ("conformance", backend, "bfloat16", *plain_only)
@@ -73,6 +75,7 @@ def measurements(shapes: Sequence[str], backends: Sequence[str]) -> Iterator[tup
     yield ("draws",)
     if "triton" in backends:
         yield ("rows", *shapes)
+        yield ("layers", *shapes)
     yield ("reference", shapes[-1])
     yield ("speed", shapes[-1], first, FLOAT8[0])
     yield from (("speed", shape, backend) for backend in others for shape in shapes)

@@ -25,9 +25,9 @@ from sglang_plug.engine.build import build_engine
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.messages import FromEngine, News, Submit
 from sglang_plug.engine.sequence import Sequence
-from sglang_plug.engine.transfer import Fetched
 from sglang_plug.engine.watchdog import Heartbeat
 from sglang_plug.grammar import MASK_BITS, Grammar
+from sglang_plug.transfer import Fetched
 
 BATCHES = (8, 32)
 """Measured besides the whole crowd."""

@@ -89,7 +89,8 @@ def _calls(made: Kernels, device: str, dtype: torch.dtype) -> Iterator[Call]:
         for rows, size, gated in ((130, 1500, False), (130, 1500, True), (6144, 4096, False)):
             arguments = (draw(rows, size), draw(rows), draw(1, size))
             for tiles in TILES:
-                yield "one row", partial(multiply_row, gated=gated, tiles=tiles), partial(_row, gated=gated), arguments
+                kernel = partial(multiply_row, gated=gated, tiles=tiles, overlap=True)
+                yield "one row", kernel, partial(_row, gated=gated), arguments
     for tokens, heads, dim, width in ((1, 40, 128, 128), (130, 10, 64, 64), (9, 12, 80, 32)):
         angles = torch.rand(tokens, width // 2, device=device).repeat(1, 2) * 6
         view = draw(tokens, heads + 8, dim)[:, :heads]

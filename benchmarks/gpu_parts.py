@@ -19,6 +19,7 @@ from benchmarks.gpu_draws import draws, draws_are_right
 from benchmarks.gpu_engine import decode_steps, overlap_changes_nothing
 from benchmarks.gpu_flashinfer import modules
 from benchmarks.gpu_kernels import kernels
+from benchmarks.gpu_layers import launches, layers
 from benchmarks.gpu_memory import start_and_serve
 from benchmarks.gpu_moe import moe
 from benchmarks.gpu_rows import rows
@@ -277,6 +278,8 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     "environment": environment,
     "ceilings": ceilings,
     "kernels": kernels,
+    "launches": launches,
+    "layers": layers,
     "sampling": draws_are_right,
     "draws": draws,
     "conformance": conformance,

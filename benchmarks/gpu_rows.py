@@ -33,7 +33,7 @@ def rows(device: str, *shapes: str) -> dict[str, Any]:
                 times["library" if tiles is None else str(tiles)] = seconds
                 return seconds
 
-            made = RowProducts(definitions.silu_mul, timed)
+            made = RowProducts(definitions.silu_mul, timed, overlap=True)
             multiply = (made.pack_gated if gated else made.pack_linear)(weight, None)
             x = torch.randn(1, size_in, device=device, dtype=torch.bfloat16)
             wide = torch.nn.functional.linear(x.double(), weight.double())

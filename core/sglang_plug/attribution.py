@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -130,3 +131,24 @@ def check_contract(component: Component, found: Any, contract: type | None) -> N
         raise PluginError(
             f"{where} gave {type(found).__name__}, which lacks of {contract.__qualname__}: {', '.join(missing)}"
         )
+    for name, problem in signature_problems(found, contract):
+        raise PluginError(f"{where} gave {type(found).__name__}, whose {name}() {problem}")
+
+
+def signature_problems(found: Any, contract: type) -> Iterator[tuple[str, str]]:
+    """Methods of ``found``, an object or a class, that cannot be called as ``contract`` says, and why."""
+    for name, stated in vars(contract).items():
+        own = getattr(found, name, None)
+        if name.startswith("_") or not inspect.isfunction(stated) or own is stated or not callable(own):
+            continue
+        _, *parameters = inspect.signature(stated).parameters.values()
+        unbound = isinstance(found, type) and inspect.isfunction(inspect.getattr_static(found, name))
+        given = [None] * (unbound + sum(one.kind is not one.KEYWORD_ONLY for one in parameters))
+        named = dict.fromkeys(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
+        try:
+            inspect.signature(own).bind(*given, **named)
+        except TypeError as error:
+            wanted = ", ".join(one.name for one in parameters)
+            yield name, f"cannot be called with ({wanted}): {error}"
+        except ValueError:  # written in C, and silent about what it takes
+            continue

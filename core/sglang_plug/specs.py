@@ -63,7 +63,8 @@ class Spec:
     """``"package.module:Dataclass"``: the component's own options, set with ``--set name.key=value``. Only for kinds
     whose targets are given settings."""
     needs: tuple[str, ...] = ()
-    """Importable module names without which the component is listed as unavailable."""
+    """Importable module names without which the component is listed as unavailable; ``"module>=1.2"`` for one whose
+    distribution, of the same name, must have a version."""
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` for a field that does not hold what it should: nobody else looks before it is used."""
@@ -120,9 +121,11 @@ class AttentionSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSpec(Spec):
-    """A set of kernels. Target: a ``Kernels`` instance, or a function without arguments that returns one."""
+    """A set of kernels. Target: a ``Kernels`` instance, or a function that returns one, called with its settings, or
+    with nothing if it has none."""
 
     kind: ClassVar[str] = "kernels"
+    takes_settings: ClassVar[bool] = True
 
     devices: frozenset[str] = ANY_DEVICE
 

@@ -169,7 +169,7 @@ def options(out: Path, command: str = "check", **changed: Any) -> Namespace:
 
 def test_order_of_the_parts(tmp_path: Path) -> None:
     parts = [" ".join(part) for part in gpu.wanted_parts(options(tmp_path, backends=["triton", "flashinfer"]))]
-    assert parts[:5] == ["environment", "modules", "kernels", "sampling", "conformance triton bfloat16"]
+    assert parts[:6] == ["environment", "modules", "kernels", "sampling", "launches", "conformance triton bfloat16"]
     assert parts.count("memory llama-1B triton") == parts.count("memory llama-1B flashinfer") == 1
     assert {f"near {backend} graphs fp8_e4m3" for backend in ("triton", "flashinfer")} <= set(parts)
     assert "parity triton no-graphs" in parts and "near flashinfer graphs" in parts
@@ -181,6 +181,7 @@ def test_order_of_the_parts(tmp_path: Path) -> None:
     assert parts[:4] == ["environment", "ceilings", "speed llama-1B flashinfer", "speed llama-8B flashinfer"]
     assert parts[4:6] == ["step llama-8B flashinfer", "prefix llama-8B flashinfer"]
     assert {"reference llama-8B", "speed llama-8B flashinfer fp8_e4m3"} <= set(parts)
+    assert "layers llama-1B llama-8B" in parts
 
 
 def test_a_failed_part_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

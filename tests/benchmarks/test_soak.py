@@ -8,7 +8,21 @@ import random
 
 import pytest
 
-from benchmarks.soak import GROWTH_LIMIT, MIB, Call, Sender, Tally, draw_call, growth, is_alive, memory_of, show
+from benchmarks.soak import (
+    GROWTH_LIMIT,
+    MIB,
+    MORE_HANDLES,
+    Call,
+    Sender,
+    Tally,
+    draw_call,
+    growth,
+    handles_of,
+    is_alive,
+    memory_of,
+    more_handles,
+    show,
+)
 
 
 def test_calls_are_drawn_alike_and_of_every_kind() -> None:
@@ -49,6 +63,14 @@ def test_memory_counts_from_half_to_the_end() -> None:
     assert "3.0 requests/s" in show(tally, 10)
 
 
+def test_many_more_files_or_threads_are_a_leak() -> None:
+    first = {"files of api": 10, "threads of api": 5, "files of gone": 9}
+    most = {"files of api": 10 + MORE_HANDLES, "threads of api": 5 + MORE_HANDLES, "files of new": 900}
+    assert more_handles([first, most]) == []
+    assert more_handles([first, {**most, "threads of api": 30}]) == ["5 threads of api became 30"]
+
+
 def test_this_process() -> None:
     assert memory_of(os.getpid())["api"] > MIB
+    assert handles_of(os.getpid())["files of api"] >= 3 and handles_of(os.getpid())["threads of api"] >= 1
     assert is_alive(os.getpid()) and not is_alive(2**22 + 1)

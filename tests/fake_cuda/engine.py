@@ -34,10 +34,11 @@ class Engine:
         quantization: str = "auto",
         kv_dtype: str = "auto",
         task: str = "auto",
+        context: int | None = None,
         **backends: Any,
     ) -> None:
         config = EngineConfig(
-            model=ModelOptions(path=str(path), device=device, dtype=dtype, task=task),
+            model=ModelOptions(path=str(path), device=device, dtype=dtype, task=task, context_length=context),
             cache=CacheOptions(max_total_tokens=pool, kv_dtype=kv_dtype),
             schedule=ScheduleOptions(
                 chunked_prefill_size=chunk, max_running_requests=running, disable_overlap_schedule=not overlap
@@ -64,7 +65,7 @@ class Engine:
 
     def submit(self, tokens: Iterable[int], count: int = 6, **options: Any) -> str:
         """A request; the name its output will have."""
-        fields = {name: options.pop(name) for name in ("logprobs", "constraint", "task") if name in options}
+        fields = {name: options.pop(name) for name in ("logprobs", "constraint", "task", "media") if name in options}
         params = SamplingParams(**{"temperature": 0.0, "max_new_tokens": count, "seed": 3, **options})
         name = str(len(self.outputs) + len(self.messages))
         self.messages.append(Submit(Request(id=name, tokens=tuple(tokens), params=params, **fields)))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from sglang_plug import LogprobOptions
+from sglang_plug import LogprobOptions, Model, Plugins
+from tests.e2e.seeing_families import FAMILIES as SEEING
+from tests.e2e.seeing_models import make_seeing, png
 from tests.fake_cuda.engine import Engine
 from tests.fake_cuda.tensors import DeviceTensor, clock
 
@@ -53,6 +56,33 @@ def test_no_step_waits_without_graphs(tiny_model: Tiny, options: dict[str, Any])
     submit_all(engine)
     engine.finish()
     assert "graph" not in clock.executed
+
+
+@pytest.mark.usefixtures("idle_device")
+@pytest.mark.parametrize("family", ["gemma3", "mistral3", "qwen3-vl"])
+def test_looking_is_tried_before_the_pool_is_sized(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The largest image that a prompt may have, and then those that are sent, on the device."""
+    looked = list[tuple[int, bool]]()
+    target = Plugins.discover().get("model", SEEING[family].architecture).load(Model)
+    see = target.see  # type: ignore[attr-defined]
+
+    def noted(model: Any, media: Any) -> Any:
+        states = see(model, media)
+        looked.append((sum(one.count for one in media), all(isinstance(one, DeviceTensor) for one in states)))
+        return states
+
+    monkeypatch.setattr(target, "see", noted)
+    monkeypatch.setattr("sglang_plug.engine.sight.AT_ONCE", 40)
+    model = make_seeing(family, tmp_path)
+    largest = {"gemma3": 32, "mistral3": 90, "qwen3-vl": 100}[family]
+    engine = Engine(model.path, pool=None, chunk=32, dtype="bfloat16", context=110, disable_cuda_graph=True)
+    assert looked == [(largest, True)]
+    found = model.prompt(f"{SEEING[family].in_text} what? {SEEING[family].in_text}", [png(16, 16), png(8, 16)])
+    engine.submit(found.tokens, media=found.media)
+    engine.finish(strict=False)
+    assert len(looked) > 1 and all(there for _, there in looked)
 
 
 @pytest.mark.usefixtures("idle_device")

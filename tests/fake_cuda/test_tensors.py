@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sglang_plug.engine.transfer import Fetched
+from sglang_plug.transfer import Fetched
 from tests.fake_cuda.runtime import asynchronous
 from tests.fake_cuda.tensors import CUDA, WaitError, clock
 

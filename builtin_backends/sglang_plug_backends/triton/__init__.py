@@ -27,6 +27,7 @@ def register_kernels() -> Iterator[KernelSpec]:
     yield KernelSpec(
         name="triton",
         target=f"{__name__}.kernels:build",
+        settings=f"{__name__}.settings:TritonSettings",
         summary="fused norms, rotation, activations, experts, one row; on a CPU interpreted, which is very slow",
         devices=frozenset({"cuda", "cpu"}),
         needs=("triton",),

@@ -24,7 +24,7 @@ from sglang_plug import (
 from . import interpreter  # noqa: F401 - decides how the kernels below are defined
 from .kernels_decode import decode_kernel, merge_kernel
 from .kernels_prefill import prefill_kernel
-from .launch import LEAST_FOR_E4M3, reads
+from .launch import LEAST_FOR_E4M3, launch_options, reads
 from .plan import (
     DecodePlan,
     Plan,
@@ -49,7 +49,7 @@ MOST_SPLITS = 64
 PROGRAMS_PER_PROCESSOR = 2
 WIDE_VALUES, MOST_MEMBERS = 256, 16
 """Beyond this width of values a decoding program serves so many query heads: the result of each is in registers."""
-COMPILATION: dict[str, Any] = {"num_stages": 2, "enable_fp_fusion": True}
+STAGES = 2
 
 
 class TritonAttention(AttentionBackend, GraphCapable, StoredCapable):
@@ -82,7 +82,9 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable):
         group = shape.heads // shape.kv_heads
         self._group_block = min(tile(group), MOST_MEMBERS) if self._wide else tile(group)
         self._group_blocks = -(-group // self._group_block)
-        self._wanted_splits = (settings or TritonSettings()).splits
+        chosen = settings or TritonSettings()
+        self._wanted_splits = chosen.splits
+        self._launch = {"num_stages": STAGES, **launch_options(device, chosen.overlap_launches)}
         self._processors = 0 if INTERPRETED else torch.cuda.get_device_properties(device).multi_processor_count
 
     def plan(self, batch: ForwardBatch) -> None:
@@ -192,7 +194,7 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable):
             GROUP_BLOCK=self._group_block,
             GROUP_BLOCKS=self._group_blocks,
             **options,
-            **COMPILATION,
+            **self._launch,
             num_warps=4,
         )
         if split:
@@ -206,7 +208,7 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable):
                 SPLITS=plan.splits,
                 VALUE_DIM=self.value_dim,
                 VALUE_BLOCK=options["VALUE_BLOCK"],
-                **COMPILATION,
+                **self._launch,
             )
 
     def _prefill(
@@ -237,7 +239,7 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable):
             CAUSAL=layer.causal,
             QUERY_BLOCK=plan.query_block,
             **self._options(layer, q, self.shape.heads // self.shape.kv_heads),
-            **COMPILATION,
+            **self._launch,
             num_warps=8 if self._wide or plan.query_block == 128 or q.dtype == torch.float32 else 4,
         )
 

@@ -9,7 +9,7 @@ from sglang_plug import DrawOptions
 from sglang_plug import drawing as definitions
 
 from .kernels_draw import draw_kernel, mask_kernel
-from .launch import COMPILATION, power_of_two, runs
+from .launch import launch_options, power_of_two, runs
 
 MASK_BLOCK = 4096
 DRAW_BLOCK, DRAW_WIDE = 2048, 8192
@@ -17,7 +17,7 @@ DRAW_BLOCK, DRAW_WIDE = 2048, 8192
 DRAW_WARPS = 16
 
 
-def mask_logits(logits: Tensor, rows: Tensor | None, mask: Tensor) -> Tensor:
+def mask_logits(logits: Tensor, rows: Tensor | None, mask: Tensor, *, overlap: bool = False) -> Tensor:
     """As the definition, in place, from the bits as they are."""
     if not runs(logits, mask) or not (logits.is_contiguous() and mask.is_contiguous()):
         return definitions.mask_logits(logits, rows, mask)
@@ -26,11 +26,13 @@ def mask_logits(logits: Tensor, rows: Tensor | None, mask: Tensor) -> Tensor:
     index = torch.arange(count, device=logits.device) if rows is None else rows
     block = min(MASK_BLOCK, power_of_two(width))
     with torch.cuda.device_of(logits):  # type: ignore[no-untyped-call]
-        mask_kernel[(count, -(-width // block))](logits, index, mask, width, words, BLOCK=block, **COMPILATION)
+        mask_kernel[(count, -(-width // block))](
+            logits, index, mask, width, words, BLOCK=block, **launch_options(logits.device, overlap)
+        )
     return logits
 
 
-def draw_tokens(logits: Tensor, options: DrawOptions, uniform: Tensor) -> Tensor:
+def draw_tokens(logits: Tensor, options: DrawOptions, uniform: Tensor, *, overlap: bool = False) -> Tensor:
     """As the definition, without a sort: tokens share the numbers in [0, 1) in the order of their ids.
 
     What is kept is the same, but for rounding: logits that differ by less than a few millionths of the temperature
@@ -55,6 +57,6 @@ def draw_tokens(logits: Tensor, options: DrawOptions, uniform: Tensor) -> Tensor
             WIDE=min(DRAW_WIDE, power_of_two(width)),
             BLOCK=min(DRAW_BLOCK, power_of_two(width)),
             num_warps=DRAW_WARPS,
-            **COMPILATION,
+            **launch_options(logits.device, overlap),
         )
     return out

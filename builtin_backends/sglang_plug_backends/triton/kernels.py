@@ -5,6 +5,8 @@ Where a kernel cannot run (a CPU without the interpreter, an unusual layout, not
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -15,9 +17,10 @@ from . import interpreter  # noqa: F401 - decides how the kernels below are defi
 from .draw import draw_tokens, mask_logits
 from .kernels_rope import rope_store_kernel
 from .kernels_rows import add_rms_norm_kernel, rms_norm_kernel, rope_kernel, silu_mul_kernel
-from .launch import COMPILATION, power_of_two, runs, writes
+from .launch import launch_options, power_of_two, runs, writes
 from .moe import Tiles, multiply, sort_pairs, tiles_for
 from .row import RowProducts
+from .settings import TritonSettings
 
 WIDEST_ROW = 1 << 16
 """Elements that one program holds at once."""
@@ -25,25 +28,26 @@ PAIR_BLOCK = 1024
 HEAD_BLOCK = 16
 
 
-def build() -> Kernels:
+def build(settings: TritonSettings | None = None) -> Kernels:
     """The kernel set."""
-    rows = RowProducts(silu_mul)
+    overlap = (settings or TritonSettings()).overlap_launches
+    rows = RowProducts(partial(silu_mul, overlap=overlap), overlap=overlap)
     return Kernels(
         name="triton",
         pack_linear=rows.pack_linear,
         pack_gated=rows.pack_gated,
-        rms_norm=rms_norm,
-        add_rms_norm=add_rms_norm,
-        silu_mul=silu_mul,
-        apply_rope=apply_rope,
-        rope_store=rope_store,
-        moe=moe,
-        mask_logits=mask_logits,
-        draw_tokens=draw_tokens,
+        rms_norm=partial(rms_norm, overlap=overlap),
+        add_rms_norm=partial(add_rms_norm, overlap=overlap),
+        silu_mul=partial(silu_mul, overlap=overlap),
+        apply_rope=partial(apply_rope, overlap=overlap),
+        rope_store=partial(rope_store, overlap=overlap),
+        moe=partial(moe, overlap=overlap),
+        mask_logits=partial(mask_logits, overlap=overlap),
+        draw_tokens=partial(draw_tokens, overlap=overlap),
     )
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, overlap: bool = False) -> Tensor:
     """As the definition; ``x`` may be a view with three dimensions, such as the heads of one projection."""
     size = x.shape[-1]
     if not runs(x, weight) or x.dim() not in (2, 3) or x.stride(-1) != 1 or size > WIDEST_ROW:
@@ -62,12 +66,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
             SIZE=size,
             BLOCK=power_of_two(size),
             num_warps=_warps(size),
-            **COMPILATION,
+            **launch_options(x.device, overlap),
         )
     return out
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, overlap: bool = False
+) -> tuple[Tensor, Tensor]:
     """As the definition; the sum is written to ``residual``, the norm to ``x``."""
     size = x.shape[-1]
     plain = x.is_contiguous() and residual.is_contiguous() and x.shape == residual.shape
@@ -76,12 +82,19 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
         return definitions.add_rms_norm(x, residual, weight, eps)
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
         add_rms_norm_kernel[(x.numel() // size,)](
-            x, residual, weight, eps, SIZE=size, BLOCK=power_of_two(size), num_warps=_warps(size), **COMPILATION
+            x,
+            residual,
+            weight,
+            eps,
+            SIZE=size,
+            BLOCK=power_of_two(size),
+            num_warps=_warps(size),
+            **launch_options(x.device, overlap),
         )
     return x, residual
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
+def silu_mul(gate_up: Tensor, *, overlap: bool = False) -> Tensor:
     """As the definition, with one rounding instead of two."""
     if not runs(gate_up) or not gate_up.is_contiguous():
         return definitions.silu_mul(gate_up)
@@ -89,12 +102,12 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     out = gate_up.new_empty(*gate_up.shape[:-1], width)
     with torch.cuda.device_of(gate_up):  # type: ignore[no-untyped-call]
         silu_mul_kernel[(out.numel() // width, -(-width // PAIR_BLOCK))](
-            gate_up, out, width, BLOCK=PAIR_BLOCK, **COMPILATION
+            gate_up, out, width, BLOCK=PAIR_BLOCK, **launch_options(gate_up.device, overlap)
         )
     return out
 
 
-def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def apply_rope(x: Tensor, cos: Tensor, sin: Tensor, *, overlap: bool = False) -> Tensor:
     """As the definition, in one pass; ``x`` may be a view of a wider projection."""
     width, dim = cos.shape[-1], x.shape[-1]
     plain = x.dim() == 3 and x.stride(-1) == cos.stride(-1) == sin.stride(-1) == 1 and cos.stride(0) == sin.stride(0)
@@ -118,13 +131,22 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
             REST=dim - width,
             REST_BLOCK=power_of_two(dim - width),
             HEAD_BLOCK=head_block,
-            **COMPILATION,
+            **launch_options(x.device, overlap),
         )
     return out
 
 
 def rope_store(
-    q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, kv: KVPool, layer: int, slots: Tensor
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    kv: KVPool,
+    layer: int,
+    slots: Tensor,
+    *,
+    overlap: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """As the definition, in one pass; ``q``, ``k`` and ``v`` may be views of a wider projection."""
     if not runs(q, k, v, cos, sin) or not _storable(q, k, v, cos, sin, kv, layer):
@@ -161,12 +183,12 @@ def rope_store(
             HEAD_BLOCK=head_block,
             QUERY_BLOCKS=query_blocks,
             MOST=0.0 if pool_k.dtype == k.dtype else torch.finfo(pool_k.dtype).max,
-            **COMPILATION,
+            **launch_options(q.device, overlap),
         )
     return q_out, k_out
 
 
-def moe(x: Tensor, gate_up: Tensor, down: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
+def moe(x: Tensor, gate_up: Tensor, down: Tensor, experts: Tensor, weights: Tensor, *, overlap: bool = False) -> Tensor:
     """As the definition, in two grouped products over tokens sorted by expert; the host waits for nothing."""
     if (
         not runs(x, gate_up, down, experts)
@@ -174,19 +196,30 @@ def moe(x: Tensor, gate_up: Tensor, down: Tensor, experts: Tensor, weights: Tens
         or not (gate_up.is_contiguous() and down.is_contiguous())
     ):
         return definitions.moe(x, gate_up, down, experts, weights)
-    return moe_tiled(x, gate_up, down, experts, weights, tiles_for(experts.numel(), len(down), x.dtype))
+    tiles = tiles_for(experts.numel(), len(down), x.dtype)
+    return moe_tiled(x, gate_up, down, experts, weights, tiles, overlap=overlap)
 
 
-def moe_tiled(x: Tensor, gate_up: Tensor, down: Tensor, experts: Tensor, weights: Tensor, tiles: Tiles) -> Tensor:
+def moe_tiled(
+    x: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    experts: Tensor,
+    weights: Tensor,
+    tiles: Tiles,
+    *,
+    overlap: bool = False,
+) -> Tensor:
     """``moe`` in programs of the size of ``tiles``."""
     tokens, chosen = experts.shape
     count, hidden, width = down.shape
     blocks = sort_pairs(experts, count, tiles.rows)
     pair = x.new_empty(tokens * chosen, 2 * width)
-    between = silu_mul(multiply(x, gate_up, blocks, tiles, chosen=chosen, factors=None, out=pair))
+    pair = multiply(x, gate_up, blocks, tiles, chosen=chosen, factors=None, out=pair, overlap=overlap)
+    between = silu_mul(pair, overlap=overlap)
     parts = torch.empty(tokens * chosen, hidden, dtype=torch.float32, device=x.device)
     factors = weights.flatten().float()
-    multiply(between, down, blocks, tiles, chosen=chosen, factors=factors, out=parts)
+    multiply(between, down, blocks, tiles, chosen=chosen, factors=factors, out=parts, overlap=overlap)
     return parts.view(tokens, chosen, hidden).sum(1).to(x.dtype)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .kernels_ahead import await_inputs
+
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -60,7 +62,9 @@ def decode_kernel(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
+    AHEAD: tl.constexpr,
 ) -> None:
+    await_inputs(AHEAD)
     row, kv_head, split = tl.program_id(0), tl.program_id(1) // GROUP_BLOCKS, tl.program_id(2)
     token = tl.load(tokens_pointer + row).to(tl.int64)
     sequence = tl.load(sequences_pointer + row).to(tl.int64)
@@ -150,7 +154,9 @@ def merge_kernel(
     SPLITS: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     VALUE_BLOCK: tl.constexpr,
+    AHEAD: tl.constexpr,
 ) -> None:
+    await_inputs(AHEAD)
     row, head = tl.program_id(0), tl.program_id(1)
     token = tl.load(tokens_pointer + row).to(tl.int64)
     parts = (row.to(tl.int64) * tl.num_programs(1) + head) * SPLITS + tl.arange(0, SPLITS)

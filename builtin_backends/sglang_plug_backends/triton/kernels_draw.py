@@ -13,6 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .kernels_ahead import await_inputs
+
 WAYS = tl.constexpr(4)
 """Values between the bounds that are looked at in one pass."""
 MOST_PASSES = tl.constexpr(24)
@@ -32,7 +34,9 @@ def mask_kernel(
     width: tl.tensor,
     words: tl.tensor,
     BLOCK: tl.constexpr,
+    AHEAD: tl.constexpr,
 ) -> None:
+    await_inputs(AHEAD)
     place = tl.program_id(0).to(tl.int64)
     row = tl.load(rows_pointer + place)
     tokens = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -201,7 +205,9 @@ def draw_kernel(
     width: tl.tensor,
     WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
+    AHEAD: tl.constexpr,
 ) -> None:
+    await_inputs(AHEAD)
     row = tl.program_id(0).to(tl.int64)
     logits, listed = logits_pointer + row * width, listed_pointer + row * width
     temperature = tl.load(temperature_pointer + row)

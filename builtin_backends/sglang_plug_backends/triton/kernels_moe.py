@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .kernels_ahead import await_inputs
+
 
 @triton.jit  # type: ignore[untyped-decorator]
 def grouped_kernel(
@@ -26,7 +28,9 @@ def grouped_kernel(
     COLUMN_BLOCK: tl.constexpr,
     DEPTH_BLOCK: tl.constexpr,
     PRECISION: tl.constexpr,
+    AHEAD: tl.constexpr,
 ) -> None:
+    await_inputs(AHEAD)
     block = tl.program_id(1)
     expert = tl.load(experts_pointer + block)
     if expert < EXPERTS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .kernels_ahead import await_inputs
 from .kernels_decode import score_logits
 
 
@@ -45,7 +46,9 @@ def prefill_kernel(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
+    AHEAD: tl.constexpr,
 ) -> None:
+    await_inputs(AHEAD)
     program, head = tl.program_id(0), tl.program_id(1)
     sequence = tl.load(block_sequences_pointer + program).to(tl.int64)
     first_query = tl.load(block_starts_pointer + program)

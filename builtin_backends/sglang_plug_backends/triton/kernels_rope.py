@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .kernels_ahead import await_inputs
+
 
 @triton.jit  # type: ignore[untyped-decorator]
 def pooled(x: tl.tensor, inverse: tl.tensor, MOST: tl.constexpr) -> tl.tensor:
@@ -54,7 +56,9 @@ def rope_store_kernel(
     HEAD_BLOCK: tl.constexpr,
     QUERY_BLOCKS: tl.constexpr,  # programs of a token that turn queries; the others have keys and values
     MOST: tl.constexpr,
+    AHEAD: tl.constexpr,
 ) -> None:
+    await_inputs(AHEAD)
     token, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     places = tl.arange(0, HALF_BLOCK)
     place_ok = places < HALF

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .kernels_ahead import ask_for_rows, await_inputs
+
 
 @triton.jit(  # type: ignore[untyped-decorator]
     do_not_specialize=["rows"]
@@ -21,7 +23,12 @@ def row_kernel(
     ROWS: tl.constexpr,  # of one program
     BLOCK: tl.constexpr,  # columns that it reads at once
     STAGES: tl.constexpr,  # such blocks on their way
+    SECTORS: tl.constexpr,  # of the weight that it asks for while kernels before it are at work
+    AHEAD: tl.constexpr,
 ) -> None:
+    if AHEAD:
+        ask_for_rows(weight_pointer, tl.program_id(0) * ROWS, rows, size, ROWS, 2 if GATED else 1, SECTORS)
+    await_inputs(AHEAD)
     own = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     ok = own < rows
     places = tl.arange(0, BLOCK)

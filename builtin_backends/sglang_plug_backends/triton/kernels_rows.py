@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .kernels_ahead import ask_for_vector, await_inputs
+
 
 @triton.jit(  # type: ignore[untyped-decorator]
     do_not_specialize=["eps"]
@@ -19,15 +21,20 @@ def rms_norm_kernel(
     eps: tl.tensor,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
+    AHEAD: tl.constexpr,
 ) -> None:
+    if AHEAD:
+        ask_for_vector(weight_pointer, SIZE, BLOCK)
+    await_inputs(AHEAD)
     row = tl.program_id(0).to(tl.int64)
     places = tl.arange(0, BLOCK)
     ok = places < SIZE
     start = (row // inner) * outer_stride + (row % inner) * inner_stride
-    x = tl.load(x_pointer + start + places, mask=ok, other=0.0).to(tl.float32)
+    x = tl.load(x_pointer + start + places, mask=ok, other=0.0)
+    weight = tl.load(weight_pointer + places, mask=ok, other=0.0)
+    x = x.to(tl.float32)
     x = x * (1 / tl.sqrt_rn(tl.sum(x * x, 0) / SIZE + eps))
-    weight = tl.load(weight_pointer + places, mask=ok, other=0.0).to(tl.float32)
-    out = weight * x.to(x_pointer.dtype.element_ty).to(tl.float32)
+    out = weight.to(tl.float32) * x.to(x_pointer.dtype.element_ty).to(tl.float32)
     tl.store(out_pointer + row * SIZE + places, out.to(out_pointer.dtype.element_ty), mask=ok)
 
 
@@ -41,18 +48,23 @@ def add_rms_norm_kernel(
     eps: tl.tensor,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
+    AHEAD: tl.constexpr,
 ) -> None:
+    if AHEAD:
+        ask_for_vector(weight_pointer, SIZE, BLOCK)
+    await_inputs(AHEAD)
     start = tl.program_id(0).to(tl.int64) * SIZE
     places = tl.arange(0, BLOCK)
     ok = places < SIZE
-    x = tl.load(x_pointer + start + places, mask=ok, other=0.0).to(tl.float32)
-    x += tl.load(residual_pointer + start + places, mask=ok, other=0.0).to(tl.float32)
+    x = tl.load(x_pointer + start + places, mask=ok, other=0.0)
+    residual = tl.load(residual_pointer + start + places, mask=ok, other=0.0)
+    weight = tl.load(weight_pointer + places, mask=ok, other=0.0)
+    x = x.to(tl.float32) + residual.to(tl.float32)
     total = x.to(residual_pointer.dtype.element_ty)
     tl.store(residual_pointer + start + places, total, mask=ok)
     x = total.to(tl.float32)
     x = x * (1 / tl.sqrt_rn(tl.sum(x * x, 0) / SIZE + eps))
-    weight = tl.load(weight_pointer + places, mask=ok, other=0.0).to(tl.float32)
-    out = weight * x.to(x_pointer.dtype.element_ty).to(tl.float32)
+    out = weight.to(tl.float32) * x.to(x_pointer.dtype.element_ty).to(tl.float32)
     tl.store(x_pointer + start + places, out.to(x_pointer.dtype.element_ty), mask=ok)
 
 
@@ -62,7 +74,9 @@ def silu_mul_kernel(
     out_pointer: tl.tensor,  # [rows, width]
     width: tl.tensor,
     BLOCK: tl.constexpr,
+    AHEAD: tl.constexpr,
 ) -> None:
+    await_inputs(AHEAD)
     row = tl.program_id(0).to(tl.int64)
     places = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     ok = places < width
@@ -87,7 +101,9 @@ def rope_kernel(
     REST: tl.constexpr,
     REST_BLOCK: tl.constexpr,
     HEAD_BLOCK: tl.constexpr,
+    AHEAD: tl.constexpr,
 ) -> None:
+    await_inputs(AHEAD)
     token = tl.program_id(0).to(tl.int64)
     own = tl.program_id(1) * HEAD_BLOCK + tl.arange(0, HEAD_BLOCK)
     places = tl.arange(0, HALF_BLOCK)

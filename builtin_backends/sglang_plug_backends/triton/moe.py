@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import interpreter  # noqa: F401 - decides how the kernels below are defined
 from .kernels_moe import grouped_kernel
-from .launch import COMPILATION, precision
+from .launch import launch_options, precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +90,7 @@ def multiply(
     chosen: int,
     factors: Tensor | None,
     out: Tensor,
+    overlap: bool = False,
 ) -> Tensor:
     """``out[place] = weight[expert] @ x[token]``; with ``factors``, ``out[pair] = factor * weight[expert] @ x[place]``.
 
@@ -98,7 +98,6 @@ def multiply(
     """
     count, columns, depth = weight.shape
     grid = (-(-columns // tiles.columns), len(blocks.experts))
-    options: dict[str, Any] = {"num_warps": tiles.warps, "num_stages": tiles.stages, **COMPILATION}
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
         grouped_kernel[grid](
             x,
@@ -119,6 +118,8 @@ def multiply(
             COLUMN_BLOCK=tiles.columns,
             DEPTH_BLOCK=tiles.depth,
             PRECISION=precision(x.dtype),
-            **options,
+            num_warps=tiles.warps,
+            num_stages=tiles.stages,
+            **launch_options(x.device, overlap),
         )
     return out

@@ -21,7 +21,7 @@ from sglang_plug.kernels import LinearFunction
 
 from . import interpreter  # noqa: F401 - decides how the kernels below are defined
 from .kernels_row import row_kernel
-from .launch import COMPILATION
+from .launch import launch_options
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +29,8 @@ WORTH = 0.97
 """The kernel is taken if it needs at most this share of the library's time."""
 LAUNCHES, REPEATS = 16, 5
 """Products that are timed together, and how often."""
+SECTORS_OF_THREAD = 4
+"""What a thread asks for of its program's rows before it may read: all that a device has come to at most 35 MB."""
 CACHES = 3
 """The matrices that are timed in turns are as large as so many second-level caches."""
 HALF = (torch.bfloat16, torch.float16)
@@ -67,10 +69,13 @@ class RowProducts:
     Args:
         silu_mul: see ``Kernels.silu_mul``.
         time: how products are timed; on a GPU by default.
+        overlap: let each kernel start while the one before it ends.
     """
 
-    def __init__(self, silu_mul: Callable[[Tensor], Tensor], time: Time | None = None) -> None:
-        self._silu_mul, self._time = silu_mul, time
+    def __init__(
+        self, silu_mul: Callable[[Tensor], Tensor], time: Time | None = None, *, overlap: bool = False
+    ) -> None:
+        self._silu_mul, self._time, self._overlap = silu_mul, time, overlap
         self._found: dict[tuple[torch.Size, torch.dtype, bool, bool], Tiles | None] = {}
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None) -> LinearFunction:
@@ -89,7 +94,10 @@ class RowProducts:
         if kind not in self._found:
             self._found[kind] = self._best(weight, bias, gated=gated)
         tiles = self._found[kind]
-        return many if tiles is None else partial(_multiply, weight, bias, gated, tiles, many)
+        if tiles is None:
+            return many
+        one = partial(multiply_row, weight, bias, gated=gated, tiles=tiles, overlap=self._overlap)
+        return partial(_multiply, weight.dtype, one, many)
 
     def _many(self, weight: Tensor, bias: Tensor | None, *, gated: bool) -> LinearFunction:
         """By the library, for any number of rows."""
@@ -105,7 +113,7 @@ class RowProducts:
             x = torch.randn(1, weight.shape[1], device=weight.device, dtype=weight.dtype)
             copies = [weight, *(weight.clone() for _ in range(_copies(weight) - 1))]
             library = time([partial(self._many(one, bias, gated=gated), x) for one in copies])
-            times = dict(_timed(time, copies, bias, x, gated))
+            times = dict(self._timed(time, copies, bias, x, gated))
         except torch.cuda.OutOfMemoryError:
             return None
         best = min(times, key=times.__getitem__, default=None)
@@ -119,8 +127,24 @@ class RowProducts:
         )
         return best if share is not None and share <= WORTH else None
 
+    def _timed(
+        self, time: Time, copies: Ordered[Tensor], bias: Tensor | None, x: Tensor, gated: bool
+    ) -> Iterator[tuple[Tiles, float]]:
+        for tiles in TILES:
+            products = [
+                partial(multiply_row, one, bias, x, gated=gated, tiles=tiles, overlap=self._overlap) for one in copies
+            ]
+            try:
+                yield tiles, time(products)
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except Exception as error:  # a device that lacks what it needs says so in many ways
+                logger.debug("%s cannot be used: %s: %s", tiles, type(error).__name__, error)
 
-def multiply_row(weight: Tensor, bias: Tensor | None, x: Tensor, *, gated: bool, tiles: Tiles) -> Tensor:
+
+def multiply_row(
+    weight: Tensor, bias: Tensor | None, x: Tensor, *, gated: bool, tiles: Tiles, overlap: bool = False
+) -> Tensor:
     """``F.linear(x, weight, bias)`` of ``x`` ``[1, in]``, or ``silu(gate) * up`` of its halves; rounded once."""
     rows, size = weight.shape
     rows = rows // 2 if gated else rows
@@ -138,31 +162,15 @@ def multiply_row(weight: Tensor, bias: Tensor | None, x: Tensor, *, gated: bool,
             ROWS=tiles.rows,
             BLOCK=tiles.columns,
             STAGES=tiles.stages,
+            SECTORS=tiles.warps * 32 * SECTORS_OF_THREAD,
             num_warps=tiles.warps,
-            **COMPILATION,
+            **launch_options(x.device, overlap),
         )
     return out
 
 
-def _multiply(
-    weight: Tensor, bias: Tensor | None, gated: bool, tiles: Tiles, many: LinearFunction, x: Tensor
-) -> Tensor:
-    if len(x) != 1 or x.dtype != weight.dtype or x.stride(-1) != 1:
-        return many(x)
-    return multiply_row(weight, bias, x, gated=gated, tiles=tiles)
-
-
-def _timed(
-    time: Time, copies: Ordered[Tensor], bias: Tensor | None, x: Tensor, gated: bool
-) -> Iterator[tuple[Tiles, float]]:
-    for tiles in TILES:
-        products = [partial(multiply_row, one, bias, x, gated=gated, tiles=tiles) for one in copies]
-        try:
-            yield tiles, time(products)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except Exception as error:  # a device that lacks what it needs says so in many ways
-            logger.debug("%s cannot be used: %s: %s", tiles, type(error).__name__, error)
+def _multiply(dtype: torch.dtype, one: LinearFunction, many: LinearFunction, x: Tensor) -> Tensor:
+    return one(x) if len(x) == 1 and x.dtype == dtype and x.stride(-1) == 1 else many(x)
 
 
 def _copies(weight: Tensor) -> int:

@@ -1,4 +1,4 @@
-"""Options of the Triton backend."""
+"""Options of the Triton backend and kernel set."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ class TritonSettings:
     splits: int = 0
     """Into how many parts a sequence's context is divided while decoding, a power of two; 0 decides by batch size
     and device."""
+    overlap_launches: bool = True
+    """Let each kernel start while the one before it ends, on GPUs of compute capability 9.0 or more."""
 
     def __post_init__(self) -> None:
         if self.splits < 0 or self.splits & (self.splits - 1):

@@ -21,7 +21,7 @@ if os.environ.setdefault("TRITON_INTERPRET", "0") != "0":
 from sglang_plug_backends.triton import attention  # noqa: E402
 from sglang_plug_backends.triton.settings import TritonSettings  # noqa: E402
 
-from .compiling import SHARED_MEMORY, CompileOnly  # noqa: E402
+from .compiling import SHARED_MEMORY, CompileOnly, assert_waits_first  # noqa: E402
 
 LATENT = AttentionShape(heads=128, kv_heads=1, dim=576, value_dim=512, values_in_keys=True, layers=1)
 
@@ -52,6 +52,7 @@ def test_kernels_compile_for_hopper(
     compiled: dict[str, Any] = {}
     for name in ("decode_kernel", "merge_kernel", "prefill_kernel"):
         monkeypatch.setattr(attention, name, CompileOnly(getattr(attention, name), partial(compiled.__setitem__, name)))
+    monkeypatch.setattr("sglang_plug_backends.triton.launch.can_overlap", lambda device: True)
     with monkeypatch.context() as patch:
         patch.setattr(attention, "INTERPRETED", True)  # only to be let in without a GPU
         backend = attention.TritonAttention(shape, torch.device("cpu"), TritonSettings(splits=4))
@@ -60,6 +61,7 @@ def test_kernels_compile_for_hopper(
     assert sorted(compiled) == ["decode_kernel", "merge_kernel", "prefill_kernel"]
     for name, kernel in compiled.items():
         assert kernel.metadata.shared <= SHARED_MEMORY, name
+        assert_waits_first(kernel)
     if dtype != torch.float32 and shape.dim <= 256:
         assert "wgmma" in compiled["prefill_kernel"].asm["ptx"]
 

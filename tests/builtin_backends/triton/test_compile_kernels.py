@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,15 @@ if os.environ.setdefault("TRITON_INTERPRET", "0") != "0":
     pytest.skip("the interpreter is on, so there is nothing to compile", allow_module_level=True)
 
 from sglang_plug import AttentionShape, DrawOptions, KVPool, SamplingParams  # noqa: E402  # noqa: E402
-from sglang_plug_backends.triton import draw, kernels, moe, row  # noqa: E402
+from sglang_plug_backends.triton import draw, kernels, launch, moe, row  # noqa: E402
+from sglang_plug_backends.triton.settings import TritonSettings  # noqa: E402
 
-from .compiling import SHARED_MEMORY, CompileOnly  # noqa: E402
+from .compiling import SHARED_MEMORY, CompileOnly, assert_waits_first, assert_waits_first_as_assembled  # noqa: E402
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
-    """What the calls of a test compiled."""
+def recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """What the calls of a test compiled for Hopper."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     found: list[Any] = []
     for module in (kernels, moe, draw, row):
@@ -29,18 +31,29 @@ def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
             monkeypatch.setattr(module, name, CompileOnly(getattr(module, name), found.append))
     for module in (kernels, draw):
         monkeypatch.setattr(module, "runs", lambda *tensors: True)
+    monkeypatch.setattr(launch, "can_overlap", lambda device: True)
     return found
 
 
+@pytest.fixture
+def compiled(recorded: list[Any]) -> Iterator[list[Any]]:
+    """The same; each kernel waits for those before it, first thing."""
+    yield recorded
+    assert recorded
+    for one in recorded:
+        assert_waits_first(one)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_row_kernels(compiled: list[Any], dtype: torch.dtype) -> None:
+def test_row_kernels(compiled: list[Any], dtype: torch.dtype, tmp_path: Path) -> None:
     x = torch.zeros(3, 4096, dtype=dtype)
-    kernels.rms_norm(x, x[0], 1e-5)
-    kernels.rms_norm(x.view(3, 32, 128)[:, :8], x[0, :128], 1e-5)
-    kernels.add_rms_norm(x, x.clone(), x[0], 1e-5)
-    kernels.silu_mul(x)
-    kernels.apply_rope(x.view(3, 32, 128), x[:, :128], x[:, :128])
-    kernels.apply_rope(x.view(3, 32, 128), x[:, :64], x[:, :64])
+    made = kernels.build()
+    made.rms_norm(x, x[0], 1e-5)
+    made.rms_norm(x.view(3, 32, 128)[:, :8], x[0, :128], 1e-5)
+    made.add_rms_norm(x, x.clone(), x[0], 1e-5)
+    made.silu_mul(x)
+    made.apply_rope(x.view(3, 32, 128), x[:, :128], x[:, :128])
+    made.apply_rope(x.view(3, 32, 128), x[:, :64], x[:, :64])
     assert [one.metadata.name for one in compiled] == [
         "rms_norm_kernel",
         "rms_norm_kernel",
@@ -49,6 +62,8 @@ def test_row_kernels(compiled: list[Any], dtype: torch.dtype) -> None:
         "rope_kernel",
         "rope_kernel",
     ]
+    assert_waits_first_as_assembled(compiled[2], tmp_path)
+    assert ["prefetch.global.L2" in one.asm["ptx"] for one in compiled] == [True] * 3 + [False] * 3
 
 
 @pytest.mark.parametrize(
@@ -66,13 +81,17 @@ def test_rope_store(
     kv_dtype: torch.dtype | None,
     width: int,
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(kernels, "writes", lambda dtype, device: True)
     shape = AttentionShape(heads=32, kv_heads=8, dim=128, layers=1, kv_dtype=kv_dtype)
     kv = KVPool.of(shape, slots=9, dtype=dtype, device=torch.device("cpu"))
     qkv, angles = torch.zeros(3, 48, 128, dtype=dtype), torch.zeros(3, width, dtype=dtype)
-    kernels.rope_store(qkv[:, :32], qkv[:, 32:40], qkv[:, 40:], angles, angles, kv, 0, torch.arange(3))
+    store = kernels.build().rope_store
+    assert store is not None
+    store(qkv[:, :32], qkv[:, 32:40], qkv[:, 40:], angles, angles, kv, 0, torch.arange(3))
     assert [one.metadata.name for one in compiled] == ["rope_store_kernel"]
+    assert_waits_first_as_assembled(compiled[0], tmp_path)
     if kv.k[0].dtype.itemsize == 1:
         assert "satfinite" in compiled[0].asm["ptx"], "rounded in hardware"
 
@@ -84,7 +103,7 @@ def test_rope_store(
 def test_experts(compiled: list[Any], dtype: torch.dtype, tokens: int) -> None:
     x, gate_up = torch.zeros(tokens, 256, dtype=dtype), torch.zeros(8, 512, 256, dtype=dtype)
     experts = torch.arange(2 * tokens).view(tokens, 2) % 8
-    kernels.moe(x, gate_up, torch.zeros(8, 256, 256, dtype=dtype), experts, torch.ones(tokens, 2))
+    kernels.build().moe(x, gate_up, torch.zeros(8, 256, 256, dtype=dtype), experts, torch.ones(tokens, 2))
     assert [one.metadata.name for one in compiled] == ["grouped_kernel", "silu_mul_kernel", "grouped_kernel"]
     assert max(one.metadata.shared for one in compiled) <= SHARED_MEMORY
     if tokens >= 200:
@@ -101,11 +120,24 @@ def test_drawing(compiled: list[Any]) -> None:
     assert all("ld.local" not in one.asm["ptx"] for one in compiled)
 
 
-def test_one_row(compiled: list[Any]) -> None:
+def test_one_row(compiled: list[Any], tmp_path: Path) -> None:
     weight = torch.zeros(64, 4096, dtype=torch.bfloat16)
     for tiles in row.TILES:
-        row.multiply_row(weight, None, weight[:1], gated=False, tiles=tiles)
-        row.multiply_row(weight, weight[0], weight[:1], gated=True, tiles=tiles)
+        row.multiply_row(weight, None, weight[:1], gated=False, tiles=tiles, overlap=True)
+        row.multiply_row(weight, weight[0], weight[:1], gated=True, tiles=tiles, overlap=True)
     assert {one.metadata.name for one in compiled} == {"row_kernel"} and len(compiled) == 2 * len(row.TILES)
     assert max(one.metadata.shared for one in compiled) <= SHARED_MEMORY
     assert all("ld.local" not in one.asm["ptx"] for one in compiled)
+    assert all("prefetch.global.L2" in one.asm["ptx"] for one in compiled)
+    for one in compiled[-4:]:
+        assert_waits_first_as_assembled(one, tmp_path)
+
+
+def test_nothing_overlaps_where_it_is_switched_off(recorded: list[Any]) -> None:
+    made, x = kernels.build(TritonSettings(overlap_launches=False)), torch.zeros(1, 128)
+    made.rms_norm(x, x[0], 1e-5)
+    row.multiply_row(x.expand(8, 128).bfloat16(), None, x.bfloat16(), gated=False, tiles=row.TILES[0])
+    assert len(recorded) == 2
+    for one in recorded:
+        assert not one.metadata.launch_pdl
+        assert "griddepcontrol" not in one.asm["ptx"] and "prefetch" not in one.asm["ptx"]

@@ -23,7 +23,7 @@ from sglang_plug_backends.triton.launch import INTERPRETED
 assert INTERPRETED or torch.cuda.is_available()
 device = "cuda" if not INTERPRETED else "cpu"
 made = kernels.build()
-assert made.draw_tokens is draw.draw_tokens and made.mask_logits is draw.mask_logits
+assert made.draw_tokens.func is draw.draw_tokens and made.mask_logits.func is draw.mask_logits
 """
 KIT = """
 check_drawing(made, device=device, width={width}, draws={draws})
@@ -71,7 +71,7 @@ def test_what_is_drawn_in_many_widths_interpreted(width: int, block: int) -> Non
 
 @pytest.mark.slow
 def test_frequencies_and_masks_interpreted() -> None:
-    run(KIT.format(width=70, draws=40), "1")
+    run(KIT.format(width=70, draws=8), "1")
 
 
 def test_rows_that_are_not_finite_end_interpreted() -> None:

@@ -40,7 +40,7 @@ def multiplied(monkeypatch: pytest.MonkeyPatch) -> list[Tiles]:
     """With which tiles the kernel was called."""
     found: list[Tiles] = []
 
-    def multiply(weight: Tensor, bias: Tensor | None, x: Tensor, *, gated: bool, tiles: Tiles) -> Tensor:
+    def multiply(weight: Tensor, bias: Tensor | None, x: Tensor, *, gated: bool, tiles: Tiles, overlap: bool) -> Tensor:
         found.append(tiles)
         return x.new_full((1, len(weight)), 7.0)
 

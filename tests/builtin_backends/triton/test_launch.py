@@ -1,0 +1,181 @@
+"""What kernels are launched with; what they do then is in ``test_compile``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+os.environ.setdefault("TRITON_INTERPRET", "0")
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from sglang_plug import AttentionShape, DrawOptions, KVPool, SamplingParams
+from sglang_plug_backends.triton import attention, draw, kernels, launch, moe, row
+from sglang_plug_backends.triton.settings import TritonSettings
+
+CUDA = torch.device("cuda", 0)
+CPU = torch.device("cpu")
+
+
+class Recorded:
+    """Stands in for a kernel: a launch writes down with what."""
+
+    def __init__(self, name: str, found: dict[str, dict[str, Any]]) -> None:
+        self.name, self.found = name, found
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def keep(*arguments: Any, **named: Any) -> None:
+            self.found[self.name] = named
+
+        return keep
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
+    """Each kernel that was launched, on a device where launches can overlap, and its named arguments."""
+    found: dict[str, dict[str, Any]] = {}
+    for module in (kernels, moe, draw, row, attention):
+        for name in [name for name in vars(module) if name.endswith("_kernel")]:
+            monkeypatch.setattr(module, name, Recorded(name, found))
+    for module in (kernels, draw):
+        monkeypatch.setattr(module, "runs", lambda *tensors: True)
+    monkeypatch.setattr(attention, "INTERPRETED", True)  # only to be let in without a GPU
+    monkeypatch.setattr(launch, "can_overlap", lambda device: True)
+    return found
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Nothing is known of devices, before and after."""
+    launch.can_overlap.cache_clear()
+    yield
+    launch.can_overlap.cache_clear()
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_all_kernels_of_the_set_do_as_the_settings_say(launched: dict[str, dict[str, Any]], overlap: bool) -> None:
+    made = kernels.build(TritonSettings(overlap_launches=overlap))
+    assert made.rope_store is not None
+    x, logits = torch.zeros(2, 64), torch.zeros(2, 40)
+    made.rms_norm(x, x[0], 1e-5)
+    made.add_rms_norm(x, x.clone(), x[0], 1e-5)
+    made.silu_mul(x)
+    heads = x.view(2, 2, 32)
+    made.apply_rope(heads, x[:, :32], x[:, :32])
+    pool = KVPool.of(AttentionShape(heads=2, kv_heads=2, dim=32, layers=1), slots=3, dtype=x.dtype, device=CPU)
+    made.rope_store(heads, heads, heads, x[:, :32], x[:, :32], pool, 0, torch.arange(2))
+    experts = torch.zeros(2, 1, dtype=torch.int64)
+    made.moe(x, torch.zeros(3, 64, 64), torch.zeros(3, 64, 32), experts, torch.ones(2, 1))
+    made.mask_logits(logits, None, torch.zeros(2, 2, dtype=torch.int32))
+    options = DrawOptions.of([SamplingParams()] * 2, 40, lambda tensor: tensor)
+    made.draw_tokens(logits, options, torch.zeros(2, dtype=torch.float64))
+    expected = {
+        *("rms_norm_kernel", "add_rms_norm_kernel", "silu_mul_kernel", "rope_kernel", "rope_store_kernel"),
+        *("grouped_kernel", "mask_kernel", "draw_kernel"),
+    }
+    assert launched.keys() == expected
+    check(launched, overlap)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_products_of_one_row_too(launched: dict[str, dict[str, Any]], overlap: bool) -> None:
+    timed: list[Any] = []
+
+    def time(products: Any) -> float:
+        timed.append(products[0]())
+        return 1.0 if len(timed) == 1 else 0.5
+
+    weight = torch.zeros(8, 64, dtype=torch.bfloat16)
+    made = row.RowProducts(kernels.silu_mul, time, overlap=overlap)
+    multiply = made.pack_linear(weight, None)
+    assert len(timed) == 1 + len(row.TILES)
+    check(launched, overlap)  # as they were timed
+    launched.clear()
+    multiply(weight[:1])
+    assert launched.keys() == {"row_kernel"}
+    check(launched, overlap)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_attention_does_as_its_settings_say(launched: dict[str, dict[str, Any]], overlap: bool) -> None:
+    from sglang_plug import Attention, BuildEnv
+    from sglang_plug.testing.scene import ShuffledSlots, make_batch
+
+    shape = AttentionShape(heads=2, kv_heads=1, dim=16, layers=1)
+    settings = TritonSettings(splits=2, overlap_launches=overlap)
+    backend = attention.TritonAttention(shape, CPU, settings)
+    slots, contexts = ShuffledSlots(40, 2, 1, torch.Generator()), list[list[int]](([], []))
+    for context in contexts:
+        slots.extend(context, 20)
+    pool = KVPool.of(shape, slots=slots.rows, dtype=torch.float32, device=CPU)
+    batch = make_batch(contexts, [1, 5], kv=pool, device=CPU)
+    backend.plan(batch)
+    keys = torch.zeros(6, 1, 16)
+    Attention(BuildEnv(attention=backend), 0, scale=1.0)(torch.zeros(6, 2, 16), keys, keys, batch)
+    assert launched.keys() == {"decode_kernel", "merge_kernel", "prefill_kernel"}
+    check(launched, overlap)
+
+
+def nothing() -> None:
+    """Becomes a kernel."""
+
+
+def check(launched: dict[str, dict[str, Any]], overlap: bool) -> None:
+    """Kernel and launch are told the same; a launch that does not overlap is not told of the option at all."""
+    for name, named in launched.items():
+        assert (named["AHEAD"], named.get("launch_pdl", "absent")) == (
+            (True, True) if overlap else (False, "absent")
+        ), name
+        assert named["enable_fp_fusion"] is True, name
+
+
+@pytest.mark.parametrize(
+    ("capability", "known", "hip", "compiled", "expected"),
+    [
+        ((9, 0), True, None, True, True),
+        ((10, 0), True, None, True, True),
+        ((8, 9), True, None, True, False),
+        ((9, 0), False, None, True, False),
+        ((9, 4), True, "6.4", True, False),
+        ((9, 0), True, None, False, False),
+    ],
+)
+def test_where_launches_can_overlap(
+    capability: tuple[int, int],
+    known: bool,
+    hip: str | None,
+    compiled: bool,
+    expected: bool,
+    fresh: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[torch.device] = []
+
+    def tell(device: torch.device) -> tuple[int, int]:
+        asked.append(device)
+        return capability
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", tell)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(launch, "knows_overlap", lambda: known)
+    monkeypatch.setattr(launch, "rms_norm_kernel", launch.triton.JITFunction(nothing) if compiled else object())
+    for _ in range(3):
+        assert launch.launch_options(CUDA, True) is (launch.OVERLAPPING if expected else launch.OPTIONS)
+    assert len(asked) <= 1, "asked once for all launches"
+    assert launch.launch_options(CUDA, False) is launch.OPTIONS
+    assert launch.launch_options(CPU, True) is launch.OPTIONS
+
+
+def test_older_versions_of_triton_do_not_know_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    import dataclasses
+
+    assert launch.knows_overlap()
+    older = dataclasses.make_dataclass("CUDAOptions", [("num_warps", int, 4)])
+    monkeypatch.setattr(launch.importlib, "import_module", lambda name: SimpleNamespace(CUDAOptions=older))
+    assert not launch.knows_overlap()
+    monkeypatch.setattr(launch.importlib, "import_module", lambda name: SimpleNamespace())
+    assert not launch.knows_overlap()
