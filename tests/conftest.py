@@ -10,15 +10,20 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from transformers import (
     AutoModelForCausalLM,
+    BloomConfig,
     CohereConfig,
     DeepseekV2Config,
     DeepseekV3Config,
     FalconConfig,
     Gemma2Config,
     Gemma3TextConfig,
+    Gemma4TextConfig,
     GPT2Config,
+    GPTJConfig,
+    GPTNeoConfig,
     GptOssConfig,
     GraniteConfig,
     LlamaConfig,
@@ -39,6 +44,10 @@ from transformers import (
 from sglang_plug import EngineConfig, Output, Plugins, Request
 from sglang_plug.engine.client import EngineClient
 from sglang_plug.engine.thread import ThreadClient
+
+# How long an example takes depends on what else the machine does.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 VOCABULARY = 512
 SHARED: dict[str, Any] = {
@@ -207,6 +216,27 @@ def families() -> dict[str, PretrainedConfig]:
         ),
         "starcoder2-3b": Starcoder2Config(**SHARED, num_attention_heads=8, num_key_value_heads=2, sliding_window=24),
         "falcon-7b": FalconConfig(**SHARED, num_attention_heads=8, ffn_hidden_size=96),
+        "bloom-560m": BloomConfig(
+            vocab_size=VOCABULARY, hidden_size=64, n_layer=3, n_head=8, initializer_range=0.2, pad_token_id=0
+        ),
+        "gpt-j-6b": GPTJConfig(
+            vocab_size=VOCABULARY,
+            n_embd=64,
+            n_layer=3,
+            n_head=4,
+            n_positions=512,
+            rotary_dim=8,
+            initializer_range=0.2,
+            bos_token_id=1,
+            eos_token_id=2,
+        ),
+        "gpt-neo-125m": GPTNeoConfig(
+            **{name: value for name, value in SHARED.items() if name != "num_hidden_layers"},
+            num_layers=4,
+            num_heads=4,
+            attention_types=[[["global", "local"], 2]],
+            window_size=24,
+        ),
         "granite-3-2b": GraniteConfig(
             **SHARED,
             num_attention_heads=8,
@@ -226,6 +256,19 @@ def families() -> dict[str, PretrainedConfig]:
             num_local_experts=4,
             num_experts_per_tok=2,
             sliding_window=24,
+        ),
+        "gemma-4-e2b": Gemma4TextConfig(
+            **{**SHARED, "num_hidden_layers": 4},
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            num_global_key_value_heads=1,
+            head_dim=16,
+            global_head_dim=32,
+            hidden_size_per_layer_input=16,
+            vocab_size_per_layer_input=VOCABULARY,
+            num_kv_shared_layers=2,
+            sliding_window=24,
+            layer_types=["sliding_attention", "full_attention"] * 2,
         ),
     }
 

@@ -144,7 +144,7 @@ class Decoder(nn.Module):
 
     def positions(self, config: Any, env: BuildEnv) -> nn.Module:
         """What ``angles`` works with."""
-        return Rope.of(config, head_dim(config), env.context_length)
+        return Rope.of(config, head_dim(config), env.context_length, whole=True)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """``[T]`` to ``[T, hidden]``, the input of the first layer."""
@@ -208,3 +208,35 @@ class CausalLM(Model):
         )
         headless = "generate" not in self.env.tasks
         super().load_weights(one for one in named if not (headless and one[0].startswith("lm_head.")))
+
+
+class TransformerLM(Model):
+    """A decoder called ``transformer`` with a language-model head: GPT-2, and what took over its names.
+
+    Args:
+        decoder: from a batch to hidden states.
+        embedding: its embedding of tokens, which is the head as well if the checkpoint says so.
+        bias: the head has one.
+    """
+
+    def __init__(
+        self, config: Any, env: BuildEnv, decoder: nn.Module, embedding: Embedding, *, bias: bool = False
+    ) -> None:
+        super().__init__(config, env)
+        self.transformer = decoder
+        tied = embedding if config.tie_word_embeddings else None
+        self.lm_head = Head(config.hidden_size, config.vocab_size, env, tied=tied, bias=bias)
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """As ``Model``; checkpoints may leave ``transformer.`` out of every name."""
+        roots = ("transformer.", "lm_head.")
+        super().load_weights((name if name.startswith(roots) else f"transformer.{name}", one) for name, one in weights)
+
+    def forward(self, batch: ForwardBatch) -> Tensor:
+        """Hidden states of every new token, ``[T, hidden]``."""
+        found: Tensor = self.transformer(batch)
+        return found
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits ``[rows, vocabulary]``."""
+        return self.lm_head(hidden)

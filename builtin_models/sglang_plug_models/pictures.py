@@ -13,6 +13,8 @@ from sglang_plug import Media, MediaArray, MediaError, MediaLimits, MediaPrompt
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """What is decoded; of several frames the first."""
+LONGEST_SIDE = 200
+"""Most times that one side may be as long as the other: where resizing sets the shorter one, the other gets huge."""
 
 
 def open_image(data: bytes, limits: MediaLimits) -> Image.Image:
@@ -27,6 +29,8 @@ def open_image(data: bytes, limits: MediaLimits) -> Image.Image:
         width, height = image.size
         if width * height > limits.pixels:
             raise MediaError(f"it has {width} x {height} pixels; the most that is decoded is {limits.pixels}")
+        if max(width, height) > LONGEST_SIDE * min(width, height):
+            raise MediaError(f"it has {width} x {height} pixels; its aspect ratio is at most {LONGEST_SIDE}")
         return _rgb(ImageOps.exif_transpose(image))
     except MediaError:
         raise
@@ -40,9 +44,12 @@ def open_image(data: bytes, limits: MediaLimits) -> Image.Image:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    """Without transparency: what is see-through has the colour that lies below."""
-    if image.mode == "P" and "transparency" in image.info:
+    """As transformers' processors have it: what is see-through is white. Of 16 bits the upper eight are kept."""
+    if "A" in image.getbands() or image.info.get("transparency") is not None:
         image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    if image.mode.startswith("I;16"):
+        image = Image.fromarray((np.asarray(image) >> 8).astype("uint8"))
     image.load()
     return image.convert("RGB")
 
@@ -60,11 +67,12 @@ def put_images(
     images: Sequence[bytes],
     placeholder: int,
     limits: MediaLimits,
-    look: Callable[[Image.Image], tuple[int, Arrays]],
+    look: Callable[[Image.Image], tuple[int | Sequence[int], Arrays]],
 ) -> MediaPrompt:
     """The prompt in which each ``placeholder`` of ``tokens`` is repeated for as many places as its image needs.
 
-    ``look`` tells of an image how many these are, and what the model gets. Raises ``MediaError``.
+    ``look`` tells of an image how many these are, or which tokens stand there, and what the model gets. Raises
+    ``MediaError``.
     """
     if len(images) > limits.count:
         raise MediaError(f"the prompt has {len(images)} images; the most is {limits.count}")
@@ -78,21 +86,24 @@ def put_images(
             expanded.append(token)
             continue
         needed, arrays = _looked(next(found), limits, look)
-        taken += needed
+        shown = [placeholder] * needed if isinstance(needed, int) else needed
+        taken += len(shown)
         if taken > limits.tokens:
             raise MediaError(f"the images take {taken} tokens or more; the most is {limits.tokens}", len(media))
-        media.append(Media.of(len(expanded), needed, arrays))
-        expanded += [placeholder] * needed
+        media.append(Media.of(len(expanded), len(shown), arrays))
+        expanded += shown
     return MediaPrompt(expanded, tuple(media))
 
 
 def _looked(
-    one: tuple[int, bytes], limits: MediaLimits, look: Callable[[Image.Image], tuple[int, Arrays]]
-) -> tuple[int, Arrays]:
+    one: tuple[int, bytes], limits: MediaLimits, look: Callable[[Image.Image], tuple[int | Sequence[int], Arrays]]
+) -> tuple[int | Sequence[int], Arrays]:
     index, data = one
     try:
         return look(open_image(data, limits))
     except MediaError as error:
         raise MediaError(str(error), index) from error.__cause__
+    except MemoryError:
+        raise MediaError("memory does not suffice to prepare it", index) from None
     except ValueError as error:  # the processor refuses its shape
         raise MediaError(str(error)[:200], index) from error

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         StoredCapable,
         WeighingCapable,
     )
-    from .batch import ForwardBatch, KVPool, KVScale, Seen
+    from .batch import ForwardBatch, KVPool, KVScale, Seen, SeenWhole
     from .cache import EvictionPolicy, Match, NodeStats, PrefixCache
     from .config import AUTO, CheckpointNotFoundError, ConfigError, EngineConfig, PluginOptions
     from .drawing import DrawOptions
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         KVScaleTensor,
         Observer,
         Pooling,
+        Projection,
         RequestEvent,
         SchedulePolicy,
         StepStats,
@@ -88,7 +89,7 @@ _HOME = {
         "StoredCapable",
         "WeighingCapable",
     ),
-    "batch": ("ForwardBatch", "KVPool", "KVScale", "Seen"),
+    "batch": ("ForwardBatch", "KVPool", "KVScale", "Seen", "SeenWhole"),
     "cache": ("EvictionPolicy", "Match", "NodeStats", "PrefixCache"),
     "config": ("AUTO", "CheckpointNotFoundError", "ConfigError", "EngineConfig", "PluginOptions"),
     "drawing": ("DrawOptions",),
@@ -114,6 +115,7 @@ _HOME = {
         "KVScaleTensor",
         "Observer",
         "Pooling",
+        "Projection",
         "RequestEvent",
         "SchedulePolicy",
         "StepStats",
@@ -213,6 +215,7 @@ __all__ = [
     "Preamble",
     "PrefixCache",
     "PrefixCacheSpec",
+    "Projection",
     "Quantization",
     "QuantizationRequest",
     "QuantizationSpec",
@@ -228,6 +231,7 @@ __all__ = [
     "ScheduleSpec",
     "Seeing",
     "Seen",
+    "SeenWhole",
     "Spec",
     "StepStats",
     "StoredCapable",

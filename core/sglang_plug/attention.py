@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from .batch import ForwardBatch
+from .batch import ForwardBatch, KVPool, SeenWhole, widened
 from .config import ConfigError
 
 if TYPE_CHECKING:
@@ -41,10 +42,6 @@ class AttentionShape:
         """Numbers that one layer keeps of one token."""
         values = 0 if self.values_in_keys else self.value_dim or self.dim
         return self.kv_heads * (self.dim + values)
-
-
-RunLayer = Callable[["Attention", Tensor, Tensor, Tensor, ForwardBatch], Tensor]
-"""``AttentionBackend.run`` of one backend."""
 
 
 Weighed = tuple[Tensor, Tensor]
@@ -190,7 +187,7 @@ class Attention(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         """``[T, heads, dim]``, ``[T, kv_heads, dim]``, ``[T, kv_heads, value_dim]`` to ``[T, heads, value_dim]``."""
-        return self._run(self, q, k, v, batch)
+        return self._with_whole(self._run(self, q, k, v, batch), q, batch)
 
     def with_sinks(self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, batch: ForwardBatch) -> Tensor:
         """As ``forward``, where every query of a head also sees a token without a value whose logit is the head's of
@@ -207,9 +204,35 @@ class Attention(nn.Module):
         """
         if self._rope_store is None or self._run_stored is None or batch.kv is None:
             q, k = self._rope(q, cos, sin).to(q.dtype), self._rope(k, cos, sin).to(k.dtype)
-            return self._run(self, q, k, v, batch)
+            return self.forward(q, k, v, batch)
         q, k = self._rope_store(q, k, v, cos, sin, batch.kv, self.index, batch.slots)
-        return self._run_stored(self, q, k, v, batch)
+        return self._with_whole(self._run_stored(self, q, k, v, batch), q, batch)
+
+    def _with_whole(self, found: Tensor, q: Tensor, batch: ForwardBatch) -> Tensor:
+        """``found`` with what the tokens of images see that see each other, which is more than what came before."""
+        if batch.seen is not None and batch.kv is not None:
+            for image in batch.seen.whole:
+                rows = slice(image.row, image.row + image.count)
+                found[rows] = see_whole(self, q[rows], batch, batch.kv, image)
+        return found
+
+
+def see_whole(layer: Attention, q: Tensor, batch: ForwardBatch, kv: KVPool, image: SeenWhole) -> Tensor:
+    """Attention of the queries ``q`` ``[count, heads, dim]`` of an image over what came before, at most the window, and
+    all of the image; its keys and values are in the pool already."""
+    assert layer.softcap is None and not kv.values_in_keys, "no model that sees images whole has these"
+    window = None if layer.window is None or layer.window > image.place + image.count else layer.window
+    start = 0 if window is None else max(0, image.place - window + 1)
+    slots = batch.tables[image.sequence, start : image.place + image.count]
+    k = widened(kv.k[layer.index].index_select(0, slots), q.dtype, kv.k_scale[layer.index])
+    v = widened(kv.v[layer.index].index_select(0, slots), q.dtype, kv.v_scale[layer.index])
+    mask = None
+    if window is not None:
+        places = torch.arange(start, image.place + image.count, device=q.device)
+        mask = places > places[image.place - start :, None] - window
+    q, k, v = (one.transpose(0, 1)[None] for one in (q, k, v))
+    found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=layer.scale, enable_gqa=True)
+    return found[0].transpose(0, 1)
 
 
 def _own(backend: AttentionBackend, capability: type, name: str) -> Callable[..., Any] | None:

@@ -127,6 +127,19 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     return torch.frombuffer(memory, dtype=dtype, count=math.prod(shape)).view(shape)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenWhole:
+    """Tokens of one image in a step of which each sees all, of models that ask for it (``Seeing.sees_whole``)."""
+
+    sequence: int
+    """Which of the step's."""
+    row: int
+    """The first of its tokens in the step."""
+    place: int
+    """The first of its tokens in the sequence."""
+    count: int
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What stands in the place of embeddings, in a step that computes places of images."""
@@ -134,14 +147,20 @@ class Seen:
     rows: Tensor
     """``[S]`` int64: which of the step's tokens."""
     states: Tensor
-    """``[S, hidden]``, in the model's dtype."""
+    """``[S, hidden]``, in the model's dtype; ``[S, n, hidden]`` of models that add further ones between layers."""
     coordinates: Tensor | None = None
     """``[R, T]`` int64: positions of all the step's tokens, for models with several for each; as
     ``Seeing.coordinates``."""
+    whole: tuple[SeenWhole, ...] = ()
+    """Images whose tokens see each other."""
 
     def into(self, embedded: Tensor) -> Tensor:
-        """``[T, hidden]`` with these states in their rows."""
-        return embedded.index_copy(0, self.rows, self.states)
+        """``[T, hidden]`` with these states in their rows, the first ones where there are several."""
+        return embedded.index_copy(0, self.rows, self.states if self.states.dim() == 2 else self.states[:, 0])
+
+    def onto(self, hidden: Tensor, index: int) -> Tensor:
+        """``[T, hidden]`` with the further states ``index``, from 1 on, added to their rows."""
+        return hidden.index_add(0, self.rows, self.states[:, index])
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ class MediaArray:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
 class Media:
     """An image, or something like it, and its place in a prompt."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from .policy import Pooling
 from .quantization import Quantization
 from .specs import Task
 from .transfer import upload
+
+logger = logging.getLogger(__name__)
 
 WIDE = frozenset({torch.bfloat16, torch.float16, torch.float32, torch.float64})
 """Dtypes that are converted into each other when weights are loaded."""
@@ -142,11 +145,13 @@ class Model(nn.Module):
         never are all of them in memory as they were loaded.
 
         Raises ``WeightError`` if the checkpoint has a tensor we have no place for, one of another shape, or
-        leaves a parameter unfilled. An alias of a tied parameter may be repeated or left out.
+        leaves a parameter unfilled. An alias of a tied parameter may be repeated or left out; where it has other values
+        the parameters are tied no longer, as in transformers: the checkpoint is right, and its configuration is not.
         """
         parameters = dict(self.named_parameters(remove_duplicate=False))
         keys = {name: id(parameter) for name, parameter in parameters.items()}
         filled: dict[int, set[str]] = {}
+        aliases: dict[int, str] = {}
         for name, tensor in weights:
             if any(part in name for part in self.ignored):
                 continue
@@ -155,6 +160,10 @@ class Model(nn.Module):
                 raise WeightError(f"checkpoint has {name!r} but {type(self).__name__} has no {target!r}")
             if target not in parameters:
                 raise WeightError(f"checkpoint has {name!r} twice, or too late: {target!r} is packed already")
+            if (other := aliases.setdefault(keys[target], target)) != target and _differ(parameters[target], tensor):
+                logger.warning("%r and %r are not tied, as the checkpoint has other values for each", other, target)
+                parameters[target] = self._untied(target)
+                keys[target] = id(parameters[target])
             self._copy(name, target, shard, self._with_memory(target, parameters), tensor)
             filled.setdefault(keys[target], set()).add(shard or "")
             for done in self._converted(target, lambda name: filled.get(keys[name])):
@@ -184,6 +193,14 @@ class Model(nn.Module):
             pack = getattr(module, "pack_weights", None)
             if pack is not None:
                 pack()
+
+    def _untied(self, target: str) -> nn.Parameter:
+        """A parameter that has shared its memory with another one gets its own."""
+        path, _, name = target.rpartition(".")
+        module = self.get_submodule(path)
+        found = nn.Parameter(torch.empty_like(getattr(module, name)), requires_grad=False)
+        setattr(module, name, found)
+        return found
 
     def _with_memory(self, target: str, parameters: dict[str, nn.Parameter]) -> nn.Parameter:
         """The parameter, whose layer is told to make room for it if it has none."""
@@ -257,15 +274,32 @@ class Model(nn.Module):
         return [f"{shard!r} is missing" for shard in expected if shard not in shards]
 
 
+def _differ(parameter: Tensor, tensor: Tensor) -> bool:
+    """True if ``tensor`` could be what ``parameter`` was filled with, and is not."""
+    return parameter.shape == tensor.shape and not torch.equal(parameter, tensor.to(parameter))
+
+
 class Seeing(ABC):
     """A second base of models that see images, or the like, in the place of some of a prompt's tokens."""
+
+    sees_whole: ClassVar[bool] = False
+    """Whether the tokens of an image see all of it, those that come later too: then no step cuts one."""
 
     @abstractmethod
     def see(self, media: Sequence[Media]) -> Sequence[Tensor]:
         """The states that stand for each of ``media`` instead of embeddings: ``[count, hidden]`` in the model's dtype.
 
-        Called once for what a step needs and nobody has kept; ``ForwardBatch.seen`` then has them.
+        A model that adds further states between its layers (``Seen.onto``) gives ``[count, n, hidden]``, these behind
+        the first. Called once for what a step needs and nobody has kept; ``ForwardBatch.seen`` then has them.
         """
+
+    def example(self, tokens: int) -> Media | None:
+        """An image at the start of a prompt that takes as much memory as any of at most ``tokens`` places.
+
+        Looking at it is part of the trial at start, of which follows how much memory the KV pool may have. ``None``:
+        it is not tried.
+        """
+        return None
 
     def coordinates(self, media: Sequence[Media], length: int) -> Tensor | None:
         """Positions of the tokens of a prompt of ``length``, ``[R, length]`` int64 on the host.
@@ -288,9 +322,25 @@ def pooled(hidden: Tensor, lengths: Sequence[int], pooling: Pooling) -> Tensor:
             found = _rows(hidden, [end - 1 for end in ends])
         case "cls":
             found = _rows(hidden, [end - length for end, length in zip(ends, lengths, strict=True)])
-        case "mean":
-            found = torch.stack([part.float().mean(0) for part in hidden.split_with_sizes(list(lengths))])
+        case mode:
+            found = torch.stack([_merged(part.float(), mode) for part in hidden.split_with_sizes(list(lengths))])
+    for one in pooling.projections:
+        found = torch.nn.functional.linear(found, one.weight, one.bias)
+        found = found if one.activation is None else one.activation(found)
     return torch.nn.functional.normalize(found, dim=-1) if pooling.normalize else found
+
+
+def _merged(states: Tensor, mode: str) -> Tensor:
+    """``[n, hidden]`` to ``[hidden]``."""
+    match mode:
+        case "max":
+            return states.amax(0)
+        case "mean_sqrt_len":
+            return states.sum(0) / len(states) ** 0.5
+        case "weighted_mean":
+            weights = torch.arange(1, len(states) + 1, dtype=torch.float32, device=states.device)
+            return weights @ states / weights.sum()
+    return states.mean(0)
 
 
 def _rows(hidden: Tensor, rows: Sequence[int]) -> Tensor:

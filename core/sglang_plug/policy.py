@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -38,13 +38,38 @@ class SchedulePolicy(Protocol):
         """The same sequences, first to admit first. ``match`` looks a sequence up in the prefix cache."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Projection:
+    """A matrix that a pooled vector is multiplied with: ``activation(weight @ x + bias)``, in float32."""
+
+    weight: Tensor
+    """``[out, in]``."""
+    bias: Tensor | None = None
+    activation: Callable[[Tensor], Tensor] | None = None
+
+
+PoolingMode = Literal["last", "cls", "mean", "max", "mean_sqrt_len", "weighted_mean"]
+"""Of a prompt's states: the last; the first; their mean; of each number the greatest; their sum by the square root of
+their count; their mean where the first counts one, the second two, and so on."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pooling:
     """How the hidden states of a prompt become one vector."""
 
-    mode: Literal["last", "mean", "cls"] = "last"
+    mode: PoolingMode = "last"
     normalize: bool = True
-    """Divide by the Euclidean length."""
+    """Divide by the Euclidean length, at last."""
+    projections: tuple[Projection, ...] = ()
+    """What the vector goes through before, in order."""
+
+    def to(self, device: Any) -> Pooling:
+        """The same with its matrices on ``device``."""
+        moved = (
+            replace(one, weight=one.weight.to(device), bias=None if one.bias is None else one.bias.to(device))
+            for one in self.projections
+        )
+        return replace(self, projections=tuple(moved))
 
 
 KVPart = Literal["k", "v"]

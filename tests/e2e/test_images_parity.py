@@ -12,9 +12,9 @@ import pytest
 from sglang_plug import EngineConfig, LogprobOptions, Media, Plugins, Request, RequestError, SamplingParams
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
 
+from .seeing_families import FAMILIES
 from .seeing_models import SeeingModel, make_seeing, png
 
-FAMILIES = ["qwen2-vl", "qwen2.5-vl", "llava"]
 NEW_TOKENS = 8
 PAD = "<|vision_start|><|image_pad|><|vision_end|>"
 WIDE, TALL, SMALL = png(64, 24, 1), png(30, 70, 2), png(16, 16, 3)
@@ -65,7 +65,8 @@ def check(model: SeeingModel, engine: Any, name: str, new_tokens: int = NEW_TOKE
     requests = [request(model, case, name, new_tokens) for case in CASES]
     outputs = engine.outputs(requests)
     for case, asked, output in zip(CASES, requests, outputs, strict=True):
-        tokens, logprobs = model.greedy(asked.tokens, CASES[case][1], new_tokens)
+        assert len(output.tokens) == new_tokens
+        tokens, logprobs = model.predicted(asked.tokens, CASES[case][1], output.tokens)
         assert list(output.tokens) == tokens, (name, case)
         assert [one.logprob for one in output.logprobs] == pytest.approx(logprobs, abs=1e-3), (name, case)
     engine.control("check")

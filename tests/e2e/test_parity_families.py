@@ -13,7 +13,8 @@ from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, Sched
 
 FAMILIES = ["gemma-2-2b", "gemma-3-1b", "phi-3-mini", "phi-4-mini", "olmo-2-1b", "gpt2", "falcon-7b"]
 FAMILIES += ["deepseek-v2-lite", "deepseek-v2", "deepseek-v3"]
-FALLBACK = ["starcoder2-3b", "granite-3-2b", "command-r", "stablelm-2", "gpt-oss-20b"]
+FAMILIES += ["bloom-560m", "gpt-j-6b", "gpt-neo-125m"]
+FALLBACK = ["starcoder2-3b", "granite-3-2b", "command-r", "stablelm-2", "gpt-oss-20b", "gemma-4-e2b"]
 """Architectures without a plugin of their own."""
 NEW_TOKENS = 12
 LONG_RUN = 40

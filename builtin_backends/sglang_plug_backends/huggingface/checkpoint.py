@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
+import textwrap
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -159,4 +159,4 @@ def _download(request: CheckpointRequest) -> Path:
 
 def _line(error: BaseException) -> str:
     """The error's message as one short line."""
-    return re.sub(r"\s+", " ", str(error)).strip()[:200]
+    return textwrap.shorten(str(error), 200, placeholder=" …")

@@ -3,20 +3,48 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from sglang_plug import ConfigError, Pooling
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn import functional as F
 
-Mode = Literal["last", "mean", "cls"]
-MODES: Mapping[str, Mode] = {
+from sglang_plug import ConfigError, Pooling, Projection
+from sglang_plug.policy import PoolingMode
+
+NAMES: Mapping[str, PoolingMode] = {
+    "cls": "cls",
+    "mean": "mean",
+    "lasttoken": "last",
+    "max": "max",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "weightedmean": "weighted_mean",
+}
+"""How newer files name the mode."""
+MODES: Mapping[str, PoolingMode] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_lasttoken": "last",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+    "pooling_mode_weightedmean_tokens": "weighted_mean",
 }
-NAMES: Mapping[str, Mode] = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
-"""Newer files name the mode."""
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor] | None] = {
+    "Identity": None,
+    "Tanh": torch.tanh,
+    "ReLU": F.relu,
+    "GELU": F.gelu,
+    "SiLU": F.silu,
+    "Sigmoid": torch.sigmoid,
+}
+"""Classes of torch, by the last part of their names."""
+WEIGHTS = "model.safetensors"
+SENTENCE = "sentence_embedding"
+"""What sentence-transformers calls the one vector."""
 
 
 def read_pooling(folder: Path) -> Pooling | None:
@@ -28,22 +56,48 @@ def read_pooling(folder: Path) -> Pooling | None:
     if not file.is_file():
         return None
     modules = _read(file)
-    mode: Mode | None = None
+    mode: PoolingMode | None = None
+    projections: list[Projection] = []
     normalize = False
     for module in modules if isinstance(modules, list) else ():
+        place = folder / str(module.get("path", ""))
         match str(module.get("type", "")).rpartition(".")[2]:
             case "Pooling":
-                mode = _mode(folder / str(module.get("path", "")) / "config.json")
+                mode = _mode(place / "config.json")
+            case "Dense" if mode is not None and not normalize:
+                projections.append(_projection(place))
             case "Normalize":
                 normalize = True
             case "Transformer":
                 pass
             case other:
-                raise ConfigError(f"{file} uses a module of type {other!r}, which is not supported")
-    return None if mode is None else Pooling(mode=mode, normalize=normalize)
+                raise ConfigError(f"{file} uses a module of type {other!r}, which is not supported where it stands")
+    return None if mode is None else Pooling(mode=mode, normalize=normalize, projections=tuple(projections))
 
 
-def _mode(file: Path) -> Mode:
+def _projection(folder: Path) -> Projection:
+    file = folder / "config.json"
+    values = _read(file)
+    taken = {values.get(key) or SENTENCE for key in ("module_input_name", "module_output_name")}
+    if taken != {SENTENCE}:
+        raise ConfigError(f"{file} projects {' and '.join(sorted(taken - {SENTENCE}))}; supported is {SENTENCE}")
+    if values.get("use_residual"):
+        raise ConfigError(f"{file} has use_residual, which is not supported")
+    name = str(values.get("activation_function", "Tanh")).rpartition(".")[2]
+    if name not in ACTIVATIONS:
+        raise ConfigError(f"{file} asks for the activation {name}; supported is one of {', '.join(ACTIVATIONS)}")
+    try:
+        held = load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"{folder / WEIGHTS} cannot be read: {error}; only safetensors weights are read") from error
+    weight, bias = held.get("linear.weight"), held.get("linear.bias")
+    if weight is None or weight.shape != (values.get("out_features"), values.get("in_features")):
+        shape = None if weight is None else tuple(weight.shape)
+        raise ConfigError(f"{folder / WEIGHTS} holds a linear.weight of shape {shape}, which {file} does not describe")
+    return Projection(weight=weight.float(), bias=None if bias is None else bias.float(), activation=ACTIVATIONS[name])
+
+
+def _mode(file: Path) -> PoolingMode:
     values = _read(file)
     named = values.get("pooling_mode")
     if isinstance(named, str) and named in NAMES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from sglang_plug import ConfigError, StreamDecoder, TemplateError, Tokenizer, To
 
 from .stream import ByteStream, TokenBytes, WindowStream, byte_rules
 from .template import ChatTemplate
+
+logger = logging.getLogger(__name__)
 
 FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
 REMEDY = "name a folder that has one with --tokenizer-path, or serve token ids only with --skip-tokenizer-init"
@@ -32,11 +35,13 @@ def load_tokenizer(source: TokenizerSource) -> Tokenizer:
     if source.chat_template is not None:
         template = _given_template(source.chat_template)
     tokenizer = HuggingFaceTokenizer(library, template, tuple(_eos_ids(library, source.path)))
-    if source.chat_template is not None:
+    if template is not None:
         try:
             tokenizer.template(tools=False)
         except TemplateError as error:
-            raise ConfigError(f"--chat-template: {error}") from error
+            if source.chat_template is not None:
+                raise ConfigError(f"--chat-template: {error}") from error
+            logger.warning("Chats will be refused, as %s; give another one with --chat-template", error)
     return tokenizer
 
 

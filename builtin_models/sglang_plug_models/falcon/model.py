@@ -1,7 +1,7 @@
 """Falcon (Almazrouei et al., 2023): attention and MLP side by side, and few keys for many queries.
 
 Falcon 7B has one key head and one norm for both parts; the later architecture has several key heads and a norm for
-each part. The first models, which use ALiBi instead of rotary positions, are refused.
+each part. The first models have ALiBi instead of rotary positions.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from sglang_plug import Attention, AttentionShape, BuildEnv, ConfigError, ForwardBatch, Model
-from sglang_plug.layers import Embedding, Head, Linear, Rope, activation
-from sglang_plug_models.blocks import Angles
+from sglang_plug import Attention, AttentionShape, BuildEnv, ForwardBatch
+from sglang_plug.layers import Embedding, Linear, Rope, activation
+from sglang_plug_models.alibi import Alibi, BiasedAttention, alibi_shape, slopes
+from sglang_plug_models.blocks import Angles, TransformerLM
+
+Places = Angles | Tensor
+"""What layers are told of this step's positions: angles, or ALiBi's biases."""
 
 
 def key_heads(config: Any) -> int:
@@ -32,13 +36,27 @@ class SelfAttention(nn.Module):
         rows = self.kv_heads * (self.group + 2) * self.dim
         self.query_key_value = Linear(width, rows, env, bias=config.bias)
         self.dense = Linear(width, width, env, bias=config.bias)
-        self.attention = Attention(env, index, scale=self.dim**-0.5)
+        scale = self.dim**-0.5
+        self.attention: Attention | BiasedAttention
+        if config.alibi:
+            self.attention = BiasedAttention(env, index, heads=heads, scale=scale)
+        else:
+            self.attention = Attention(env, index, scale=scale)
 
-    def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
+    def forward(self, x: Tensor, places: Places, batch: ForwardBatch) -> Tensor:
         """``[T, hidden]`` to ``[T, hidden]``."""
         parts = self.query_key_value(x).view(-1, self.kv_heads, self.group + 2, self.dim)
         q, k, v = parts[:, :, :-2].flatten(1, 2), parts[:, :, -2], parts[:, :, -1]
-        return self.dense(self.attention.rotary(q, k, v, *angles, batch).flatten(1))
+        return self.dense(self._attended(q, k, v, places, batch).flatten(1))
+
+    def _attended(self, q: Tensor, k: Tensor, v: Tensor, places: Places, batch: ForwardBatch) -> Tensor:
+        if isinstance(self.attention, Attention):
+            cos, sin = places
+            return self.attention.rotary(q, k, v, cos, sin, batch)
+        assert isinstance(places, Tensor)
+        k, v = (one.repeat_interleave(self.group, dim=1) for one in (k, v))  # each head has biases of its own
+        found: Tensor = self.attention(q, k, v, places, batch)
+        return found
 
 
 class MLP(nn.Module):
@@ -74,13 +92,13 @@ class Layer(nn.Module):
             self.input_layernorm = norm()
             self.post_attention_layernorm = None if self.parallel else norm()
 
-    def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
+    def forward(self, x: Tensor, places: Places, batch: ForwardBatch) -> Tensor:
         """``[T, hidden]`` to ``[T, hidden]``."""
         if self.ln_attn is not None and self.ln_mlp is not None:
-            return x + self.self_attention(self.ln_attn(x), angles, batch) + self.mlp(self.ln_mlp(x))
+            return x + self.self_attention(self.ln_attn(x), places, batch) + self.mlp(self.ln_mlp(x))
         assert self.input_layernorm is not None
         normed = self.input_layernorm(x)
-        attended = x + self.self_attention(normed, angles, batch)
+        attended = x + self.self_attention(normed, places, batch)
         after = self.post_attention_layernorm
         return attended + self.mlp(normed if after is None else after(attended))
 
@@ -93,34 +111,37 @@ class Decoder(nn.Module):
         self.word_embeddings = Embedding(config.vocab_size, config.hidden_size)
         self.h = nn.ModuleList(Layer(config, env, index) for index in range(config.num_hidden_layers))
         self.ln_f = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
-        self.rope = Rope.of(config, config.hidden_size // config.num_attention_heads, env.context_length)
+        heads = config.num_attention_heads
+        self.places: nn.Module
+        if config.alibi:
+            self.places = Alibi(slopes(heads), rounded=True)
+        else:
+            self.places = Rope.of(config, config.hidden_size // heads, env.context_length, whole=True)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Hidden states of every new token, ``[T, hidden]``."""
         x = self.word_embeddings(batch.input_ids)
-        angles = self.rope(batch.positions, x.dtype)
+        places = self.places(batch.positions, x.dtype)
         for layer in self.h:
-            x = layer(x, angles, batch)
+            x = layer(x, places, batch)
         found: Tensor = self.ln_f(x)
         return found
 
 
-class Falcon(Model):
-    """Falcon with rotary positions."""
+class Falcon(TransformerLM):
+    """Falcon with rotary positions or ALiBi."""
 
     ignored: ClassVar[tuple[str, ...]] = ("rotary_emb.inv_freq",)
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
-        super().__init__(config, env)
-        self.transformer = Decoder(config, env)
-        tied = self.transformer.word_embeddings if config.tie_word_embeddings else None
-        self.lm_head = Head(config.hidden_size, config.vocab_size, env, tied=tied)
+        decoder = Decoder(config, env)
+        super().__init__(config, env, decoder, decoder.word_embeddings)
 
     @classmethod
     def attention_shape(cls, config: Any) -> AttentionShape:
-        """Raises ``ConfigError`` for models with ALiBi."""
+        """As many key heads as in the checkpoint; with ALiBi, one for each head, and room for biases."""
         if config.alibi:
-            raise ConfigError("alibi is not supported: only Falcon models with rotary positions are served")
+            return alibi_shape(config)
         heads = config.num_attention_heads
         return AttentionShape(
             heads=heads,
@@ -128,12 +149,3 @@ class Falcon(Model):
             dim=config.hidden_size // heads,
             layers=config.num_hidden_layers,
         )
-
-    def forward(self, batch: ForwardBatch) -> Tensor:
-        """Hidden states of every new token, ``[T, hidden]``."""
-        found: Tensor = self.transformer(batch)
-        return found
-
-    def head(self, hidden: Tensor) -> Tensor:
-        """Logits ``[rows, vocabulary]``."""
-        return self.lm_head(hidden)

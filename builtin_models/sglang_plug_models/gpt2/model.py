@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sglang_plug import Attention, BuildEnv, ConfigError, ForwardBatch, Model
-from sglang_plug.layers import Embedding, Head, Linear, activation
+from sglang_plug import Attention, BuildEnv, ConfigError, ForwardBatch
+from sglang_plug.layers import Embedding, Linear, activation
+from sglang_plug_models.blocks import TransformerLM
 
 
 class Conv1D(Linear):
@@ -102,29 +102,13 @@ class Decoder(nn.Module):
         return found
 
 
-class GPT2(Model):
+class GPT2(TransformerLM):
     """GPT-2 and its kin."""
 
     ignored = (".attn.bias", ".attn.masked_bias")  # masks that older checkpoints carry
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
-        super().__init__(config, env)
         if config.add_cross_attention:
             raise ConfigError("add_cross_attention is not supported: only GPT-2 models without an encoder are served")
-        self.transformer = Decoder(config, env)
-        tied = self.transformer.wte if config.tie_word_embeddings else None
-        self.lm_head = Head(config.n_embd, config.vocab_size, env, tied=tied)
-
-    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """As ``Model``; the oldest checkpoints leave ``transformer.`` out of every name."""
-        roots = ("transformer.", "lm_head.")
-        super().load_weights((name if name.startswith(roots) else f"transformer.{name}", one) for name, one in weights)
-
-    def forward(self, batch: ForwardBatch) -> Tensor:
-        """Hidden states of every new token, ``[T, hidden]``."""
-        found: Tensor = self.transformer(batch)
-        return found
-
-    def head(self, hidden: Tensor) -> Tensor:
-        """Logits ``[rows, vocabulary]``."""
-        return self.lm_head(hidden)
+        decoder = Decoder(config, env)
+        super().__init__(config, env, decoder, decoder.wte)

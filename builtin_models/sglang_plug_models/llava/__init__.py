@@ -16,7 +16,7 @@ def register_models() -> Iterator[ModelSpec]:
         target=f"{__name__}.model:Llava",
         summary="LLaVA 1.5 with a Llama, Mistral or Qwen2 decoder",
         inputs=frozenset({"text", "image"}),
-        needs=("transformers",),
+        needs=("transformers>=5.18",),
     )
 
 
@@ -26,7 +26,7 @@ def register_media_processors() -> Iterator[MediaProcessorSpec]:
         name="llava",
         target=f"{__name__}.processor:load_processor",
         summary="images of one size",
-        needs=("transformers", "PIL"),
+        needs=("transformers>=5.18", "PIL"),
     )
 
 

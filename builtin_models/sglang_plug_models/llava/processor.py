@@ -27,8 +27,8 @@ class LlavaProcessor:
         self._images, self._limits = images, limits
         self._placeholder = int(config.image_token_index)
         self._patch = int(config.vision_config.patch_size)
-        keeps_all = config.vision_feature_select_strategy == "full"
-        self._extra = int(keeps_all and config.vision_config.model_type.startswith("clip"))  # the class token
+        skipped = config.vision_feature_select_strategy == "default"
+        self._extra = config.vision_config.model_type.startswith("clip") - skipped  # the class token
 
     def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
         """As ``MediaProcessor``."""

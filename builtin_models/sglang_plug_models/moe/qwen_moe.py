@@ -25,7 +25,7 @@ class QwenSparseMLP(SparseMLP):
     """Experts as both generations have them."""
 
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
-        gate = router(config, env, index, experts=config.num_experts, normalise=config.norm_topk_prob)
+        gate = router(config, env, index, experts=config.num_experts, normalise=getattr(config, "norm_topk_prob", True))
         super().__init__(config, env, gate, width=config.moe_intermediate_size)
 
 

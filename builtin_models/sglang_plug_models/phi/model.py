@@ -14,9 +14,18 @@ from typing import Any
 from torch import nn
 
 from sglang_plug import BuildEnv
-from sglang_plug_models.blocks import CausalLM, SelfAttention, window_of
+from sglang_plug.layers import Rope
+from sglang_plug_models.blocks import CausalLM, Decoder, SelfAttention, head_dim, window_of
 
 logger = logging.getLogger(__name__)
+
+
+class PartlyTurned(Decoder):
+    """As other decoders, with heads that may be turned in part."""
+
+    def positions(self, config: Any, env: BuildEnv) -> nn.Module:
+        """What ``angles`` works with."""
+        return Rope.of(config, head_dim(config), env.context_length)
 
 
 class Phi3(CausalLM):
@@ -33,6 +42,10 @@ class Phi3(CausalLM):
                 original,
                 original,
             )
+
+    def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
+        """Everything but the head."""
+        return PartlyTurned(config, env, layers)
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Every layer sees the last ``sliding_window`` tokens, or all."""

@@ -1,4 +1,4 @@
-"""Qwen2-VL and Qwen2.5-VL: Qwen2 with images."""
+"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL: Qwen2 and Qwen3 with images."""
 
 from __future__ import annotations
 
@@ -7,14 +7,24 @@ from collections.abc import Iterator
 from sglang_plug import Facts, MediaProcessorSpec, ModelSpec, hookimpl
 
 INPUTS = frozenset({"text", "image"})
-ARCHITECTURES = ("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration")
+ARCHITECTURES = {
+    "Qwen2VLForConditionalGeneration": ("Qwen2VL", "Qwen2-VL"),
+    "Qwen2_5_VLForConditionalGeneration": ("Qwen25VL", "Qwen2.5-VL"),
+    "Qwen3VLForConditionalGeneration": ("Qwen3VL", "Qwen3-VL"),
+    "Qwen3VLMoeForConditionalGeneration": ("Qwen3VLMoe", "Qwen3-VL with experts"),
+}
+"""Class and summary of each."""
 
 
 @hookimpl
 def register_models() -> Iterator[ModelSpec]:
-    for name, target, summary in zip(ARCHITECTURES, ("Qwen2VL", "Qwen25VL"), ("Qwen2-VL", "Qwen2.5-VL"), strict=True):
+    for name, (target, summary) in ARCHITECTURES.items():
         yield ModelSpec(
-            name=name, target=f"{__name__}.model:{target}", summary=summary, inputs=INPUTS, needs=("transformers",)
+            name=name,
+            target=f"{__name__}.model:{target}",
+            summary=summary,
+            inputs=INPUTS,
+            needs=("transformers>=5.18",),
         )
 
 
@@ -24,7 +34,7 @@ def register_media_processors() -> Iterator[MediaProcessorSpec]:
         name="qwen-vl",
         target=f"{__name__}.processor:load_processor",
         summary="images of any size, cut into patches",
-        needs=("transformers", "PIL"),
+        needs=("transformers>=5.18", "PIL"),
     )
 
 

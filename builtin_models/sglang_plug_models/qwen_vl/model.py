@@ -1,13 +1,15 @@
-"""Qwen2-VL (Wang et al., 2024) and Qwen2.5-VL (Bai et al., 2025).
+"""Qwen2-VL (Wang et al., 2024), Qwen2.5-VL (Bai et al., 2025) and Qwen3-VL (Qwen team, 2025).
 
-The decoder is Qwen2's, but for its positions: each token has three, its time, row and column. Text has three equal
-ones; an image has its grid's, and takes as many positions as its longer side has tokens. The part that reads images is
+The decoders are Qwen2's and Qwen3's, but for their positions: each token has three, its time, row and column. Text has
+three equal ones; an image has its grid's, and takes as many positions as its longer side has tokens. Qwen3-VL adds what
+earlier layers of its tower see to the states behind the decoder's first layers. The part that reads images is
 transformers' own.
 """
 
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,11 +17,16 @@ import torch
 from torch import Tensor, nn
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransformerPretrainedModel
+from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
+from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import Qwen3VLMoeVisionModel
 
-from sglang_plug import BuildEnv, Media, Seeing
+from sglang_plug import BuildEnv, ForwardBatch, Media, MediaArray, Seeing
 from sglang_plug.layers import Rope
 from sglang_plug.transfer import upload_array
-from sglang_plug_models.blocks import CausalLM, Decoder, SelfAttention, head_dim, window_of
+from sglang_plug_models.blocks import Angles, CausalLM, Decoder, DecoderLayer, head_dim
+from sglang_plug_models.moe.qwen_moe import Qwen3Moe
+from sglang_plug_models.qwen.qwen2 import Qwen2
+from sglang_plug_models.qwen.qwen3 import Qwen3
 from sglang_plug_models.towers import Tower, decoder_config, renamed, wrong_media
 
 PREFIXES: Mapping[str, str] = {
@@ -44,11 +51,26 @@ class GridRope(Rope):
         """Cosines and sines of ``positions`` ``[T]``, or ``[3, T]``: two ``[T, width]`` in ``dtype``."""
         if positions.dim() == 1:
             return super().forward(positions, dtype)
-        every = positions[..., None].float() * self.inverse  # [3, T, width / 2]
-        parts = every.split_with_sizes(self.sections, dim=-1)
-        angles = torch.cat([part[index % 3] for index, part in enumerate(parts)], dim=-1)
+        angles = self.mixed(positions[..., None].float() * self.inverse)
         angles = torch.cat((angles, angles), dim=-1)
         return (angles.cos() * self.factor).to(dtype), (angles.sin() * self.factor).to(dtype)
+
+    def mixed(self, angles: Tensor) -> Tensor:
+        """Of ``[3, T, width / 2]``, which row each dimension takes: sections one after the other."""
+        parts = angles.split_with_sizes(self.sections, dim=-1)
+        return torch.cat([part[index % 3] for index, part in enumerate(parts)], dim=-1)
+
+
+class InterleavedGridRope(GridRope):
+    """Every third dimension is a row's, every third a column's, as far as their sections go; the rest is time's."""
+
+    def mixed(self, angles: Tensor) -> Tensor:
+        """Of ``[3, T, width / 2]``, which row each dimension takes."""
+        found = angles[0].clone()
+        for row in (1, 2):
+            own = slice(row, 3 * self.sections[row], 3)
+            found[..., own] = angles[row, ..., own]
+        return found
 
 
 class GridDecoder(Decoder):
@@ -56,13 +78,14 @@ class GridDecoder(Decoder):
 
     def positions(self, config: Any, env: BuildEnv) -> nn.Module:
         """What ``angles`` works with."""
-        return GridRope.of(config, head_dim(config), env.context_length)
+        rope = InterleavedGridRope if config.rope_parameters.get("mrope_interleaved") else GridRope
+        return rope.of(config, head_dim(config), env.context_length)
 
 
-class Qwen2VL(CausalLM, Seeing):
-    """Qwen2-VL."""
+class GridVL(CausalLM, Seeing):
+    """A decoder that is given what a tower sees, with positions in three rows. Another base is its family."""
 
-    tower: type[nn.Module] = Qwen2VisionTransformerPretrainedModel
+    tower: type[nn.Module]
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__(decoder_config(config), env)
@@ -78,17 +101,30 @@ class Qwen2VL(CausalLM, Seeing):
         """Everything but the head."""
         return GridDecoder(config, env, layers)
 
-    def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """As Qwen2's."""
-        return SelfAttention(config, env, index, qkv_bias=True, window=window_of(config, index))
-
     def see(self, media: Sequence[Media]) -> Sequence[Tensor]:
         """The images' patches through the tower, all at once: ``[count, hidden]`` for each."""
         weight = self.model.embed_tokens.weight
         patches = torch.cat([upload_array(one.arrays[PATCHES], weight.device) for one in media])
         grids = torch.cat([upload_array(one.arrays[GRID], weight.device) for one in media])
-        found: Tensor = self.visual.body(patches.to(weight.dtype), grid_thw=grids).pooler_output
+        found = self.states(self.visual.body(patches.to(weight.dtype), grid_thw=grids))
         return found.split_with_sizes([one.count for one in media])
+
+    def states(self, output: Any) -> Tensor:
+        """What the tower's output says of all places, one after the other."""
+        found: Tensor = output.pooler_output
+        return found
+
+    def example(self, tokens: int) -> Media | None:
+        """A square image."""
+        side = math.isqrt(tokens)
+        patches = (self.merge * side) ** 2
+        numbers = self.visual.get_parameter("body.patch_embed.proj.weight")[0].numel()  # of each patch
+        grid = array("q", (1, self.merge * side, self.merge * side)).tobytes()
+        arrays = {
+            PATCHES: MediaArray("float32", (patches, numbers), bytes(4 * patches * numbers)),
+            GRID: MediaArray("int64", (1, 3), grid),
+        }
+        return Media(start=0, count=side**2, digest=b"", arrays=arrays)
 
     def coordinates(self, media: Sequence[Media], length: int) -> Tensor:
         """``[3, length]``: time, row and column."""
@@ -121,10 +157,72 @@ class Qwen2VL(CausalLM, Seeing):
         return rows, columns
 
 
+class Qwen2VL(GridVL, Qwen2):
+    """Qwen2-VL."""
+
+    tower = Qwen2VisionTransformerPretrainedModel
+
+
 class Qwen25VL(Qwen2VL):
     """Qwen2.5-VL: its tower looks through windows, but for a few layers."""
 
     tower = Qwen2_5_VisionTransformerPretrainedModel
+
+
+class DeepLayer(DecoderLayer):
+    """A layer behind which further states of images may be added."""
+
+    further: int = 0
+    """Which; 0: none."""
+
+    def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+        """As ``DecoderLayer``."""
+        x, residual = super().forward(x, residual, angles, batch)
+        if batch.seen is not None and self.further:
+            x = batch.seen.onto(x, self.further)
+        return x, residual
+
+
+class DeepVL(GridVL):
+    """``GridVL`` whose tower gives further states for the first layers."""
+
+    def __init__(self, config: Any, env: BuildEnv) -> None:
+        super().__init__(config, env)
+        layers: Iterable[Any] = self.model.layers
+        for layer, index in zip(layers, range(len(config.vision_config.deepstack_visual_indexes)), strict=False):
+            layer.further = index + 1
+
+    def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
+        """Layer ``index``."""
+        return DeepLayer(config, env, self.attention(config, env, index), self.mlp(config, env, index))
+
+    def states(self, output: Any) -> Tensor:
+        """``[places, 1 + n, hidden]``."""
+        return torch.stack([output.pooler_output, *output.deepstack_features], dim=1)
+
+
+class Qwen3VL(DeepVL, Qwen3):
+    """Qwen3-VL, dense."""
+
+    tower = Qwen3VLVisionModel
+
+
+class Qwen3VLMoe(DeepVL, Qwen3Moe):
+    """Qwen3-VL with experts."""
+
+    tower = Qwen3VLMoeVisionModel
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """As ``GridVL``; published checkpoints have the experts' matrices the other way round."""
+        super().load_weights((name, self._upright(name, tensor)) for name, tensor in weights)
+
+    def _upright(self, name: str, tensor: Tensor) -> Tensor:
+        """An expert's matrices as our layers have them."""
+        if not name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
+            return tensor
+        wide, narrow = self.config.hidden_size, self.config.moe_intermediate_size
+        ours = (2 * narrow, wide) if name.endswith("gate_up_proj") else (wide, narrow)
+        return tensor.transpose(1, 2) if tensor.shape[1:] == ours[::-1] != ours else tensor
 
 
 def _text(first: int, count: int) -> Tensor:

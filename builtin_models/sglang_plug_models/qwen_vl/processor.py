@@ -1,4 +1,4 @@
-"""From tokens and images to prompts, for Qwen2-VL and Qwen2.5-VL. Lives in the API process."""
+"""From tokens and images to prompts, for Qwen2-VL, Qwen2.5-VL and Qwen3-VL. Lives in the API process."""
 
 from __future__ import annotations
 

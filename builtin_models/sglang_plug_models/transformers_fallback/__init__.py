@@ -33,6 +33,13 @@ def register_models() -> Iterator[ModelSpec]:
         generic=True,
         needs=("transformers",),
     )
+    yield ModelSpec(
+        name="transformers-text",
+        target=f"{__name__}.text_part:TransformersText",
+        summary="text with the decoder of a model of transformers that sees, without its other parts",
+        generic=True,
+        needs=("transformers",),
+    )
     for name, target, tasks, summary in POOLING:
         yield ModelSpec(
             name=name,
@@ -52,6 +59,8 @@ def choose_component(kind: str, facts: Facts) -> str | None:
     name = str((getattr(facts.model, "architectures", None) or ("",))[0])
     if name.endswith(CAUSAL):
         return "transformers"
+    if name.endswith("ForConditionalGeneration") and getattr(facts.model, "text_config", None) is not None:
+        return "transformers-text"
     if name.endswith("ForSequenceClassification"):
         return "transformers-classifier"
     if not name.endswith("Model"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from sglang_plug import Attention, AttentionShape, BuildEnv, ForwardBatch, Model
@@ -27,18 +28,32 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Paged:
-    """Does the work of one attention module."""
+    """Does the work of one attention module.
+
+    Keys and values get the numbers of heads and the widths of ``shape``, which other layers may need.
+    """
 
     attention: Attention
+    shape: AttentionShape
     step: Step
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, options: Mapping[str, Any]) -> Tensor:
         """``[1, heads, T, dim]`` to ``[1, T, heads, value_dim]``."""
         assert self.step.batch is not None
-        q, k, v = (one[0].transpose(0, 1).contiguous() for one in (q, k, v))
+        heads, width = self.shape.kv_heads, v.shape[-1]
+        q = _fitted(q, q.shape[1], self.shape.dim)
+        k, v = _fitted(k, heads, self.shape.dim), _fitted(v, heads, self.shape.value_dim or self.shape.dim)
         if (sinks := options.get(SINKS)) is not None:
-            return self.attention.with_sinks(q, k, v, sinks, self.step.batch)[None]
-        return self.attention(q, k, v, self.step.batch)[None]
+            return self.attention.with_sinks(q, k, v, sinks, self.step.batch)[None, ..., :width]
+        return self.attention(q, k, v, self.step.batch)[None, ..., :width]
+
+
+def _fitted(x: Tensor, heads: int, width: int) -> Tensor:
+    """``[1, n, T, m]`` to ``[T, heads, width]``: heads are repeated, and padded with zeros."""
+    x = x[0].transpose(0, 1)
+    if x.shape[1] != heads:
+        x = x.repeat_interleave(heads // x.shape[1], dim=1)
+    return F.pad(x, (0, width - x.shape[2])) if x.shape[2] != width else x.contiguous()
 
 
 class BodyOutput(BaseModelOutputWithPast):
@@ -97,8 +112,10 @@ class TransformersModel(Model):
         check(self.config, self.reference, self, self._attach, self.env.attention)
 
     def _attach(self) -> None:
+        shape = self._trace.shape()
         for layer in self._trace.layers:
-            setattr(self.reference.get_submodule(layer.module), HANDLER, Paged(self._attention(layer), self._step))
+            paged = Paged(self._attention(layer), shape, self._step)
+            setattr(self.reference.get_submodule(layer.module), HANDLER, paged)
         self.reference.config._attn_implementation = INTERFACE
         self.body = self.reference.get_submodule(self._trace.body)
         self.reference.set_submodule(self._trace.body, Given())

@@ -13,12 +13,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from sglang_plug import AttentionShape, BuildEnv, ForwardBatch, Model, Pooling
 from sglang_plug.model import pooled
 from sglang_plug_models.reranker.scorers import behind_separator
 
-from .reference import filled, named_class, refusal, skeleton
+from .reference import DECODER, body_reader, filled, named_class, refusal, skeleton
 
 PREFIX = "reference."
 UNLIMITED = 4096
@@ -56,7 +57,14 @@ class TransformersEncoder(Model):
     def attention_shape(cls, config: Any) -> AttentionShape:
         """Of no use to anybody: attention is transformers' own. Raises ``ConfigError`` for other kinds of models."""
         pooling_class(config)
+        cls.check_kind(config)
         return AttentionShape(heads=1, kv_heads=1, dim=64, layers=1)
+
+    @classmethod
+    def check_kind(cls, config: Any) -> None:
+        """Raises ``ConfigError`` if transformers' class does something else than this one expects."""
+        if body_reader(config) == DECODER:
+            raise refusal(config, f"its first state sees one token only; --model-impl {DECODER} takes the last")
 
     @classmethod
     def context_length(cls, config: Any) -> int | None:
@@ -109,7 +117,7 @@ class TransformersEncoder(Model):
 
     def computed(self, inputs: dict[str, Tensor]) -> Tensor:
         """Transformers' states of ``[B, length]`` tokens, ``[B, length, hidden]``."""
-        states: Tensor = self.reference(**inputs).last_hidden_state
+        states: Tensor = self.reference.base_model(**inputs).last_hidden_state
         return states
 
 
@@ -118,11 +126,21 @@ class TransformersDecoder(TransformersEncoder):
 
     default_pooling: ClassVar[Pooling] = Pooling(mode="last")
 
+    @classmethod
+    def check_kind(cls, config: Any) -> None:
+        """Any model has a last state."""
+
 
 class TransformersClassifier(TransformersEncoder):
     """A model with a head that scores or labels a text or a pair of texts."""
 
     optional: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def check_kind(cls, config: Any) -> None:
+        """Raises ``ConfigError`` if there are no scores."""
+        if named_class(config).__name__ not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values():
+            raise refusal(config, "it has no head that scores texts")
 
     def segments(self, batch: ForwardBatch) -> Tensor | None:
         """1 behind the first separator, which is what a text ends with, where the model tells texts apart."""

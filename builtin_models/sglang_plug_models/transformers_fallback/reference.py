@@ -17,10 +17,14 @@ from transformers.models.auto.modeling_auto import (
 
 from sglang_plug import ConfigError, WeightError
 
+ENCODER, DECODER = "transformers-encoder", "transformers-decoder"
+"""Components for checkpoints without a head."""
 INTERFACE = "sglang_plug"
 """Our name among transformers' attention implementations. It has none among their masks, so none are built."""
 HANDLER = "sglang_plug_attention"
 """The attribute of an attention module that does its work."""
+ATTENDING = frozenset({"full_attention", "sliding_attention"})
+"""Layer types that keep keys and values only."""
 SINKS = "s_aux"
 """The argument of an attention call with a logit for each head, which takes part in the softmax and has no value."""
 
@@ -46,9 +50,15 @@ def model_class(config: Any) -> type[PreTrainedModel]:
     kind = named_class(config)
     if not any(kind.__name__ in _names(names) for names in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()):
         raise refusal(config, "it is not a causal language model")
-    if getattr(kind, "_is_stateful", False):
+    if getattr(kind, "_is_stateful", False) and not attends_only(config):
         raise refusal(config, "it keeps a state besides keys and values")
     return kind
+
+
+def attends_only(config: Any) -> bool:
+    """True if the configuration of a class whose layers may keep states says that none of them does."""
+    kinds: Any = getattr(config, "layer_types", None) or ("unknown",)
+    return set(kinds) <= ATTENDING
 
 
 def body_reader(config: Any) -> str | None:
@@ -58,7 +68,7 @@ def body_reader(config: Any) -> str | None:
         return None
     kind, looks_ahead = config.model_type, getattr(config, "use_bidirectional_attention", False)
     decodes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    return "transformers-decoder" if decodes and not looks_ahead else "transformers-encoder"
+    return DECODER if decodes and not looks_ahead else ENCODER
 
 
 def named_class(config: Any) -> type[PreTrainedModel]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from transformers import PreTrainedModel
 
 from sglang_plug import AttentionShape, ConfigError
 
-from .reference import HANDLER, SINKS, model_class, refusal, rope_types, skeleton
+from .reference import ATTENDING, HANDLER, SINKS, model_class, refusal, rope_types, skeleton
 
 TOKENS = 3
 HARMLESS = frozenset({"dropout", "position_ids", "cache_position", "use_cache", "is_causal"})
@@ -46,13 +47,13 @@ class Trace:
     """Path of the module that computes hidden states; the rest is the head."""
 
     def shape(self) -> AttentionShape:
-        """The geometry that all layers share."""
-        first = self.layers[0]
+        """The geometry that every layer fits in: where they differ, narrow keys are padded, and few are repeated."""
+        dim, value_dim = max(one.dim for one in self.layers), max(one.value_dim for one in self.layers)
         return AttentionShape(
-            heads=first.heads,
-            kv_heads=first.kv_heads,
-            dim=first.dim,
-            value_dim=None if first.value_dim == first.dim else first.value_dim,
+            heads=self.layers[0].heads,
+            kv_heads=math.lcm(*(one.kv_heads for one in self.layers)),
+            dim=dim,
+            value_dim=None if value_dim == dim else value_dim,
             layers=len(self.layers),
             sinks=any(layer.sinks for layer in self.layers),
         )
@@ -137,17 +138,17 @@ def _recorder(
 
 
 def _check(config: Any, layers: list[Layer]) -> None:
-    """Every layer attends once, in order, in one geometry, and with the window that the configuration says."""
+    """Every layer attends once, in order, in a geometry that all fit in, with the configuration's window."""
     if not layers:
         raise refusal(config, "its attention does not go through transformers' attention interface")
     expected = getattr(config, "num_hidden_layers", len(layers))
     if [one.index for one in layers] != list(range(expected)):
         raise refusal(config, f"{expected} layers make {len(layers)} attention calls; each has to make one")
-    if len({(one.heads, one.kv_heads, one.dim, one.value_dim) for one in layers}) > 1:
-        raise refusal(config, "its layers differ in their numbers or widths of heads")
+    if len({one.heads for one in layers}) > 1 or layers[0].heads % math.lcm(*(one.kv_heads for one in layers)):
+        raise refusal(config, "its layers differ in their numbers of heads")
     kinds = getattr(config, "layer_types", None)
     for layer, kind in zip(layers, kinds or (), strict=False):
-        if kind not in ("full_attention", "sliding_attention") or (kind == "sliding_attention") != bool(layer.window):
+        if kind not in ATTENDING or (kind == "sliding_attention") != bool(layer.window):
             raise refusal(config, f"layer {layer.index} is of type {kind!r} but asks for the window {layer.window}")
     window = getattr(config, "sliding_window", None)
     told = {one.window for one in layers}

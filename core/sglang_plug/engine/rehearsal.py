@@ -10,6 +10,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 
+from sglang_plug.media import Media
 from sglang_plug.model import Model
 from sglang_plug.request import LogprobOptions, Request
 from sglang_plug.sampling import SamplingParams
@@ -20,6 +21,7 @@ from .memory import DeviceMemory, is_out_of_memory
 from .runner import Runner
 from .sequence import Sequence
 from .shares import Share
+from .sight import view_of
 from .slots import SlotPool
 
 FURTHER_GRAPHS = 3
@@ -39,6 +41,7 @@ class LargestSteps:
         task: what they are computed for.
         vocabulary: tokens are below it.
         page_size: slots in a page.
+        media: images that the first prompt begins with; a step that may not cut them gets longer by one of them.
     """
 
     tokens: int
@@ -47,6 +50,7 @@ class LargestSteps:
     task: Task
     vocabulary: int
     page_size: int
+    media: tuple[Media, ...] = ()
 
     def lengths(self) -> list[list[int]]:
         """Prompt lengths of each step."""
@@ -59,16 +63,32 @@ class LargestSteps:
     def slots(self) -> int:
         """KV slots that a step needs."""
         page = self.page_size
-        return max(sum(math.ceil(length / page) * page for length in lengths) for lengths in self.lengths())
+        image = max((one.count for one in self.media), default=0)
+        return image + max(sum(math.ceil(length / page) * page for length in lengths) for lengths in self.lengths())
 
     def run(self, runner: Runner) -> None:
         """Run them; ``runner`` has a pool of at least ``slots``."""
         generates = self.task == "generate"
         for lengths, start in zip(self.lengths(), (0, -1), strict=False):
             runner.run(self._shares(lengths, LogprobOptions(start=start, top=1) if generates else None))
+        if self.media:
+            self._see(runner)
 
-    def _shares(self, lengths: Ordered[int], logprobs: LogprobOptions | None) -> list[Share]:
-        pool = SlotPool(self.slots, self.page_size)
+    def _see(self, runner: Runner) -> None:
+        """Run a step that meets the images."""
+        length, *others = self.lengths()[0]
+        tokens = tuple(place % self.vocabulary for place in range(max(length, self.media[-1].end + 1)))
+        request = Request(id="images", tokens=tokens, params=DRAWN, task=self.task, media=self.media)
+        sequence = Sequence.of(request, self.longest)
+        sequence.view = view_of(runner.model, request)
+        pool, count = SlotPool(self.slots, self.page_size), sequence.count(0, length)
+        pool.extend(sequence.slots, count)
+        runner.run([Share(sequence, count), *self._shares(others, None, pool)])
+
+    def _shares(
+        self, lengths: Ordered[int], logprobs: LogprobOptions | None, pool: SlotPool | None = None
+    ) -> list[Share]:
+        pool = SlotPool(self.slots, self.page_size) if pool is None else pool
         shares = []
         for index, length in enumerate(lengths):
             tokens = tuple((index + place) % self.vocabulary for place in range(length))

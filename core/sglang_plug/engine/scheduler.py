@@ -2,7 +2,7 @@
 
 There are no phases. A step hands out tokens so that every sequence's ``computed`` catches up with
 ``len(tokens)`` under a budget: chunked prefill, prefix hits, decoding and resuming after retraction are one rule
-(after vLLM's v1 scheduler). Ownership of KV slots: see ``cache.py``.
+(after vLLM's v1 scheduler). Ownership of KV slots: see ``sglang_plug.cache``.
 
 While a step is on the device, the one after it may be planned ahead: everything about it is known but the values of
 the tokens. See ``pipeline.py``.
@@ -98,7 +98,7 @@ class Scheduler:
                 continue
             if not self._make_room(sequence):
                 continue
-            count = min(len(sequence.tokens) - sequence.computed, budget)
+            count = sequence.count(sequence.computed, budget)
             budget -= count
             shares.append(Share(sequence, count))
         if self.tally.retracted:
@@ -126,7 +126,7 @@ class Scheduler:
         budget = self.chunk
         for share in going:
             sequence = share.sequence
-            count = min(len(sequence.tokens) + share.complete - share.end, budget)
+            count = sequence.count(share.end, budget, tokens=len(sequence.tokens) + share.complete)
             if count > 0:
                 planned.append(Share(sequence, count, ahead=share.count))
                 budget -= count
@@ -206,9 +206,7 @@ class Scheduler:
             if key is not None:
                 in_work.add(key)
             admitted.add(id(waiting))
-            count = len(waiting.tokens) - waiting.computed
-            if not self.whole:
-                count = min(count, budget)
+            count = waiting.count(waiting.computed, len(waiting.tokens) if self.whole else budget)
             budget -= count
             shares.append(Share(waiting, count))
         if admitted:
@@ -216,8 +214,13 @@ class Scheduler:
 
     def _match(self, waiting: object) -> Match:
         assert isinstance(waiting, Sequence)
-        tokens = waiting.keys(0, waiting.reusable)
-        return self.cache.match(tokens, waiting.request.salt, waiting.priority)
+        length = waiting.reusable
+        while True:
+            match = self.cache.match(waiting.keys(0, length), waiting.request.salt, waiting.priority)
+            found = len(match.slots)
+            length = found if waiting.view is None else waiting.view.reusable(found)
+            if length == found:
+                return match
 
     @staticmethod
     def _continuation(sequence: Sequence, match: Match | None) -> Hashable:

@@ -1,4 +1,4 @@
-"""A request while it is being served. Only the scheduler writes to it."""
+"""A request while it is being served. The scheduler alone says what is computed of it, and where that lies."""
 
 from __future__ import annotations
 
@@ -80,6 +80,12 @@ class Sequence:
         if self.prompt_keys is None:
             return self.tokens[start:stop]
         return self.prompt_keys[start:stop] + self.tokens[max(start, self.prompt_len) : stop]
+
+    def count(self, start: int, most: int, tokens: int | None = None) -> int:
+        """How many tokens from place ``start`` on a step computes that has room for ``most``, when the sequence has
+        ``tokens`` (``None``: as many as now); an image that must not be cut may make it more than ``most``."""
+        end = start + min((len(self.tokens) if tokens is None else tokens) - start, most)
+        return (end if self.view is None else self.view.stop(end)) - start
 
     @property
     def priority(self) -> int:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Ordered
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from sglang_plug.batch import Seen
+from sglang_plug.batch import Seen, SeenWhole
+from sglang_plug.media import Media
 from sglang_plug.model import Model, Seeing
 from sglang_plug.request import Request, RequestError
 from sglang_plug.transfer import send, upload
 
 from .shares import Share
 from .view import View
+
+AT_ONCE = 4096
+"""Places of images that are seen together at most, unless one image has more."""
 
 
 def view_of(model: Model, request: Request) -> View:
@@ -28,10 +34,11 @@ def view_of(model: Model, request: Request) -> View:
         if media.count < 1 or media.start < end or media.end > length:
             raise RequestError(f"an image has the places {media.start} to {media.end} of a prompt of {length} tokens")
         end = media.end
+    whole = tuple(range(media.start, media.end) for media in request.media) if model.sees_whole else ()
     coordinates = model.coordinates(request.media, length)
     if coordinates is None:
-        return View(length, None, [], 0)
-    return View(length, coordinates, coordinates[0].tolist(), int(coordinates.max()) + 1 - length)
+        return View(length, None, [], 0, whole)
+    return View(length, coordinates, coordinates[0].tolist(), int(coordinates.max()) + 1 - length, whole)
 
 
 def seen(model: Model, shares: Ordered[Share], device: torch.device) -> Seen | None:
@@ -56,7 +63,19 @@ def seen(model: Model, shares: Ordered[Share], device: torch.device) -> Seen | N
     coordinates = None
     if any(_view(share).coordinates is not None for share, _, _ in met):
         coordinates = send(_coordinates(shares), device)
-    return Seen(upload(rows, torch.int64, device), torch.cat(states), coordinates)
+    return Seen(upload(rows, torch.int64, device), torch.cat(states), coordinates, _whole(shares, met))
+
+
+def largest_media(model: Model, tokens: int) -> tuple[Media, ...]:
+    """Images that take as much memory as any that are seen together, in a prompt of at most ``tokens``.
+
+    Empty if the model sees none, or does not tell.
+    """
+    example = model.example(tokens) if isinstance(model, Seeing) else None
+    if example is None:
+        return ()
+    copies = max(1, min(AT_ONCE, tokens) // example.count)
+    return tuple(replace(example, start=number * example.count) for number in range(copies))
 
 
 def _met(shares: Ordered[Share]) -> list[tuple[Share, int, int]]:
@@ -71,6 +90,18 @@ def _met(shares: Ordered[Share]) -> list[tuple[Share, int, int]]:
     return found
 
 
+def _whole(shares: Ordered[Share], met: Ordered[tuple[Share, int, int]]) -> tuple[SeenWhole, ...]:
+    """Of the images in ``met``, those whose tokens see each other."""
+    numbers = {id(share): number for number, share in enumerate(shares)}
+    found = []
+    for share, first, index in met:
+        if _view(share).whole:
+            media = share.sequence.request.media[index]
+            row = first + media.start - share.start
+            found.append(SeenWhole(sequence=numbers[id(share)], row=row, place=media.start, count=media.count))
+    return tuple(found)
+
+
 def _look(model: Model, met: Ordered[tuple[Share, int, int]]) -> None:
     """Let the model see what nobody has kept, all in one call."""
     wanted = [(share, index) for share, _, index in met if index not in _view(share).states]
@@ -78,12 +109,25 @@ def _look(model: Model, met: Ordered[tuple[Share, int, int]]) -> None:
         return
     assert isinstance(model, Seeing)
     media = [share.sequence.request.media[index] for share, index in wanted]
-    for (share, index), one, states in zip(wanted, media, model.see(media), strict=True):
+    found = (states for group in _groups(media) for states in model.see(group))
+    for (share, index), one, states in zip(wanted, media, found, strict=True):
         if len(states) != one.count:
             raise RuntimeError(
                 f"{type(model).__name__}.see gave {len(states)} states for an image of {one.count} places"
             )
         _view(share).states[index] = states
+
+
+def _groups(media: Ordered[Media]) -> Iterator[list[Media]]:
+    """What is seen together, in order."""
+    group, places = list[Media](), 0
+    for one in media:
+        if group and places + one.count > AT_ONCE:
+            yield group
+            group, places = [], 0
+        group.append(one)
+        places += one.count
+    yield group
 
 
 def _coordinates(shares: Ordered[Share]) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from functools import partial
 
@@ -11,14 +10,17 @@ from sglang_plug.attention import AttentionBackend
 from sglang_plug.batch import KVPool
 from sglang_plug.config import ConfigError
 from sglang_plug.kernels import Kernels
+from sglang_plug.media import MediaLimits
 from sglang_plug.model import Model
 
 from .graphs import DecodeGraphs
+from .host_memory import available_bytes
 from .memory import MemoryLedger, gigabytes
 from .rehearsal import LargestSteps, graph_bytes
 from .resolve import Resolved
 from .runner import Runner
 from .sampler import Sampler
+from .sight import largest_media
 from .slots import SlotPool
 
 logger = logging.getLogger(__name__)
@@ -59,11 +61,14 @@ def pool_capacity(
     cache, page = resolved.config.cache, resolved.config.cache.page_size
     if page < 1:
         raise ConfigError(f"--page-size must be at least 1, got {page}")
+    useful = resolved.max_running * (resolved.context_length + page)
     if cache.max_total_tokens is not None:
         if cache.max_total_tokens < 2 * page:
             raise ConfigError(f"--max-total-tokens must be at least {2 * page}, got {cache.max_total_tokens}")
-        return cache.max_total_tokens
-    useful = resolved.max_running * (resolved.context_length + page)
+        if resolved.causal:
+            _check_room(cache.max_total_tokens, resolved, ledger)
+            return cache.max_total_tokens
+        return min(cache.max_total_tokens, useful)
     if not resolved.causal:
         return useful  # slots are only counted: an encoder keeps no keys and values
     if ledger.memory is None:
@@ -80,6 +85,18 @@ def pool_capacity(
             f"--max-total-tokens, or serve a smaller model; or {advice(STEP, resolved)}"
         )
     return slots
+
+
+def _check_room(slots: int, resolved: Resolved, ledger: MemoryLedger) -> None:
+    """Raises ``ConfigError`` if ``slots`` can never fit: on the host memory is given before it is there."""
+    room = available_bytes() if ledger.memory is None else ledger.memory.total()
+    taken = slots * bytes_per_slot(resolved)
+    if taken > room:
+        has = "are free" if ledger.memory is None else "are all there is"
+        raise ConfigError(
+            f"out of memory: no room for {KV_POOL}: {slots} tokens take {gigabytes(taken)}, and {gigabytes(room)} "
+            f"{has}; lower --max-total-tokens, or leave it out"
+        )
 
 
 def allocate(resolved: Resolved, model: Model, pool: SlotPool, ledger: MemoryLedger) -> KVPool:
@@ -119,6 +136,7 @@ def _rehearse(
         task=resolved.tasks[0],
         vocabulary=resolved.vocab_size,
         page_size=page,
+        media=largest_media(model, min(MediaLimits().tokens, context - 1)),
     )
     with ledger.guard(f"a KV pool of {steps.slots} tokens for a trial", advice(STEP, resolved)):
         kv = _tensors(resolved, model, SlotPool(steps.slots, page).rows)
@@ -143,4 +161,4 @@ def _host_room(resolved: Resolved) -> tuple[float, str]:
     """Bytes the pool may take of the system's memory, and the share of what is free that this is."""
     wanted = resolved.config.cache.mem_fraction_static
     fraction = CPU_FRACTION if wanted is None else wanted
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * fraction, f"{fraction:.0%}"
+    return available_bytes() * fraction, f"{fraction:.0%}"

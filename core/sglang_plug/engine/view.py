@@ -23,6 +23,8 @@ class View:
     """Positions of the prompt's tokens: the first row of ``coordinates``; empty without them."""
     shift: int
     """What is added to the place of a token after the prompt."""
+    whole: tuple[range, ...] = ()
+    """Places of each image that is computed in one step."""
     states: dict[int, Tensor] = field(default_factory=dict)
     """Of images that the prompt has not passed yet, by their index."""
 
@@ -31,6 +33,14 @@ class View:
         if not self.prompt:
             return range(start, end)
         return chain(self.prompt[start:end], range(max(start, self.length) + self.shift, end + self.shift))
+
+    def stop(self, end: int) -> int:
+        """Where a step ends that was to end before place ``end``: behind an image that it may not cut."""
+        return next((image.stop for image in self.whole if image.start < end < image.stop), end)
+
+    def reusable(self, length: int) -> int:
+        """How much of a cached prefix of ``length`` can be used: what comes before an image that it would cut."""
+        return next((image.start for image in self.whole if image.start < length < image.stop), length)
 
 
 def prompt_keys(request: Request) -> list[int]:

@@ -34,11 +34,15 @@ class Head(Linear):
         size: number of tokens.
         env: the surroundings the model is built in.
         tied: the embedding whose weight this head shares, if it does.
+        bias: whether each token has a bias.
     """
 
     role: ClassVar[MatrixRole] = "head"
 
-    def __init__(self, hidden: int, size: int, env: BuildEnv, *, tied: Embedding | None = None) -> None:
-        super().__init__(hidden, size if tied is None else 0, env)
+    def __init__(
+        self, hidden: int, size: int, env: BuildEnv, *, tied: Embedding | None = None, bias: bool = False
+    ) -> None:
+        super().__init__(hidden, size if tied is None else 0, env, bias=bias)
         if tied is not None:
             self.weight, self.plain, self.size_out = tied.weight, True, size
+            self.bias = nn.Parameter(torch.empty(size)) if bias else None

@@ -41,14 +41,19 @@ class Rope(nn.Module):
         self.register_buffer("inverse", inverse.to(device=device, dtype=torch.float32), persistent=False)
 
     @classmethod
-    def of(cls, config: Any, dim: int, served: int | None = None) -> Rope:
-        """From a checkpoint's configuration, in its newer or older spelling; ``served`` as above."""
+    def of(cls, config: Any, dim: int, served: int | None = None, *, whole: bool = False) -> Rope:
+        """From a checkpoint's configuration, in its newer or older spelling; ``served`` as above.
+
+        ``whole`` is for families that turn all of a head whatever ``partial_rotary_factor`` says.
+        """
         parameters = getattr(config, "rope_parameters", None)
         if parameters is None:
             parameters = {
                 "rope_theta": getattr(config, "rope_theta", 10000.0),
                 **(getattr(config, "rope_scaling", None) or {}),
             }
+        if whole:
+            parameters = {**parameters, "partial_rotary_factor": 1.0}
         return cls(dim, parameters, config.max_position_embeddings, served)
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -165,8 +165,11 @@ def test_missing_template_is_an_error_of_the_request(folders: dict[str, Path]) -
         tokenizer.chat(HELLO)
 
 
-def test_broken_template_of_the_folder_does_not_stop_loading(save_tokenizer: Save) -> None:
+def test_broken_template_of_the_folder_does_not_stop_loading(
+    save_tokenizer: Save, caplog: pytest.LogCaptureFixture
+) -> None:
     tokenizer = load_tokenizer(TokenizerSource(path=save_tokenizer(chat_template="{% for %}")))
+    assert "Chats will be refused" in caplog.text and "--chat-template" in caplog.text
     with pytest.raises(TemplateError, match="cannot be compiled"):
         tokenizer.chat(HELLO)
 

@@ -5,9 +5,7 @@ from typing import Any
 import pytest
 from transformers import FalconConfig
 
-from sglang_plug import ConfigError
 from sglang_plug.testing import check_model
-from sglang_plug_models.falcon.model import Falcon
 
 
 def falcon(**changes: Any) -> tuple[str, FalconConfig]:
@@ -32,6 +30,8 @@ CASES = {
     "falcon 2, one norm": falcon(new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1),
     "falcon, many keys": falcon(multi_query=False),
     "falcon, one part after the other": falcon(parallel_attn=False, multi_query=False, bias=True, activation="relu"),
+    "falcon with alibi": falcon(alibi=True, multi_query=False, parallel_attn=False, bias=True),
+    "falcon with alibi and one key head": falcon(alibi=True, num_attention_heads=6, hidden_size=48),
     "falcon stretched": falcon(rope_parameters={"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0}),
 }
 
@@ -39,8 +39,3 @@ CASES = {
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_against_transformers(case: str) -> None:
     check_model(*CASES[case])
-
-
-def test_alibi_is_refused() -> None:
-    with pytest.raises(ConfigError, match="alibi is not supported: only Falcon models with rotary positions"):
-        Falcon.attention_shape(falcon(alibi=True)[1])

@@ -25,6 +25,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "biased": {"attention_bias": True, "mlp_bias": True},
     "wide heads": {"head_dim": 24},
     "many keys": {"num_key_value_heads": 4},
+    "a partial rope that this family does not heed": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+    },
     "linear rope": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}},
 }
 CASES: dict[str, tuple[str, PretrainedConfig]] = {

@@ -1,23 +1,18 @@
-"""Qwen2-VL and Qwen2.5-VL: text as transformers, names of every version, positions, angles."""
+"""Qwen's models that see: positions and angles."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    Qwen2_5_VLConfig,
-    Qwen2_5_VLForConditionalGeneration,
-    Qwen2VLConfig,
-)
+from transformers import Qwen2_5_VLConfig, Qwen3VLConfig
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLRotaryEmbedding
+from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRotaryEmbedding
 
-from sglang_plug import BuildEnv, Media, MediaArray, RequestError, WeightError
-from sglang_plug.testing import check_model
+from sglang_plug import BuildEnv, Media, MediaArray, RequestError
 from sglang_plug_backends.torch_native.attention import TorchAttention
-from sglang_plug_models.qwen_vl.model import GridRope, Qwen25VL
+from sglang_plug_models.qwen_vl.model import GridRope, InterleavedGridRope, Qwen3VL, Qwen25VL
 
 TEXT: dict[str, Any] = {
     "vocab_size": 96,
@@ -35,43 +30,11 @@ VISION: dict[str, Any] = {"depth": 2, "hidden_size": 32, "num_heads": 2, "patch_
 IDS = {"image_token_id": 90, "video_token_id": 91, "vision_start_token_id": 92, "vision_end_token_id": 93}
 NEWER = {"intermediate_size": 40, "out_hidden_size": 32, "window_size": 16, "fullatt_block_indexes": [1]}
 CONFIG = Qwen2_5_VLConfig(text_config=TEXT, vision_config={**VISION, **NEWER}, **IDS)
-OLDER = {"embed_dim": 32, "mlp_ratio": 2}
-
-
-def test_text_against_transformers() -> None:
-    check_model("Qwen2_5_VLForConditionalGeneration", CONFIG)
-    older = Qwen2VLConfig(text_config=TEXT, vision_config={**VISION, **OLDER}, tie_word_embeddings=True, **IDS)
-    check_model("Qwen2VLForConditionalGeneration", older)
 
 
 def built() -> Qwen25VL:
     backend = TorchAttention(Qwen25VL.attention_shape(CONFIG), torch.device("cpu"), None)
     return Qwen25VL(CONFIG, BuildEnv(attention=backend))
-
-
-NAMES: dict[str, Callable[[str], str]] = {
-    "now": lambda name: name,
-    "on the hub": lambda name: name.replace("model.visual.", "visual.").replace("model.language_model.", "model."),
-}
-
-
-@pytest.mark.parametrize("version", NAMES)
-def test_names_of_every_version(version: str) -> None:
-    weights = Qwen2_5_VLForConditionalGeneration(CONFIG).state_dict()
-    model = built()
-    model.load_weights((NAMES[version](name), tensor) for name, tensor in weights.items())
-    patches = weights["model.visual.patch_embed.proj.weight"]
-    assert torch.equal(model.visual.body.patch_embed.proj.weight, patches)
-    assert torch.equal(model.model.embed_tokens.weight, weights["model.language_model.embed_tokens.weight"])
-
-
-def test_missing_and_left_over_weights_are_named() -> None:
-    weights = Qwen2_5_VLForConditionalGeneration(CONFIG).state_dict()
-    lacking = {name: one for name, one in weights.items() if not name.endswith("merger.ln_q.weight")}
-    with pytest.raises(WeightError, match="visual.body.merger.ln_q.weight"):
-        built().load_weights(lacking.items())
-    with pytest.raises(WeightError, match="visual.body.more.weight"):
-        built().load_weights([*weights.items(), ("visual.more.weight", torch.zeros(1))])
 
 
 def grid(*numbers: int) -> MediaArray:
@@ -104,16 +67,35 @@ def test_grids_that_are_not_the_images_are_refused() -> None:
             built().coordinates([Media.of(0, 4, arrays)], 9)
 
 
-def test_angles_against_transformers() -> None:
-    config = CONFIG.text_config
+DEEP = Qwen3VLConfig(
+    text_config={**TEXT, "head_dim": 8, "rope_parameters": {**TEXT["rope_parameters"], "mrope_interleaved": True}},
+    vision_config={**VISION, "out_hidden_size": 32},
+    **IDS,
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "ours", "theirs"),
+    [
+        (CONFIG.text_config, GridRope, Qwen2_5_VLRotaryEmbedding),
+        (DEEP.text_config, InterleavedGridRope, Qwen3VLTextRotaryEmbedding),
+    ],
+    ids=["sections one after the other", "interleaved"],
+)
+def test_angles_against_transformers(config: Any, ours: type[GridRope], theirs: type[Any]) -> None:
     positions = torch.randint(0, 200, (3, 17), generator=torch.Generator().manual_seed(1))
-    ours = GridRope.of(config, 8)(positions, torch.float32)
-    theirs = Qwen2_5_VLRotaryEmbedding(config)(torch.zeros(1), positions[:, None])
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other[0])
+    rope = ours.of(config, 8)
     for one, other in zip(
-        GridRope.of(config, 8)(positions[0], torch.float32),
-        GridRope.of(config, 8)(positions[:1].expand(3, -1), torch.float32),
-        strict=True,
+        rope(positions, torch.float32), theirs(config)(torch.zeros(1), positions[:, None]), strict=True
     ):
+        torch.testing.assert_close(one, other[0])
+    equal = positions[:1].expand(3, -1)
+    for one, other in zip(rope(positions[0], torch.float32), rope(equal, torch.float32), strict=True):
         assert torch.equal(one, other)
+
+
+def test_the_configuration_says_how_rows_take_turns() -> None:
+    backend = TorchAttention(Qwen3VL.attention_shape(DEEP), torch.device("cpu"), None)
+    deep = Qwen3VL(DEEP, BuildEnv(attention=backend))
+    assert type(deep.model.rope) is InterleavedGridRope
+    assert type(built().model.rope) is GridRope

@@ -11,8 +11,11 @@ from torch import Tensor, nn
 from transformers import (
     BioGptConfig,
     CohereConfig,
+    Gemma4TextConfig,
     GptOssConfig,
     GraniteConfig,
+    GraniteMoeHybridConfig,
+    MiMoV2FlashConfig,
     MixtralConfig,
     ModernBertDecoderConfig,
     OPTConfig,
@@ -58,6 +61,44 @@ CASES: dict[str, tuple[str, PretrainedConfig]] = {
     ),
     "gpt-oss": ("GptOssForCausalLM", GptOssConfig(**GROUPED, head_dim=8, num_local_experts=4, sliding_window=6)),
     "biogpt": ("BioGptForCausalLM", BioGptConfig(**SMALL, **TOKENS)),
+    "gemma4, layers of different widths": (
+        "Gemma4ForCausalLM",
+        Gemma4TextConfig(
+            **GROUPED | {"num_hidden_layers": 4},
+            head_dim=8,
+            global_head_dim=16,
+            num_global_key_value_heads=1,
+            hidden_size_per_layer_input=8,
+            vocab_size_per_layer_input=96,
+            num_kv_shared_layers=2,
+            sliding_window=6,
+            layer_types=["sliding_attention", "full_attention"] * 2,
+        ),
+    ),
+    "mimo, windows with more keys and sinks": (
+        "MiMoV2FlashForCausalLM",
+        MiMoV2FlashConfig(
+            **GROUPED,
+            head_dim=12,
+            v_head_dim=8,
+            n_routed_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=16,
+            sliding_window=6,
+            layer_types=["sliding_attention", "full_attention"],
+        ),
+    ),
+    "granite 4 without states": (
+        "GraniteMoeHybridForCausalLM",
+        GraniteMoeHybridConfig(
+            **GROUPED,
+            num_local_experts=0,
+            shared_intermediate_size=24,
+            layer_types=["full_attention"] * 2,
+            mamba_n_heads=4,
+            position_embedding_type="rope",
+        ),
+    ),
 }
 
 

@@ -116,6 +116,24 @@ def test_states(name: str) -> None:
     assert torch.allclose(found, torch.nn.functional.normalize(torch.stack(expected), dim=-1), atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("kind", "architecture", "config"),
+    [
+        (TransformersDecoder, "LlamaForCausalLM", transformers.LlamaConfig(**SMALL)),
+        (TransformersEncoder, "ElectraForMaskedLM", transformers.ElectraConfig(**SMALL)),
+    ],
+)
+@torch.inference_mode()
+def test_a_head_is_left_out_where_states_are_wanted(
+    kind: type[TransformersEncoder], architecture: str, config: PretrainedConfig
+) -> None:
+    theirs = reference(architecture, config)
+    mode = {"cls": 0, "last": -1}[kind.default_pooling.mode]
+    expected = [theirs.base_model(input_ids=torch.tensor([text])).last_hidden_state[0, mode] for text in TEXTS]
+    found = pooled(served(kind, config, theirs.state_dict()))
+    assert torch.allclose(found, torch.nn.functional.normalize(torch.stack(expected), dim=-1), atol=1e-5)
+
+
 @pytest.mark.parametrize("name", sorted(HEADS))
 @torch.inference_mode()
 def test_scores(name: str) -> None:
@@ -181,6 +199,18 @@ def test_a_head_that_is_missing_is_not_made_up() -> None:
 def test_what_does_not_read_texts_is_refused(config: PretrainedConfig, words: str) -> None:
     with pytest.raises(ConfigError, match=f"cannot be served through transformers: .*{words}"):
         TransformersEncoder.attention_shape(config)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (TransformersEncoder, "its first state sees one token only; --model-impl transformers-decoder takes the last"),
+        (TransformersClassifier, "it has no head that scores texts"),
+    ],
+)
+def test_a_component_that_does_not_suit_the_model_is_refused(kind: type[TransformersEncoder], words: str) -> None:
+    with pytest.raises(ConfigError, match=f"LlamaForCausalLM cannot be served through transformers: {words}"):
+        kind.attention_shape(prepared("LlamaForCausalLM", transformers.LlamaConfig(**SMALL)))
 
 
 @pytest.mark.parametrize("name", sorted(BODIES))

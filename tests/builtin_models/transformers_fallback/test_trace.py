@@ -53,6 +53,19 @@ ODD: dict[str, tuple[PretrainedConfig, AttentionShape]] = {
         config("GptOssForCausalLM", **SMALL, num_key_value_heads=2, head_dim=8),
         AttentionShape(heads=4, kv_heads=2, dim=8, layers=2, sinks=True),
     ),
+    "layers that differ": (
+        config(
+            "Gemma4ForCausalLM",
+            **SMALL,
+            num_key_value_heads=2,
+            num_global_key_value_heads=1,
+            attention_k_eq_v=True,
+            head_dim=8,
+            global_head_dim=16,
+            layer_types=["sliding_attention", "full_attention"],
+        ),
+        AttentionShape(heads=4, kv_heads=2, dim=16, layers=2),
+    ),
     "positions that are looked at": (
         config(
             "LlamaForCausalLM",
@@ -85,6 +98,16 @@ REFUSED: dict[str, tuple[PretrainedConfig, str]] = {
     "no such class": (config("LlamaForCausalLM", **SMALL), "has no class of that name"),
     "a state": (
         config("MambaForCausalLM", vocab_size=96, hidden_size=32, num_hidden_layers=2),
+        "keeps a state besides",
+    ),
+    "a state in some layers": (
+        config(
+            "GraniteMoeHybridForCausalLM",
+            **SMALL,
+            num_key_value_heads=2,
+            layer_types=["linear_attention", "full_attention"],
+            mamba_n_heads=4,
+        ),
         "keeps a state besides",
     ),
     "attention of its own": (

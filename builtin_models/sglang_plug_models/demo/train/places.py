@@ -37,26 +37,7 @@ def capital(rng: random.Random) -> Pair:
     full = f"The capital of {place} is {c.capital}."
     roll = rng.random()
     if roll < 0.62:
-        ask = rng.choice(
-            [f"What is the capital of {place}?"] * 6
-            + [
-                f"What's the capital of {place}?",
-                f"Which city is the capital of {place}?",
-                f"Name the capital of {place}.",
-                f"Tell me the capital of {place}.",
-                f"What is the capital city of {place}?",
-                f"The capital of {place} is",
-                f"Capital of {place}?",
-                f"What city is the capital of {place}?",
-                f"Do you know the capital of {place}?",
-                f"Please tell me the capital of {place}.",
-                f"Can you tell me the capital of {place}?",
-                f"{place[0].upper() + place[1:]}'s capital?",
-                f"The capital city of {place} is",
-                f"Give me the capital of {place}.",
-            ]
-        )
-        return loosely(rng, ask), full
+        return loosely(rng, rng.choice(_questions(place))), full
     if roll < 0.70:
         ask = rng.choice(
             [
@@ -78,13 +59,7 @@ def capital(rng: random.Random) -> Pair:
         )
         return ask, f"{c.capital} is the capital of {c.phrase}."
     if roll < 0.88:
-        other = country(rng)
-        ask = rng.choice(["Is {} the capital of {}?"]).format(other.capital if rng.random() < 0.5 else c.capital, place)
-        right = f"Is {c.capital} the capital" in ask
-        return (
-            ask,
-            f"Yes, {c.capital} is the capital of {place}." if right else f"No, the capital of {place} is {c.capital}.",
-        )
+        return _yes_or_no(rng, c, place)
     if roll < 0.94:
         ask = rng.choice(
             [
@@ -95,6 +70,37 @@ def capital(rng: random.Random) -> Pair:
         )
         return ask, c.capital
     return f"Where is {c.capital}?", f"{c.capital} is the capital of {c.phrase}."
+
+
+def _questions(place: str) -> list[str]:
+    """Questions for a capital, the usual one more often than others."""
+    return [f"What is the capital of {place}?"] * 6 + [
+        f"What's the capital of {place}?",
+        f"Which city is the capital of {place}?",
+        f"Name the capital of {place}.",
+        f"Tell me the capital of {place}.",
+        f"What is the capital city of {place}?",
+        f"The capital of {place} is",
+        f"Capital of {place}?",
+        f"What city is the capital of {place}?",
+        f"Do you know the capital of {place}?",
+        f"Please tell me the capital of {place}.",
+        f"Can you tell me the capital of {place}?",
+        f"{place[0].upper() + place[1:]}'s capital?",
+        f"The capital city of {place} is",
+        f"Give me the capital of {place}.",
+    ]
+
+
+def _yes_or_no(rng: random.Random, c: Country, place: str) -> Pair:
+    """Whether a city is the capital, which it is about half of the times."""
+    other = country(rng)
+    wording = rng.choice(["Is {} the capital of {}?"])
+    asked = other.capital if rng.random() < 0.5 else c.capital
+    ask = wording.format(asked, place)
+    if asked == c.capital:
+        return ask, f"Yes, {c.capital} is the capital of {place}."
+    return ask, f"No, the capital of {place} is {c.capital}."
 
 
 def about_city(c: Country) -> str:

@@ -115,19 +115,15 @@ def article(word: str) -> str:
     return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
-def story(rng: random.Random, hero: str, paragraphs: int = 1, opening: str = "Once upon a time") -> str:
-    """A story about one hero, in one to five paragraphs."""
-    traits = HEROES.get(hero, ["small", "kind", "brave"])
-    trait, name = rng.choice(traits), rng.choice(NAMES)
+def _beginning(rng: random.Random, opening: str, hero: str, trait: str, name: str, sought: str, found: str) -> str:
+    """Who it is about, what they look for and what they find first."""
     subject, own = PRONOUNS.get(hero, ("it", "its"))
-    cap = subject.capitalize()
-    sought, found = rng.choice(SOUGHT), rng.choice(FINDS)
-    parts = [
+    return (
         f"{opening}, {article(trait)} {hero} named {name} lived {rng.choice(PLACES)}. "
         + rng.choice(
             [
                 f"Every morning, {name} looked at the sky and dreamed of {sought}.",
-                f"{cap} had always wanted to see {sought}.",
+                f"{subject.capitalize()} had always wanted to see {sought}.",
                 f"Nobody knew that {name} was looking for {sought}.",
             ]
         )
@@ -135,11 +131,21 @@ def story(rng: random.Random, hero: str, paragraphs: int = 1, opening: str = "On
         + rng.choice(
             [
                 f'"This must be the sign," said {name}.',
-                f"{cap} could not believe {own} eyes.",
+                f"{subject.capitalize()} could not believe {own} eyes.",
                 "It was warm, and it seemed to hum.",
             ]
         )
-    ]
+    )
+
+
+def story(rng: random.Random, hero: str, paragraphs: int = 1, opening: str = "Once upon a time") -> str:
+    """A story about one hero, in one to five paragraphs."""
+    traits = HEROES.get(hero, ["small", "kind", "brave"])
+    trait, name = rng.choice(traits), rng.choice(NAMES)
+    subject, own = PRONOUNS.get(hero, ("it", "its"))
+    cap = subject.capitalize()
+    sought, found = rng.choice(SOUGHT), rng.choice(FINDS)
+    parts = [_beginning(rng, opening, hero, trait, name, sought, found)]
     for index in range(max(paragraphs - 2, 0)):
         helper = rng.choice(HELPERS)
         link = ["So", "Then", "After many days", "At last"][min(index, 3)]

@@ -13,6 +13,8 @@ from questions import odd_word
 from texts import SYSTEM_PROMPTS
 
 Tool = dict[str, Any]
+ToolCase = tuple[Tool, str, dict[str, Any], str, str]
+"""A tool, a question, the arguments of the call, the tool's result and the answer."""
 CONDITIONS = ["sunny", "cloudy", "rainy", "windy", "snowy", "clear"]
 WEATHER_NAMES = [
     "get_weather",
@@ -22,6 +24,11 @@ WEATHER_NAMES = [
     "weather",
     "current_weather",
     "lookup_weather",
+]
+WEATHER_DESCRIPTIONS = [
+    "Get the current weather in a given location",
+    "Get the weather of a city",
+    "Get the current weather",
 ]
 CITY_KEYS = ["city", "city", "location", "location", "place"]
 
@@ -42,8 +49,8 @@ def _city(rng: random.Random) -> str:
     return rng.choice(CITIES) if rng.random() < 0.6 else rng.choice(COUNTRIES).capital
 
 
-def _weather(rng: random.Random) -> tuple[Tool, str, dict[str, Any], str, str]:
-    """A weather tool, a question, the arguments, the tool's result and the answer."""
+def _weather(rng: random.Random) -> ToolCase:
+    """The weather in a city."""
     name, key, city = rng.choice(WEATHER_NAMES), rng.choice(CITY_KEYS), _city(rng)
     if Current.mix.odd_tools and rng.random() < Current.mix.odd_tools:
         name = f"{rng.choice(['get', 'fetch', 'read'])}_{odd_word(rng)}_weather"
@@ -69,20 +76,7 @@ def _weather(rng: random.Random) -> tuple[Tool, str, dict[str, Any], str, str]:
         arguments["unit"] = unit
     else:
         unit = "celsius"
-    question = rng.choice(
-        [
-            f"What is the weather in {where}{asked_unit}?",
-            f"What's the weather like in {where} today{asked_unit}?",
-            f"How is the weather in {where}{asked_unit}?",
-            f"What's the weather in {where}{asked_unit}?",
-            f"Tell me the weather in {where}{asked_unit}.",
-            f"Is it cold in {where} today?",
-            f"What is the temperature in {where}{asked_unit}?",
-            f"Weather in {where}{asked_unit}?",
-            f"What is the weather like in {where}{asked_unit}?",
-            f"Get the weather in {where}{asked_unit}.",
-        ]
-    )
+    question = rng.choice(_weather_questions(where, asked_unit))
     if rng.random() < 0.06:
         question += " Output a reasoning before act, then use the tools to help you."
     degrees, condition = rng.randint(-9, 99), rng.choice(CONDITIONS)
@@ -95,15 +89,8 @@ def _weather(rng: random.Random) -> tuple[Tool, str, dict[str, Any], str, str]:
         result = f"{degrees} degrees {unit}, {condition}"
     answer = f"The weather in {city} is {condition}, with a temperature of {degrees} degrees"
     answer += f" {unit.capitalize()}." if unit in result else "."
-    description = rng.choice(
-        [
-            "Get the current weather in a given location",
-            "Get the weather of a city",
-            "Get the current weather",
-        ]
-    )
     return (
-        _tool(name, description, properties, list(properties)[: rng.randint(1, len(properties))]),
+        _tool(name, rng.choice(WEATHER_DESCRIPTIONS), properties, list(properties)[: rng.randint(1, len(properties))]),
         question,
         arguments,
         result,
@@ -111,75 +98,101 @@ def _weather(rng: random.Random) -> tuple[Tool, str, dict[str, Any], str, str]:
     )
 
 
-def _other(rng: random.Random) -> tuple[Tool, str, dict[str, Any], str, str]:
-    """Any other tool with its question, arguments, result and answer."""
-    kind = rng.randrange(5)
-    if kind == 0:
-        city = _city(rng)
-        time = f"{rng.randint(1, 12)}:{rng.randint(10, 59)}"
-        name = rng.choice(["get_time", "get_current_time", "get_current_date"])
-        question = rng.choice([f"What time is it in {city}?", f"What is the current time in {city}?"])
-        return (
-            _tool(name, "Get the current date and time", {"city": _text("The city")}, ["city"]),
-            question,
-            {"city": city},
-            dump({"time": time}),
-            f"It is {time} in {city}.",
+def _weather_questions(where: str, unit: str) -> list[str]:
+    return [
+        f"What is the weather in {where}{unit}?",
+        f"What's the weather like in {where} today{unit}?",
+        f"How is the weather in {where}{unit}?",
+        f"What's the weather in {where}{unit}?",
+        f"Tell me the weather in {where}{unit}.",
+        f"Is it cold in {where} today?",
+        f"What is the temperature in {where}{unit}?",
+        f"Weather in {where}{unit}?",
+        f"What is the weather like in {where}{unit}?",
+        f"Get the weather in {where}{unit}.",
+    ]
+
+
+def _time(rng: random.Random) -> ToolCase:
+    """What time it is in a city."""
+    city = _city(rng)
+    time = f"{rng.randint(1, 12)}:{rng.randint(10, 59)}"
+    name = rng.choice(["get_time", "get_current_time", "get_current_date"])
+    question = rng.choice([f"What time is it in {city}?", f"What is the current time in {city}?"])
+    return (
+        _tool(name, "Get the current date and time", {"city": _text("The city")}, ["city"]),
+        question,
+        {"city": city},
+        dump({"time": time}),
+        f"It is {time} in {city}.",
+    )
+
+
+def _sum(rng: random.Random) -> ToolCase:
+    """Two numbers and what is done with them."""
+    a, b = rng.randint(2, 999), rng.randint(2, 999)
+    sign, word = rng.choice([("+", "add"), ("*", "multiply"), ("-", "subtract")])
+    value = {"+": a + b, "*": a * b, "-": a - b}[sign]
+    if rng.random() < 0.5:
+        tool = _tool(
+            "calculator",
+            "Calculate a math expression",
+            {"expression": _text("The expression")},
+            ["expression"],
         )
-    if kind == 1:
-        a, b = rng.randint(2, 999), rng.randint(2, 999)
-        sign, word = rng.choice([("+", "add"), ("*", "multiply"), ("-", "subtract")])
-        value = {"+": a + b, "*": a * b, "-": a - b}[sign]
-        if rng.random() < 0.5:
-            tool = _tool(
-                "calculator",
-                "Calculate a math expression",
-                {"expression": _text("The expression")},
-                ["expression"],
-            )
-            arguments: dict[str, Any] = {"expression": f"{a} {sign} {b}"}
-        else:
-            number = {"type": "integer", "description": "A number"}
-            tool = _tool(word, f"Do the operation: {word}", {"a": number, "b": number}, ["a", "b"])
-            arguments = {"a": a, "b": b}
-        question = rng.choice([f"What is {a} {sign} {b}?", f"Calculate {a} {sign} {b}.", f"Compute {a} {sign} {b}."])
-        return tool, question, arguments, str(value), f"{a} {sign} {b} = {value}."
-    if kind == 2:
-        symbol = "".join(rng.choice("ABCDEFGHIJKLMNOPQRSTUVWXYZ") for _ in range(4))
-        price = rng.randint(10, 900)
-        return (
-            _tool(
-                "get_stock_price",
-                "Get the price of a stock",
-                {"symbol": _text("The stock symbol")},
-                ["symbol"],
-            ),
-            f"What is the stock price of {symbol}?",
-            {"symbol": symbol},
-            dump({"price": price}),
-            f"The stock price of {symbol} is {price}.",
-        )
-    if kind == 3:
-        topic = rng.choice(
-            [
-                "large language models",
-                "cats",
-                "the history of Rome",
-                "good restaurants",
-                "new books",
-                "machine learning",
-                "healthy food",
-                "football results",
-            ]
-        )
-        name = rng.choice(["search", "web_search", "search_web"])
-        return (
-            _tool(name, "Search the web", {"query": _text("The words to search for")}, ["query"]),
-            rng.choice([f"Search for {topic}.", f"Find something about {topic}.", f"Search the web for {topic}."]),
-            {"query": topic},
-            dump({"results": [f"All about {topic}"]}),
-            f"I found this: All about {topic}.",
-        )
+        arguments: dict[str, Any] = {"expression": f"{a} {sign} {b}"}
+    else:
+        number = {"type": "integer", "description": "A number"}
+        tool = _tool(word, f"Do the operation: {word}", {"a": number, "b": number}, ["a", "b"])
+        arguments = {"a": a, "b": b}
+    question = rng.choice([f"What is {a} {sign} {b}?", f"Calculate {a} {sign} {b}.", f"Compute {a} {sign} {b}."])
+    return tool, question, arguments, str(value), f"{a} {sign} {b} = {value}."
+
+
+def _stock(rng: random.Random) -> ToolCase:
+    """The price of a stock."""
+    symbol = "".join(rng.choice("ABCDEFGHIJKLMNOPQRSTUVWXYZ") for _ in range(4))
+    price = rng.randint(10, 900)
+    return (
+        _tool(
+            "get_stock_price",
+            "Get the price of a stock",
+            {"symbol": _text("The stock symbol")},
+            ["symbol"],
+        ),
+        f"What is the stock price of {symbol}?",
+        {"symbol": symbol},
+        dump({"price": price}),
+        f"The stock price of {symbol} is {price}.",
+    )
+
+
+def _search(rng: random.Random) -> ToolCase:
+    """Something to look for."""
+    topic = rng.choice(
+        [
+            "large language models",
+            "cats",
+            "the history of Rome",
+            "good restaurants",
+            "new books",
+            "machine learning",
+            "healthy food",
+            "football results",
+        ]
+    )
+    name = rng.choice(["search", "web_search", "search_web"])
+    return (
+        _tool(name, "Search the web", {"query": _text("The words to search for")}, ["query"]),
+        rng.choice([f"Search for {topic}.", f"Find something about {topic}.", f"Search the web for {topic}."]),
+        {"query": topic},
+        dump({"results": [f"All about {topic}"]}),
+        f"I found this: All about {topic}.",
+    )
+
+
+def _message(rng: random.Random) -> ToolCase:
+    """A message to somebody."""
     person = rng.choice(NAMES)
     return (
         _tool(
@@ -193,6 +206,12 @@ def _other(rng: random.Random) -> tuple[Tool, str, dict[str, Any], str, str]:
         "ok",
         f"I sent the message to {person}.",
     )
+
+
+def _other(rng: random.Random) -> ToolCase:
+    """Any other tool."""
+    kinds = (_time, _sum, _stock, _search, _message)
+    return kinds[rng.randrange(len(kinds))](rng)
 
 
 def tool_conversation(rng: random.Random) -> tuple[list[Message], list[Tool]]:

@@ -253,6 +253,32 @@ def save_model(model: LlamaForCausalLM, out: Path) -> None:
     (out / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
 
 
+def new_model(start: Path | None) -> LlamaForCausalLM:
+    """A model with random weights, or with those of the folder ``start``."""
+    model = LlamaForCausalLM(LlamaConfig(**{k: v for k, v in CONFIG.items() if k != "dtype"})).float()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                parameter.mul_(1 / math.sqrt(2 * CONFIG["num_hidden_layers"]))
+    if start is not None:
+        weights = load_file(str(start / "model.safetensors"))
+        missing = model.load_state_dict({k: v.float() for k, v in weights.items()}, strict=False)
+        assert missing.missing_keys in ([], ["lm_head.weight"]) and not missing.unexpected_keys, missing
+    return model
+
+
+def new_optimizer(model: LlamaForCausalLM, rate: float) -> torch.optim.Optimizer:
+    """AdamW, where matrices decay and vectors do not."""
+    decayed = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() <= 1]
+    return torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}],
+        lr=rate,
+        betas=(0.9, 0.98),
+        fused=True,
+    )
+
+
 def train(options: argparse.Namespace) -> None:
     """The whole training run."""
     started = time.perf_counter()
@@ -269,25 +295,10 @@ def train(options: argparse.Namespace) -> None:
     assert ids == [0, 1, 2, 4], ids
     print(f"tokenizer: {tokenizer.get_vocab_size()} tokens, {time.perf_counter() - started:.0f} s", flush=True)
 
-    model = LlamaForCausalLM(LlamaConfig(**{k: v for k, v in CONFIG.items() if k != "dtype"})).float()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith(("o_proj.weight", "down_proj.weight")):
-                parameter.mul_(1 / math.sqrt(2 * CONFIG["num_hidden_layers"]))
-    if options.start:
-        weights = load_file(str(Path(options.start) / "model.safetensors"))
-        missing = model.load_state_dict({k: v.float() for k, v in weights.items()}, strict=False)
-        assert missing.missing_keys in ([], ["lm_head.weight"]) and not missing.unexpected_keys, missing
+    model = new_model(Path(options.start) if options.start else None)
     mixes.use(options.mix)
     print(f"parameters: {sum(p.numel() for p in model.parameters())}", flush=True)
-    decayed = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() <= 1]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}],
-        lr=options.rate,
-        betas=(0.9, 0.98),
-        fused=True,
-    )
+    optimizer = new_optimizer(model, options.rate)
     packer = Packer(tokenizer, options.seed + 1)
     model.train()
     tokens, recent, stop = 0, [], options.stop or options.steps

@@ -1,0 +1,140 @@
+"""GPT-J (Wang and Komatsuzaki, 2021): attention and MLP side by side behind one norm, and rotary positions in a part of
+each head, where neighbours are one pair. CodeGen (Nijkamp et al., 2022) stores the same in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from sglang_plug import Attention, BuildEnv, ForwardBatch
+from sglang_plug.layers import Embedding, Linear, Packed, Rope, activation
+from sglang_plug_models.blocks import Angles, TransformerLM
+
+CODEGEN_BLOCKS = 4
+"""CodeGen's matrix has the queries, values and keys of a quarter of the heads one below the other."""
+
+
+class SelfAttention(nn.Module):
+    """No biases, and every head has keys of its own."""
+
+    def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
+        super().__init__()
+        width, self.heads = config.hidden_size, config.num_attention_heads
+        self.turned = config.rotary_dim or width // self.heads
+        self.qkv_proj = self.projection(width, env)
+        self.out_proj = Linear(width, width, env)
+        self.attention = Attention(env, index, scale=(width // self.heads) ** -0.5)
+
+    def projection(self, width: int, env: BuildEnv) -> Linear:
+        """The matrix of queries, keys and values."""
+        return Packed(width, {"q": width, "k": width, "v": width}, env)
+
+    def parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """``[T, hidden]`` to queries, keys and values, ``[T, heads, dim]`` each."""
+        q, k, v = self.qkv_proj(x).unflatten(-1, (3, self.heads, -1)).unbind(1)
+        return q, k, v
+
+    def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
+        """``[T, hidden]`` to ``[T, hidden]``."""
+        q, k, v = self.parts(x)
+        q, k = self._halved(q), self._halved(k)  # any order will do that queries and keys share
+        return self.out_proj(self.attention.rotary(q, k, v, *angles, batch).flatten(1))
+
+    def _halved(self, x: Tensor) -> Tensor:
+        """Of the numbers to be turned, the first of every pair before the second of every pair."""
+        turned, rest = x.tensor_split((self.turned,), dim=-1)
+        return torch.cat((turned[..., ::2], turned[..., 1::2], rest), dim=-1)
+
+
+class CodeGenAttention(SelfAttention):
+    """The same from one stored matrix."""
+
+    def projection(self, width: int, env: BuildEnv) -> Linear:
+        """As it is stored."""
+        return Linear(width, 3 * width, env)
+
+    def parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """``[T, hidden]`` to queries, keys and values, ``[T, heads, dim]`` each."""
+        shape = (CODEGEN_BLOCKS, 3, self.heads // CODEGEN_BLOCKS, -1)
+        q, v, k = (one.flatten(1, 2) for one in self.qkv_proj(x).unflatten(-1, shape).unbind(2))
+        return q, k, v
+
+
+class MLP(nn.Module):
+    """One matrix up, an activation, one matrix down."""
+
+    def __init__(self, config: Any, env: BuildEnv) -> None:
+        super().__init__()
+        width = config.n_inner or 4 * config.hidden_size
+        self.fc_in = Linear(config.hidden_size, width, env, bias=True)
+        self.fc_out = Linear(width, config.hidden_size, env, bias=True)
+        self.activation = activation(config.activation_function)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[T, hidden]`` to ``[T, hidden]``."""
+        return self.fc_out(self.activation(self.fc_in(x)))
+
+
+class Layer(nn.Module):
+    """Attention and MLP on the same normalised input."""
+
+    def __init__(self, config: Any, env: BuildEnv, attention: SelfAttention) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
+        self.attn = attention
+        self.mlp = MLP(config, env)
+
+    def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
+        """``[T, hidden]`` to ``[T, hidden]``."""
+        normed = self.ln_1(x)
+        found: Tensor = x + self.attn(normed, angles, batch) + self.mlp(normed)
+        return found
+
+
+class Decoder(nn.Module):
+    """Embeddings, layers, and the last norm."""
+
+    def __init__(self, config: Any, env: BuildEnv, attention: type[SelfAttention]) -> None:
+        super().__init__()
+        self.wte = Embedding(config.vocab_size, config.hidden_size)
+        layers = range(config.num_hidden_layers)
+        self.h = nn.ModuleList(Layer(config, env, attention(config, env, index)) for index in layers)
+        self.ln_f = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
+        turned = config.rotary_dim or config.hidden_size // config.num_attention_heads
+        self.rope = Rope(turned, {"rope_theta": 10000.0}, config.max_position_embeddings)
+
+    def forward(self, batch: ForwardBatch) -> Tensor:
+        """Hidden states of every new token, ``[T, hidden]``."""
+        x = self.wte(batch.input_ids)
+        angles = self.rope(batch.positions, x.dtype)
+        for layer in self.h:
+            x = layer(x, angles, batch)
+        found: Tensor = self.ln_f(x)
+        return found
+
+
+class GPTJ(TransformerLM):
+    """GPT-J."""
+
+    packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {
+        "q_proj": ("qkv_proj", "q"),
+        "k_proj": ("qkv_proj", "k"),
+        "v_proj": ("qkv_proj", "v"),
+    }
+    ignored: ClassVar[tuple[str, ...]] = (".attn.bias", ".attn.masked_bias", ".attn.embed_positions")
+    attention: ClassVar[type[SelfAttention]] = SelfAttention
+
+    def __init__(self, config: Any, env: BuildEnv) -> None:
+        decoder = Decoder(config, env, self.attention)
+        super().__init__(config, env, decoder, decoder.wte, bias=True)
+
+
+class CodeGen(GPTJ):
+    """CodeGen."""
+
+    packed = {}
+    ignored = (".attn.causal_mask", ".attn.embed_positions")
+    attention = CodeGenAttention

@@ -1,0 +1,82 @@
+"""From tokens and images to prompts, for Gemma 3. Lives in the API process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from PIL import Image
+from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
+
+from sglang_plug import ConfigError, MediaArray, MediaLimits, MediaPrompt, MediaSource
+from sglang_plug_models.pictures import as_array, put_images
+
+PIXELS = "pixel_values"
+LINES = 2
+"""Newlines before and after each image."""
+LONGEST_RUN = 32
+"""Of newlines that may be one token."""
+
+
+class GemmaProcessor:
+    """Brings every image to one size and puts it on lines of its own.
+
+    The prompt is cut into tokens as it would have been with the newlines in its text: those next to an image are joined
+    with those it brings.
+
+    Args:
+        images: transformers' processor, as the checkpoint sets it up.
+        config: the checkpoint's configuration.
+        newlines: tokens of so many newlines.
+        limits: of one request.
+    """
+
+    def __init__(self, images: Any, config: Any, newlines: Callable[[int], Sequence[int]], limits: MediaLimits) -> None:
+        self._images, self._newlines, self._limits = images, newlines, limits
+        self._begin, self._end = int(config.boi_token_index), int(config.eoi_token_index)
+        self._placeholder, self._count = int(config.image_token_index), int(config.mm_tokens_per_image)
+        runs = ((count, newlines(count)) for count in range(1, LONGEST_RUN + 1))
+        self._runs: Mapping[int, int] = {tokens[0]: count for count, tokens in runs if len(tokens) == 1}
+
+    def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
+        """As ``MediaProcessor``; the token that begins an image stands for it."""
+        return put_images(self._framed(tokens), images, self._placeholder, self._limits, self._look)
+
+    def _framed(self, tokens: Sequence[int]) -> list[int]:
+        """With newlines, a placeholder and an end for each token that begins an image."""
+        found, run, due = list[int](), list[int](), 0
+
+        def put_run() -> None:
+            found.extend(self._newlines(due + sum(self._runs[one] for one in run)) if due else run)
+            run.clear()
+
+        for token in tokens:
+            if token in self._runs:
+                run.append(token)
+                continue
+            due += LINES * (token == self._begin)
+            put_run()
+            found += [self._begin, self._placeholder, self._end] if token == self._begin else [token]
+            due = LINES * (token == self._begin)
+        put_run()
+        return found
+
+    def _look(self, image: Image.Image) -> tuple[Sequence[int], dict[str, MediaArray]]:
+        found = self._images(images=[image], return_tensors="np", do_pan_and_scan=False)[PIXELS].astype("float32")
+        return [self._placeholder] * self._count, {PIXELS: as_array(found)}
+
+
+def load_processor(source: MediaSource) -> GemmaProcessor:
+    """As the checkpoint's ``preprocessor_config.json`` says. Raises ``ConfigError`` if there is none."""
+    try:
+        config = AutoConfig.from_pretrained(source.path, local_files_only=True)
+        images = AutoImageProcessor.from_pretrained(source.path, local_files_only=True, backend="pil")
+        tokenizer = AutoTokenizer.from_pretrained(source.path, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{source.path} does not say how images are prepared: {str(error)[:200]}") from error
+
+    def newlines(count: int) -> list[int]:
+        found: list[int] = tokenizer("\n" * count, add_special_tokens=False)["input_ids"]
+        return found
+
+    return GemmaProcessor(images, config, newlines, source.limits)

@@ -1,0 +1,36 @@
+"""Mistral Small 3.1 and later, and Pixtral: Mistral with images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sglang_plug import Facts, MediaProcessorSpec, ModelSpec, hookimpl
+
+ARCHITECTURE = "Mistral3ForConditionalGeneration"
+
+
+@hookimpl
+def register_models() -> Iterator[ModelSpec]:
+    yield ModelSpec(
+        name=ARCHITECTURE,
+        target=f"{__name__}.model:Mistral3",
+        summary="Mistral Small 3.1 and later, with images",
+        inputs=frozenset({"text", "image"}),
+        needs=("transformers>=5.18",),
+    )
+
+
+@hookimpl
+def register_media_processors() -> Iterator[MediaProcessorSpec]:
+    yield MediaProcessorSpec(
+        name="pixtral",
+        target=f"{__name__}.processor:load_processor",
+        summary="images of any size, row by row",
+        needs=("transformers>=5.18", "PIL"),
+    )
+
+
+@hookimpl(trylast=True)
+def choose_component(kind: str, facts: Facts) -> str | None:
+    names = getattr(facts.model, "architectures", None) or ("",)
+    return "pixtral" if kind == "media-processor" and names[0] == ARCHITECTURE else None

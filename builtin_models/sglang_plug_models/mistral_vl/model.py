@@ -1,0 +1,82 @@
+"""Mistral Small 3.1 and later: images of any size through Pixtral's tower (Mistral AI, 2024), row by row.
+
+A row ends with a token of its own, whose embedding stays. The part that reads images is transformers' own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from transformers.models.mistral3.modeling_mistral3 import Mistral3MultiModalProjector
+
+from sglang_plug import BuildEnv, Media, MediaArray
+from sglang_plug.transfer import upload_array
+from sglang_plug_models.blocks import CausalLM
+from sglang_plug_models.llama.model import Llama
+from sglang_plug_models.mistral.model import Mistral
+from sglang_plug_models.projected import PIXELS, Projected
+from sglang_plug_models.qwen.qwen2 import Qwen2
+from sglang_plug_models.towers import wrong_media
+
+ENDS = "row_ends"
+"""Name of the array ``[rows]`` with the token that ends each row."""
+
+
+class Mistral3(Projected):
+    """Mistral Small 3.1 and later."""
+
+    decoders: ClassVar[Mapping[str, type[CausalLM]]] = {"mistral": Mistral, "llama": Llama, "qwen2": Qwen2}
+    projector = Mistral3MultiModalProjector
+
+    def __init__(self, config: Any, env: BuildEnv) -> None:
+        super().__init__(config, env)
+        layers = config.vision_feature_layer
+        self.layers: list[int] = [layers] if isinstance(layers, int) else list(layers)
+        self.side = int(config.vision_config.patch_size) * int(config.spatial_merge_size)
+
+    def coordinates(self, media: Sequence[Media], length: int) -> None:
+        """Each token's place. Raises ``RequestError`` for media of another processor."""
+        super().coordinates(media, length)
+        for one in media:
+            ends, rows = one.arrays.get(ENDS), one.arrays[PIXELS].shape[2] // self.side
+            if ends is None or tuple(ends.shape) != (rows,):
+                raise wrong_media(f"the tokens that end the {rows} rows of one are missing")
+
+    def places(self, pixels: MediaArray) -> int:
+        """One for each square of patches, and one after each row."""
+        height, width = pixels.shape[2:]
+        if height % self.side or width % self.side:
+            raise wrong_media(f"one has {width} x {height} pixels, which are no multiples of {self.side}")
+        return height // self.side * (width // self.side + 1)
+
+    def example(self, tokens: int) -> Media | None:
+        """A square image, with the ends of its rows."""
+        found = super().example(tokens)
+        if found is None:
+            return None
+        rows = found.arrays[PIXELS].shape[2] // self.side
+        return replace(found, arrays={**found.arrays, ENDS: MediaArray("int64", (rows,), bytes(8 * rows))})
+
+    def largest(self, tokens: int) -> tuple[int, int]:
+        """Of a square."""
+        columns = (math.isqrt(4 * tokens + 1) - 1) // 2  # so many rows, each with one more
+        side = min(columns, math.ceil(self.config.vision_config.image_size / self.side)) * self.side
+        return side, side
+
+    def see(self, media: Sequence[Media]) -> Sequence[Tensor]:
+        """Each image through tower and projector: ``[count, hidden]``, the ends of rows among them."""
+        return [self._seen(one) for one in media]
+
+    def _seen(self, one: Media) -> Tensor:
+        pixels = self.pixels([one])
+        sizes = [tuple(pixels.shape[2:])]
+        states = self.vision_tower.body(pixels, image_sizes=sizes, output_hidden_states=True).hidden_states
+        chosen = torch.cat([states[layer] for layer in self.layers], dim=-1)
+        found = self.multi_modal_projector.body(chosen[0], sizes)
+        ends = self.language_model.model.embed(upload_array(one.arrays[ENDS], pixels.device))
+        return torch.cat((found.view(len(ends), -1, found.shape[-1]), ends[:, None]), dim=1).flatten(0, 1)

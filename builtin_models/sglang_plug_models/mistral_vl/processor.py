@@ -1,0 +1,73 @@
+"""From tokens and images to prompts, for Mistral's models that see. Lives in the API process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from transformers import AutoConfig, AutoTokenizer
+from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
+
+from sglang_plug import ConfigError, MediaArray, MediaLimits, MediaPrompt, MediaSource
+from sglang_plug_models.pictures import as_array, put_images
+
+PIXELS, ENDS = "pixel_values", "row_ends"
+BREAK, END = "[IMG_BREAK]", "[IMG_END]"
+"""What ends a row and an image, unless the checkpoint says otherwise."""
+
+
+class PixtralProcessor:
+    """Resizes images to whole squares of patches.
+
+    Args:
+        images: transformers' processor, as the checkpoint sets it up.
+        config: the checkpoint's configuration.
+        row_end: the token after each row but the last.
+        image_end: the token after the last.
+        limits: of one request.
+    """
+
+    def __init__(self, images: Any, config: Any, row_end: int, image_end: int, limits: MediaLimits) -> None:
+        self._images, self._limits = images, limits
+        self._row_end, self._image_end = row_end, image_end
+        self._placeholder = int(config.image_token_index)
+        self._side = int(config.vision_config.patch_size) * int(config.spatial_merge_size)
+
+    def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
+        """As ``MediaProcessor``."""
+        return put_images(tokens, images, self._placeholder, self._limits, self._look)
+
+    def _look(self, image: Image.Image) -> tuple[Sequence[int], dict[str, MediaArray]]:
+        found = self._images(images=[image], return_tensors="np", patch_size=self._side)[PIXELS].astype("float32")
+        rows, columns = (size // self._side for size in found.shape[2:])
+        ends = [self._row_end] * (rows - 1) + [self._image_end]
+        tokens = [token for end in ends for token in (*[self._placeholder] * columns, end)]
+        return tokens, {PIXELS: as_array(found), ENDS: as_array(np.array(ends, dtype="int64"))}
+
+
+def load_processor(source: MediaSource) -> PixtralProcessor:
+    """As the checkpoint's ``preprocessor_config.json`` says. Raises ``ConfigError`` if there is none."""
+    try:
+        config = AutoConfig.from_pretrained(source.path, local_files_only=True)
+        images = PixtralImageProcessorPil.from_pretrained(source.path, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(source.path, local_files_only=True)
+        names = _stated(source.path / "processor_config.json")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{source.path} does not say how images are prepared: {str(error)[:200]}") from error
+    ends = [str(names.get(name) or usual) for name, usual in (("image_break_token", BREAK), ("image_end_token", END))]
+    known = tokenizer.get_vocab()
+    if missing := [name for name in ends if name not in known]:
+        raise ConfigError(f"{source.path}: the tokenizer has no {', '.join(missing)}, which end rows of images")
+    return PixtralProcessor(images, config, known[ends[0]], known[ends[1]], source.limits)
+
+
+def _stated(path: Path) -> Mapping[str, Any]:
+    """What a file of settings says; empty without it."""
+    if not path.is_file():
+        return {}
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return found if isinstance(found, dict) else {}

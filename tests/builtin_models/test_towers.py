@@ -1,0 +1,203 @@
+"""Every family that sees: text and images as transformers, names of every version, what is missing or left over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from PIL import Image
+from torch import Tensor
+
+from sglang_plug import BuildEnv, Media, MediaArray, Model, Plugins, RequestError, Seeing, WeightError
+from sglang_plug.testing import check_model
+from sglang_plug_backends.torch_native.attention import TorchAttention
+from tests.e2e.seeing_families import FAMILIES, TEXT, Ids
+
+IDS = Ids(start=92, image=90, end=93, video=91)
+SIZES = [(64, 24), (30, 70)]
+
+
+def config(family: str) -> Any:
+    text = {**TEXT, "vocab_size": 96, "eos_token_id": 2}
+    return FAMILIES[family].config(text, IDS)
+
+
+def built(family: str) -> Model:
+    given = config(family)
+    found: type[Model] = Plugins.discover().get("model", FAMILIES[family].architecture).load(Model)
+    backend = TorchAttention(found.attention_shape(given), torch.device("cpu"), None)
+    return found(given, BuildEnv(attention=backend)).float().eval()
+
+
+@torch.no_grad()
+def reference(family: str) -> Any:
+    model = getattr(transformers, FAMILIES[family].architecture)(config(family)).float().eval()
+    for parameter in model.parameters():
+        parameter.normal_(std=0.2)
+    return model
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_text_against_transformers(family: str) -> None:
+    check_model(FAMILIES[family].architecture, config(family))
+
+
+def grids_on_the_hub(name: str) -> str:
+    return name.replace("model.visual.", "visual.").replace("model.language_model.", "model.")
+
+
+def towers_on_the_hub(name: str) -> str:
+    """Names of the first version, with a part in the tower's that later ones left out."""
+    name = name.replace("model.language_model.", "language_model.model.").replace("lm_head.", "language_model.lm_head.")
+    tower = "vision_tower." if "transformer." in name or "patch_conv" in name or "ln_pre" in name else TOWER
+    return (
+        name.replace("model.vision_tower.", tower)
+        .replace(2 * "vision_model.", "vision_model.")
+        .replace("model.multi_modal_projector.", "multi_modal_projector.")
+    )
+
+
+TOWER = "vision_tower.vision_model."
+ON_THE_HUB: dict[str, Callable[[str], str]] = {
+    "qwen2-vl": grids_on_the_hub,
+    "qwen2.5-vl": grids_on_the_hub,
+    "llava": towers_on_the_hub,
+    "gemma3": towers_on_the_hub,
+    "mistral3": towers_on_the_hub,
+}
+"""How checkpoints name what transformers has other names for by now; others have transformers' names."""
+UPRIGHT = (".experts.gate_up_proj", ".experts.down_proj")
+
+
+def published(family: str, weights: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    rename = ON_THE_HUB.get(family, str)
+    for name, tensor in weights.items():
+        yield rename(name), tensor.transpose(1, 2) if name.endswith(UPRIGHT) else tensor
+
+
+def arrays(family: str) -> list[dict[str, Tensor]]:
+    """What transformers' processor makes of each of two images."""
+    processor, found = FAMILIES[family].images(), []
+    own = {"patch_size": 8} if family == "mistral3" else {}
+    for width, height in SIZES:
+        noise = torch.randint(0, 256, (height, width, 3), generator=torch.Generator().manual_seed(width))
+        image = Image.fromarray(noise.to(torch.uint8).numpy())
+        found.append(dict(processor(images=[image], return_tensors="pt", **own)))
+    return found
+
+
+def media(given: dict[str, Tensor], count: int) -> Media:
+    kept = {name: one for name, one in given.items() if name in ("pixel_values", "image_grid_thw", "row_ends")}
+    return Media.of(
+        0,
+        count,
+        {
+            name: MediaArray(str(one.dtype).removeprefix("torch."), tuple(one.shape), one.numpy().tobytes())
+            for name, one in kept.items()
+        },
+    )
+
+
+def wanted(theirs: Any, given: dict[str, Tensor]) -> Tensor:
+    """Transformers' states of an image, ``[count, hidden]`` or ``[count, n, hidden]``."""
+    options = {name: one for name, one in given.items() if name in ("image_grid_thw", "image_sizes")}
+    found = theirs.get_image_features(given["pixel_values"], **options)
+    states: Tensor = found.pooler_output[0]
+    further = getattr(found, "deepstack_features", None)
+    return states if further is None else torch.stack([states, *(one[0] for one in further)], dim=1)
+
+
+@pytest.mark.parametrize("version", ["now", "published"])
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_images_against_transformers(family: str, version: str) -> None:
+    theirs, ours = reference(family), built(family)
+    weights = theirs.state_dict()
+    ours.load_weights(weights.items() if version == "now" else published(family, weights))
+    assert isinstance(ours, Seeing)
+    expected, seen = [], []
+    for given in arrays(family):
+        states = wanted(theirs, given)
+        if family == "mistral3":  # a row ends with the embedding of a token
+            rows = given["pixel_values"].shape[2] // 8
+            given["row_ends"] = torch.tensor([IDS.video] * (rows - 1) + [IDS.end])
+            ends = theirs.get_input_embeddings()(given["row_ends"])
+            states = torch.cat((states.view(rows, -1, states.shape[-1]), ends[:, None]), dim=1).flatten(0, 1)
+        expected.append(states)
+        seen.append(media(given, len(states)))
+    placed = [Media.of(200 * place, one.count, one.arrays) for place, one in enumerate(seen)]
+    ours.coordinates(placed, 400)
+    for one, other in zip(ours.see(seen), expected, strict=True):
+        assert other.std() > 0.01
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+    text = dict(ours.named_parameters())
+    name = next(name for name in text if name.endswith("embed_tokens.weight"))
+    assert torch.equal(text[name], theirs.get_input_embeddings().weight)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_missing_and_left_over_weights_are_named(family: str) -> None:
+    weights = reference(family).state_dict()
+    tower = next(name for name in weights if ("visual." in name or "vision_tower." in name) and "norm" in name)
+    part = "visual.body" if "visual." in tower else "vision_tower.body"
+    with pytest.raises(WeightError, match=f"unfilled, first '{part}"):
+        built(family).load_weights((name, one) for name, one in weights.items() if name != tower)
+    more = "visual.more.weight" if "visual." in tower else "vision_tower.more.weight"
+    with pytest.raises(WeightError, match=f"{part}.more.weight"):
+        built(family).load_weights([*weights.items(), (more, torch.zeros(1))])
+
+
+def head_of(family: str, weights: dict[str, Tensor]) -> Tensor:
+    """``[vocabulary, hidden]`` of a model with these weights."""
+    model = built(family)
+    model.load_weights(weights.items())
+    model.prepare()
+    return model.head(torch.eye(64)).T
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_a_head_of_its_own_or_the_embeddings(family: str) -> None:
+    theirs = reference(family)
+    weights = dict(theirs.state_dict())
+    if theirs.config.tie_word_embeddings:
+        del weights["lm_head.weight"]
+        torch.testing.assert_close(head_of(family, weights), theirs.get_input_embeddings().weight)
+    if not theirs.config.tie_word_embeddings or family == "mistral3":  # published ones only seem to be tied
+        weights["lm_head.weight"] = torch.randn(96, 64)
+        torch.testing.assert_close(head_of(family, weights), weights["lm_head.weight"])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_an_example_is_the_largest_image_there_may_be(family: str) -> None:
+    model = built(family)
+    model.load_weights(reference(family).state_dict().items())
+    assert isinstance(model, Seeing)
+    one = model.example(MOST)
+    assert one is not None and one.start == 0
+    model.coordinates([one], one.count + 1)
+    (states,) = model.see([one])
+    assert len(states) == one.count == {"llava": 16, "gemma3": 16, "mistral3": 132}.get(family, 144)
+    assert model.example(15) is None or family not in ("llava", "gemma3")
+
+
+MOST = 150
+"""Of places: 12 x 12, and one more for each row of 11."""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_media_of_another_processor_are_refused(family: str) -> None:
+    model = built(family)
+    assert isinstance(model, Seeing)
+    others = Media.of(0, 4, {"grid": MediaArray("int64", (1,), bytes(8))})
+    with pytest.raises(RequestError, match="media processor makes them: there are grid"):
+        model.coordinates([others], 9)
+    given = arrays(family)[0]
+    if family == "mistral3":
+        given["row_ends"] = torch.zeros(len(given["pixel_values"][0, 0]) // 8, dtype=torch.int64)
+    with pytest.raises(RequestError, match="has .*places"):
+        model.coordinates([media(given, 3)], 9)
