@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
@@ -15,6 +15,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+        self.explain: Callable[[str], str | None] = lambda flag: None
+        """What to say of an unknown flag instead of naming the nearest one, if anything."""
 
     def error(self, message: str) -> NoReturn:
         """Raise ``ConfigError`` with ``message`` and where to find help."""
@@ -36,7 +38,9 @@ class Parser(argparse.ArgumentParser):
         flag = argument.partition("=")[0]
         if not flag.startswith("-"):
             self.error(f"unexpected argument {argument!r}")
-        self.error(f"unknown option {flag!r}{did_you_mean(flag, self._option_string_actions)}")
+        known = self.explain(flag)
+        hint = did_you_mean(flag, self._option_string_actions) if known is None else f": {known}"
+        self.error(f"unknown option {flag!r}{hint}")
 
 
 class PartialParser(Parser):

@@ -81,7 +81,8 @@ class Grammar(ABC):
     """How far one output has come. Used by one thread at a time.
 
     It is asked in a thread, and given up when it takes seconds. Once it has filled a mask, and as long as it always
-    answers within a millisecond, the engine asks it itself, and waits.
+    answers within a millisecond, the engine asks it itself, and waits. Python that then takes seconds is interrupted
+    by a ``BaseException``; a library's code that does not come back ends the engine.
     """
 
     @abstractmethod

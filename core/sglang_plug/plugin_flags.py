@@ -17,7 +17,8 @@ from .config import ConfigError, PluginOptions
 
 ENVIRONMENT_PREFIX = "SGLANG_PLUG_"
 LIST_KEYS = ("plugins", "block_plugin", "plugin", "plugins_dir")
-MAP_KEYS = ("prefer", "set")
+MAP_KEYS = {"prefer": "KIND:NAME=DISTRIBUTION", "set": "NAME.KEY=VALUE"}
+"""What one looks like on a command line."""
 KEYS = frozenset({*LIST_KEYS, *MAP_KEYS, "strict_plugins", "config"})
 """The keys that these flags have in a configuration file."""
 ENVIRONMENT_KEYS = ("plugins", "block_plugin", "strict_plugins")
@@ -74,7 +75,7 @@ def read_plugin_flags(
             if key in LIST_KEYS:
                 lists[key] = _names(source[key], where, split=key in ENVIRONMENT_KEYS)
             elif key in MAP_KEYS:
-                _merge(maps[key], _pairs(source[key], where))
+                _merge(maps[key], _pairs(source[key], where, MAP_KEYS[key]))
             elif key == "strict_plugins":
                 strict = _switch(source[key], where)
     options = PluginOptions(
@@ -127,15 +128,15 @@ def _names(value: Any, where: str, split: bool) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip())
 
 
-def _pairs(value: Any, where: str) -> dict[str, Any]:
-    """``{"name": …}`` as it is, or a list of ``"name=value"`` taken apart."""
+def _pairs(value: Any, where: str, form: str) -> dict[str, Any]:
+    """``{"name": …}`` as it is, or a list of ``"name=value"`` taken apart. ``form``: what one looks like."""
     if isinstance(value, dict):
         return value
     pairs = {}
     for one in value if isinstance(value, list) else [value]:
         name, equals, text = str(one).partition("=")
         if not equals or not name:
-            raise ConfigError(f"{where} {one!r}: must look like NAME=VALUE")
+            raise ConfigError(f"{where} {one!r}: must look like {form}")
         pairs[name.strip()] = text
     return pairs
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, is_dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -19,6 +18,7 @@ from . import hookspecs
 from .config import AUTO, ConfigError, EngineConfig, PluginOptions
 from .declaration import check_module, declared_specs
 from .discovery import DISTRIBUTION, Found, find_plugins
+from .needs import unmet
 from .settings import parse_settings
 from .specs import Spec
 
@@ -101,8 +101,7 @@ class Component:
 
     def unavailable(self) -> str:
         """Why the component cannot be used here, or an empty string."""
-        missing = [name for name in self.spec.needs if not _importable(name)]
-        return f"not installed: {', '.join(missing)}" if missing else ""
+        return unmet(self.spec.needs)
 
     @property
     def key(self) -> str:
@@ -125,8 +124,8 @@ class Plugins:
     """Seconds of computing that loading took, of plugins that delay every command."""
     _manager: pluggy.PluginManager = field(default_factory=lambda: _manager())
     _components: dict[tuple[str, str], list[Component]] = field(default_factory=dict)
-    _declared: set[str] = field(default_factory=set)
-    """``kind:name`` of everything declared, hidden components included."""
+    _declared: dict[str, set[str]] = field(default_factory=dict)
+    """``kind:name`` of everything declared, hidden components included -> the distributions that declare it."""
 
     @classmethod
     def discover(cls, options: PluginOptions | None = None) -> Plugins:
@@ -147,6 +146,7 @@ class Plugins:
                 plugins._load(one)
             if (took := time.process_time() - began) > SLOW:
                 plugins.slow[one] = took
+        plugins._settle_settings()
         plugins._check_names(found)
         return plugins
 
@@ -180,7 +180,10 @@ class Plugins:
                 f"with one of: {', '.join(one.found.distribution for one in chosen)}"
             )
         if found:
-            raise PluginError(f"--prefer {kind}:{name}={wanted}: only {found[0].found.distribution} declares it")
+            raise PluginError(
+                f"--prefer {kind}:{name}={wanted}: that of {wanted!r} is not among --plugins, "
+                f"only that of {found[0].found.distribution!r} is"
+            )
         raise PluginError(f"no {kind} named {name!r}; {self._hint(name, self.names(kind))}{self._failed_lines()}")
 
     def choose(self, kind: str, facts: Facts) -> str | None:
@@ -253,7 +256,8 @@ class Plugins:
         components = [Component(spec, found, self.options.settings.get(spec.name, {})) for spec in specs]
         self._refuse_twins(components)
         visible = [component for component in components if self._is_visible(component)]
-        self._declared |= {component.key for component in components}
+        for component in components:
+            self._declared.setdefault(component.key, set()).add(found.distribution)
         if not visible and not self._is_allowed(found):
             self.blocked.append(found)
             return
@@ -261,6 +265,13 @@ class Plugins:
         self.loaded.append(found)
         for component in visible:
             self._components.setdefault((component.spec.kind, component.spec.name), []).append(component)
+
+    def _settle_settings(self) -> None:
+        """What was set for a name is for those components of that name that have settings, if any has."""
+        having = {component.spec.name for component in self.all() if component.spec.settings is not None}
+        for (_, name), entries in self._components.items():
+            if name in having:
+                entries[:] = [one if one.spec.settings is not None else replace(one, given={}) for one in entries]
 
     def _refuse_twins(self, components: list[Component]) -> None:
         """``--prefer`` settles clashes between distributions; within one there is nothing to prefer."""
@@ -293,9 +304,14 @@ class Plugins:
                 if name not in plugins and not (":" in name and name in declared):
                     what, known = ("component", declared) if ":" in name else ("plugin", plugins)
                     raise PluginError(f"{flag}: no {what} named {name!r}; {self._hint(name, sorted(known))}")
-        for key in self.options.prefer:
+        for key, wanted in self.options.prefer.items():
             if key not in declared:
                 raise PluginError(f"--prefer: nothing declares {key!r}; {self._hint(key, sorted(declared))}")
+            if wanted not in (owners := declared[key]):
+                hint = self._hint(wanted, sorted(owners))
+                raise PluginError(
+                    f"--prefer {key}={wanted}: {wanted!r} does not declare it; {hint}{self._failed_lines()}"
+                )
         names = {name for _, name in self._components}
         for name in self.options.settings:
             if name not in names:
@@ -335,10 +351,3 @@ def _manager() -> pluggy.PluginManager:
     manager = pluggy.PluginManager(hookspecs.hookspec.project_name)
     manager.add_hookspecs(hookspecs)
     return manager
-
-
-def _importable(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False

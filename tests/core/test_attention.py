@@ -23,6 +23,7 @@ from sglang_plug import (
     StoredCapable,
 )
 from sglang_plug import kernels as definitions
+from sglang_plug.batch import Seen, SeenWhole
 from sglang_plug.testing import check_model
 from sglang_plug.testing.scene import make_batch
 from sglang_plug_backends.torch_native.attention import TorchAttention
@@ -157,6 +158,43 @@ def test_a_backend_that_does_not_weigh_is_refused_where_sinks_are(backend: type[
     Attention(BuildEnv(attention=backend(SHAPE, CPU)), 0, scale=1.0)
     with pytest.raises(ConfigError, match=f"attention sinks, which {backend.__name__} does not do; use --attention"):
         Attention(BuildEnv(attention=backend(replace(SHAPE, sinks=True), CPU)), 0, scale=1.0)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("attention", [TorchAttention, Plain])
+@pytest.mark.parametrize("fused", [False, True])
+def test_places_of_an_image_see_each_other(window: int | None, attention: type[AttentionBackend], fused: bool) -> None:
+    """Whatever the backend does; compared with a mask over everything."""
+    generator = torch.Generator().manual_seed(1)
+    backend, kernels = attention(SHAPE, CPU), Fused().kernels if fused else Kernels()
+    layer = Attention(BuildEnv(attention=backend, kernels=kernels), 1, scale=0.3, window=window)
+    contexts, counts = [[5, 3, 8, 1, 2, 9, 4], [6, 7, 10]], [5, 3]
+    kv = KVPool.of(SHAPE, slots=11, dtype=torch.float32, device=CPU)
+    before = torch.randn(2, 2, 2, 16, generator=generator)  # keys and values of what is in the pool already
+    kv.store(1, before[0], before[1], torch.tensor([5, 3]))
+    batch = make_batch(contexts, counts, kv=kv, device=CPU)
+    images = (SeenWhole(sequence=0, row=1, place=3, count=3), SeenWhole(sequence=1, row=5, place=0, count=2))
+    batch.seen = Seen(torch.tensor([1, 2, 3, 5, 6]), torch.zeros(5, 1), whole=images)
+    q, k, v = (torch.randn(8, heads, 16, generator=generator) for heads in (4, 2, 2))
+    still = torch.ones(8, 16), torch.zeros(8, 16)
+    backend.plan(batch)
+    found = layer.rotary(q, k, v, *still, batch)
+    rows = [(q[:5], torch.cat((before[0], k[:5])), torch.cat((before[1], v[:5])), range(3, 6))]
+    rows.append((q[5:], k[5:], v[5:], range(2)))
+    expected = [seen_by_mask(*one, window) for one in rows]
+    torch.testing.assert_close(found, torch.cat(expected))
+
+
+def seen_by_mask(q: Tensor, k: Tensor, v: Tensor, image: range, window: int | None) -> Tensor:
+    length = len(k)
+    mask = torch.ones(length, length, dtype=torch.bool).tril()
+    mask[image.start : image.stop, image.start : image.stop] = True
+    if window is not None:
+        mask &= torch.arange(length) > torch.arange(length)[:, None] - window
+    k, v = (one.repeat_interleave(2, dim=1) for one in (k, v))
+    logits = torch.einsum("qhd,khd->hqk", q, k) * 0.3
+    logits = logits.masked_fill(~mask[-len(q) :], -math.inf)
+    return torch.einsum("hqk,khd->qhd", logits.softmax(-1), v)
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))

@@ -20,7 +20,14 @@ from sglang_plug import (
     Seeing,
     Tokenizer,
 )
-from sglang_plug.attribution import attributed, described, make, make_with_settings, seeing_problem
+from sglang_plug.attribution import (
+    attributed,
+    described,
+    make,
+    make_with_settings,
+    seeing_problem,
+    signature_problems,
+)
 from sglang_plug.cache import EvictionPolicy
 from sglang_plug.plugins import Component
 
@@ -47,6 +54,9 @@ class Good:
 
 class NoRank: pass
 
+class WrongRank:
+    def rank(self): return 0
+
 def broken(): raise OSError("out of paper")
 def leaves(): raise SystemExit(3)
 def refuses(): raise ConfigError("not on Sundays")
@@ -70,6 +80,10 @@ def component(install: Install) -> Callable[..., Component]:
         ("broken", "failed to start: OSError: out of paper"),
         ("leaves", "failed to start: SystemExit: 3"),
         ("NoRank", ".*gave NoRank, which lacks of EvictionPolicy: rank"),
+        (
+            "WrongRank",
+            r".*gave WrongRank, whose rank\(\) cannot be called with \(node\): too many positional arguments",
+        ),
     ],
 )
 def test_what_goes_wrong_names_the_component(component: Any, target: str, message: str) -> None:
@@ -139,3 +153,31 @@ def test_a_model_that_says_images_must_see() -> None:
 
     assert problem(Blind, "text") is problem(Sighted, "text", "image") is problem(Sighted, "text") is None
     assert "Blind is not Seeing" in (problem(Blind, "text", "image") or "")
+
+
+class Stated:
+    def plain(self, one: int, two: int, *, three: int = 0) -> None: ...
+    @classmethod
+    def of_class(cls, one: int) -> None: ...
+    def open(self, one: int) -> None: ...
+    def static(self, one: int) -> None: ...
+
+
+class Kept(Stated):
+    def plain(self, a: int, b: int = 0, *, three: int = 1, four: int = 2) -> None: ...
+    def open(self, *given: int) -> None: ...
+    @staticmethod
+    def static(one: int) -> None: ...
+
+
+class Broken:
+    def plain(self, one: int, two: int) -> None: ...
+    def open(self) -> None: ...
+    @staticmethod
+    def static() -> None: ...
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_methods_that_cannot_be_called_as_the_contract_says(made: bool) -> None:
+    assert list(signature_problems(Kept() if made else Kept, Stated)) == []
+    assert [name for name, _ in signature_problems(Broken() if made else Broken, Stated)] == ["plain", "open", "static"]

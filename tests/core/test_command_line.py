@@ -45,3 +45,13 @@ def test_a_partial_parser_keeps_the_rest_in_order() -> None:
 def test_nothing_near_is_no_hint() -> None:
     assert did_you_mean("zzz", ["serve"]) == ""
     assert did_you_mean("srve", ["serve"]) == "; did you mean 'serve'?"
+
+
+def test_what_is_known_of_an_option_is_told_instead_of_the_nearest() -> None:
+    parser = Parser(prog="program")
+    parser.add_argument("--length")
+    parser.explain = {"--lengths": "use --length, once"}.get
+    with pytest.raises(ConfigError, match="unknown option '--lengths': use --length, once\nsee: "):
+        parser.parse_args(["--lengths=3"])
+    with pytest.raises(ConfigError, match="unknown option '--lenght'; did you mean '--length'?"):
+        parser.parse_args(["--lenght=3"])

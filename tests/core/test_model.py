@@ -63,6 +63,14 @@ def test_a_tied_weight_may_be_repeated_or_come_under_either_name() -> None:
     assert model.embed.weight.eq(1).all()
 
 
+@pytest.mark.parametrize("first", ["embed.weight", "head_.weight"])
+def test_tied_weights_with_values_of_their_own_are_tied_no_longer(first: str) -> None:
+    model, own = Toy(), {"embed.weight": torch.full((5, 3), 7.0), "head_.weight": torch.full((5, 3), 8.0)}
+    others = {name: tensor for name, tensor in tensors().items() if name not in own}
+    model.load_weights([(first, own.pop(first)), *others.items(), *own.items()])
+    assert model.embed.weight.eq(7).all() and model.head_.weight.eq(8).all()
+
+
 def test_a_whole_matrix_under_our_own_name_is_taken() -> None:
     found = tensors()
     del found["a_proj.weight"], found["b_proj.weight"]

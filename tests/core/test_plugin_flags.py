@@ -63,9 +63,9 @@ def test_settings_of_file_and_flags_are_merged_by_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--set", "lru"], "NAME=VALUE"),
+        (["--set", "lru"], "--set 'lru': must look like NAME.KEY=VALUE"),
         (["--set", "lru=1"], "NAME.KEY=VALUE"),
-        (["--prefer", "eviction:lru"], "--prefer 'eviction:lru'"),
+        (["--prefer", "eviction:lru"], "--prefer 'eviction:lru': must look like KIND:NAME=DISTRIBUTION"),
         (["--config", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
         (["--plugin"], "--plugin: expected one argument"),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 
 from sglang_plug import EngineConfig, Facts, PluginError, PluginOptions, Plugins, PrefixCache
 from sglang_plug.config import CacheOptions, ConfigError
-from sglang_plug.declaration import hook_names
 
 Install = Callable[..., Path]
 
@@ -178,8 +176,22 @@ class TestClash:
         assert plugins.get("eviction", "lru").found.distribution == owner
 
     def test_preferring_somebody_who_does_not_declare_it_is_an_error(self) -> None:
-        with pytest.raises(PluginError, match="--prefer eviction:lru=nobody: only sglang-plug declares it"):
-            discover(prefer={"eviction:lru": "nobody"}).get("eviction", "lru")
+        """Before the name is used, too: the preference would be without effect, and nobody would know."""
+        with pytest.raises(PluginError, match="--prefer eviction:lru=sglang-plg: .* did you mean 'sglang-plug'?"):
+            discover(prefer={"eviction:lru": "sglang-plg"})
+
+    def test_preferring_somebody_who_failed_tells_how(self, install: Install) -> None:
+        install("sglang-broken", "import a_module_that_is_not_there")
+        with pytest.raises(
+            PluginError, match="known: sglang-plug\n  plugin 'sglang-broken' of sglang-broken 1.0 failed"
+        ):
+            discover(prefer={"eviction:lru": "sglang-broken"})
+
+    def test_preferring_what_is_hidden_is_an_error_where_it_is_used(self, install: Install) -> None:
+        install("sglang-clash", LRU_TWO)
+        plugins = discover(prefer={"eviction:lru": "sglang-clash"}, allow=("eviction:lfu",))
+        with pytest.raises(PluginError, match="'sglang-clash' is not among --plugins, only that of 'sglang-plug' is"):
+            plugins.get("eviction", "lru")
 
     def test_blocking_one_of_the_two_settles_it_too(self, install: Install) -> None:
         install("sglang-clash", LRU_TWO)
@@ -288,6 +300,22 @@ def test_settings_reach_the_component_they_are_meant_for(install: Install) -> No
         discover(settings={"lru": {"size": 1}}).get("eviction", "lru").settings()
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_settings_pass_over_namesakes_without_any(install: Install, apart: bool) -> None:
+    """Kernels and attention of one author are often called alike, be they of one plugin or of two."""
+    schedule = """
+    @hookimpl
+    def register_schedule_policies():
+        yield ScheduleSpec(name="mine", target=f"{__name__}:Mine")
+    """
+    install("sglang-mine", WORKING if apart else WORKING + schedule)
+    if apart:
+        install("sglang-other", schedule)
+    plugins = discover(settings={"mine": {"size": 9}})
+    assert plugins.get("eviction", "mine").settings().size == 9
+    assert plugins.get("schedule", "mine").settings() is None
+
+
 class TestChoice:
     SOURCE = """
         @hookimpl
@@ -334,55 +362,6 @@ class TestConfigure:
         install("sglang-silent", "@hookimpl\ndef configure():\n    raise ConfigError('never')")
         with pytest.raises(ConfigError, match="never"):
             discover().configure(EngineConfig())
-
-
-@dataclass(frozen=True)
-class Declared:
-    hook: str
-    spec: str
-    kind: str
-
-
-DECLARING = [
-    Declared("register_models", "ModelSpec", "model"),
-    Declared("register_attention_backends", "AttentionSpec", "attention"),
-    Declared("register_kernels", "KernelSpec", "kernels"),
-    Declared("register_quantizations", "QuantizationSpec", "quantization"),
-    Declared("register_cache_policies", "PrefixCacheSpec", "prefix-cache"),
-    Declared("register_cache_policies", "EvictionSpec", "eviction"),
-    Declared("register_schedule_policies", "ScheduleSpec", "schedule"),
-    Declared("register_weight_loaders", "CheckpointSpec", "checkpoint"),
-    Declared("register_weight_loaders", "WeightsSpec", "weights"),
-    Declared("register_tokenizers", "TokenizerSpec", "tokenizer"),
-    Declared("register_media_processors", "MediaProcessorSpec", "media-processor"),
-    Declared("register_grammar_backends", "GrammarSpec", "grammar"),
-    Declared("register_output_parsers", "ToolParserSpec", "tool-parser"),
-    Declared("register_output_parsers", "ReasoningParserSpec", "reasoning-parser"),
-    Declared("register_routes", "RouteSpec", "route"),
-    Declared("register_commands", "CommandSpec", "command"),
-    Declared("register_observers", "ObserverSpec", "observer"),
-]
-
-
-@pytest.mark.parametrize("declared", DECLARING, ids=lambda one: one.spec)
-def test_every_declaring_hook_feeds_the_registry(install: Install, declared: Declared) -> None:
-    source = f"""
-        @hookimpl
-        def {declared.hook}():
-            yield {declared.spec}(name="from-outside", target=f"{{__name__}}:Thing", summary="a thing")
-        class Thing: ...
-    """
-    install("sglang-outside", source)
-    plugins = discover()
-    assert declared.kind in plugins.kinds()
-    assert "from-outside" in plugins.names(declared.kind)
-    component = plugins.get(declared.kind, "from-outside")
-    assert component.load().__name__ == "Thing"
-    assert component in plugins.all() and component in plugins.all(declared.kind)
-
-
-def test_every_hook_is_covered_above() -> None:
-    assert {one.hook for one in DECLARING} | {"choose_component", "configure"} == set(hook_names())
 
 
 def test_nothing_installed_asks_whether_we_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,46 +1,57 @@
-"""States of ragged prompts to one vector each."""
+"""Hidden states to one vector for each prompt."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
-from sglang_plug import Pooling
-from sglang_plug.model import Model, pooled
+from sglang_plug import Pooling, Projection
+from sglang_plug.model import pooled
+from sglang_plug.policy import PoolingMode
 
-lengths = st.lists(st.integers(1, 9), min_size=1, max_size=6)
-
-
-def one(states: Tensor, mode: str) -> Tensor:
-    return {"last": states[-1], "cls": states[0], "mean": states.mean(0)}[mode]
-
-
-@pytest.mark.parametrize("mode", ["last", "cls", "mean"])
-@given(lengths=lengths, normalize=st.booleans())
-def test_each_prompt_as_if_it_were_alone(
-    mode: Literal["last", "cls", "mean"], lengths: list[int], normalize: bool
-) -> None:
-    hidden = torch.randn(sum(lengths), 5, generator=torch.Generator().manual_seed(sum(lengths)))
-    found = pooled(hidden, lengths, Pooling(mode=mode, normalize=normalize))
-    assert found.shape == (len(lengths), 5)
-    for row, states in zip(found, hidden.split(lengths), strict=True):
-        expected = one(states, mode)
-        expected = expected / expected.norm() if normalize else expected
-        torch.testing.assert_close(row, expected)
+LENGTHS = (3, 1, 5)
+EXPECTED: Mapping[PoolingMode, Callable[[Tensor], Tensor]] = {
+    "last": lambda x: x[-1],
+    "cls": lambda x: x[0],
+    "mean": lambda x: x.sum(0) / len(x),
+    "max": lambda x: x.max(dim=0).values,
+    "mean_sqrt_len": lambda x: x.sum(0) / len(x) ** 0.5,
+    "weighted_mean": lambda x: (
+        torch.stack([(place + 1) * one for place, one in enumerate(x)]).sum(0) / sum(range(1, len(x) + 1))
+    ),
+}
 
 
-def test_vectors_are_float32_whatever_the_model_computes_in() -> None:
-    hidden = torch.tensor([[3.0, 4.0]], dtype=torch.bfloat16)
-    found = pooled(hidden, [1], Pooling())
-    assert found.dtype == torch.float32
-    assert found.tolist() == [pytest.approx([0.6, 0.8])]
+@pytest.mark.parametrize("mode", EXPECTED)
+@pytest.mark.parametrize("normalize", [True, False])
+def test_every_mode(mode: PoolingMode, normalize: bool) -> None:
+    hidden = torch.randn(sum(LENGTHS), 4)
+    expected = torch.stack([EXPECTED[mode](part) for part in hidden.split(LENGTHS)])
+    if normalize:
+        expected = expected / expected.norm(dim=-1, keepdim=True)
+    torch.testing.assert_close(pooled(hidden, LENGTHS, Pooling(mode=mode, normalize=normalize)), expected)
 
 
-@pytest.mark.parametrize(("mode", "whole"), [("last", False), ("cls", True), ("mean", True)])
-def test_only_the_last_state_survives_cutting(mode: Literal["last", "cls", "mean"], whole: bool) -> None:
-    assert Model.pools_whole_prompts(Pooling(mode=mode)) is whole
+def test_states_of_few_digits_are_added_up_in_many() -> None:
+    hidden = torch.full((4096, 2), 1.01, dtype=torch.bfloat16)
+    found = pooled(hidden, (4096,), Pooling(mode="mean", normalize=False))
+    torch.testing.assert_close(found, hidden[:1].float())
+
+
+def test_projections_come_in_order_and_before_the_norm() -> None:
+    hidden = torch.randn(2, 4)
+    first = Projection(weight=torch.randn(6, 4), bias=torch.randn(6), activation=torch.tanh)
+    second = Projection(weight=torch.randn(3, 6))
+    found = pooled(hidden, (1, 1), Pooling(projections=(first, second)))
+    assert first.bias is not None
+    expected = (hidden @ first.weight.T + first.bias).tanh() @ second.weight.T
+    torch.testing.assert_close(found, expected / expected.norm(dim=-1, keepdim=True))
+
+
+def test_matrices_go_to_the_device() -> None:
+    pooling = Pooling(mode="max", projections=(Projection(weight=torch.ones(2, 2), bias=torch.ones(2)),)).to("meta")
+    (one,) = pooling.projections
+    assert one.weight.is_meta and one.bias is not None and one.bias.is_meta and pooling.mode == "max"

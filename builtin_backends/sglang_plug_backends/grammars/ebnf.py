@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from .rule_graph import settled
+
 MOST_DEPTH = 64
 MOST_CHARACTERS = 1 << 20
 MOST_REPEATS = 100_000
@@ -139,33 +141,46 @@ def names(node: Node) -> Iterator[str]:
         yield from names(one)
 
 
+def uses_of(rules: Rules) -> dict[str, set[str]]:
+    """For each rule the rules that it refers to."""
+    return {name: set(names(body)) for name, body in rules.items()}
+
+
+def rules_made_of(rules: Rules, leaf: Callable[[Text | OneOf], bool]) -> dict[str, bool]:
+    """For each rule whether it has a finite text of such leaves alone as ``leaf`` is true of."""
+    return settled(uses_of(rules), False, lambda name, found: made_of(rules[name], leaf, found))
+
+
+def made_of(node: Node, leaf: Callable[[Text | OneOf], bool], rules: Mapping[str, bool]) -> bool:
+    """Whether ``node`` has a text of such leaves alone as ``leaf`` is true of, given which ``rules`` have one."""
+    match node:
+        case Name():
+            return rules[node.name]
+        case Either():
+            return any(made_of(one, leaf, rules) for one in node.branches)
+        case Parts():
+            return all(made_of(one, leaf, rules) for one in node.parts)
+        case Repeat():
+            return not node.least or made_of(node.body, leaf, rules)
+    return leaf(node)
+
+
 def check_endings(rules: Rules) -> None:
     """Raises ``EbnfError`` if a rule that ``root`` leads to has no finite text."""
-    ending = set[str]()
-    while found := {name for name, body in rules.items() if name not in ending and _can_end(body, ending)}:
-        ending |= found
+    ending = rules_made_of(rules, lambda leaf: True)
     for name in reachable(rules):
-        if name not in ending:
+        if not ending[name]:
             raise EbnfError(f"the rule {name} has no text that ends")
 
 
 def reachable(rules: Rules) -> list[str]:
     """Rules that ``root`` leads to, ``root`` first."""
-    found = ["root"]
+    found, seen = ["root"], {"root"}
     for name in found:
-        found += [one for one in dict.fromkeys(names(rules[name])) if one not in found]
+        new = [one for one in dict.fromkeys(names(rules[name])) if one not in seen]
+        found += new
+        seen.update(new)
     return found
-
-
-def _can_end(node: Node, ending: set[str]) -> bool:
-    match node:
-        case Name():
-            return node.name in ending
-        case Either():
-            return any(_can_end(one, ending) for one in node.branches)
-        case Repeat():
-            return not node.least or _can_end(node.body, ending)
-    return all(_can_end(one, ending) for one in children(node))
 
 
 class _Reader:

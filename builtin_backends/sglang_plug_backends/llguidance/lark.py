@@ -13,10 +13,12 @@ from sglang_plug_backends.grammars.ebnf import (
     Rules,
     Text,
     reachable,
+    uses_of,
 )
 from sglang_plug_backends.grammars.ebnf_regex import class_regex, rules_to_regex, text_regex
+from sglang_plug_backends.grammars.rule_graph import leading_to_loops
 
-from .lexemes import Lexemes, recursive
+from .lexemes import Lexemes
 
 MOST_CHARACTERS = 1 << 20
 EMPTY = '""'
@@ -27,7 +29,7 @@ def rules_to_lark(rules: Rules, prefix: str = "") -> str:
 
     Without recursion it is one expression. ``prefix``: of the names in it. Raises ``EbnfError``.
     """
-    within = recursive(rules)
+    within = leading_to_loops(uses_of(rules))
     if "root" not in within:
         return f"{prefix}start: /{rules_to_regex(rules)}/\n"
     writer = _Writer(rules, prefix)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sglang_plug_backends.grammars.automaton import Machine, Ranges
-from sglang_plug_backends.grammars.ebnf import Name, Node, Rules, Text, children, names
+from sglang_plug_backends.grammars.ebnf import Name, Node, Rules, Text, children, names, uses_of
+from sglang_plug_backends.grammars.rule_graph import leading_to_loops
 
 MOST_STATES = 400
 """Of one token; what has more is taken apart."""
@@ -17,20 +18,11 @@ MOST_PAIRS = 200_000
 """Pairs of states that are looked at for one grammar; beyond, every character is a token of its own."""
 
 
-def recursive(rules: Rules) -> set[str]:
-    """Rules that lead to themselves, and those that lead there."""
-    uses = {name: set(names(body)) for name, body in rules.items()}
-    plain = set[str]()
-    while found := {name for name, used in uses.items() if name not in plain and used <= plain}:
-        plain |= found
-    return rules.keys() - plain
-
-
 class Lexemes:
     """The parts of ``rules`` that are tokens."""
 
     def __init__(self, rules: Rules, reached: Iterable[str]) -> None:
-        self._rules, self._recursive = rules, recursive(rules)
+        self._rules, self._recursive = rules, leading_to_loops(uses_of(rules))
         self._apart = set[Node]()
         self._pairs = 0
         bodies = [rules[name] for name in reached if name in self._recursive]

@@ -22,10 +22,11 @@ from sglang_plug_backends.grammars.ebnf import (
     Rules,
     Text,
     children,
-    names,
     reachable,
     read_ebnf,
+    uses_of,
 )
+from sglang_plug_backends.grammars.rule_graph import leading_to_loops, reverse, settled
 
 MOST_FORCED = 1 << 14
 """Characters of the shortest text of any part."""
@@ -61,16 +62,8 @@ def _grammars(form: Any) -> Iterator[str]:
 
 def _shortest(rules: Rules) -> dict[str, int]:
     """Characters of the shortest text of each rule that ``root`` leads to."""
-    order = reachable(rules)[::-1]
-    found = dict.fromkeys(order, ENDLESS)
-    changed = True
-    while changed:
-        changed = False
-        for name in order:
-            length, _ = _length(rules[name], found)
-            changed = changed or length < found[name]
-            found[name] = length
-    return found
+    uses = uses_of({name: rules[name] for name in reversed(reachable(rules))})
+    return settled(uses, ENDLESS, lambda name, shortest: _length(rules[name], shortest)[0])
 
 
 def _length(node: Node, shortest: Mapping[str, int]) -> tuple[int, int]:
@@ -96,10 +89,5 @@ def _length(node: Node, shortest: Mapping[str, int]) -> tuple[int, int]:
 
 def _loops(rules: Rules) -> set[str]:
     """Rules that contain themselves, and those between two such."""
-    uses = {name: set(names(body)) for name, body in rules.items()}
-    while True:
-        used = set[str]().union(*uses.values())
-        kept = {name: inner & uses.keys() for name, inner in uses.items() if name in used and inner & uses.keys()}
-        if kept == uses:
-            return set(kept)
-        uses = kept
+    uses = uses_of(rules)
+    return leading_to_loops(uses) & leading_to_loops(reverse(uses))

@@ -21,8 +21,10 @@ from sglang_plug_backends.grammars.ebnf import (
     Rules,
     Text,
     children,
+    made_of,
     mapped,
     read_ebnf,
+    rules_made_of,
 )
 from sglang_plug_backends.grammars.ebnf_text import rules_to_ebnf
 
@@ -53,7 +55,7 @@ def with_recursion(source: str) -> str:
 class _Writer:
     def __init__(self, rules: Rules) -> None:
         self._rules = rules = {name: mapped(body, _counted_apart) for name, body in rules.items()}
-        self._nullable = _nullable(rules)
+        self._nullable = rules_made_of(rules, _is_nothing)
         self._made: Rules = {}
         self._known: dict[tuple[Repeat, tuple[Node, ...]], Node] = {}
         self._left = MOST_WRITTEN
@@ -94,7 +96,7 @@ class _Writer:
 
     def _is_slow(self, part: Repeat) -> bool:
         """True if ``part`` can be written in a way that is better, and not too long."""
-        if _has_empty(part.body, self._nullable):
+        if made_of(part.body, _is_nothing, self._nullable):
             return False  # it would be recursion without a text
         one = isinstance(part.body, OneOf)
         if part.most is None:
@@ -114,11 +116,11 @@ class _Writer:
     def _endless(self, part: Repeat, rest: list[Node]) -> Node:
         loop = self._new()
         again: list[Node] = [self._ending([one, loop]) for one in self._branches(part.body)]
-        self._made[loop.name] = _either([self._ending(rest), *again])
+        self._make(loop, _either([self._ending(rest), *again]))
         if not part.least:
             return loop
         first = self._new()
-        self._made[first.name] = _either(again)
+        self._make(first, _either(again))
         return _joined([part.body] * (part.least - 1) + [first])
 
     def _counted(self, part: Repeat, most: int, rest: list[Node]) -> Node:
@@ -126,7 +128,7 @@ class _Writer:
         after = self._ending(rest)
         if self._size(after) > MOST_COPIED:
             name = self._new()
-            self._made[name.name] = after
+            self._make(name, after)
             after = name
         if isinstance(part.body, OneOf):
             return self._characters(part.body, part.least, most, after)
@@ -134,7 +136,7 @@ class _Writer:
         for times in reversed(range(most)):
             branches = [self._ending([one, found]) for one in self._branches(part.body)]
             found = self._new()
-            self._made[found.name] = _either([after, *branches] if times >= part.least else branches)
+            self._make(found, _either([after, *branches] if times >= part.least else branches))
         return found
 
     def _characters(self, one: OneOf, least: int, most: int, after: Node) -> Node:
@@ -148,7 +150,7 @@ class _Writer:
             if start == 0:
                 return body
             found = self._new()
-            self._made[found.name] = body
+            self._make(found, body)
         return found
 
     @staticmethod
@@ -158,7 +160,7 @@ class _Writer:
 
     def _branches(self, body: Node) -> list[Node]:
         """What ``body`` may be one of."""
-        if isinstance(body, Name) and isinstance(found := self._rules[body.name], Either | OneOf):
+        if isinstance(body, Name) and isinstance(found := self._rules.get(body.name), Either | OneOf):
             body = found
         return (
             [one for branch in body.branches for one in self._branches(branch)] if isinstance(body, Either) else [body]
@@ -174,8 +176,12 @@ class _Writer:
         while f"loop{at}" in self._made or f"loop{at}" in self._rules:
             at += 1
         name = Name(f"loop{at}")
-        self._made[name.name] = NOTHING  # until it is written
+        self._make(name, NOTHING)  # until it is written
         return name
+
+    def _make(self, name: Name, body: Node) -> None:
+        self._made[name.name] = body
+        self._nullable[name.name] = made_of(body, _is_nothing, self._nullable)
 
 
 def _counted_apart(node: Node) -> Node:
@@ -210,24 +216,5 @@ def _either(branches: list[Node]) -> Node:
     return found[0] if len(found) == 1 else Either(tuple(found))
 
 
-def _nullable(rules: Rules) -> set[str]:
-    """Rules that allow nothing at all."""
-    found = set[str]()
-    while more := {name for name, body in rules.items() if name not in found and _has_empty(body, found)}:
-        found |= more
-    return found
-
-
-def _has_empty(node: Node, nullable: set[str]) -> bool:
-    match node:
-        case Text():
-            return not node.text
-        case OneOf():
-            return False
-        case Name():
-            return node.name in nullable
-        case Either():
-            return any(_has_empty(one, nullable) for one in node.branches)
-        case Repeat():
-            return not node.least or _has_empty(node.body, nullable)
-    return all(_has_empty(one, nullable) for one in children(node))
+def _is_nothing(leaf: Node) -> bool:
+    return leaf == NOTHING

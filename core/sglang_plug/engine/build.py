@@ -11,17 +11,18 @@ from typing import Any
 import torch
 
 from sglang_plug.attention import AttentionBackend, GraphCapable
-from sglang_plug.attribution import described, graphs_problem, make
+from sglang_plug.attribution import described, graphs_problem, make, make_with_settings
 from sglang_plug.batch import KVPool
 from sglang_plug.cache import EvictionPolicy, PrefixCache
 from sglang_plug.config import ConfigError, EngineConfig
 from sglang_plug.kernels import Kernels
+from sglang_plug.model import Model
 from sglang_plug.plugins import Plugins
 from sglang_plug.policy import SchedulePolicy
 from sglang_plug.quantization import Quantization, QuantizationRequest, stored_quantization
 
 from .checked_order import CheckedOrder
-from .compiler import BackendCompiler
+from .compiler import BackendCompiler, GrammarSources
 from .constraints import Constraints
 from .grammar_backends import forms
 from .grammars import Grammars
@@ -76,16 +77,7 @@ def build_engine(
         with ledger.stage(GRAPHS, advice(GRAPHS, resolved)):
             graphs = make_graphs(kv, pool.capacity)
             graphs.capture(model, must_fit=True)
-    runner = Runner(
-        model,
-        backend,
-        kv,
-        device=resolved.device,
-        page_size=config.cache.page_size,
-        grammars=Grammars(resolved.vocab_size, jump=not config.backends.disable_jump_forward),
-        graphs=graphs,
-        sampler=Sampler(kernels),
-    )
+    runner = _runner(resolved, model, backend, kernels, kv, graphs)
     return EngineLoop(
         _scheduler(resolved, pool),
         runner,
@@ -100,6 +92,27 @@ def build_engine(
         shortage=ledger.of_step,
         overlap=runner.asynchronous and not config.schedule.disable_overlap_schedule,
         describe=partial(described, components=resolved.components),
+    )
+
+
+def _runner(
+    resolved: Resolved,
+    model: Model,
+    backend: AttentionBackend,
+    kernels: Kernels,
+    kv: KVPool | None,
+    graphs: DecodeGraphs | None,
+) -> Runner:
+    config = resolved.config
+    return Runner(
+        model,
+        backend,
+        kv,
+        device=resolved.device,
+        page_size=config.cache.page_size,
+        grammars=Grammars(resolved.vocab_size, jump=not config.backends.disable_jump_forward),
+        graphs=graphs,
+        sampler=Sampler(kernels),
     )
 
 
@@ -121,7 +134,7 @@ def _scheduler(resolved: Resolved, pool: SlotPool) -> Scheduler:
 def _constraints(resolved: Resolved) -> Constraints:
     if "grammar" not in resolved.choices:
         return Constraints(resolved.no_grammars or "the model does not generate")
-    return Constraints(BackendCompiler(resolved), forms=forms(resolved.grammars))
+    return Constraints(BackendCompiler(GrammarSources(resolved)), forms=forms(resolved.grammars))
 
 
 def _attention(resolved: Resolved) -> AttentionBackend:
@@ -136,7 +149,7 @@ def _attention(resolved: Resolved) -> AttentionBackend:
 def _kernels(resolved: Resolved) -> Kernels:
     component = resolved.choices["kernels"].component
     found = component.load()
-    return found if isinstance(found, Kernels) else make(component, contract=Kernels)
+    return found if isinstance(found, Kernels) else make_with_settings(component, contract=Kernels)
 
 
 def _quantization(resolved: Resolved, kernels: Kernels) -> Quantization | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from sglang_plug.attribution import make
@@ -25,45 +25,62 @@ MEMORY = 4 << 30
 """Bytes that compiling may take on top of what the process has once it is ready."""
 
 
-class BackendCompiler:
-    """Compiles with the chosen backends, for the vocabulary of the chosen tokenizer."""
+class GrammarSources:
+    """What all compilers of an engine share. Each part is made when it is first asked for, and then kept."""
 
     def __init__(self, resolved: Resolved) -> None:
-        self._resolved: Resolved | None = resolved
-        self._process: GrammarProcess | None = None
-        self._setup: Setup | None = None
-        self._backends: GrammarBackend | None = None
-        self._closed = False
+        self._resolved = resolved
 
-    def start(self) -> GrammarBackend:
-        """Read the vocabulary and build the first backend here and there. Raises ``ConfigError``."""
-        assert self._resolved is not None
-        resolved, self._resolved = self._resolved, None
-        started = time.perf_counter()
-        vocabulary = read_vocabulary(_tokenizer(resolved), resolved.vocab_size, resolved.eos_token_ids)
-        order = resolved.grammar_order
-        self._setup = setup = Setup(
-            plugins=resolved.config.plugins,
-            backends=order,
+    @cached_property
+    def setup(self) -> Setup:
+        """What a compiling process is told. Raises ``ConfigError``."""
+        config, vocabulary = self._resolved.config, self._vocabulary
+        return Setup(
+            plugins=config.plugins,
+            backends=self._resolved.grammar_order,
             pieces=list(vocabulary.pieces),
             stop_ids=vocabulary.stop_ids,
             special=dict(vocabulary.special),
             memory=MEMORY,
-            timeout=resolved.config.backends.grammar_timeout,
+            timeout=config.backends.grammar_timeout,
         )
+
+    @cached_property
+    def backends(self) -> GrammarBackend:
+        """The backends of this process, which load what is compiled. Raises ``ConfigError``."""
+        return GrammarBackends(self._resolved.grammars, self._resolved.grammar_order, self._vocabulary)
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        resolved = self._resolved
+        return read_vocabulary(_tokenizer(resolved), resolved.vocab_size, resolved.eos_token_ids)
+
+
+class BackendCompiler:
+    """Compiles with the chosen backends, for the vocabulary of the chosen tokenizer, in a process of its own."""
+
+    def __init__(self, sources: GrammarSources) -> None:
+        self._sources = sources
+        self._process: GrammarProcess | None = None
+        self._closed = False
+
+    def start(self) -> GrammarBackend:
+        """Build the first backend there and, unless that has been done, here. Raises ``ConfigError``."""
+        started = time.perf_counter()
+        setup = self._sources.setup
         self._process = GrammarProcess(setup)
         if self._closed:  # in the meantime, by another thread
             raise ConfigError("the engine is closing")
         self._process.start()
-        self._backends = backends = GrammarBackends(resolved.grammars, order, vocabulary)
+        backends = self._sources.backends
         self._process.wait_ready()
-        logger.info("Structured outputs are ready (%s, %.1f s)", ", ".join(order), time.perf_counter() - started)
+        names = ", ".join(setup.backends)
+        logger.info("A compiler of grammars is ready (%s, %.1f s)", names, time.perf_counter() - started)
         return backends
 
     def helper(self) -> Compiler:
         """One more process. The backends of this one load what it compiles."""
-        assert self._setup is not None and self._backends is not None
-        return _Helper(self._setup, self._backends)
+        return BackendCompiler(self._sources)
 
     def compile(self, constraint: Constraint, is_wanted: Callable[[], bool]) -> bytes:
         """Raises ``ConstraintError``."""
@@ -80,31 +97,6 @@ class BackendCompiler:
         """End the compiling process."""
         if self._process is not None:
             self._process.close()
-
-
-class _Helper:
-    """A further process of a ``BackendCompiler``."""
-
-    def __init__(self, setup: Setup, backends: GrammarBackend) -> None:
-        self._setup, self._backends = setup, backends
-        self._process = GrammarProcess(setup)
-
-    def start(self) -> GrammarBackend:
-        self._process.start()
-        self._process.wait_ready()
-        return self._backends
-
-    def helper(self) -> Compiler:
-        return _Helper(self._setup, self._backends)
-
-    def compile(self, constraint: Constraint, is_wanted: Callable[[], bool]) -> bytes:
-        return self._process.compile(constraint, is_wanted)
-
-    def interrupt(self) -> None:
-        self._process.interrupt()
-
-    def close(self) -> None:
-        self._process.close()
 
 
 def _tokenizer(resolved: Resolved) -> Tokenizer:

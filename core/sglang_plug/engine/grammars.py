@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 from functools import partial
+from types import FrameType
 from typing import Any, Literal
 
 import torch
@@ -20,7 +21,7 @@ from sglang_plug.grammar import MASK_BITS, Grammar
 from sglang_plug.request import Finish, RequestError
 
 from .cutting import CONTEXT
-from .masks import Allowed
+from .masks import Allowed, word_and_bit
 from .patience import Threads
 from .sequence import Sequence
 
@@ -142,6 +143,34 @@ class Grammars:
         return found | {row: one or _too_slow() for row, one in zip(slow, verdicts, strict=True)}
 
 
+class GrammarTimeout(BaseException):
+    """Raised into a grammar that the engine asks itself and that does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A question to a grammar that is being answered."""
+
+    sequence: Sequence
+    seconds: float
+    """Since it was asked."""
+
+    def __str__(self) -> str:
+        kind = type(self.sequence.grammar)
+        return f"the grammar of request {self.sequence.request.id!r} ({kind.__module__}.{kind.__qualname__})"
+
+
+def asking(frame: FrameType | None) -> Asking | None:
+    """What is asked where ``frame`` is the innermost one of a thread; ``None`` if that is no grammar."""
+    inner = None
+    while frame is not None:
+        if inner is not None and frame.f_code in (_fill.__code__, _follow.__code__):
+            asked = frame.f_locals.get("asked")
+            return None if asked is None else Asking(frame.f_locals["sequence"], time.monotonic() - asked.begun)
+        inner, frame = frame, frame.f_back
+    return None
+
+
 def _too_slow() -> Verdict:
     return Verdict(error=RequestError(TOO_SLOW))
 
@@ -162,13 +191,15 @@ def _fill(sequence: Sequence, mask: Tensor, place: int) -> RequestError | Filled
         grammar.fill(mask, place)
         row = mask[place].numpy()
         _allow_stops(sequence, grammar, row)
+        if asked.too_much(sequence):
+            return RequestError(TOO_SLOW)
+        if sequence.grammar_quick is None:
+            sequence.grammar_quick = True
+        return FILLED if row.any() else RequestError(NOTHING_ALLOWED)
+    except GrammarTimeout:
+        return RequestError(TOO_SLOW)
     except Exception as error:
         return _failed(grammar, error)
-    if asked.too_much(sequence):
-        return RequestError(TOO_SLOW)
-    if sequence.grammar_quick is None:
-        sequence.grammar_quick = True
-    return FILLED if row.any() else RequestError(NOTHING_ALLOWED)
 
 
 def _follow(sequence: Sequence, token: int, *, jump: bool) -> Verdict:
@@ -194,11 +225,13 @@ def _follow(sequence: Sequence, token: int, *, jump: bool) -> Verdict:
         if jump and room and not ended:
             forced = _forced(sequence, room, sampled=(token,), whole=sequence.request.logprobs is None)
             ended = bool(forced) and grammar.ended
+        if asked.too_much(sequence) and not ended:
+            return _too_slow()
+        return Verdict(Finish("stop") if ended else None, None, forced) if ended or forced else NOTHING_MORE
+    except GrammarTimeout:
+        return _too_slow()
     except Exception as error:
         return Verdict(error=_failed(grammar, error))
-    if asked.too_much(sequence) and not ended:
-        return _too_slow()
-    return Verdict(Finish("stop") if ended else None, None, forced) if ended or forced else NOTHING_MORE
 
 
 def _open(sequence: Sequence) -> Verdict:
@@ -242,13 +275,13 @@ class Asked:
     """When a grammar was asked, by the thread's own time and by the clock."""
 
     def __init__(self) -> None:
-        self._computed, self._begun = time.thread_time(), time.monotonic()
+        self._computed, self.begun = time.thread_time(), time.monotonic()
 
     def too_much(self, sequence: Sequence) -> bool:
         """Count the time since; True once the output has asked too much."""
         computed = time.thread_time() - self._computed
         sequence.grammar_seconds += computed
-        if computed > QUICK or time.monotonic() - self._begun > QUICK_BY_CLOCK:
+        if computed > QUICK or time.monotonic() - self.begun > QUICK_BY_CLOCK:
             sequence.grammar_quick = False
         return sequence.grammar_seconds > BUDGET + BUDGET_PER_TOKEN * sequence.generated
 
@@ -264,16 +297,12 @@ def _allow_stops(sequence: Sequence, grammar: Grammar, row: Any) -> None:
     if sequence.generated < params.min_new_tokens:
         before = row.copy()
         for token in params.stop_token_ids:
-            row[token // MASK_BITS] &= ~_bit(token)
+            word, bit = word_and_bit(token)
+            row[word] &= ~bit
         if row.any():
             return
         row[:] = before
     if grammar.may_end:
         for token in params.stop_token_ids:
-            row[token // MASK_BITS] |= _bit(token)
-
-
-def _bit(token: int) -> int:
-    """The token's bit of its word, as a signed number of 32 bits."""
-    bit = token % MASK_BITS
-    return 1 << bit if bit < MASK_BITS - 1 else -(1 << bit)
+            word, bit = word_and_bit(token)
+            row[word] |= bit

@@ -27,6 +27,7 @@ from sglang_plug.attention import AttentionBackend, CannotCaptureError, GraphCap
 from sglang_plug.batch import ForwardBatch, KVPool
 from sglang_plug.layers import Router
 from sglang_plug.model import Model
+from sglang_plug.transfer import pinned, upload
 
 from .graph_check import check_replay
 from .launched import Given
@@ -34,7 +35,6 @@ from .memory import GIB, is_out_of_memory
 from .progress import Progress
 from .sequence import Sequence
 from .shares import Share
-from .transfer import pinned, upload
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class Held:
 
 @dataclass(slots=True)
 class Captured:
-    """One batch size."""
+    """The decode step of one batch size."""
 
     batch: ForwardBatch
     replay: Callable[[], None]

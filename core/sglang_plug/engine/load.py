@@ -36,7 +36,7 @@ def load_model(
         kernels=kernels,
         quantization=quantization,
         context_length=resolved.context_length,
-        pooling=resolved.pooling,
+        pooling=resolved.pooling.to(resolved.device),
         tasks=resolved.tasks,
     )
     of_model = partial(

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from sglang_plug.request import LogprobOptions, TokenLogprob
-
-from .transfer import Fetched, upload
+from sglang_plug.transfer import Fetched, upload
 
 
 @dataclass(frozen=True, slots=True)

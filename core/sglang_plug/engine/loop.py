@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +16,7 @@ from sglang_plug.request import Finish, Output, Request, RequestError
 
 from .constraints import Constraints
 from .messages import Abort, Close, Control, FromEngine, News, Reply, Submit, ToEngine
+from .open_requests import OpenRequests, media_bytes
 from .pipeline import Pipeline
 from .runner import Runner
 from .scheduler import Scheduler
@@ -84,7 +86,7 @@ class EngineLoop:
         self._load_weights, self._model_controls = update_weights, model_controls
         self.constraints = Constraints("the engine has no grammar backend") if constraints is None else constraints
         self.pipeline = Pipeline(scheduler, runner, overlap=overlap, shortage=shortage, describe=describe)
-        self._ids = set[str]()
+        self.requests = OpenRequests()
         self._closed = False
         self._controls = self._all_controls()
 
@@ -121,7 +123,7 @@ class EngineLoop:
             outputs = self.pipeline.step(ahead=ahead)
             for output in outputs:
                 if output.finish is not None:
-                    self._ids.discard(output.id)
+                    self.requests.end(output.id)
             self.send(News(outputs, self._stats(time.perf_counter() - started)))
         if not self.scheduler.busy:
             self.scheduler.check()
@@ -150,7 +152,7 @@ class EngineLoop:
         except RequestError as error:
             self._end(request.id, _refused(error))
             return
-        self._ids.add(request.id)
+        self.requests.add(request)
         if request.constraint is None:
             self.scheduler.add(sequence)
 
@@ -173,7 +175,7 @@ class EngineLoop:
         if error is None and (grammar is None or not grammar.ended):
             self.scheduler.add(sequence)
             return
-        self._ids.discard(id)
+        self.requests.end(id)
         self._end(id, Finish("stop") if error is None else _refused(error))
 
     def _end(self, id: str, finish: Finish) -> None:
@@ -182,7 +184,7 @@ class EngineLoop:
 
     def _validate(self, request: Request) -> None:
         scheduler, tokens = self.scheduler, request.tokens
-        if request.id in self._ids:
+        if request.id in self.requests:
             raise RequestError(f"Duplicate request ID: {request.id!r} is still being served")
         if request.task not in self.info["tasks"]:
             raise RequestError(f"the model cannot {request.task}; it can: {', '.join(self.info['tasks'])}")
@@ -217,17 +219,16 @@ class EngineLoop:
         """Raises ``RequestError`` if images of all there is would take too much of the host's memory."""
         if not request.media:
             return
-        there = [one.request for one in (*self.scheduler.waiting, *self.scheduler.running)]
-        size = sum(media.size for one in (request, *there) for media in one.media)
+        size = self.requests.media_bytes + media_bytes(request)
         if size > MOST_MEDIA_BYTES:
             raise RequestError(f"Too many images are waiting ({size} bytes with these); try again later.", 503)
 
     def _abort(self, id: str) -> None:
-        if id not in self._ids:
+        if id not in self.requests:
             return
         if not self.constraints.abort(id):
             self.scheduler.abort(id)
-        self._ids.discard(id)
+        self.requests.end(id)
         self._end(id, Finish("abort"))
         self._tell_idle()
 
@@ -282,6 +283,7 @@ class EngineLoop:
         self.runner.model = self._load_weights(source, revision)
         self._controls = self._all_controls()
         self.scheduler.flush()
+        _collect_all()
         self._tell_idle()
         return {"success": True, "message": "Succeeded to update model weights."}
 
@@ -313,3 +315,12 @@ class EngineLoop:
 
 def _refused(error: RequestError) -> Finish:
     return Finish("error", message=str(error), status=error.status)
+
+
+def _collect_all() -> None:
+    """Free what nothing refers to any more, also of what was there when the collector was told to look no more."""
+    frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    gc.collect()
+    if frozen:
+        gc.freeze()

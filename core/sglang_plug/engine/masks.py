@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from sglang_plug.drawing import mask_logits
+from sglang_plug.grammar import MASK_BITS
 from sglang_plug.request import RequestError
-
-from .transfer import send, upload
+from sglang_plug.transfer import send, upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +28,9 @@ class Allowed:
         """float32 ``logits`` ``[rows, vocabulary]`` with -inf where a token is not allowed; may overwrite them."""
         rows = None if len(self.rows) == len(logits) else upload(self.rows, torch.int64, logits.device)
         return kernel(logits, rows, send(self.mask, logits.device))
+
+
+def word_and_bit(token: int) -> tuple[int, int]:
+    """Where a row of a mask has ``token``: which word, and its bit there as a signed number of 32 bits."""
+    word, bit = divmod(token, MASK_BITS)
+    return word, 1 << bit if bit < MASK_BITS - 1 else -(1 << bit)

@@ -72,6 +72,8 @@ class Launch(msgspec.Struct, frozen=True):
     fingerprint: list[tuple[str, str, str]]
     requests: str
     outputs: str
+    alive: str = ""
+    """A file that the engine's process touches every second once it serves."""
 
 
 ToEngine = Submit | Abort | Control | Close

@@ -11,7 +11,7 @@ from sglang_plug.config import ConfigError
 from sglang_plug.policy import StepStats
 from sglang_plug.request import Output, Request, RequestError
 
-from .client import EngineError
+from .client import EngineClient, EngineError
 from .messages import Abort, Control, Failed, FromEngine, News, Ready, Reply, Submit, ToEngine
 
 
@@ -153,3 +153,37 @@ class Pending:
         """Returns when the engine has failed, with the reason."""
         await self._failed.wait()
         return self.failure or ""
+
+
+class PendingClient(EngineClient):
+    """A client that reaches its engine through ``Pending``, which its ``start`` makes."""
+
+    def __init__(self) -> None:
+        self._pending: Pending | None = None
+
+    @property
+    def _link(self) -> Pending:
+        if self._pending is None:
+            raise RuntimeError("the engine was not started: await client.start() first")
+        return self._pending
+
+    def submit(self, request: Request) -> AsyncIterator[Output]:
+        """Serve a request; closing the iterator early aborts it."""
+        return self._link.submit(request)
+
+    async def control(self, name: str, **arguments: Any) -> Any:
+        """Run a control call between two steps."""
+        return await self._link.control(name, arguments)
+
+    def on_step(self, listener: Callable[[StepStats], None]) -> None:
+        """Call ``listener`` after every step."""
+        self._link.listen(listener)
+
+    @property
+    def failure(self) -> str | None:
+        """Why the engine can serve no longer."""
+        return self._link.failure
+
+    async def wait_failed(self) -> str:
+        """Returns when the engine has failed."""
+        return await self._link.wait_failed()

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from sglang_plug.grammar import MASK_BITS, Grammar, Preamble, Vocabulary
 
+from .masks import word_and_bit
+
 ROWS = 256
 """Masks that are remembered."""
 BLANKS = b" \t\r\n"
@@ -92,8 +94,8 @@ class AfterPreamble(Grammar):
             else:
                 mask[row] = 0
             token = self._opening[len(self._tokens)]
-            bit = token % MASK_BITS
-            mask[row, token // MASK_BITS] |= 1 << bit if bit < MASK_BITS - 1 else -(1 << bit)
+            word, bit = word_and_bit(token)
+            mask[row, word] |= bit
 
     def accept(self, token: int) -> bool:
         if not 0 <= token < self._ends.vocabulary.size:

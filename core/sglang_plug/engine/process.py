@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +21,17 @@ import zmq.asyncio
 
 from sglang_plug.config import EngineConfig
 from sglang_plug.plugins import Plugins
-from sglang_plug.policy import StepStats
-from sglang_plug.request import Output, Request
 
-from .client import EngineClient, EngineError
+from .client import EngineError
 from .messages import Close, FromEngine, Launch, ToEngine
-from .pending import Pending
+from .pending import Pending, PendingClient
+
+logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 20.0
 """Seconds the engine process has to end before it is killed."""
 POLL = 0.2
+SILENT = "the engine is stuck in code that keeps all of Python waiting (--watchdog-timeout); its process is ended"
 
 
 ALLOCATOR = {
@@ -44,17 +47,42 @@ tensor of a step is mapped, zeroed by the kernel page by page and unmapped again
 """
 
 
-class ProcessClient(EngineClient):
+class Silence:
+    """How long a process has not touched its file, once it has begun to.
+
+    Counted by looks, not by the clock: if both processes were stopped for a while, that is nobody's fault.
+
+    Args:
+        file: the file.
+        most: seconds.
+    """
+
+    def __init__(self, file: Path, most: float) -> None:
+        self._file, self._most = file, most
+        self._touched, self._looks = 0, 0
+
+    def is_too_long(self) -> bool:
+        """To be asked every ``POLL`` seconds."""
+        try:
+            touched = self._file.stat().st_mtime_ns
+        except FileNotFoundError:
+            return False
+        self._looks = 0 if touched != self._touched else self._looks + 1
+        self._touched = touched
+        return self._looks * POLL > self._most
+
+
+class ProcessClient(PendingClient):
     """An engine in a spawned process, which ends when this one does."""
 
     def __init__(self, config: EngineConfig, plugins: Plugins) -> None:
+        super().__init__()
         self._config, self._fingerprint = config, plugins.fingerprint
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
         self._context = zmq.asyncio.Context()
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._pending: Pending | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = False
 
@@ -74,6 +102,7 @@ class ProcessClient(EngineClient):
             list(self._fingerprint),
             f"ipc://{self._folder}/requests",
             f"ipc://{self._folder}/outputs",
+            str(self._folder / "alive"),
         )
         requests = self._context.socket(zmq.PUSH)
         outputs = self._context.socket(zmq.PULL)
@@ -110,45 +139,25 @@ class ProcessClient(EngineClient):
 
     async def _watch(self) -> None:
         """Notice the end of the process. Polled: child watchers need the main thread's loop."""
-        assert self._process is not None
+        assert self._process is not None and self._folder is not None
+        silence = Silence(self._folder / "alive", self._config.schedule.watchdog_timeout)
         while (code := self._process.poll()) is None:
             await asyncio.sleep(POLL)
+            if silence.is_too_long() and not self._closing:
+                logger.critical("%s", SILENT)
+                self._link.fail(EngineError(SILENT))
+                self._process.send_signal(signal.SIGABRT)  # it writes its stacks without Python's help
+                break
+        code = await asyncio.to_thread(self._process.wait)
         await asyncio.sleep(POLL)  # what it said last may still be on its way
         if not self._closing:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             self._link.fail(EngineError(f"the engine process ended ({how})"))
 
     @property
-    def _link(self) -> Pending:
-        if self._pending is None:
-            raise RuntimeError("the engine was not started: await client.start() first")
-        return self._pending
-
-    @property
     def pid(self) -> int | None:
         """Process id of the engine."""
         return self._process.pid if self._process is not None else None
-
-    def submit(self, request: Request) -> AsyncIterator[Output]:
-        """Serve a request; closing the iterator early aborts it."""
-        return self._link.submit(request)
-
-    async def control(self, name: str, **arguments: Any) -> Any:
-        """Run a control call between two steps."""
-        return await self._link.control(name, arguments)
-
-    def on_step(self, listener: Callable[[StepStats], None]) -> None:
-        """Call ``listener`` after every step."""
-        self._link.listen(listener)
-
-    @property
-    def failure(self) -> str | None:
-        """Why the engine can serve no longer."""
-        return self._link.failure
-
-    async def wait_failed(self) -> str:
-        """Returns when the engine has failed."""
-        return await self._link.wait_failed()
 
     async def close(self) -> None:
         """End the process: kindly, then not."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, get_args
 
 import torch
@@ -77,10 +78,8 @@ class Resolved:
     max_running: int
     no_grammars: str | None = None
     """Why structured outputs are refused."""
-    grammar_order: tuple[str, ...] = ()
-    """Grammar backends that are tried for a request that names none."""
     grammars: tuple[Component, ...] = ()
-    """Grammar backends that requests may name."""
+    """Grammar backends that requests may name, the chosen one first."""
     choices: Mapping[str, Choice] = field(default_factory=dict)
 
     @property
@@ -111,6 +110,12 @@ class Resolved:
         return () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
 
     @property
+    def grammar_order(self) -> tuple[str, ...]:
+        """Grammar backends that are tried for a request that names none."""
+        tried = self.grammars if self.config.backends.grammar == AUTO else self.grammars[:1]
+        return tuple(one.spec.name for one in tried)
+
+    @property
     def components(self) -> tuple[Component, ...]:
         """Everything that was chosen."""
         return tuple(choice.component for choice in self.choices.values())
@@ -133,19 +138,14 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     device = _device(config.model.device)
     facts = Facts(device=device.type, platform=_platform(device))
 
-    def choose(kind: str, name: str, facts: Facts) -> Component:
-        component = plugins.resolve(kind, name, facts)
-        reason = f"chosen for {facts.device}" if name == AUTO else "named by the configuration"
-        choices[kind] = Choice(component, reason)
-        return component
-
+    choose = partial(_choose, plugins, choices)
     choose("weights", config.model.load_format, facts)
     checkpoint = _open(config, plugins, choose("checkpoint", config.model.checkpoint_format, facts), facts)
     choices["model"] = choose_model(config.model.impl, checkpoint, plugins, facts)
     model = choices["model"].component
     assert isinstance(model.spec, ModelSpec)
-    dtype = _dtype(config.model.dtype, checkpoint.config, device)
     model_class: type[Model] = model.load(Model)
+    dtype = _dtype(config.model.dtype, checkpoint.config, model_class.text_config(checkpoint.config), device)
     shape = _shape(model, checkpoint, plugins, kv_dtype(config.cache.kv_dtype, dtype, checkpoint.kv_dtype))
     facts = replace(facts, dtype=str(dtype).removeprefix("torch."), model=checkpoint.config, shape=shape)
     for kind, name in (("attention", config.backends.attention), ("kernels", config.backends.kernels)):
@@ -158,13 +158,8 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     choose("prefix-cache", "none" if whole else config.cache.prefix_cache, facts)
     choose("eviction", config.cache.eviction_policy, facts)
     choose("schedule", config.schedule.policy, facts)
-    refusal = None
-    if "generate" in tasks:
-        refusal = _choose_grammar(config, plugins, facts, choices)
-    grammars = installed(plugins, choices["grammar"].component) if "grammar" in choices else ()
-    wanted = grammars if config.backends.grammar == AUTO else grammars[:1]
+    refusal = _choose_grammar(config, plugins, facts, choices) if "generate" in tasks else None
     context_length = _context_length(config.model.context_length, model_class, checkpoint.config)
-    chunk = config.schedule.chunked_prefill_size or DEFAULT_CHUNK.get(device.type, ACCELERATOR_CHUNK)
     return Resolved(
         config=config,
         checkpoint=checkpoint,
@@ -177,13 +172,26 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
         pooling=pooling,
         whole=whole,
         causal=model.spec.causal,
-        chunk=chunk if chunk > 0 else context_length,
+        chunk=_chunk(config.schedule.chunked_prefill_size, device, context_length),
         max_running=config.schedule.max_running_requests or DEFAULT_RUNNING.get(device.type, ACCELERATOR_RUNNING),
         no_grammars=refusal,
-        grammar_order=tuple(one.spec.name for one in wanted),
-        grammars=grammars,
+        grammars=installed(plugins, choices["grammar"].component) if "grammar" in choices else (),
         choices=choices,
     )
+
+
+def _choose(plugins: Plugins, choices: dict[str, Choice], kind: str, name: str, facts: Facts) -> Component:
+    """Enter the component of ``kind`` that is named, or that the plugins name, into ``choices``."""
+    component = plugins.resolve(kind, name, facts)
+    reason = f"chosen for {facts.device}" if name == AUTO else "named by the configuration"
+    choices[kind] = Choice(component, reason)
+    return component
+
+
+def _chunk(asked: int, device: torch.device, context_length: int) -> int:
+    """Most new tokens of one step; below 0: as many as the longest sequence has."""
+    chunk = asked or DEFAULT_CHUNK.get(device.type, ACCELERATOR_CHUNK)
+    return chunk if chunk > 0 else context_length
 
 
 def _choose_grammar(config: EngineConfig, plugins: Plugins, facts: Facts, choices: dict[str, Choice]) -> str | None:
@@ -240,8 +248,9 @@ def _tasks(wanted: str, model: Component) -> tuple[Task, ...]:
         raise ConfigError(f"--task {wanted!r} is unknown; known: auto, {', '.join(known)}")
     task: Task = wanted  # type: ignore[assignment]
     own = spec.tasks - {"generate"}
-    if task == "generate" and task not in spec.tasks:
-        raise ConfigError(f"{model} cannot generate; it can: {', '.join(sorted(spec.tasks))}")
+    if task != "embed" and task not in spec.tasks:  # any model has states, and --is-embedding may mean scores
+        possible = sorted(spec.tasks | ({"embed"} if not own else set()))
+        raise ConfigError(f"--task {task}: {model} cannot {task}; it can: {', '.join(possible)}")
     if task == "generate" or not own:
         return (task,)
     return tuple(sorted(own))
@@ -329,7 +338,14 @@ def _device(name: str) -> torch.device:
     except RuntimeError as error:
         raise ConfigError(f"--device {name!r} is not a device that torch knows") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device cuda: torch sees no CUDA device here; use --device cpu")
+        raise ConfigError(f"--device {name}: torch sees no CUDA device here; use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise ConfigError(f"--device {name}: torch sees {count} CUDA devices here; the last is cuda:{count - 1}")
+    if device.type not in ("cpu", "cuda"):
+        try:
+            torch.zeros(1, device=device).tolist()
+        except (RuntimeError, AssertionError) as error:  # NotImplementedError is a RuntimeError
+            raise ConfigError(f"--device {name}: torch cannot compute there: {str(error).splitlines()[0]}") from error
     return device
 
 
@@ -339,12 +355,14 @@ def _platform(device: torch.device) -> dict[str, Any]:
     return {"capability": torch.cuda.get_device_capability(device), "name": torch.cuda.get_device_name(device)}
 
 
-def _dtype(name: str, config: Any, device: torch.device) -> torch.dtype:
+def _dtype(name: str, config: Any, text: Any, device: torch.device) -> torch.dtype:
+    """As ``--dtype`` says, or the checkpoint: for the whole, or for its decoder alone."""
     if name != AUTO:
         if name not in DTYPES:
             raise ConfigError(f"--dtype {name!r} is unknown; known: auto, {', '.join(DTYPES)}")
         return DTYPES[name]
-    stored = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None) or torch.float32
+    stated = (getattr(one, name, None) for one in (config, text) for name in ("dtype", "torch_dtype"))
+    stored = next(filter(None, stated), torch.float32)
     dtype = DTYPES.get(stored.removeprefix("torch."), torch.float32) if isinstance(stored, str) else stored
     if dtype == torch.float16 and device.type == "cpu":
         return torch.float32  # float16 arithmetic is emulated on most CPUs

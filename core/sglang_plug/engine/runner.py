@@ -15,6 +15,7 @@ from sglang_plug.attention import AttentionBackend
 from sglang_plug.batch import ForwardBatch, KVPool
 from sglang_plug.model import Model
 from sglang_plug.request import LogprobOptions, RequestError, TokenLogprob
+from sglang_plug.transfer import Fetched, send, upload
 
 from .grammars import NOTHING_MORE, Filling, Grammars, Verdict
 from .graphs import Decoded, DecodeGraphs
@@ -24,7 +25,6 @@ from .sampler import Drawn, Sampler, count, takes_likeliest
 from .sequence import Sequence
 from .shares import Sampled, Share
 from .sight import seen
-from .transfer import Fetched, send, upload
 
 HEAD_ROWS = 256
 """Prompt rows whose logits are in memory at once."""

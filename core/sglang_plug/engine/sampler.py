@@ -24,12 +24,12 @@ from torch import Tensor
 
 from sglang_plug.kernels import TORCH, Kernels
 from sglang_plug.request import TokenLogprob
+from sglang_plug.transfer import Fetched, upload
 
 from .logprobs import Reports, report
 from .masks import Allowed
 from .sampling_batch import SamplingBatch
 from .sequence import Sequence
-from .transfer import Fetched, upload
 
 _MASK = (1 << 64) - 1
 
@@ -117,26 +117,8 @@ class Sampler:
         return self._batch
 
 
-def draw(
-    logits: Tensor,
-    sequences: Ordered[Sequence],
-    allowed: Allowed | None = None,
-    *,
-    ahead: Ordered[int] | None = None,
-) -> Drawn:
-    """What a new ``Sampler`` draws with the torch reference."""
-    return Sampler().draw(logits, sequences, allowed, ahead=ahead)
-
-
-def sample(
-    logits: Tensor, sequences: Ordered[Sequence], allowed: Allowed | None = None
-) -> tuple[list[int], list[TokenLogprob | None]]:
-    """The same at once."""
-    return draw(logits, sequences, allowed).read()
-
-
 def takes_likeliest(sequences: Ordered[Sequence]) -> bool:
-    """True if ``sample``, without masks, would do nothing but take the most likely token of each row."""
+    """True if a ``Sampler``, without masks, would do nothing but take the most likely token of each row."""
     for one in sequences:
         params = one.request.params
         if not params.greedy or params.penalised or params.logit_bias or one.request.logprobs is not None:

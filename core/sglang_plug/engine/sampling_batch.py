@@ -12,9 +12,9 @@ from torch import Tensor
 
 from sglang_plug.drawing import LARGEST, DrawOptions
 from sglang_plug.request import LogprobOptions
+from sglang_plug.transfer import send, upload
 
 from .sequence import Sequence
-from .transfer import send, upload
 
 SMALLEST_PENALTY = 1e-20
 """By which a logit can be divided in float32."""

@@ -6,18 +6,15 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sglang_plug.config import ConfigError, EngineConfig
 from sglang_plug.plugins import Plugins
-from sglang_plug.policy import StepStats
-from sglang_plug.request import Output, Request
 
 from .build import build_engine
-from .client import EngineClient
 from .messages import Close, Failed, FromEngine, Ready, ToEngine
-from .pending import Pending
+from .pending import Pending, PendingClient
 from .watchdog import Heartbeat, watch
 
 logger = logging.getLogger(__name__)
@@ -47,13 +44,13 @@ class QueueInbox:
                 return
 
 
-class ThreadClient(EngineClient):
+class ThreadClient(PendingClient):
     """An engine in a thread."""
 
     def __init__(self, config: EngineConfig, plugins: Plugins) -> None:
+        super().__init__()
         self._config, self._plugins = config, plugins
         self._inbox = QueueInbox()
-        self._pending: Pending | None = None
         self._thread: threading.Thread | None = None
         self._unwatch: threading.Event | None = None
 
@@ -80,33 +77,6 @@ class ThreadClient(EngineClient):
         except BaseException:
             await self.close()
             raise
-
-    @property
-    def _link(self) -> Pending:
-        if self._pending is None:
-            raise RuntimeError("the engine was not started: await client.start() first")
-        return self._pending
-
-    def submit(self, request: Request) -> AsyncIterator[Output]:
-        """Serve a request; closing the iterator early aborts it."""
-        return self._link.submit(request)
-
-    async def control(self, name: str, **arguments: Any) -> Any:
-        """Run a control call between two steps."""
-        return await self._link.control(name, arguments)
-
-    def on_step(self, listener: Callable[[StepStats], None]) -> None:
-        """Call ``listener`` after every step."""
-        self._link.listen(listener)
-
-    @property
-    def failure(self) -> str | None:
-        """Why the engine can serve no longer."""
-        return self._link.failure
-
-    async def wait_failed(self) -> str:
-        """Returns when the engine has failed."""
-        return await self._link.wait_failed()
 
     async def close(self) -> None:
         """Stop the thread after its current step."""

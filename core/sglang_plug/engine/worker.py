@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import faulthandler
+import gc
 import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
 
 import msgspec
 import zmq
@@ -15,9 +19,12 @@ import zmq
 from sglang_plug.config import ConfigError
 from sglang_plug.leaving import leave
 from sglang_plug.plugins import PluginError, Plugins
+from sglang_plug.request import Finish, Output
 
 from .build import build_engine
-from .messages import Failed, FromEngine, Launch, Ready, ToEngine
+from .grammar_guard import GrammarGuard
+from .grammars import TOO_SLOW
+from .messages import Failed, FromEngine, Launch, News, Ready, ToEngine
 from .watchdog import Heartbeat, watch
 
 logger = logging.getLogger(__name__)
@@ -64,6 +71,7 @@ def main() -> int:
     """Serve until told to close, or until the parent process is gone."""
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
     logging.basicConfig(level=launch.config.log_level.upper(), format="[%(asctime)s engine] %(message)s")
+    faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent says when to stop
     threading.Thread(target=_end_with_parent, daemon=True).start()
     context = zmq.Context()
@@ -78,9 +86,13 @@ def main() -> int:
 
 
 def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox) -> int:
-    heartbeat = Heartbeat()
+    heartbeat, guard = Heartbeat(), GrammarGuard()
 
     def stuck(text: str) -> None:
+        if (asking := guard.asking()) is not None:  # who brings it again would bring the next engine down
+            text += f": it waits for {asking}"
+            finish = Finish("error", message=TOO_SLOW, status=400)
+            outbox.send(News([Output(id=asking.sequence.request.id, finish=finish)]))
         logger.critical("%s", text)
         outbox.send(Failed(text))
         threading.Event().wait(1.0)
@@ -92,7 +104,9 @@ def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox) -> int:
         _compare(plugins, launch)
         engine = build_engine(launch.config, plugins, inbox, outbox.send, heartbeat)
         del plugins
-        watch(heartbeat, launch.config.schedule.watchdog_timeout, stuck)
+        alive = partial(Path(launch.alive).touch) if launch.alive else lambda: None
+        watch(heartbeat, launch.config.schedule.watchdog_timeout, stuck, look=guard.look, alive=alive)
+        gc.freeze()  # what is there by now stays: looking through it takes as long as many steps
         outbox.send(Ready(engine.info))
         describe = engine.describe
         engine.run()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sglang_plug.attention import AttentionBackend, StoredCapable
+from sglang_plug.attribution import make_with_settings
 from sglang_plug.batch import KVPool
 from sglang_plug.kernels import TORCH, Kernels, rope_store
 from sglang_plug.model import BuildEnv, Model
@@ -193,8 +194,10 @@ def _kernels(kernels: Kernels | str | None) -> Kernels:
         return TORCH
     if isinstance(kernels, Kernels):
         return kernels
-    found = Plugins.discover().get("kernels", kernels).load()
-    return found if isinstance(found, Kernels) else found()
+    component = Plugins.discover().get("kernels", kernels)
+    found = component.load()
+    made: Kernels = found if isinstance(found, Kernels) else make_with_settings(component, contract=Kernels)
+    return made
 
 
 def _quantization(name: str | None) -> Quantization | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from types import ModuleType
 from typing import Any
 
@@ -16,18 +17,19 @@ def host_index(x: Tensor) -> None:
 
 @dataclass
 class Options:
-    """What was planned besides the index arrays."""
+    """What ``plan`` takes besides the index arrays, with the library's names and defaults."""
 
     heads: int
     kv_heads: int
     dim: int
     page_size: int
-    causal: bool
-    window_left: int
-    softcap: float
-    scale: float
-    dtype: torch.dtype
-    kv_dtype: torch.dtype | None
+    _: KW_ONLY
+    causal: bool = False
+    window_left: int = -1
+    logits_soft_cap: float | None = None
+    sm_scale: float
+    q_data_type: torch.dtype = torch.float16
+    kv_data_type: torch.dtype | None = None
 
 
 def attend(
@@ -35,12 +37,12 @@ def attend(
 ) -> Tensor:
     """The last ``len(q)`` tokens of a context, in float32."""
     group = options.heads // options.kv_heads
-    assert k.dtype == v.dtype == options.kv_dtype
+    assert k.dtype == v.dtype == options.kv_data_type
     k, v = (part.float().repeat_interleave(group, dim=1) for part in (k, v))
     k, v = k * (k_scale or 1.0), v * (v_scale or 1.0)
-    scores = torch.einsum("nhd,mhd->hnm", q.float(), k) * options.scale
-    if options.softcap > 0:
-        scores = options.softcap * torch.tanh(scores / options.softcap)
+    scores = torch.einsum("nhd,mhd->hnm", q.float(), k) * options.sm_scale
+    if softcap := options.logits_soft_cap:
+        scores = softcap * torch.tanh(scores / softcap)
     places, here = torch.arange(len(k)), torch.arange(len(k) - len(q), len(k))[:, None]
     hidden = (places > here) if options.causal else torch.zeros(len(q), len(k), dtype=torch.bool)
     if options.window_left >= 0:
@@ -57,6 +59,23 @@ def gathered(pool: Tensor, pages: Tensor, last: int) -> Tensor:
     return pool[pages.long()].flatten(0, 1)[: (len(pages) - 1) * size + last]
 
 
+def attend_pages(
+    q: Tensor,
+    queries: list[int],
+    pages: Sequence[Tensor],
+    pools: tuple[Tensor, Tensor],
+    options: Options,
+    **scales: Any,
+) -> Tensor:
+    """Each sequence's new tokens, which begin at ``queries``, over its pages: ``indptr``, ``indices``, ``last``."""
+    indptr, indices, last = pages
+    rows = []
+    for row, end in enumerate(last.tolist()):
+        own = [gathered(pool, indices[indptr[row] : indptr[row + 1]], end) for pool in pools]
+        rows.append(attend(q[queries[row] : queries[row + 1]], own[0], own[1], options, **scales))
+    return torch.cat(rows)
+
+
 class Wrapper:
     """What the wrappers have in common."""
 
@@ -68,9 +87,13 @@ class Wrapper:
         self.plans = 0
         Wrapper.made.append(self)
 
+    def planned(self, options: Options) -> None:
+        self.options = options
+        self.plans += 1
+
     def checked(self, q: Tensor, out: Tensor | None) -> Options:
         options = self.options
-        assert options is not None and q.dtype == options.dtype and q.stride(-1) == 1
+        assert options is not None and q.dtype == options.q_data_type and q.stride(-1) == 1
         assert q.shape[1:] == (options.heads, options.dim)
         assert out is None or (out.shape == q.shape and out.dtype == q.dtype)
         return options
@@ -102,21 +125,14 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         indptr: Tensor,
         indices: Tensor,
         last_page_len: Tensor,
-        num_qo_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-        page_size: int,
-        pos_encoding_mode: str = "NONE",
-        window_left: int = -1,
-        logits_soft_cap: float | None = None,
-        q_data_type: torch.dtype = torch.float16,
-        kv_data_type: torch.dtype | None = None,
-        sm_scale: float | None = None,
+        *shape: int,
+        **options: Any,
     ) -> None:
+        planned = Options(*shape, causal=False, **options)
         host_index(indptr), host_index(last_page_len)
         assert indices.dtype == torch.int32 and len(indices) == indptr[-1]
-        assert kv_data_type in (q_data_type, *FLOAT8)
-        assert self.tensor_cores or num_qo_heads // num_kv_heads in (1, 2, 3, 4, 8), "no such kernel"
+        assert planned.kv_data_type in (planned.q_data_type, *FLOAT8)
+        assert self.tensor_cores or planned.heads // planned.kv_heads in (1, 2, 3, 4, 8), "no such kernel"
         if self.graph:
             assert len(last_page_len) == len(self.index[2]), "the batch size is fixed"
             assert len(indices) <= len(self.index[1])
@@ -125,20 +141,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
             self.index[2].copy_(last_page_len)
         else:
             self.index = (indptr.clone(), indices, last_page_len.clone())
-        self.plans += 1
-        assert sm_scale is not None
-        self.options = Options(
-            num_qo_heads,
-            num_kv_heads,
-            head_dim,
-            page_size,
-            False,
-            window_left,
-            logits_soft_cap or 0.0,
-            sm_scale,
-            q_data_type,
-            kv_data_type,
-        )
+        self.planned(planned)
 
     def run(
         self,
@@ -150,15 +153,13 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         out: Tensor | None = None,
     ) -> Tensor:
         options = self.checked(q, out)
-        indptr, indices, last = self.index
         k, v = paged_kv_cache
         assert k.shape[1:] == (options.page_size, options.kv_heads, options.dim) and k.stride() == v.stride()
-        assert len(q) == len(last)
-        rows = []
-        for row, (start, end) in enumerate(zip(indptr[:-1].tolist(), indptr[1:].tolist(), strict=True)):
-            own = [gathered(pool, indices[start:end], int(last[row])) for pool in (k, v)]
-            rows.append(attend(q[row : row + 1], own[0], own[1], options, k_scale, v_scale))
-        return self.finished(torch.cat(rows), out)
+        assert len(q) == len(self.index[-1])
+        queries = list(range(len(q) + 1))
+        return self.finished(
+            attend_pages(q, queries, self.index, (k, v), options, k_scale=k_scale, v_scale=v_scale), out
+        )
 
 
 class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
@@ -172,37 +173,17 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
         paged_kv_indptr: Tensor,
         paged_kv_indices: Tensor,
         paged_kv_last_page_len: Tensor,
-        num_qo_heads: int,
-        num_kv_heads: int,
-        head_dim_qk: int,
-        page_size: int,
-        *,
-        causal: bool = False,
-        sm_scale: float | None = None,
-        window_left: int = -1,
-        logits_soft_cap: float | None = None,
-        q_data_type: torch.dtype = torch.float16,
-        kv_data_type: torch.dtype | None = None,
+        *shape: int,
+        **options: Any,
     ) -> None:
+        planned = Options(*shape, **options)
         for one in (qo_indptr, paged_kv_indptr, paged_kv_last_page_len):
             host_index(one)
         assert paged_kv_indices.dtype == torch.int32 and len(paged_kv_indices) == paged_kv_indptr[-1]
-        assert kv_data_type == q_data_type or (kv_data_type in FLOAT8 and self.backend == "fa2")
-        assert sm_scale is not None
+        kind = planned.kv_data_type
+        assert kind == planned.q_data_type or (kind in FLOAT8 and self.backend == "fa2")
         self.index = (qo_indptr.clone(), paged_kv_indptr.clone(), paged_kv_indices, paged_kv_last_page_len.clone())
-        self.plans += 1
-        self.options = Options(
-            num_qo_heads,
-            num_kv_heads,
-            head_dim_qk,
-            page_size,
-            causal,
-            window_left,
-            logits_soft_cap or 0.0,
-            sm_scale,
-            q_data_type,
-            kv_data_type,
-        )
+        self.planned(planned)
 
     def run(
         self,
@@ -214,15 +195,11 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
         out: Tensor | None = None,
     ) -> Tensor:
         options = self.checked(q, out)
-        queries, indptr, indices, last = self.index
+        queries, *pages = self.index
         k, v = paged_kv_cache
         assert k.shape[1:] == (options.page_size, options.kv_heads, options.dim) and len(q) == queries[-1]
-        rows = []
-        for row in range(len(last)):
-            pages = indices[indptr[row] : indptr[row + 1]]
-            own = [gathered(pool, pages, int(last[row])) for pool in (k, v)]
-            rows.append(attend(q[queries[row] : queries[row + 1]], own[0], own[1], options, k_scale, v_scale))
-        return self.finished(torch.cat(rows), out)
+        found = attend_pages(q, queries.tolist(), pages, (k, v), options, k_scale=k_scale, v_scale=v_scale)
+        return self.finished(found, out)
 
 
 class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
@@ -234,33 +211,14 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
         self,
         qo_indptr: Tensor,
         kv_indptr: Tensor,
-        num_qo_heads: int,
-        num_kv_heads: int,
-        head_dim_qk: int,
-        *,
-        causal: bool = False,
-        window_left: int = -1,
-        logits_soft_cap: float | None = None,
-        sm_scale: float | None = None,
-        q_data_type: torch.dtype = torch.float16,
-        kv_data_type: torch.dtype | None = None,
+        *shape: int,
+        **options: Any,
     ) -> None:
+        planned = Options(*shape, page_size=1, **options)
         host_index(qo_indptr), host_index(kv_indptr)
-        assert kv_data_type == q_data_type and sm_scale is not None
+        assert planned.kv_data_type == planned.q_data_type
         self.index = (qo_indptr.clone(), kv_indptr.clone())
-        self.plans += 1
-        self.options = Options(
-            num_qo_heads,
-            num_kv_heads,
-            head_dim_qk,
-            1,
-            causal,
-            window_left,
-            logits_soft_cap or 0.0,
-            sm_scale,
-            q_data_type,
-            kv_data_type,
-        )
+        self.planned(planned)
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, *, out: Tensor | None = None) -> Tensor:
         options = self.checked(q, out)

@@ -94,6 +94,18 @@ def test_recursive_rules() -> None:
     assert language(with_recursion(source)) == language(source) >= {"a", "aba", "bb", "babb"}
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        'root ::= ("a"){0,2} (("ba")* ("b")*)? "a"\n',
+        'root ::= ("a"){0,2} (("ba")* ("b")*)* "a"\n',
+        'root ::= ("ba"){1,3} ((("b" "a")* ("a")*){0,2} "b")?\n',
+    ],
+)
+def test_what_is_copied_may_hold_loops_already(source: str) -> None:
+    assert language(with_recursion(source)) == language(source)
+
+
 def repetitions(source: str) -> Iterator[Repeat]:
     left = list(read_ebnf(source).values())
     while left:

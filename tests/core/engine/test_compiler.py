@@ -9,7 +9,9 @@ import pytest
 
 from sglang_plug import ConfigError, Constraint, EngineConfig, PluginOptions, Plugins, Request, RequestError
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions
-from sglang_plug.engine.compiler import read_vocabulary
+from sglang_plug.engine import compiler
+from sglang_plug.engine.compiler import BackendCompiler, GrammarSources, read_vocabulary
+from sglang_plug.engine.grammar_worker import Setup
 from sglang_plug.engine.resolve import Resolved, resolve
 
 
@@ -84,6 +86,45 @@ def test_none_and_the_lack_of_one_are_reasons(resolved: Any) -> None:
     assert lacking.no_grammars.startswith("structured outputs are not available: no grammar named 'xgrammar'")
     with pytest.raises(ConfigError, match="no grammar named 'xgrammer'"):
         resolved("xgrammer")
+
+
+class Process:
+    """In place of a compiling process: says what it was told."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup, self.calls = setup, list[str]()
+
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        return lambda: self.calls.append(name)
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> list[Process]:
+    """The processes that compilers make, of a tokenizer with letters."""
+    made: list[Process] = []
+    monkeypatch.setattr(compiler, "_tokenizer", lambda resolved: Letters())
+    monkeypatch.setattr(compiler, "GrammarProcess", lambda setup: made.append(Process(setup)) or made[-1])
+    return made
+
+
+def test_helpers_share_the_backends_of_the_engine(resolved: Any, processes: list[Process]) -> None:
+    first = BackendCompiler(GrammarSources(resolved("xgrammar")))
+    helper = first.helper()
+    backends = first.start()
+    assert helper.start() is backends
+    first.interrupt()
+    helper.close()
+    assert [one.calls for one in processes] == [["start", "wait_ready", "interrupt"], ["start", "wait_ready", "close"]]
+    assert processes[0].setup is processes[1].setup
+    assert processes[0].setup.pieces[3:6] == [b"c", b"d", b"e"] and processes[0].setup.backends == ("xgrammar",)
+
+
+def test_an_interrupted_compiler_starts_no_process(resolved: Any, processes: list[Process]) -> None:
+    interrupted = BackendCompiler(GrammarSources(resolved("xgrammar")))
+    interrupted.interrupt()
+    with pytest.raises(ConfigError, match="the engine is closing"):
+        interrupted.start()
+    assert [one.calls for one in processes] == [[]]
 
 
 def test_an_engine_without_a_tokenizer_serves_all_but_constraints(

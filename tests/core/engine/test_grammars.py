@@ -19,9 +19,9 @@ from sglang_plug.drawing import bar
 from sglang_plug.engine import grammars as module
 from sglang_plug.engine.cutting import Cutter
 from sglang_plug.engine.grammars import Grammars
-from sglang_plug.engine.masks import Allowed
-from sglang_plug.engine.sampler import sample
+from sglang_plug.engine.masks import Allowed, word_and_bit
 from sglang_plug.engine.sequence import Sequence
+from tests.core.engine.sampling import sample
 
 VOCABULARY = 70
 EOS = 69
@@ -147,7 +147,8 @@ def test_a_constrained_row_leaves_the_others_and_the_reported_probabilities_alon
 def test_masks_are_unpacked_to_any_width(tokens: set[int], width: int) -> None:
     mask = torch.zeros(1, 3, dtype=torch.int32)
     for token in tokens:
-        mask[0, token // 32] |= module._bit(token)
+        word, bit = word_and_bit(token)
+        mask[0, word] |= bit
     assert set((bar(mask, width)[0] == 0).nonzero()[:, 0].tolist()) == {one for one in tokens if one < width}
 
 

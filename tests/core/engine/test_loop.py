@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import functools
+import gc
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
+from unittest import mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sglang_plug import LogprobOptions, Request, RequestError, SamplingParams
+from sglang_plug import Constraint, LogprobOptions, Media, MediaArray, Request, RequestError, SamplingParams
 from sglang_plug.config import ConfigError
 from sglang_plug.engine.launched import Launched
 from sglang_plug.engine.loop import EngineLoop
-from sglang_plug.engine.messages import Abort, Close, Control, FromEngine, News, Reply, Submit, ToEngine
+from sglang_plug.engine.messages import Abort, Close, Control, FromEngine, News, Reply, Submit
+from sglang_plug.engine.open_requests import media_bytes
 from sglang_plug.engine.pipeline import FAILURES_IN_A_ROW
 from sglang_plug.engine.scheduler import Scheduler
 from sglang_plug.engine.shares import Sampled, Share
@@ -21,22 +27,13 @@ from sglang_plug.engine.watchdog import Heartbeat
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.policies import FirstCome
-
-
-class Box:
-    """An inbox that a test fills; asking it to wait when it is empty is an error."""
-
-    def __init__(self) -> None:
-        self.messages: list[ToEngine] = []
-
-    def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
-        assert self.messages or not wait or timeout, "the loop would wait for ever"
-        taken, self.messages = self.messages, []
-        return taken
+from tests.core.engine.pipeline_bench import Box
 
 
 class Device:
     """Always token 5; raises as often as told."""
+
+    model: Any = None
 
     def __init__(self) -> None:
         self.failures = 0
@@ -220,6 +217,29 @@ def test_weights_are_replaced_between_requests_only(make: Make) -> None:
     assert bench.loaded == [("new", "main")]
 
 
+class Knotted:
+    """A model that refers to itself."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_replaced_model_is_freed_though_the_collector_was_told_to_look_no_more(make: Make, frozen: bool) -> None:
+    """As the engine's process does once all is loaded."""
+    bench, model = make(), Knotted()
+    old, bench.device.model = weakref.ref(model), model
+    del model
+    if frozen:
+        gc.freeze()
+    try:
+        bench.loop.handle(Control(1, "update_weights", {"source": "new"}))
+        assert old() is None
+        assert (gc.get_freeze_count() > 0) is frozen
+    finally:
+        gc.unfreeze()
+
+
 def test_weights_that_cannot_be_loaded_leave_the_old_ones(make: Make) -> None:
     bench = make()
     bench.device.model = "old"
@@ -242,3 +262,48 @@ def test_a_model_may_add_control_calls(make: Make) -> None:
 def test_a_model_may_not_replace_control_calls_of_the_engine(make: Make) -> None:
     with pytest.raises(ConfigError, match="control call 'flush_cache' has the name of one of the engine's"):
         make(controls=lambda: {"flush_cache": print})
+
+
+def image(size: int) -> Media:
+    return Media.of(0, 1, {"pixels": MediaArray("uint8", (size,), bytes(size))})
+
+
+EVENTS = st.tuples(st.sampled_from(["submit", "refused", "abort", "fail", "step"]), st.sampled_from("abc"))
+
+
+@given(st.booleans(), st.lists(st.tuples(EVENTS, st.integers(0, 9)), max_size=20))
+def test_the_bytes_of_images_are_those_of_the_requests_that_are_there(
+    overlap: bool, events: list[tuple[tuple[str, str], int]]
+) -> None:
+    bench, failures = Bench(overlap=overlap), iter([1] * (FAILURES_IN_A_ROW - 1))
+    with mock.patch("sglang_plug.engine.loop.view_of", return_value=None):
+        for (event, id), size in events:
+            match event:
+                case "submit":
+                    bench.submit(id, media=(image(size),))
+                case "refused":
+                    bench.submit(id, media=(image(size),), constraint=Constraint("regex", "a"))
+                case "abort":
+                    bench.box.messages.append(Abort((id,)))
+                case "fail":
+                    bench.device.failures = next(failures, 0)
+            bench.box.messages.append(Control(0, "info", {}))
+            bench.loop.step()
+            there = (*bench.scheduler.waiting, *bench.scheduler.running)
+            assert bench.loop.requests.media_bytes == sum(media_bytes(one.request) for one in there)
+        bench.box.messages.append(Control(0, "info", {}))
+        bench.run()
+    assert bench.loop.requests.media_bytes == 0
+
+
+def test_requests_are_refused_while_images_take_too_much(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sglang_plug.engine.loop.view_of", lambda model, request: None)
+    monkeypatch.setattr("sglang_plug.engine.loop.MOST_MEDIA_BYTES", 10)
+    bench = make()
+    for id, size in (("a", 6), ("b", 5), ("c", 4)):
+        bench.submit(id, media=(image(size),))
+    bench.run()
+    bench.submit("b", media=(image(10),))
+    bench.run()
+    assert bench.end("b")[:2] == ("error", 503)
+    assert len(bench.tokens("a")) == len(bench.tokens("b")) == len(bench.tokens("c")) == 3

@@ -2,251 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
-from collections.abc import Sequence as Ordered
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from sglang_plug import Finish, LogprobOptions, Output, Request, SamplingParams
+from sglang_plug import Finish, LogprobOptions, Request, SamplingParams
 from sglang_plug.engine.launched import Launched, Postponed
-from sglang_plug.engine.loop import EngineLoop
-from sglang_plug.engine.messages import Abort, Control, FromEngine, News, Reply, Submit, ToEngine
-from sglang_plug.engine.pipeline import FAILURES_IN_A_ROW, Pipeline
-from sglang_plug.engine.scheduler import AHEAD_OF_QUEUE, Scheduler
+from sglang_plug.engine.messages import Abort, Control, News, Reply
+from sglang_plug.engine.pipeline import Pipeline
+from sglang_plug.engine.scheduler import AHEAD_OF_QUEUE
 from sglang_plug.engine.sequence import Sequence
 from sglang_plug.engine.shares import Sampled, Share
-from sglang_plug.engine.slots import SlotPool
-from sglang_plug.engine.watchdog import Heartbeat
-from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.none import NoCache
-from sglang_plug_backends.prefix_cache.radix import RadixCache
-from sglang_plug_backends.schedule.policies import FirstCome, Priority
-
-STOP, VOCABULARY = 7, 50
-WIDTH = 400
-
-
-def next_token(tokens: Iterable[int]) -> int:
-    """A model: deterministic, and different after different histories."""
-    return hash(tuple(tokens)) % VOCABULARY
-
-
-def constrained(tokens: tuple[int, ...], limit: int) -> Sampled:
-    """A model under a grammar: some tokens end the output, after some others must follow."""
-    token = next_token(tokens)
-    if token % 11 == 0:
-        return Sampled(token, finish=Finish("stop", matched=token))
-    room = limit - len(tokens) - 1
-    return Sampled(token, forced=(token + 100, token + 101)[: min(room, token % 3)])
-
-
-class Device:
-    """Computes in the order of launches, from what it was given then; the host sees tokens when it reads results.
-
-    Keeps what each slot was written with, so that a wrong or lost slot shows.
-    """
-
-    def __init__(self) -> None:
-        self.slots: dict[int, tuple[int, ...]] = {}
-        self.log: list[str] = []
-        self.asked: list[list[str]] = []
-        self.launches = 0
-        self.unlaunchable = set[int]()
-        """Numbers of steps that cannot be queued."""
-        self.broken = set[int]()
-        """Numbers of steps that fail on the device."""
-        self.bad_rows = set[tuple[int, str]]()
-        """Numbers of steps and ids whose logits are not finite."""
-        self._drawn: dict[int, dict[int, tuple[int, ...]]] = {}
-
-    def launch(self, shares: list[Share], before: Launched | None = None) -> Launched | Postponed:
-        self.launches += 1
-        number = self.launches
-        assert (before is not None) == any(share.ahead for share in shares)
-        self.log.append(f"launch {number}")
-        self.asked.append([share.sequence.request.id for share in shares])
-        if number in self.unlaunchable:
-            raise MemoryError(f"no memory for {number}")
-        known = {} if before is None else self._drawn[id(before.results)]
-        tokens = [self._write(share, known) for share in shares]
-        complete = [share.complete for share in shares]
-        if before is not None and any(share.complete and share.sequence.grammar is not None for share in shares):
-
-            def choose(committed: Ordered[Share]) -> Launched:
-                self.log.append(f"choose {number}")
-                return self._choose(number, committed, tokens, complete)
-
-            return Postponed(choose)
-        return self._choose(number, shares, tokens, complete)
-
-    def _write(self, share: Share, known: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
-        """What the step does to slots; the tokens of the sequence as the device knows them."""
-        one = share.sequence
-        tokens = known[id(one)] if share.unseen else tuple(one.tokens)
-        start, end = share.start, share.end
-        assert len(one.slots) >= end and share.count > 0
-        assert len(set(one.slots)) == len(one.slots)
-        for position in range(start, end):
-            self.slots[one.slots[position]] = tokens[: position + 1]
-        for position in range(end):
-            assert self.slots[one.slots[position]] == tokens[: position + 1]
-        return tokens
-
-    def _choose(
-        self, number: int, shares: Ordered[Share], tokens: list[tuple[int, ...]], complete: list[bool]
-    ) -> Launched:
-        drawn: dict[int, tuple[int, ...]] = {}
-        found = []
-        for share, history, wanted in zip(shares, tokens, complete, strict=True):
-            one = share.sequence
-            if not wanted or not share.complete or share.dropped:
-                found.append(Sampled())
-                continue
-            sampled = Sampled(next_token(history))
-            if one.grammar is not None:
-                assert history == tuple(one.tokens), "chosen before the step ahead of it is committed"
-                sampled = constrained(history, one.limit)
-            assert sampled.token is not None
-            drawn[id(one)] = (*history, sampled.token)
-            bad = (number, one.request.id) in self.bad_rows
-            found.append(Sampled(error="not finite") if bad else sampled)
-
-        def results() -> list[Sampled]:
-            self.log.append(f"results {number}")
-            if number in self.broken:
-                raise RuntimeError(f"step {number} broke")
-            return found
-
-        self._drawn = {id(results): drawn}
-        return Launched([share.sequence for share in shares if id(share.sequence) in drawn], None, results)
-
-
-class Grammar:
-    """Marks a sequence whose next token cannot be chosen before the host knows the last one."""
-
-    ended = False
-
-
-class Box:
-    """An inbox that a test fills; asking it to wait when it is empty is an error."""
-
-    def __init__(self) -> None:
-        self.messages: list[ToEngine] = []
-
-    def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
-        assert self.messages or not wait, "the loop would wait for ever"
-        taken, self.messages = self.messages, []
-        return taken
-
-
-class Bench:
-    """A loop with everything a test looks at."""
-
-    def __init__(
-        self,
-        *,
-        overlap: bool = True,
-        capacity: int = 300,
-        page_size: int = 1,
-        cache: Any = RadixCache,
-        policy: Any = FirstCome,
-        **options: Any,
-    ) -> None:
-        self.box, self.device, self.sent = Box(), Device(), list[FromEngine]()
-        clock = itertools.count()
-        self.scheduler = Scheduler(
-            SlotPool(capacity, page_size),
-            cache(page_size, LeastRecentlyUsed(), lambda: float(next(clock))),
-            policy(),
-            **{"chunk": 16, "max_running": 8, **options},
-        )
-        self.constrained = set[str]()
-        self.scheduler.add = self.add  # type: ignore[method-assign]
-        self.loop = EngineLoop(
-            self.scheduler,
-            self.device,  # type: ignore[arg-type]
-            self.box,
-            self.sent.append,
-            info={"vocab_size": 1000, "context_length": WIDTH, "tasks": ["generate"]},
-            max_queued=1000,
-            heartbeat=Heartbeat(),
-            update_weights=lambda source, revision: None,  # type: ignore[arg-type, return-value]
-            overlap=overlap,
-        )
-
-    def add(self, sequence: Sequence) -> None:
-        """Queue a sequence for the scheduler; those in ``constrained`` get a grammar."""
-        if sequence.request.id in self.constrained:
-            sequence.grammar = Grammar()  # type: ignore[assignment]
-        Scheduler.add(self.scheduler, sequence)
-
-    def submit(self, id: str, tokens: Iterable[int], count: int, *, constrained: bool = False, **request: Any) -> None:
-        if constrained:
-            self.constrained.add(id)
-        params = SamplingParams(max_new_tokens=count, stop_token_ids=request.pop("stops", ()))
-        self.box.messages.append(Submit(Request(id=id, tokens=tuple(tokens), params=params, **request)))
-
-    def step(self) -> None:
-        self.loop.step()
-        self.scheduler.check()
-        free = list(self.scheduler.pool.free_slots())
-        assert len(set(free)) == len(free), "a slot was freed twice"
-
-    def finish(self, steps: int = 3000) -> None:
-        while self.box.messages or self.scheduler.busy:
-            self.step()
-            steps -= 1
-            assert steps, "no end"
-        assert not self.loop.pipeline.in_flight
-        self.scheduler.cache.check()
-
-    def outputs(self) -> Iterable[Output]:
-        for message in self.sent:
-            if isinstance(message, News):
-                yield from message.outputs
-
-    def tokens(self, id: str) -> list[int]:
-        return [token for output in self.outputs() if output.id == id for token in output.tokens]
-
-    def end(self, id: str) -> Finish:
-        (found,) = [one.finish for one in self.outputs() if one.id == id and one.finish is not None]
-        return found
-
-
-def expected(tokens: list[int], limit: int, stops: Iterable[int] = ()) -> list[int]:
-    out: list[int] = []
-    while len(out) < limit and not set(out) & set(stops):
-        out.append(next_token(tokens + out))
-    return out
-
-
-def follow(tokens: list[int], limit: int) -> list[Sampled]:
-    """What is sampled for a constrained output of at most ``limit`` tokens, step by step."""
-    found: list[Sampled] = []
-    known = tuple(tokens)
-    while len(known) < len(tokens) + limit and not (found and found[-1].finish):
-        found.append(constrained(known, len(tokens) + limit))
-        assert found[-1].token is not None
-        known += (found[-1].token, *found[-1].forced)
-    return found
-
-
-def under_grammar(tokens: list[int], limit: int) -> list[int]:
-    return [token for one in follow(tokens, limit) for token in (one.token, *one.forced) if token is not None]
-
-
-def prompt_that_stops(after: int) -> list[int]:
-    """A prompt whose output has its first stop token at the end of ``after`` tokens."""
-    return next(
-        [number, 3]
-        for number in range(1000)
-        if len(out := expected([number, 3], 60, (STOP,))) == after and out[-1] == STOP
-    )
+from tests.core.engine.pipeline_bench import WIDTH, Bench, Grammar, expected, follow, prompt_that_stops, under_grammar
+from tests.core.engine.scheduler_bench import STOP
 
 
 def test_each_step_is_launched_before_the_one_ahead_of_it_is_read() -> None:
@@ -519,42 +288,6 @@ def test_nothing_is_evicted_or_retracted_ahead() -> None:
     assert bench.tokens("a") == expected([1, 2], 7)
 
 
-def test_a_step_that_breaks_on_the_device_ends_its_requests_and_the_step_ahead_with_them() -> None:
-    bench = Bench()
-    bench.device.broken = {2}
-    bench.submit("a", [1, 2], 9)
-    bench.step()
-    bench.step()
-    assert "step 2 broke" in bench.end("a").message and bench.tokens("a") == expected([1, 2], 1)
-    assert not bench.scheduler.busy and not bench.loop.pipeline.in_flight
-    bench.submit("b", [1, 2], 9)
-    bench.finish()
-    assert bench.tokens("b") == expected([1, 2], 9)
-
-
-def test_a_step_that_cannot_be_queued_ahead_ends_its_requests_after_the_news_of_the_one_before() -> None:
-    bench = Bench()
-    bench.device.unlaunchable = {3}
-    bench.submit("a", [1, 2], 9)
-    bench.submit("two", [3, 4], 2)
-    bench.step()
-    bench.step()
-    assert bench.tokens("a") == expected([1, 2], 2) and bench.end("two").reason == "length"
-    bench.step()
-    assert bench.end("a").status == 500 and "no memory for 3" in bench.end("a").message
-
-
-def test_steps_that_keep_breaking_end_the_engine() -> None:
-    bench = Bench()
-    bench.device.broken = set(range(100))
-    for number in range(FAILURES_IN_A_ROW - 1):
-        bench.submit(str(number), [1, 2], 9)
-        bench.step()
-    bench.submit("last", [1, 2], 9)
-    with pytest.raises(RuntimeError, match="broke"):
-        bench.step()
-
-
 def test_the_watchdog_sees_who_waits_for_results() -> None:
     bench = Bench()
     launch = bench.device.launch
@@ -576,16 +309,6 @@ def test_the_watchdog_sees_who_waits_for_results() -> None:
     assert len(busy) == 4 and min(busy) > 0 and bench.loop.heartbeat.busy_for == 0
 
 
-def test_a_bad_row_ends_alone() -> None:
-    bench = Bench()
-    bench.device.bad_rows = {(3, "a")}
-    bench.submit("a", [1, 2], 9)
-    bench.submit("b", [3, 4], 9)
-    bench.finish()
-    assert bench.end("a").message == "not finite" and bench.tokens("a") == expected([1, 2], 2)
-    assert bench.tokens("b") == expected([3, 4], 9)
-
-
 def test_slots_that_the_cache_replaces_are_noticed() -> None:
     """Two prompts too short to wait for each other compute the same pages; one set is given back."""
     bench = Bench()
@@ -604,62 +327,3 @@ def test_a_pipeline_without_work_does_nothing() -> None:
     bench = Bench()
     pipeline: Pipeline = bench.loop.pipeline
     assert pipeline.step() == [] and not pipeline.in_flight
-
-
-@given(st.data())
-@settings(max_examples=120, deadline=None)
-def test_random_traffic(data: st.DataObject) -> None:
-    """Arrivals, aborts, stop tokens, limits, retractions, shared prefixes, control calls, rows that fail."""
-    draw = data.draw
-    overlap = draw(st.sampled_from([True, True, False]))
-    bench = Bench(
-        overlap=overlap,
-        capacity=draw(st.integers(24, 120)),
-        page_size=draw(st.sampled_from([1, 4])),
-        cache=draw(st.sampled_from([RadixCache, NoCache])),
-        policy=draw(st.sampled_from([FirstCome, Priority])),
-        chunk=draw(st.sampled_from([4, 16, 64])),
-        max_running=draw(st.integers(1, 6)),
-    )
-    requests: dict[str, tuple[list[int], int, tuple[int, ...]]] = {}
-    aborted = set[str]()
-    for number in range(draw(st.integers(1, 25))):
-        match draw(st.sampled_from(["submit", "submit", "step", "steps", "abort", "control", "fail"])):
-            case "submit":
-                id = str(number)
-                prompt = [1] * draw(st.integers(1, 12)) + [draw(st.integers(0, 2))]
-                count, stops = draw(st.integers(1, 20)), draw(st.sampled_from([(), tuple(range(0, VOCABULARY, 6))]))
-                bound = draw(st.integers(0, 2)) == 0
-                requests[id] = prompt, count, () if bound else stops
-                bench.submit(id, prompt, count, stops=stops, priority=draw(st.integers(0, 2)), constrained=bound)
-            case "abort" if requests:
-                id = draw(st.sampled_from(sorted(requests)))
-                aborted.add(id)
-                bench.box.messages.append(Abort((id,)))
-            case "control":
-                bench.box.messages.append(Control(number, draw(st.sampled_from(["check", "info", "flush_cache"])), {}))
-            case "fail" if requests:
-                id = draw(st.sampled_from(sorted(requests)))
-                bench.device.bad_rows |= {(bench.device.launches + more, id) for more in range(1, 4)}
-            case "step" | "steps" as how if bench.box.messages or bench.scheduler.busy:
-                for _ in range(1 if how == "step" else 6):
-                    if bench.box.messages or bench.scheduler.busy:
-                        bench.step()
-            case _:
-                pass
-    bench.finish()
-    for id, (prompt, count, stops) in requests.items():
-        limit = min(count, bench.scheduler.pool.capacity - len(prompt))
-        bound = id in bench.constrained
-        whole = under_grammar(prompt, limit) if bound else expected(prompt, limit, stops)
-        found, end = bench.tokens(id), bench.end(id)
-        if end.reason in {"abort", "error"}:
-            assert (end.reason == "abort") == (end.message == "") and found == whole[: len(found)]
-            assert id in aborted or end.message == "not finite"
-        else:
-            assert found == whole
-            last = follow(prompt, limit)[-1].finish if bound else None
-            stop = Finish("stop", matched=whole[-1]) if whole[-1] in stops else Finish("length")
-            assert end == (last or stop)
-    bench.scheduler.flush()
-    assert bench.scheduler.accounts()["free"] == bench.scheduler.pool.capacity

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from sglang_plug import ConfigError, EngineConfig, Plugins, Request, RequestError, SamplingParams
-from sglang_plug.config import CacheOptions, ModelOptions, PluginOptions
+from sglang_plug.config import CacheOptions, ModelOptions, PluginOptions, ScheduleOptions
 from sglang_plug.engine.client import EngineError
-from sglang_plug.engine.process import ProcessClient
+from sglang_plug.engine.process import POLL, ProcessClient, Silence
 
 
 def config(path: Any, **options: Any) -> EngineConfig:
@@ -102,7 +102,7 @@ def test_the_engine_ends_with_its_parent(tiny_model: Callable[..., Any]) -> None
         import asyncio, os, signal
         from sglang_plug import EngineConfig, Plugins
         from sglang_plug.config import ModelOptions
-        from sglang_plug.engine.process import ProcessClient
+        from sglang_plug.engine.process import POLL, ProcessClient, Silence
 
         async def main():
             config = EngineConfig(model=ModelOptions(path={str(tiny_model("llama-3.2-1b").path)!r}, device="cpu"))
@@ -115,4 +115,32 @@ def test_the_engine_ends_with_its_parent(tiny_model: Callable[..., Any]) -> None
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, timeout=120)
     pid = int(done.stdout)
+    wait_until(lambda: is_gone(pid))
+
+
+def test_silence_is_counted_from_the_first_sign_of_life_on(tmp_path: Path) -> None:
+    file = tmp_path / "alive"
+    silence = Silence(file, 3 * POLL)
+    assert not any(silence.is_too_long() for _ in range(10))
+    file.touch()
+    assert [silence.is_too_long() for _ in range(5)] == [False] * 4 + [True]
+    os.utime(file, (1, 1))
+    assert not silence.is_too_long()
+
+
+def test_an_engine_that_lets_no_python_run_is_ended(tiny_model: Callable[..., Any], serve: Callable[..., Any]) -> None:
+    """Stopped, it can touch no file either."""
+    engine = serve(
+        config(tiny_model("llama-3.2-1b").path, schedule=ScheduleOptions(watchdog_timeout=2.0)), ProcessClient
+    )
+    wait_until(lambda: (engine.client._folder / "alive").exists())
+    pid = engine.client.pid
+    os.kill(pid, signal.SIGSTOP)
+
+    async def failure() -> str:
+        reason = await engine.client.wait_failed()
+        os.kill(pid, signal.SIGCONT)  # what is stopped takes no signal but this
+        return str(reason)
+
+    assert "keeps all of Python waiting" in engine.runner.run(failure())
     wait_until(lambda: is_gone(pid))

@@ -6,7 +6,9 @@ from collections.abc import Sequence as Ordered
 from typing import Any
 
 import pytest
+import torch
 
+from sglang_plug import Media, Model, Seeing
 from sglang_plug.engine.rehearsal import LargestSteps
 from sglang_plug.engine.shares import Sampled, Share
 
@@ -19,8 +21,9 @@ def steps(**changed: Any) -> LargestSteps:
 class Runner:
     """Notes what it is to run."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: Any = None) -> None:
         self.steps: list[list[Share]] = []
+        self.model = model
 
     def run(self, shares: Ordered[Share]) -> list[Sampled]:
         self.steps.append(list(shares))
@@ -68,3 +71,29 @@ def test_prompts_without_outputs() -> None:
     steps(task="embed").run(runner)  # type: ignore[arg-type]
     assert all(share.sequence.request.task == "embed" for shares in runner.steps for share in shares)
     assert all(share.sequence.request.logprobs is None for shares in runner.steps for share in shares)
+
+
+class Seer(Model, Seeing):
+    """Looks at anything."""
+
+    def __init__(self, whole: bool) -> None:
+        torch.nn.Module.__init__(self)
+        self.sees_whole = whole  # type: ignore[misc]
+
+    def see(self, media: Ordered[Media]) -> list[torch.Tensor]:
+        return [torch.zeros(one.count, 4) for one in media]
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+@pytest.mark.parametrize(("whole", "counts"), [(False, [10, 10]), (True, [16, 10])])
+def test_images_are_looked_at_in_a_step_of_their_own(whole: bool, counts: list[int], page_size: int) -> None:
+    media = tuple(Media.of(start, 8, {}) for start in (0, 8))
+    wanted, runner = steps(media=media, longest=18, tokens=20, page_size=page_size), Runner(Seer(whole))
+    wanted.run(runner)  # type: ignore[arg-type]
+    assert len(runner.steps) == 3
+    shares = runner.steps[-1]
+    assert [share.count for share in shares] == counts
+    first = shares[0].sequence
+    assert first.request.media == media and len(first.tokens) == 17 and first.view is not None
+    slots = [slot for share in shares for slot in share.sequence.slots]
+    assert len(set(slots)) == len(slots) == sum(counts) and max(slots) < wanted.slots + page_size

@@ -1,14 +1,22 @@
-"""Which model class serves a checkpoint."""
+"""Which model class serves a checkpoint, for which tasks, on which device."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
-from sglang_plug import Checkpoint, ConfigError, Facts, PluginError, PluginOptions, Plugins
+from sglang_plug import Checkpoint, ConfigError, Facts, ModelSpec, PluginError, PluginOptions, Plugins
+from sglang_plug.discovery import Found
+from sglang_plug.engine.resolve import _device as found_device
+from sglang_plug.engine.resolve import _dtype as found_dtype
+from sglang_plug.engine.resolve import _tasks as served_tasks
 from sglang_plug.engine.resolve import choose_model
+from sglang_plug.plugins import Component
+from sglang_plug.specs import Task
 
 GENERIC = """
 from __future__ import annotations
@@ -97,3 +105,79 @@ def test_two_plugins_of_one_architecture_still_clash(tmp_path: Path) -> None:
     plugins = Plugins.discover(PluginOptions(files=(str(tmp_path / "second.py"),)))
     with pytest.raises(PluginError, match="clash; add --prefer model:LlamaForCausalLM"):
         chosen("auto", "LlamaForCausalLM", plugins)
+
+
+@pytest.mark.parametrize(
+    ("name", "seen", "message"),
+    [
+        ("cuda", 0, "--device cuda: torch sees no CUDA device here"),
+        ("cuda:7", 0, "--device cuda:7: torch sees no CUDA device here"),
+        ("cuda:2", 2, "--device cuda:2: torch sees 2 CUDA devices here; the last is cuda:1"),
+        ("abacus", 0, "--device 'abacus' is not a device that torch knows"),
+        ("meta", 0, "--device meta: torch cannot compute there"),
+        ("xpu", 0, "--device xpu: torch cannot compute there"),
+    ],
+)
+def test_devices_that_are_not_there(name: str, seen: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: seen > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
+    with pytest.raises(ConfigError, match=message):
+        found_device(name)
+
+
+def test_devices_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [found_device(name).type for name in ("cpu", "cuda", "cuda:0", "cuda:1")] == ["cpu", *["cuda"] * 3]
+
+
+@pytest.mark.parametrize(
+    ("declared", "task", "served"),
+    [
+        ({"generate"}, "auto", ("generate",)),
+        ({"generate"}, "embed", ("embed",)),
+        ({"classify", "rerank"}, "auto", ("classify", "rerank")),
+        ({"classify", "rerank"}, "rerank", ("classify", "rerank")),
+        ({"classify", "rerank"}, "embed", ("classify", "rerank")),
+    ],
+)
+def test_tasks_that_a_model_can_do(declared: set[Task], task: str, served: tuple[str, ...]) -> None:
+    assert served_tasks(task, declares(declared)) == served
+
+
+@pytest.mark.parametrize(
+    ("declared", "task", "can"),
+    [
+        ({"generate"}, "classify", "embed, generate"),
+        ({"generate"}, "rerank", "embed, generate"),
+        ({"embed"}, "generate", "embed"),
+        ({"classify"}, "rerank", "classify"),
+    ],
+)
+def test_tasks_that_a_model_cannot_do(declared: set[Task], task: str, can: str) -> None:
+    with pytest.raises(ConfigError, match=f"--task {task}: .* cannot {task}; it can: {can}$"):
+        served_tasks(task, declares(declared))
+
+
+def declares(tasks: set[Task]) -> Component:
+    found = Found("mine", "mine", "1", "mine")
+    return Component(ModelSpec(name="Mine", target="mine:Mine", tasks=frozenset(tasks)), found, {})
+
+
+@pytest.mark.parametrize(
+    ("whole", "decoder", "device", "found"),
+    [
+        ({"dtype": torch.bfloat16}, {}, "cuda", torch.bfloat16),
+        ({"dtype": None}, {"dtype": torch.bfloat16}, "cuda", torch.bfloat16),
+        ({}, {"torch_dtype": "float16"}, "cuda", torch.float16),
+        ({"dtype": "bfloat16"}, {"dtype": "float32"}, "cpu", torch.bfloat16),
+        ({}, {"dtype": torch.float16}, "cpu", torch.float32),
+        ({}, {}, "cuda", torch.float32),
+    ],
+)
+def test_the_dtype_is_that_of_the_whole_or_of_the_decoder(
+    whole: dict[str, Any], decoder: dict[str, Any], device: str, found: torch.dtype
+) -> None:
+    given = SimpleNamespace(**whole), SimpleNamespace(**decoder)
+    assert found_dtype("auto", *given, torch.device(device)) == found
+    assert found_dtype("float32", *given, torch.device(device)) == torch.float32

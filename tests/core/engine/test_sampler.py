@@ -18,9 +18,10 @@ from transformers import (
 
 from sglang_plug import LogprobOptions, Request, SamplingParams, drawing
 from sglang_plug.engine import sampler as module
-from sglang_plug.engine.sampler import Sampler, count, sample
+from sglang_plug.engine.sampler import Sampler, count
 from sglang_plug.engine.sampling_batch import SamplingBatch
 from sglang_plug.engine.sequence import Sequence
+from tests.core.engine.sampling import sample
 
 VOCABULARY = 97
 

@@ -1,4 +1,4 @@
-"""The scheduler alone, driven by a function in place of a model: the next token depends on all tokens before it."""
+"""The scheduler alone, driven by a function in place of a model."""
 
 from __future__ import annotations
 
@@ -10,92 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_plug import LogprobOptions, Output, Request, SamplingParams, TokenLogprob
+from sglang_plug import LogprobOptions, Request, TokenLogprob
 from sglang_plug.engine.scheduler import Scheduler
 from sglang_plug.engine.sequence import Sequence
 from sglang_plug.engine.shares import Sampled, Share
-from sglang_plug.engine.slots import SlotPool
-from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
+from sglang_plug.engine.view import View
 from sglang_plug_backends.prefix_cache.none import NoCache
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.policies import DepthFirst, FirstCome, LongestPrefix, Priority
-
-STOP = 7
-
-
-def next_token(tokens: list[int]) -> int:
-    """A model: deterministic, and different after different histories."""
-    return hash(tuple(tokens)) % 50
-
-
-class Device:
-    """Keeps what each slot was written with, so that a wrong or lost slot shows."""
-
-    def __init__(self) -> None:
-        self.slots: dict[int, tuple[int, ...]] = {}
-        self.computed = 0
-
-    def run(self, shares: list[Share]) -> list[Sampled]:
-        results = []
-        for share in shares:
-            one = share.sequence
-            end = one.computed + share.count
-            assert len(one.slots) >= end and share.count > 0
-            for position in range(one.computed, end):
-                self.slots[one.slots[position]] = tuple(one.tokens[: position + 1])
-            for position in range(end):
-                assert self.slots[one.slots[position]] == tuple(one.tokens[: position + 1])
-            self.computed += share.count
-            results.append(Sampled(next_token(one.tokens)) if share.complete else Sampled())
-        return results
-
-
-def make(
-    capacity: int = 200, page_size: int = 1, cache: type = RadixCache, policy: Any = FirstCome, **options: Any
-) -> Scheduler:
-    pool = SlotPool(capacity, page_size)
-    clock = itertools.count()
-    options = {"chunk": 16, "max_running": 8, **options}
-    return Scheduler(pool, cache(page_size, LeastRecentlyUsed(), lambda: float(next(clock))), policy(), **options)
-
-
-def submit(scheduler: Scheduler, id: str, tokens: list[int], **options: Any) -> None:
-    params = SamplingParams(**{"max_new_tokens": 5, "stop_token_ids": (STOP,), **options.pop("params", {})})
-    request = Request(id=id, tokens=tuple(tokens), params=params, **options)
-    scheduler.add(Sequence.of(request, scheduler.pool.capacity))
-
-
-def finish(scheduler: Scheduler, device: Device, limit: int = 10_000) -> dict[str, list[int]]:
-    tokens: dict[str, list[int]] = {}
-    for _ in range(limit):
-        if not scheduler.busy:
-            scheduler.check()
-            scheduler.cache.check()
-            return tokens
-        for output in step(scheduler, device):
-            tokens.setdefault(output.id, []).extend(output.tokens)
-    raise AssertionError("no end")
-
-
-def step(scheduler: Scheduler, device: Device) -> list[Output]:
-    shares = scheduler.plan()
-    assert shares or not scheduler.busy, "a busy scheduler planned nothing"
-    assert sum(share.count for share in shares) <= max(scheduler.chunk, len(scheduler.running))
-    outputs = scheduler.commit(shares, device.run(shares))
-    scheduler.check()
-    return outputs
-
-
-def expected(tokens: list[int], limit: int = 5) -> list[int]:
-    out: list[int] = []
-    while len(out) < limit and STOP not in out:
-        out.append(next_token(tokens + out))
-    return out
-
-
-def room(scheduler: Scheduler, tokens: list[int]) -> int:
-    """Most new tokens that a prompt in a small pool can get."""
-    return min(5, scheduler.pool.capacity - len(tokens))
+from tests.core.engine.scheduler_bench import STOP, Device, expected, finish, make, next_token, room, step, submit
 
 
 def test_decoding_prefill_and_chunks_are_one_rule() -> None:
@@ -351,3 +274,67 @@ def test_the_time_in_the_queue_is_told_when_a_request_begins_and_not_again(monke
         told.append(scheduler.tally.queue_seconds)
     assert [one for one in told if one] == [[0.5], [0.0]]
     assert told[0] == [0.5]
+
+
+def sighted(scheduler: Scheduler, id: str, tokens: list[int], *images: range, **options: Any) -> Sequence:
+    """A request whose images must not be cut."""
+    submit(scheduler, id, tokens, **options)
+    sequence = scheduler.waiting[-1]
+    sequence.view = View(len(tokens), None, [], 0, images)
+    return sequence
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_images_that_see_each_other_are_computed_in_one_step(page_size: int) -> None:
+    scheduler, device = make(page_size=page_size, chunk=8), Device()
+    prompt = list(range(100, 150))
+    sequence = sighted(scheduler, "a", prompt, range(5, 15), range(20, 23), range(26, 48))
+    ends = []
+    while sequence.computed < len(prompt):
+        shares = scheduler.plan()
+        ahead = scheduler.plan_ahead(shares)
+        outputs = scheduler.commit(shares, device.run(shares))
+        ends.append(sequence.computed)
+        if ahead:
+            assert [share.committed.count for share in ahead] == [sequence.count(sequence.computed, 8)]
+    assert ends == [15, 23, 48, 50]
+    finish(scheduler, device)
+    assert len(outputs) == 1
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_no_prefix_ends_within_an_image_that_sees_all_of_itself(page_size: int) -> None:
+    scheduler, device = make(page_size=page_size, chunk=64), Device()
+    image = range(5, 15)
+    first = list(range(100, 130))
+    for id, prompt, reused in (
+        ("cold", first, 0),
+        ("same text behind the image", [*first[:20], 7, 8], 20),
+        ("another image from its middle on", [*first[:10], *range(200, 212)], 5 // page_size * page_size),
+        ("the prompt ends with the image", first[:15], 5 // page_size * page_size),
+    ):
+        sequence = sighted(scheduler, id, prompt, image)
+        finish(scheduler, device)
+        assert sequence.cached == reused, id
+
+
+def test_one_image_longer_than_a_step_makes_room_for_itself() -> None:
+    scheduler, device = make(chunk=4), Device()
+    sighted(scheduler, "a", list(range(100, 140)), range(2, 38))
+    submit(scheduler, "b", list(range(200, 210)))
+    shares = scheduler.plan()
+    assert [share.count for share in shares] == [38]
+    scheduler.commit(shares, device.run(shares))
+    finished = finish_unbounded(scheduler, device)
+    assert finished["b"] == expected(list(range(200, 210)))
+
+
+def finish_unbounded(scheduler: Scheduler, device: Device) -> dict[str, list[int]]:
+    """As ``finish``, where steps may be longer than a chunk."""
+    tokens: dict[str, list[int]] = {}
+    while scheduler.busy:
+        shares = scheduler.plan()
+        for output in scheduler.commit(shares, device.run(shares)):
+            tokens.setdefault(output.id, []).extend(output.tokens)
+        scheduler.check()
+    return tokens

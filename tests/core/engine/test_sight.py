@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from sglang_plug import Media, MediaArray, Model, Request, RequestError, Seeing
+from sglang_plug.batch import SeenWhole
 from sglang_plug.engine.sequence import Sequence
 from sglang_plug.engine.shares import Share
-from sglang_plug.engine.sight import seen, view_of
+from sglang_plug.engine.sight import largest_media, seen, view_of
 
 CPU = torch.device("cpu")
 ARRAY = MediaArray("uint8", (1,), b"x")
@@ -78,6 +79,44 @@ def test_several_sequences_are_seen_in_one_call_and_rows_count_through() -> None
     step = seen(model, shares, CPU)
     assert step is not None and step.rows.tolist() == [2, 3, 9, 10, 11]
     assert model.asked == [[2, 0]] and step.coordinates is None
+
+
+def test_not_too_much_is_seen_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sglang_plug.engine.sight.AT_ONCE", 4)
+    model = Seer()
+    step = seen(model, [Share(admitted(model, 14, (0, 2), (2, 2), (4, 1), (5, 6), (11, 3)), 14)], CPU)
+    assert step is not None and step.rows.tolist() == list(range(14))
+    assert model.asked == [[0, 2], [4], [5], [11]]
+
+
+def test_the_largest_images_fill_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Knowing(Seer):
+        def example(self, tokens: int) -> Media | None:
+            return Media.of(0, 3, {}) if tokens > 2 else None
+
+    monkeypatch.setattr("sglang_plug.engine.sight.AT_ONCE", 8)
+    assert [one.start for one in largest_media(Knowing(), 100)] == [0, 3]
+    assert [one.start for one in largest_media(Knowing(), 4)] == [0]
+    assert largest_media(Knowing(), 2) == () == largest_media(Seer(), 100)
+    monkeypatch.setattr("sglang_plug.engine.sight.AT_ONCE", 2)
+    assert [one.start for one in largest_media(Knowing(), 100)] == [0]
+
+
+def test_images_that_are_seen_whole_are_told_with_their_places() -> None:
+    class Whole(Seer):
+        sees_whole = True
+
+    model = Whole()
+    resumed = admitted(model, 9, (1, 2), (4, 3))
+    resumed.computed = 3
+    assert resumed.view is not None and resumed.view.whole == (range(1, 3), range(4, 7))
+    step = seen(model, [Share(admitted(model, 4), 4), Share(resumed, 6), Share(admitted(model, 3, (1, 2)), 3)], CPU)
+    assert step is not None and step.whole == (
+        SeenWhole(sequence=1, row=5, place=4, count=3),
+        SeenWhole(sequence=2, row=11, place=1, count=2),
+    )
+    step = seen(Seer(), [Share(admitted(Seer(), 3, (1, 2)), 3)], CPU)
+    assert step is not None and step.whole == ()
 
 
 def test_coordinates_of_the_whole_step() -> None:

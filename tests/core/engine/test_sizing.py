@@ -13,7 +13,7 @@ import torch
 
 from sglang_plug import ConfigError, EngineConfig, ForwardBatch, GraphCapable, GraphRecorder, KVPool, Plugins
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
-from sglang_plug.engine import build, update
+from sglang_plug.engine import build, sizing, update
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.messages import Control, FromEngine, News, Reply, Submit, ToEngine
 from sglang_plug.engine.watchdog import Heartbeat
@@ -275,6 +275,18 @@ def test_no_room_for_the_pool_that_was_named(start: Start) -> None:
     text = fails(start, BEFORE + WEIGHTS + 999 * SLOT, max_total_tokens=1000)
     assert "no room for KV pool (tried to allocate 0.73 MiB)" in text
     assert "1000 tokens take 0.00 GB; lower --mem-fraction-static or --max-total-tokens" in text
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+def test_no_room_for_a_pool_beyond_all_memory(start: Start, on_host: bool) -> None:
+    """Neither the host's memory nor the list of slots would say so before it is too late."""
+    if on_host:
+        start.memory_of = lambda: None
+        start.patch.setattr(sizing, "available_bytes", lambda: 3 << 30)
+    text = fails(start, TOTAL, max_total_tokens=10**11, graphs=False)
+    where = "3.00 GB are free" if on_host else "are all there is"
+    assert "out of memory: no room for KV pool: 100000000000 tokens take " in text and where in text
+    assert text.endswith("lower --max-total-tokens, or leave it out")
 
 
 def test_no_room_for_the_captures(start: Start) -> None:

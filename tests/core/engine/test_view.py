@@ -24,6 +24,14 @@ def test_places_are_positions_where_the_model_says_nothing() -> None:
     assert list(View(5, None, [], 0).positions(3, 7)) == [3, 4, 5, 6]
 
 
+def test_images_that_see_each_other_are_not_cut() -> None:
+    view = View(9, None, [], 0, (range(1, 4), range(4, 6)))
+    assert [view.stop(end) for end in range(8)] == [0, 1, 4, 4, 4, 6, 6, 7]
+    assert [view.reusable(length) for length in range(8)] == [0, 1, 1, 1, 4, 4, 6, 7]
+    other = View(9, None, [], 0)
+    assert [other.stop(2), other.reusable(2)] == [2, 2]
+
+
 def test_keys_replace_places_of_images_only() -> None:
     request = Request(id="a", tokens=(5, 9, 9, 6, 9), media=MEDIA, params=SamplingParams(max_new_tokens=4))
     keys = prompt_keys(request)

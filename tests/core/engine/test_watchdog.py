@@ -27,3 +27,12 @@ def test_time_between_steps_does_not_count() -> None:
     with heartbeat.beat():
         assert heartbeat.busy_for >= 0.0
     assert heartbeat.busy_for == 0.0
+
+
+def test_it_is_looked_after_long_steps_and_told_that_python_runs() -> None:
+    heartbeat, looked, alive = Heartbeat(), threading.Event(), threading.Event()
+    stop = watch(heartbeat, 60, lambda text: None, look=looked.set, alive=alive.set)
+    assert alive.wait(10) and not looked.is_set()
+    with heartbeat.beat():
+        assert looked.wait(10)
+    stop.set()

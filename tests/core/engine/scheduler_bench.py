@@ -1,0 +1,93 @@
+"""A scheduler driven by a function in place of a model: the next token depends on all tokens before it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from sglang_plug import Output, Request, SamplingParams
+from sglang_plug.engine.scheduler import Scheduler
+from sglang_plug.engine.sequence import Sequence
+from sglang_plug.engine.shares import Sampled, Share
+from sglang_plug.engine.slots import SlotPool
+from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
+from sglang_plug_backends.prefix_cache.radix import RadixCache
+from sglang_plug_backends.schedule.policies import FirstCome
+
+STOP, VOCABULARY = 7, 50
+
+
+def next_token(tokens: Iterable[int]) -> int:
+    """A model: deterministic, and different after different histories."""
+    return hash(tuple(tokens)) % VOCABULARY
+
+
+class Device:
+    """Keeps what each slot was written with, so that a wrong or lost slot shows."""
+
+    def __init__(self) -> None:
+        self.slots: dict[int, tuple[int, ...]] = {}
+        self.computed = 0
+
+    def run(self, shares: list[Share]) -> list[Sampled]:
+        results = []
+        for share in shares:
+            one = share.sequence
+            end = one.computed + share.count
+            assert len(one.slots) >= end and share.count > 0
+            for position in range(one.computed, end):
+                self.slots[one.slots[position]] = tuple(one.tokens[: position + 1])
+            for position in range(end):
+                assert self.slots[one.slots[position]] == tuple(one.tokens[: position + 1])
+            self.computed += share.count
+            results.append(Sampled(next_token(one.tokens)) if share.complete else Sampled())
+        return results
+
+
+def make(
+    capacity: int = 200, page_size: int = 1, cache: type = RadixCache, policy: Any = FirstCome, **options: Any
+) -> Scheduler:
+    pool = SlotPool(capacity, page_size)
+    clock = itertools.count()
+    options = {"chunk": 16, "max_running": 8, **options}
+    return Scheduler(pool, cache(page_size, LeastRecentlyUsed(), lambda: float(next(clock))), policy(), **options)
+
+
+def submit(scheduler: Scheduler, id: str, tokens: list[int], **options: Any) -> None:
+    params = SamplingParams(**{"max_new_tokens": 5, "stop_token_ids": (STOP,), **options.pop("params", {})})
+    request = Request(id=id, tokens=tuple(tokens), params=params, **options)
+    scheduler.add(Sequence.of(request, scheduler.pool.capacity))
+
+
+def finish(scheduler: Scheduler, device: Device, limit: int = 10_000) -> dict[str, list[int]]:
+    tokens: dict[str, list[int]] = {}
+    for _ in range(limit):
+        if not scheduler.busy:
+            scheduler.check()
+            scheduler.cache.check()
+            return tokens
+        for output in step(scheduler, device):
+            tokens.setdefault(output.id, []).extend(output.tokens)
+    raise AssertionError("no end")
+
+
+def step(scheduler: Scheduler, device: Device) -> list[Output]:
+    shares = scheduler.plan()
+    assert shares or not scheduler.busy, "a busy scheduler planned nothing"
+    assert sum(share.count for share in shares) <= max(scheduler.chunk, len(scheduler.running))
+    outputs = scheduler.commit(shares, device.run(shares))
+    scheduler.check()
+    return outputs
+
+
+def expected(tokens: list[int], limit: int = 5) -> list[int]:
+    out: list[int] = []
+    while len(out) < limit and STOP not in out:
+        out.append(next_token(tokens + out))
+    return out
+
+
+def room(scheduler: Scheduler, tokens: list[int]) -> int:
+    """Most new tokens that a prompt in a small pool can get."""
+    return min(5, scheduler.pool.capacity - len(tokens))
