@@ -23,10 +23,19 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 JSON_TYPES = ("application/json", "text/json", "application/x-ndjson")
 FORM = "application/x-www-form-urlencoded"
 """What ``curl -d`` sends when no type is given."""
-MAX_CONTAINERS = 1 << 20
-"""Lists and objects of a body. Millions of empty ones are read in seconds, in which nobody is served."""
-TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
-MAYBE_INFINITE = re.compile(rb"NaN|Infinity|[0-9.][eE]\+?[0-9]{3}|[0-9]{200}")
+MAX_TEXTS = 1 << 18
+"""Texts of a body, names of fields included. Each costs time in which nobody is served, and so do the others here."""
+MAX_NAMES = 1 << 17
+"""Fields of all objects of a body."""
+MAX_CONTAINERS = 1 << 17
+"""Lists and objects of a body."""
+MAX_ENTRIES = 1 << 21
+"""Entries of all lists and objects of a body; nearly all of them can only be token ids."""
+TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+"""One that does not end goes to the end of the body; looked for behind each quote in it, it would take for ever."""
+ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
+MAYBE_INFINITE = (b"NaN", b"Infinity", b"0e000", b"0e+000", b"0" * 200)
+"""What infinite numbers look like once digits are made alike."""
 
 
 async def read_body(request: Request, model: type[Body]) -> Body:
@@ -38,10 +47,10 @@ async def read_body(request: Request, model: type[Body]) -> Body:
         raise ApiError("the client left before the body was complete", CLIENT_LEFT) from None
     if not raw.strip():
         raise ApiError("the body is empty; a JSON object is expected")
-    _check_containers(raw)
+    bare = _weighed(raw)
     try:
         body = model.model_validate_json(raw)
-        _check_finite(raw)
+        _check_finite(raw, bare)
         return _named(request, body)
     except ValidationError as error:
         raise from_validation(error) from None
@@ -49,18 +58,37 @@ async def read_body(request: Request, model: type[Body]) -> Body:
         raise ApiError(f"the body is not valid JSON: {str(error)[:200]}") from None
 
 
-def _check_containers(raw: bytes) -> None:
-    if _containers(raw) > MAX_CONTAINERS and _containers(TEXT.sub(b"", raw)) > MAX_CONTAINERS:
-        raise ApiError(f"the body has more than {MAX_CONTAINERS} lists and objects, the most that are read")
+def _weighed(raw: bytes) -> bytes:
+    """``raw``, without its texts if these had to be left out to see what else there is.
+
+    Raises ``ApiError`` for what is read, or found wrong, in seconds: a body of a few bytes for each of its millions of
+    values.
+    """
+    if raw.count(b'"') <= 2 * MAX_TEXTS and not _excess(raw):
+        return raw
+    bare, texts = TEXT.subn(b"", raw, count=MAX_TEXTS + 1)
+    excess = f"{MAX_TEXTS} texts and names" if texts > MAX_TEXTS else _excess(bare)
+    if excess:
+        raise ApiError(f"the body has more than {excess}, the most that are read; send several smaller ones")
+    return bare
 
 
-def _containers(raw: bytes) -> int:
-    return raw.count(b"[") + raw.count(b"{")
+def _excess(raw: bytes) -> str:
+    """What there is too much of, counted in texts, too; empty if nothing."""
+    if raw.count(b"[") + raw.count(b"{") > MAX_CONTAINERS:
+        return f"{MAX_CONTAINERS} lists and objects"
+    if raw.count(b":") > MAX_NAMES:
+        return f"{MAX_NAMES} fields of objects"
+    return f"{MAX_ENTRIES} entries of lists and objects" if raw.count(b",") > MAX_ENTRIES else ""
 
 
-def _check_finite(raw: bytes) -> None:
-    """Fields without a type of their own (schemas, metadata) take what JSON has no words for, unless it is refused."""
-    if MAYBE_INFINITE.search(raw) is None:
+def _check_finite(raw: bytes, bare: bytes) -> None:
+    """Fields without a type of their own (schemas, metadata) take what JSON has no words for, unless it is refused.
+
+    ``bare``: ``raw``, with or without its texts.
+    """
+    alike = bare.translate(ALIKE)
+    if not any(sign in alike for sign in MAYBE_INFINITE):
         return
     for place in _infinite(json.loads(raw)):
         where = ".".join(place)[:SHOWN]
@@ -68,14 +96,13 @@ def _check_finite(raw: bytes) -> None:
 
 
 def _infinite(value: Any, *place: str) -> Iterator[tuple[str, ...]]:
-    if isinstance(value, float) and not math.isfinite(value):
-        yield place
-    elif isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _infinite(inner, *place, name)
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _infinite(inner, *place, str(index))
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in entries:
+        if isinstance(inner, float):
+            if not math.isfinite(inner):
+                yield (*place, str(name))
+        elif isinstance(inner, dict | list):
+            yield from _infinite(inner, *place, str(name))
 
 
 def _named(request: Request, body: Body) -> Body:

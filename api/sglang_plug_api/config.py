@@ -33,6 +33,20 @@ class StorageConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MediaSourcesConfig:
+    """Where images may come from besides the request itself."""
+
+    domains: tuple[str, ...] = ()
+    """Hosts that they are fetched from: ``example.com``, ``*.example.com``, ``*``; none: nothing is fetched."""
+    networks: tuple[str, ...] = ()
+    """Ranges of addresses that are not public and may be connected to all the same."""
+    timeout: float = 10.0
+    """Seconds that fetching one may take."""
+    folder: str | None = None
+    """Folder below which ``file://`` addresses are read; ``None``: none is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """What ``sglang-plug serve`` needs besides the engine's configuration."""
 
@@ -40,6 +54,7 @@ class ServerConfig:
     storage: StorageConfig = field(default_factory=StorageConfig)
     media: MediaLimits = field(default_factory=MediaLimits)
     """Of images in one request."""
+    media_sources: MediaSourcesConfig = field(default_factory=MediaSourcesConfig)
     host: str = "127.0.0.1"
     port: int = 30000
     """0 lets the system choose; the ready line says which."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from .protocol.openai import GenerationBody
 from .protocol.sampling import ConstraintFields
 
 FORMATS = ("text", "json_object", "json_schema", "structural_tag")
+UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 ONLY_ONE = "Only one of json_schema, regex, ebnf, or structural_tag can be set."
 
 
@@ -47,7 +49,7 @@ def _only(found: list[Constraint], body: ConstraintFields) -> Constraint | None:
     if len(found) > 1:
         raise ApiError(ONLY_ONE, param=found[1].kind)
     for one in found:
-        if "\0" in one.source or any("\ud800" <= character <= "\udfff" for character in one.source):
+        if UNWRITABLE.search(one.source) is not None:
             raise ApiError(f"{one.kind} must not hold NUL or half a surrogate pair", param=one.kind)
     return by_backend(found[0] if found else None, body)
 

@@ -29,6 +29,10 @@ KINDS: Mapping[int, str] = {
 SHOWN = 200
 """Characters of a caller's value that an error repeats."""
 EXPECTED = "Input should be "
+Details = dict[str, Any]
+"""What pydantic tells of one error."""
+RETRY_AFTER = 1
+"""Seconds after which somebody who was turned away as too much is waiting may ask again."""
 
 
 class ApiError(Exception):
@@ -62,6 +66,14 @@ class ApiError(Exception):
         return json_response(self.body(), self.status, self.headers)
 
 
+class WrongField(ValueError):
+    """What a validator of a whole body raises about one of its fields, so that the refusal names it."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
 def json_bytes(value: Any) -> bytes:
     """``value`` as JSON; characters that UTF-8 has no bytes for become ``?``."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
@@ -83,7 +95,8 @@ def from_exception(error: Exception) -> ApiError:
             first = error.errors()[0]
             return _wrong_at(first["loc"][1:], first["msg"])
         case RequestError():
-            return ApiError(str(error), error.status)
+            headers = {"retry-after": str(RETRY_AFTER)} if error.status == 503 else {}
+            return ApiError(str(error), error.status, headers=headers)
         case EngineError():
             headers = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
             return ApiError(f"the engine is not running: {error}", 503, headers=headers)
@@ -96,16 +109,29 @@ def from_validation(error: ValidationError) -> ApiError:
 
     A value of several allowed forms is wrong in each: told is the form that it is closest to, or all of them.
     """
-    found = error.errors(include_url=False, include_context=False, include_input=False)
+    found: list[Details] = [dict(one) for one in error.errors(include_url=False, include_input=False)]
     place = found[0]["loc"]
     fork = next((index for index, part in enumerate(place) if _is_internal(part)), None)
     if fork is None:
-        return _wrong_at(place, found[0]["msg"])
+        return _first([found[0]])
     forms = [one for one in found if one["loc"][:fork] == place[:fork]]
-    depths = [len(_visible(one["loc"])) for one in forms]
-    closest = [one for one, depth in zip(forms, depths, strict=True) if depth == max(depths)]
-    same = [one["msg"] for one in closest if _visible(one["loc"]) == _visible(closest[0]["loc"])]
-    return _wrong_at(closest[0]["loc"], " or ".join([same[0], *(text.removeprefix(EXPECTED) for text in same[1:])]))
+    depths = [len(_path(one)) for one in forms]
+    return _first([one for one, depth in zip(forms, depths, strict=True) if depth == max(depths)])
+
+
+def _first(found: Sequence[Details]) -> ApiError:
+    """The first of ``found``, and what others say of the same place."""
+    where = _path(found[0])
+    cause = found[0].get("ctx", {}).get("error")
+    if isinstance(cause, WrongField):
+        return ApiError(str(cause), param=".".join(where)[:SHOWN])
+    same = [one["msg"] for one in found if _path(one) == where]
+    return _wrong_at(where, " or ".join([same[0], *(text.removeprefix(EXPECTED) for text in same[1:])]))
+
+
+def _path(found: Details) -> list[str]:
+    cause = found.get("ctx", {}).get("error")
+    return [*_visible(found["loc"]), *([cause.field] if isinstance(cause, WrongField) else ())]
 
 
 def _wrong_at(place: Sequence[str | int], text: str) -> ApiError:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from .errors import SHOWN, ApiError
 from .protocol.openai import Message, refuse_part
 
 BLANKS = str.maketrans("", "", " \t\r\n")
 ADDRESSES = ("http://", "https://", "file://", "ftp://", "s3://")
+
+
+@runtime_checkable
+class ImageFile(Protocol):
+    """An image that the server has already, but not in memory."""
+
+    async def read(self, most: int) -> bytes:
+        """The file. Raises ``MediaError`` if there is none, or one of more than ``most`` bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +30,21 @@ class GivenImage:
     where: str
     """Its place in the request, for errors."""
     source: Any
-    """Base64 text or a ``data:`` address; from the offline engine also bytes."""
+    """Base64 text, a ``data:`` address, another address, an ``ImageFile``, or bytes."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """True if it has to be fetched before it can be read."""
+        return isinstance(self.source, ImageFile) or (
+            isinstance(self.source, str) and self.source[:8].lower().startswith(ADDRESSES)
+        )
 
     def read(self, most: int) -> bytes:
         """The file. Raises ``ApiError`` if this is none, or one of more than ``most`` bytes."""
         if isinstance(self.source, bytes):
             return self.source
-        if not isinstance(self.source, str):
+        if not isinstance(self.source, str) or self.is_elsewhere:
             raise self.error("an image is base64 text or a data: address")
-        if self.source[:8].lower().startswith(ADDRESSES):
-            raise self.error(
-                f"this server fetches no addresses ({self.source[:SHOWN]!r}); send the image itself, as "
-                "data:image/png;base64,… or as bare base64"
-            )
         text = self._encoded()
         if len(text) * 3 // 4 > most + 2:
             raise self.error(f"an image has more than {most} bytes, the most that is read")
@@ -71,7 +81,7 @@ def of_messages(messages: Sequence[Message], *, sees: bool) -> list[GivenImage]:
                 raise ApiError(f"messages: {refuse_part(index, part)}", param="messages")
             given = part.get("image_url")
             where = f"messages.{index}.content.{place}"
-            found.append(GivenImage(where, given.get("url") if isinstance(given, dict) else given))
+            found.append(GivenImage(where, given.get("url") if isinstance(given, Mapping) else given))
     return found
 
 

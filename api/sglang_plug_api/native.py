@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -14,7 +13,7 @@ from sglang_plug import LogprobOptions, MediaPrompt, Tokenizer, TokenLogprob
 
 from .choices import complete_all, stream_all
 from .constraints import of_sampling
-from .errors import ApiError
+from .errors import ApiError, WrongField
 from .images import GivenImage, of_prompts
 from .job import MAX_ID_CHARACTERS, Job, Piece, new_id
 from .logprobs import alternatives, triples
@@ -22,6 +21,7 @@ from .protocol.base import refuse
 from .protocol.native import GenerateBody, PromptsBody, SamplingBody
 from .sampling import DEFAULT_NEW_TOKENS
 from .text import TextEngine
+from .together import together
 
 
 class Generation:
@@ -37,20 +37,21 @@ class Generation:
     async def prepare(cls, engine: TextEngine, body: GenerateBody) -> Generation:
         """Tokenise and check. Raises ``ApiError``."""
         refuse(body, "input_embeds", "audio_data", "video_data", "return_hidden_states")
+        engine.check_sequences(body.size)
         if not engine.sees:
             refuse(body, "image_data")
         images = of_prompts(body.image_data, body.size, batch=body.is_batch)
         try:
             columns = {name: body.each(name) for name in EACH}
-        except ValueError as error:
-            raise ApiError(str(error)) from None
+        except WrongField as error:
+            raise ApiError(str(error), param=error.field) from None
         samplings: list[SamplingBody] = [one or SamplingBody.model_validate({}) for one in columns["sampling_params"]]
         for params in samplings:
             refuse(params, "stop_regex", remedy="use stop")
             refuse(params, "custom_params", remedy="there is no custom logits processor")
         engine.check_sequences(sum(engine.defaults.outputs(params.sampling()) for params in samplings))
         ids = prompt_ids(body)
-        prompts = await asyncio.gather(*starmap(partial(_encode, engine), zip(body.inputs(), images, strict=True)))
+        prompts = await together(starmap(partial(_encode, engine), zip(body.inputs(), images, strict=True)))
         jobs = []
         for index, (prompt, params) in enumerate(zip(prompts, samplings, strict=True)):
             tokens = prompt.tokens

@@ -16,8 +16,9 @@ from sglang_plug.engine.thread import ThreadClient
 from .errors import ApiError, from_validation
 from .native import Generation
 from .native_pooling import pooled
+from .offline_images import carried
 from .option_table import by_key
-from .options import server_config
+from .options import server_config, unknown_hint
 from .protocol.native import GenerateBody, PoolBody
 from .server import assemble
 from .text import TextEngine
@@ -43,7 +44,8 @@ class Engine:
             options["model_path"] = model_path
         unknown = sorted(set(options) - set(by_key()))
         if unknown:
-            raise ConfigError(f"Engine has no option {unknown[0]!r}; see 'sglang-plug serve --help'")
+            hint = unknown_hint(unknown[0], by_key())
+            raise ConfigError(f"Engine has no option {unknown[0]!r}{hint}; see 'sglang-plug serve --help'")
         found = Plugins.discover(plugins)
         config = server_config(argparse.Namespace(**options), found)
         self._loop = asyncio.new_event_loop()
@@ -71,7 +73,7 @@ class Engine:
         stream: bool = False,
         **fields: Any,
     ) -> Answer | Iterator[dict[str, Any]]:
-        """As ``POST /generate``, whose other fields may be given too.
+        """As ``POST /generate``, whose other fields may be given too; ``image_data`` also as files and pictures.
 
         One object, or a list of them for a batch; with ``stream`` an iterator of growing answers. Closing the
         iterator early aborts the request. Raises ``ApiError`` for what the server would answer with an error.
@@ -214,6 +216,8 @@ def _body(
     fields: Mapping[str, Any],
 ) -> GenerateBody:
     values = {"text": prompt, "sampling_params": sampling_params, "input_ids": input_ids, "stream": stream}
+    if "image_data" in fields:
+        fields = {**fields, "image_data": carried(fields["image_data"])}
     return _checked(GenerateBody, {**values, **fields})
 
 

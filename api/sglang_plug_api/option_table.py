@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import get_args
 
-from sglang_plug.config import NO_GRAMMARS, NO_QUANTIZATION
+from sglang_plug.config import AUTO, NO_GRAMMARS, NO_QUANTIZATION
+from sglang_plug.specs import Task
 
 from .config import NO_PARSER
 from .option import Group, Option, option
 
+TASKS = (AUTO, *get_args(Task))
+DTYPES = (AUTO, "float32", "float", "bfloat16", "float16", "half")
+KV_DTYPES = (AUTO, "bfloat16", "float16", "float32", "fp8_e4m3", "fp8_e5m2", "bf16")
+"""As in the engine, which has torch's dtypes for them; this process need not load torch to refuse others."""
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 MOST_SEED = 2**63 - 1
 
@@ -17,7 +23,7 @@ MODEL = Group(
     (
         option("--model-path --model", "engine.model.path", "local folder or hub id", metavar="MODEL"),
         option("--revision", "engine.model.revision", "branch, tag or commit on the hub"),
-        option("--task", "engine.model.task", "generate, or a pooling task: embed, classify, rerank"),
+        option("--task", "engine.model.task", "what is served; auto is what the model is made for", choices=TASKS),
         option("--is-embedding", None, "the same as --task embed: serve embeddings or scores", bool),
         option(
             "--checkpoint-format", "engine.model.checkpoint_format", "reader of the checkpoint", component="checkpoint"
@@ -29,7 +35,12 @@ MODEL = Group(
             "serves any architecture, or auto (the first if there is one)",
         ),
         option("--load-format", "engine.model.load_format", "loader of the weights", component="weights"),
-        option("--dtype", "engine.model.dtype", "auto, float32, bfloat16 or float16"),
+        option(
+            "--dtype",
+            "engine.model.dtype",
+            "what weights and arithmetic are in; auto is the checkpoint's, but float32 for float16 on a CPU",
+            choices=DTYPES,
+        ),
         option("--device", "engine.model.device", "auto, cpu, cuda or cuda:N"),
         option("--context-length", "engine.model.context_length", "most tokens of prompt and output", int, least=1),
         option(
@@ -115,6 +126,34 @@ HTTP = Group(
         option("--max-image-bytes", "media.bytes", "largest image that is read", int, least=1),
         option("--max-image-pixels", "media.pixels", "largest image that is decoded, width times height", int, least=1),
         option(
+            "--allowed-media-domains",
+            "media_sources.domains",
+            "host that images may be fetched from (example.com, *.example.com, example.com:8080, *); repeatable, or "
+            "several separated by commas; none: no address is fetched",
+            tuple,
+            metavar="HOST",
+        ),
+        option(
+            "--allowed-media-networks",
+            "media_sources.networks",
+            "range of private addresses, such as 10.0.0.0/8, that an allowed host may have; repeatable",
+            tuple,
+            metavar="RANGE",
+        ),
+        option(
+            "--media-fetch-timeout",
+            "media_sources.timeout",
+            "seconds that fetching an image may take",
+            float,
+            above=0,
+        ),
+        option(
+            "--allowed-local-media-path",
+            "media_sources.folder",
+            "folder below which file:// addresses of images are read; none: no file is",
+            metavar="FOLDER",
+        ),
+        option(
             "--max-stored-responses",
             "max_stored_responses",
             "responses remembered for previous_response_id, in the memory of this process; 0 remembers none",
@@ -159,8 +198,8 @@ MEMORY = Group(
         option(
             "--kv-cache-dtype",
             "engine.cache.kv_dtype",
-            "what keys and values are kept in: auto (what the checkpoint says, else the model's dtype), fp8_e4m3, "
-            "fp8_e5m2, bfloat16, float16 or float32",
+            "what keys and values are kept in; auto is what the checkpoint says, else the model's dtype",
+            choices=KV_DTYPES,
         ),
         option("--page-size", "engine.cache.page_size", "KV slots allocated together", int, least=1),
         option(

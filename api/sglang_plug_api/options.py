@@ -9,10 +9,11 @@ import argparse
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, create_model
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, create_model
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -21,17 +22,20 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from sglang_plug.command_line import did_you_mean
+from sglang_plug.command_line import Parser, did_you_mean
 from sglang_plug.config import AUTO, NO_GRAMMARS, ConfigError
-from sglang_plug.plugin_flags import ENVIRONMENT_PREFIX, KEYS, read_config_file
+from sglang_plug.plugin_flags import ENVIRONMENT_PREFIX, KEYS, read_config_file, variable_of
 from sglang_plug.plugins import PluginError, Plugins
 
 from .config import ServerConfig
+from .foreign_options import elsewhere
 from .option import Option
 from .option_table import GROUPS, by_key
 from .option_table import options as all_options
 
 NO_PREFIX_CACHE = "none"
+NEARLY_THE_SAME = 0.9
+"""How near a variable must be to be a mistake: others may have names that begin like ours."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser, plugins: Plugins) -> None:
         section = parser.add_argument_group(group.title)
         for option in group.options:
             section.add_argument(*option.flags, **_argument(option, plugins))
+    if isinstance(parser, Parser):
+        parser.explain = elsewhere
 
 
 def server_config(options: argparse.Namespace, plugins: Plugins) -> ServerConfig:
@@ -79,6 +85,8 @@ def server_config(options: argparse.Namespace, plugins: Plugins) -> ServerConfig
     if values.get("skip_tokenizer_init"):
         values.setdefault("grammar_backend", NO_GRAMMARS)  # grammars are made of what the tokens stand for
     rows = by_key()
+    if preferred := values.get("preferred_sampling_params"):
+        values["preferred_sampling_params"] = _preferred(preferred, given.name(rows["preferred_sampling_params"]))
     for key, value in values.items():
         _check_component(rows[key], value, given, plugins)
     fields = {path: value for key, value in values.items() if (path := rows[key].field) is not None}
@@ -115,12 +123,18 @@ def _from_file(file: str) -> dict[str, Any]:
         if name in KEYS:
             continue
         if name not in rows:
-            raise ConfigError(f"{file}: unknown key {name!r}{did_you_mean(name, [*rows, *KEYS])}")
+            raise ConfigError(f"{file}: unknown key {name!r}{unknown_hint(name, [*rows, *KEYS])}")
         key = rows[name].key
         if key in found:
             raise ConfigError(f"{file}: {key!r} is given twice, the second time as {name!r}")
         found[key] = value
     return found
+
+
+def unknown_hint(name: str, known: Iterable[str]) -> str:
+    """What to say of an option that is not ``known`` here, behind its name: what it is called, or the nearest."""
+    answer = elsewhere(name)
+    return did_you_mean(name, known) if answer is None else f": {answer}"
 
 
 def _validate(given: Given) -> dict[str, Any]:
@@ -136,7 +150,22 @@ def _validate(given: Given) -> dict[str, Any]:
 def _explain(given: Given, error: Mapping[str, Any]) -> str:
     option = by_key()[str(error["loc"][0])]
     message = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
-    return f"{given.name(option)}: {message}, got {error['input']!r}"
+    return f"{given.name(option)}: {message}, got {error['input']!r}{_service_hint(given, option)}"
+
+
+def _service_hint(given: Given, option: Option) -> str:
+    """Kubernetes tells every pod about the services beside it, in variables that may be called like ours."""
+    if given.source(option) != "environment" or not given.environment[option.key].startswith("tcp://"):
+        return ""
+    return "; that is how Kubernetes tells of a Service: give it another name, or set enableServiceLinks: false"
+
+
+def misspelt_variables(environment: Mapping[str, str]) -> list[str]:
+    """A line for each variable that looks like one of ours and is none: it has no effect."""
+    known = [variable_of(key) for key in (*by_key(), *KEYS)]
+    ours = [name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known]
+    near = {name: get_close_matches(name, known, 1, NEARLY_THE_SAME) for name in sorted(ours)}
+    return [f"{name} is no option; did you mean {found[0]}?" for name, found in near.items() if found]
 
 
 def settings_model(file: Mapping[str, Any]) -> type[BaseSettings]:
@@ -174,8 +203,10 @@ def _annotation(option: Option) -> Any:
         return Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)]
     if option.choices:
         return Literal[option.choices]
-    if option.kind is bool or option.kind is str:
-        return option.kind
+    if option.kind is bool:
+        return bool
+    if option.kind is str:
+        return Annotated[str, AfterValidator(_not_empty)]
     bounds = Field(ge=option.least, le=option.most, gt=option.above, lt=option.below, allow_inf_nan=False)
     if option.kind is int:
         bounds = Field(ge=option.least, le=option.most, gt=option.above, lt=option.below)
@@ -204,6 +235,12 @@ def _names(value: Any) -> Any:
     return names
 
 
+def _not_empty(value: str) -> str:
+    if not value:
+        raise ValueError("must not be empty")
+    return value
+
+
 def _not_bool(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError("must be a number")
@@ -228,6 +265,15 @@ def _disable_prefix_cache(values: dict[str, Any], given: Given) -> None:
 def _serve_embeddings(values: dict[str, Any]) -> None:
     if values.setdefault("task", "embed") == "generate":
         raise ConfigError("--is-embedding and --task generate contradict each other")
+
+
+def _preferred(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    from .preferred import preferred_sampling  # requests' fields are not needed for --help
+
+    try:
+        return preferred_sampling(values)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
 
 
 def _check_component(option: Option, value: Any, given: Given, plugins: Plugins) -> None:

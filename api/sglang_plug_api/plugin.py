@@ -8,6 +8,7 @@ raising ``ApiError``. Import this module in the file that ``target`` names, neve
 ``TextEngine``     the model in terms of text: ``encode``, ``encode_chat``, ``stream``, ``complete``, ``defaults``, …
 ``Job``            one sequence to generate; ``new_id`` makes an id for it
 ``Piece``          what came of a job since its last piece, and its ``Ending``; ``joined`` makes one of several
+``GivenImage``     an image as a request has it, for ``engine.with_images``
 ``Sampling``       a request's parameters, as ``engine.defaults.complete`` returns them
 ``RequestBody``    base of bodies (pydantic), with the field types ``Integer``, ``Number``, ``TokenId`` and ``Name``
 ``takes``          registers a POST endpoint with its body in the OpenAPI document; ``read_body`` then reads it
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 from .bodies import read_body, read_query, takes
 from .errors import ApiError, from_exception, json_response
+from .images import GivenImage
 from .job import Ending, Job, Piece, joined, new_id
 from .protocol.base import Integer, Name, Number, RequestBody, TokenId
 from .sampling import Sampling
@@ -37,6 +39,7 @@ __all__ = [
     "ApiError",
     "Ending",
     "EventStream",
+    "GivenImage",
     "Integer",
     "Job",
     "Name",

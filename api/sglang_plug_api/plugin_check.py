@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sglang_plug.attribution import graphs_problem, seeing_problem
+from sglang_plug.attribution import graphs_problem, seeing_problem, signature_problems
 from sglang_plug.config import ConfigError
 from sglang_plug.plugins import Component, import_target
 
@@ -22,6 +22,8 @@ CONTRACTS = {
 """Kind -> the class that a target must be a subclass of."""
 METHODS = {"eviction": ("rank",), "schedule": ("order",), "command": ("arguments", "run")}
 """Kind -> what a target must be able to do."""
+PROTOCOLS = {"eviction": "sglang_plug.cache:EvictionPolicy", "schedule": "sglang_plug.policy:SchedulePolicy"}
+"""Kind -> what an instance of a target must be able to do."""
 KERNELS = "sglang_plug.kernels:Kernels"
 
 
@@ -35,7 +37,7 @@ def check_component(component: Component) -> list[str]:
             problems.append(str(error))
         except Exception as error:  # a plugin's own code runs here
             problems.append(f"{component}: {type(error).__name__}: {error}")
-    return problems
+    return list(dict.fromkeys(problems))
 
 
 def settings_of(component: Component) -> list[tuple[str, str, str]]:
@@ -58,6 +60,10 @@ def _check_target(component: Component) -> Iterator[str]:
     for name in METHODS.get(kind, ()):
         if not callable(getattr(target, name, None)):
             yield f"{component}: {where!r} has no method {name!r}"
+    contract = base or (import_target(PROTOCOLS[kind]) if kind in PROTOCOLS else None)
+    if contract is not None and isinstance(target, type):
+        for name, reason in signature_problems(target, contract):
+            yield f"{component}: {name}() of {where!r} {reason}"
     if missing := sorted(getattr(target, "__abstractmethods__", ())):
         yield f"{component}: {where!r} does not define {', '.join(missing)}"
     for problem_of in (graphs_problem, seeing_problem):
@@ -71,7 +77,12 @@ def _check_target(component: Component) -> Iterator[str]:
 
 def _check_kernels(component: Component, target: Any) -> Iterator[str]:
     contract = import_target(KERNELS)
-    found = target() if callable(target) and not isinstance(target, contract) else target
+    found = target
+    if callable(target) and not isinstance(target, contract):
+        if not _can_be_made(component):
+            return
+        settings = component.settings()
+        found = target() if settings is None else target(settings)
     if not isinstance(found, contract):
         yield f"{component}: {component.spec.target!r} is not a Kernels, but {type(found).__name__}"
 
@@ -83,9 +94,16 @@ def _check_settings(component: Component) -> Iterator[str]:
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
         yield f"{component}: settings {component.spec.settings!r} must be a dataclass"
         return
-    required = [item.name for item in dataclasses.fields(kind) if _has_no_default(item)]
-    if set(required) <= component.given.keys():
+    if _can_be_made(component):
         component.settings()
+
+
+def _can_be_made(component: Component) -> bool:
+    """False if a setting without a default was not given: then there is nothing to check."""
+    kind = None if component.spec.settings is None else import_target(component.spec.settings)
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+        return True  # there is no setting; or whoever makes it says what is wrong
+    return {item.name for item in dataclasses.fields(kind) if _has_no_default(item)} <= component.given.keys()
 
 
 def _has_no_default(item: dataclasses.Field[Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -19,7 +19,6 @@ INT64 = 1 << 63
 FROM_CHECKPOINT = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Keys of ``generation_config.json`` that become defaults."""
 ENGINE_FIELDS = frozenset(one.name for one in fields(SamplingParams))
-TEXT_FIELDS = frozenset({"stop", "ignore_eos", "skip_special_tokens", "no_stop_trim", "n"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +32,6 @@ class Sampling:
     skip_special: bool = True
     n: int = 1
 
-    @property
-    def by_text(self) -> bool:
-        """True if the text decides where the output ends."""
-        return bool(self.stops)
-
 
 class SamplingDefaults:
     """Completes requests. What a request names comes first, then the operator's ``--preferred-sampling-params``,
@@ -50,6 +44,7 @@ class SamplingDefaults:
         self.values: dict[str, Any] = {**own, **config.preferred_sampling_params}
         self.eos = tuple(dict.fromkeys((*info["eos_token_ids"], *eos)))
         self.context_length: int = info["context_length"]
+        self.vocabulary: int = info["vocab_size"]
         self.longest = min(self.context_length, info["max_total_tokens"])
 
     def complete(self, given: Mapping[str, Any], prompt: int, default_new_tokens: int | None) -> Sampling:
@@ -57,6 +52,7 @@ class SamplingDefaults:
         stands for all that fit. Raises ``ApiError``.
         """
         values = {**self.values, **given}
+        self._check_prompt(prompt)
         explicit = "max_new_tokens" in values
         wanted = values.setdefault("max_new_tokens", default_new_tokens)
         if wanted is None:
@@ -67,6 +63,7 @@ class SamplingDefaults:
         elif wanted is not None:
             values["max_new_tokens"] = max(0, min(wanted, self.longest - prompt))
         stop_tokens = tuple(values.pop("stop_token_ids", None) or ())
+        self._check_tokens("stop_token_ids", stop_tokens)
         if not values.get("ignore_eos"):
             stop_tokens = tuple(dict.fromkeys((*stop_tokens, *self.eos)))
         seed = values.get("seed")
@@ -74,6 +71,7 @@ class SamplingDefaults:
             raise ApiError("seed must fit 64 bits", param="seed")
         engine = {name: value for name, value in values.items() if name in ENGINE_FIELDS and value is not None}
         engine["logit_bias"] = _biases(values.get("logit_bias"))
+        self._check_tokens("logit_bias", engine["logit_bias"])
         try:
             params = SamplingParams(**engine, stop_token_ids=stop_tokens)
         except ValueError as error:
@@ -89,6 +87,18 @@ class SamplingDefaults:
     def outputs(self, given: Mapping[str, Any]) -> int:
         """How many outputs ``given``, in native names, asks for."""
         return given.get("n") or self.values.get("n") or 1
+
+    def _check_prompt(self, prompt: int) -> None:
+        if prompt >= self.context_length:
+            raise ApiError(
+                f"The input ({prompt} tokens) is longer than the model's context length "
+                f"({self.context_length} tokens).",
+                code="context_length_exceeded",
+            )
+
+    def _check_tokens(self, field: str, tokens: Collection[int]) -> None:
+        if tokens and not 0 <= min(tokens) <= max(tokens) < self.vocabulary:
+            raise ApiError(f"a token id in {field} is not in the vocabulary of {self.vocabulary} tokens", param=field)
 
     def _check_length(self, prompt: int, wanted: int) -> None:
         if prompt < self.context_length < prompt + wanted:
@@ -122,6 +132,4 @@ def _biases(given: Mapping[str, float] | None) -> dict[int, float]:
         biases = {int(token): float(bias) for token, bias in given.items()}
     except ValueError:
         raise ApiError("logit_bias must map token ids to numbers", param="logit_bias") from None
-    if min(biases) < 0 or max(biases) >= INT64:
-        raise ApiError("a token id in logit_bias is not in the vocabulary", param="logit_bias")
     return biases

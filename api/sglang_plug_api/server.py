@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import gc
 import logging
 import socket
 import threading
@@ -40,6 +42,7 @@ from .patience import http_protocol
 from .plugin_table import plugin_table
 from .pooling import probe
 from .sight import Sight
+from .start_checks import check_paths, image_sources
 from .text import TextEngine
 
 logger = logging.getLogger(__name__)
@@ -62,11 +65,14 @@ def serve(config: ServerConfig, plugins: Plugins) -> int:
     """Serve until told to stop; returns the exit code. Raises ``ConfigError`` before anything is served."""
     level = config.engine.log_level.upper()
     logging.basicConfig(level=level, format="[%(asctime)s] %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
+    logging.getLogger("torch").setLevel(logging.WARNING)  # as torch does once it is imported, which may be cut short
     return asyncio.run(_serve(config, plugins))
 
 
 async def _serve(config: ServerConfig, plugins: Plugins) -> int:
     asyncio.get_running_loop().set_exception_handler(Complaints())
+    check_paths(config)
+    image_sources(config)
     with _bind(config) as listener:  # before the weights are loaded: a taken port is told at once
         client = make_client(config, plugins)
         try:
@@ -150,7 +156,7 @@ def load_sight(config: ServerConfig, plugins: Plugins, info: Mapping[str, Any]) 
     component = plugins.resolve("media-processor", config.engine.model.media_processor, facts)
     source = MediaSource(path=Path(info["checkpoint_path"]), limits=config.media)
     processor: MediaProcessor = make(component, source, contract=MediaProcessor)
-    return Sight(processor, config.media)
+    return Sight(processor, config.media, image_sources(config))
 
 
 def load_observers(config: ServerConfig, plugins: Plugins) -> dict[str, Observer]:
@@ -245,17 +251,31 @@ class _Server:
     async def _announce(self) -> None:
         while not self._uvicorn.started:
             await asyncio.sleep(POLL)
-        try:
-            if not self._config.skip_server_warmup:
-                await _warm_up(self._engine)
-        except RequestError as error:
-            if error.status == BROKEN:
-                return await self._fail(f"the warm-up request failed, as every other would: {error}")
-            logger.warning("the warm-up request failed: %s", error)
-        except Exception as error:
-            logger.warning("the warm-up request failed: %s", error)
+        if not self._config.skip_server_warmup and not await self._warmed_up():
+            return
+        gc.freeze()  # what is there stays; looking through it takes tenths of a second, in which nobody is served
         logger.info("The server is fired up and ready to roll!")
         print(_ready_text(self._engine, self._listener), flush=True)
+
+    async def _warmed_up(self) -> bool:
+        """Whether a first request was served, or refused for what only concerns itself.
+
+        One that the engine did not survive is tried again if there will be another engine.
+        """
+        while True:
+            try:
+                await _warm_up(self._engine)
+            except RequestError as error:
+                if error.status == BROKEN:
+                    await self._fail(f"the warm-up request failed, as every other would: {error}")
+                    return False
+                logger.warning("the warm-up request failed: %s", error)
+            except Exception as error:
+                logger.warning("the warm-up request failed: %s", error)
+            if self._engine.client.failure is None:
+                return True
+            while self._engine.client.failure is not None:  # for ever, if the server ends
+                await asyncio.sleep(POLL)
 
 
 class _Uvicorn(uvicorn.Server):
@@ -289,8 +309,9 @@ def _bind(config: ServerConfig) -> socket.socket:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
         except OSError as error:
+            flag = "--port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "--host"
             where = f"{config.host}:{config.port}"
-            raise ConfigError(f"cannot listen on {where}: {error}; choose another --port") from error
+            raise ConfigError(f"cannot listen on {where}: {error}; choose another {flag}") from error
         unless_bound.pop_all()
     return listener
 

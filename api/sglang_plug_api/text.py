@@ -112,6 +112,10 @@ class TextEngine:
             raise images[0].error("this model takes text only")
         return await self._sight.prompt(tokens, images)
 
+    async def fetched(self, images: Sequence[GivenImage]) -> Sequence[GivenImage]:
+        """``images``, with the bytes of those that the request only points at. Raises ``ApiError``."""
+        return images if self._sight is None else await self._sight.fetched(images)
+
     def check_model(self, name: str | None) -> None:
         """Under ``--strict-model-name``, refuse requests for another model. Raises ``ApiError``."""
         if self.config.strict_model_name and name not in (None, self.model_name):
@@ -124,6 +128,17 @@ class TextEngine:
         if len(text) <= INLINE_CHARACTERS:
             return tokenizer.encode(text, special=special)
         return await asyncio.to_thread(tokenizer.encode, text, special=special)
+
+    async def encode_each(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
+        """Tokens of each text. Raises ``ApiError`` if one is too long to be tokenised."""
+        tokenizer = self.tokenizer
+        for text in texts:
+            self.check_text(text)
+
+        def work() -> list[list[int]]:
+            return [tokenizer.encode(text, special=special) for text in texts]
+
+        return work() if sum(map(len, texts)) <= INLINE_CHARACTERS else await asyncio.to_thread(work)
 
     async def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
         """Tokens of the prompt that the chat template makes; ``options`` as in ``Tokenizer.chat``."""

@@ -11,7 +11,7 @@ from sglang_plug import Constraint, ConstraintError, OutputParser
 from .chat_events import Reading
 from .errors import SHOWN, ApiError
 from .parsers import Parsers
-from .protocol.tools import NamedTool, Tool, ToolChoice
+from .protocol.tools import AllowedToolsChoice, NamedTool, Tool, ToolChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ def tooling(
     has_format: bool,
 ) -> Tooling:
     """Check and decide. ``has_format``: the request brings a constraint of its own. Raises ``ApiError``."""
+    if isinstance(choice, AllowedToolsChoice):
+        tools, choice = _allowed(tools or (), choice), choice.allowed_tools.mode
     named = choice.function.name if isinstance(choice, NamedTool) else None
     required = choice == "required" or named is not None
     if not tools:
@@ -63,7 +65,7 @@ def tooling(
     _check_unique(tools)
     chosen = [one for one in tools if named in (None, one.function.name)]
     if not chosen:
-        raise ApiError(f"Tool {str(named)[:SHOWN]!r} not found in tools list.", param="tool_choice")
+        raise _not_found(str(named))
     if choice == "none":
         return Tooling(constrained=has_format)
     if required and has_format:
@@ -75,6 +77,20 @@ def tooling(
         constraint = _structure(parser, chosen, required=required, parallel=wanted)
     shown = [one.model_dump(exclude_unset=True) for one in tools]
     return Tooling(parser, shown, constraint, wanted, constrained=constraint is not None or has_format)
+
+
+def _allowed(tools: Sequence[Tool], choice: AllowedToolsChoice) -> list[Tool]:
+    """Those of ``tools`` that ``choice`` allows. Raises ``ApiError`` if it names one that is not there."""
+    wanted = [one.function.name for one in choice.allowed_tools.tools]
+    known = {tool.function.name for tool in tools}
+    for name in wanted:
+        if name not in known:
+            raise _not_found(name)
+    return [tool for tool in tools if tool.function.name in wanted]
+
+
+def _not_found(name: str) -> ApiError:
+    return ApiError(f"Tool {name[:SHOWN]!r} not found in tools list.", param="tool_choice")
 
 
 def _check_unique(tools: Sequence[Tool]) -> None:

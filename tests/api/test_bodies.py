@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from fastapi import APIRouter, FastAPI, Request, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 
-from sglang_plug_api.bodies import read_body, refuse_other_pages, takes
+from sglang_plug_api.bodies import (
+    MAX_CONTAINERS,
+    MAX_ENTRIES,
+    MAX_NAMES,
+    MAX_TEXTS,
+    read_body,
+    refuse_other_pages,
+    takes,
+)
 from sglang_plug_api.errors import ApiError
 
 
@@ -149,9 +158,39 @@ async def test_what_only_looks_infinite_is_read(nested: str) -> None:
     assert (await read_body(request_of(f'{{"count": 1, "nested": {nested}}}'.encode()), Body)).count == 1
 
 
-async def test_brackets_are_bounded_but_in_texts_they_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sglang_plug_api.bodies.MAX_CONTAINERS", 10)
-    text = r'"\"[[[[[[\\"'
-    assert (await read_body(request_of(b'{"count": 1, "nested": [%s, %s]}' % ((text.encode(),) * 2)), Body)).count == 1
-    with pytest.raises(ApiError, match="more than 10 lists and objects"):
-        await read_body(request_of(b'{"count": 1, "nested": [%s]}' % b",".join([b"{}"] * 10)), Body)
+MANY = {
+    "lists and objects": lambda count: [[]] * (count - 2),
+    "fields of objects": lambda count: {str(number): 0 for number in range(count - 2)},
+    "entries of lists and objects": lambda count: [0] * count,
+    "texts and names": lambda count: ["a"] * (count - 2),
+}
+LIMITS = {"texts and names": MAX_TEXTS, "lists and objects": MAX_CONTAINERS, "fields of objects": MAX_NAMES}
+
+
+@pytest.mark.parametrize("kind", MANY)
+async def test_what_is_slow_to_read_is_bounded(kind: str) -> None:
+    """As many as are allowed are read; one more is not, and the model never sees it."""
+    limit = LIMITS.get(kind, MAX_ENTRIES)
+    body = await read_body(request_of(json.dumps({"count": 1, "nested": MANY[kind](limit)}).encode()), Body)
+    assert len(body.nested) >= limit - 2
+    with pytest.raises(ApiError, match=f"more than {limit} {kind}"):
+        await read_body(request_of(json.dumps({"count": 1, "nested": MANY[kind](limit + 1)}).encode()), Untouched)
+
+
+class Untouched(Body):
+    @model_validator(mode="before")
+    @classmethod
+    def _fail(cls, values: Any) -> Any:
+        raise AssertionError("validated")
+
+
+async def test_texts_may_be_full_of_signs() -> None:
+    text = r"""\"[{:,\\\"""" + "[{:,'\\\"" * (MAX_ENTRIES // 2)
+    body = await read_body(request_of(json.dumps({"count": 1, "nested": [text, text]}).encode()), Body)
+    assert body.nested == [text, text]
+
+
+async def test_a_text_that_does_not_end_is_looked_for_once() -> None:
+    """Behind each of its quotes it would be looked for again: for hours."""
+    with pytest.raises(ApiError, match="not valid JSON|Invalid JSON"):
+        await read_body(request_of(b'{"nested": "' + b"[" * MAX_CONTAINERS + rb"\"" * (1 << 22)), Body)

@@ -48,7 +48,8 @@ def test_expected_exceptions_keep_their_message_and_others_do_not() -> None:
     own = ApiError("mine", 418)
     assert from_exception(own) is own
     busy = from_exception(RequestError("full", 503))
-    assert (busy.status, busy.message) == (503, "full")
+    assert (busy.status, busy.message, busy.headers) == (503, "full", {"retry-after": "1"})
+    assert from_exception(RequestError("wrong")).headers == {}
     dead = from_exception(EngineError("it ended"))
     assert (dead.status, dead.message) == (503, "the engine is not running: it ended")
     hidden = from_exception(RuntimeError("secret path"))

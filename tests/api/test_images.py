@@ -29,9 +29,7 @@ def test_forms(source: Any) -> None:
     [
         ("data:image/png,abc", "has the form"),
         ("data:image/png;base64", "has the form"),
-        ("http://a/b.png", "fetches no addresses"),
-        ("HTTPS://a/b.png", "fetches no addresses"),
-        ("file:///etc/passwd", "fetches no addresses"),
+        ("http://a/b.png", "is base64 text or a data: address"),
         ("abc", "not valid base64"),
         ("ab cd=ef", "not valid base64"),
         ("äöü", "not valid base64"),
@@ -47,6 +45,20 @@ def test_refusals_name_the_place(source: Any, words: str) -> None:
     assert caught.value.status == 400
     assert caught.value.param == "messages.1.content.0"
     assert str(caught.value).startswith("messages.1.content.0: ")
+
+
+class Uploaded:
+    async def read(self, most: int) -> bytes:
+        return DATA[:most]
+
+
+@pytest.mark.parametrize(
+    "source, elsewhere",
+    [("http://a", True), ("HTTPS://a", True), ("file:///a", True), ("s3://a", True), (Uploaded(), True)]
+    + [(TEXT, False), (DATA, False), ("data:image/png;base64,http://", False), ("", False), (None, False)],
+)
+def test_what_has_to_be_fetched(source: Any, elsewhere: bool) -> None:
+    assert GivenImage("here", source).is_elsewhere is elsewhere
 
 
 def message(*parts: Any) -> Message:

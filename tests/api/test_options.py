@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 import yaml
 
-from sglang_plug import ConfigError, PluginError, PluginOptions, Plugins
+from sglang_plug import AUTO, ConfigError, PluginError, PluginOptions, Plugins
 from sglang_plug.command_line import Parser
 from sglang_plug.declaration import hook_names, spec_types
+from sglang_plug.engine import kv_dtype, resolve
 from sglang_plug.plugin_flags import KEYS, plugin_flags
+from sglang_plug_api import option_table
 from sglang_plug_api.config import ServerConfig
 from sglang_plug_api.option import Option, field_of
 from sglang_plug_api.option_table import by_key
 from sglang_plug_api.option_table import options as all_options
-from sglang_plug_api.options import add_arguments, server_config
+from sglang_plug_api.options import add_arguments, misspelt_variables, server_config
 
 GOLDEN_FLAGS = Path(__file__).with_name("golden_flags.txt")
 FIELDS = [option for option in all_options() if option.field is not None]
@@ -70,7 +72,7 @@ def sample(option: Option, number: int) -> Any:
     if option.component:
         return (f"sample{number}",) if option.kind is tuple else f"sample{number}"
     name = f"value{number}"
-    values = {int: 40 + number, float: number / 8, bool: True, dict: {"key": number}, str: name, tuple: (name,)}
+    values = {int: 40 + number, float: number / 8, bool: True, dict: {"seed": number}, str: name, tuple: (name,)}
     return values[option.kind]
 
 
@@ -230,6 +232,9 @@ def test_disable_radix_cache_means_no_prefix_cache(
         ("--log-level=loud", "--log-level: must be 'debug', 'info', 'warning', 'error' or 'critical', got 'loud'"),
         ("--json-model-override-args=[1]", "--json-model-override-args: must be a JSON object, got '[1]'"),
         ("--preferred-sampling-params={", "--preferred-sampling-params: must be a JSON object"),
+        ("--admin-api-key=", "--admin-api-key: must not be empty, got ''"),
+        ("--model-path=", "--model-path: must not be empty"),
+        ('--preferred-sampling-params={"n": 0}', "--preferred-sampling-params: n: must be greater than or equal to 1"),
     ],
 )
 def test_a_wrong_value_names_its_flag(argument: str, message: str, plugins: Plugins) -> None:
@@ -282,3 +287,29 @@ def test_help_names_the_owner_of_a_strange_component(plugins: Plugins, capsys: p
 
 def test_a_namespace_without_config_is_enough(plugins: Plugins) -> None:
     assert server_config(argparse.Namespace(port="1"), plugins).port == 1
+
+
+def test_dtypes_are_those_that_the_engine_has() -> None:
+    assert sorted(option_table.DTYPES) == sorted([AUTO, *resolve.DTYPES])
+    assert sorted(option_table.KV_DTYPES) == sorted([AUTO, *kv_dtype.NAMES, *kv_dtype.ALIASES])
+
+
+@pytest.mark.parametrize("flag", ["--dtype", "--kv-cache-dtype", "--task"])
+def test_a_value_that_is_no_choice_is_refused_before_the_engine_starts(flag: str, plugins: Plugins) -> None:
+    with pytest.raises(ConfigError, match=f"{flag}: must be 'auto', .*, got 'int3'"):
+        configured(plugins, flag, "int3")
+
+
+def test_what_kubernetes_sets_for_a_service_of_our_name(plugins: Plugins, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLANG_PLUG_PORT", "tcp://10.0.0.1:30000")
+    with pytest.raises(ConfigError, match="^SGLANG_PLUG_PORT: .*; that is how Kubernetes tells of a Service: .*Links"):
+        configured(plugins)
+
+
+def test_misspelt_variables_are_named() -> None:
+    given = ("SGLANG_PLUG_API_KEYS", "SGLANG_PLUG_API_KEY", "SGLANG_PLUG_SERVICE_HOST", "SGLANG_PLUG_PORT_30000_TCP")
+    given += ("SGLANG_PLUG_CONFIG", "SGLANG_PLUG_STRICT_PLUGIN", "HOME")
+    assert misspelt_variables(dict.fromkeys(given, "x")) == [
+        "SGLANG_PLUG_API_KEYS is no option; did you mean SGLANG_PLUG_API_KEY?",
+        "SGLANG_PLUG_STRICT_PLUGIN is no option; did you mean SGLANG_PLUG_STRICT_PLUGINS?",
+    ]

@@ -23,12 +23,15 @@ SOURCE = """
     class Good:
         def rank(self, node): return 0
     class Bad: ...
+    class Few:
+        def rank(self): return 0
     here = __name__
     @hookimpl
     def register_cache_policies():
         yield EvictionSpec(name="good", target=f"{here}:Good", settings=f"{here}:Knobs")
         yield EvictionSpec(name="strict", target=f"{here}:Good", settings=f"{here}:Strict")
         yield EvictionSpec(name="no-rank", target=f"{here}:Bad")
+        yield EvictionSpec(name="few", target=f"{here}:Few")
         yield EvictionSpec(name="lost", target=f"{here}:Missing")
         yield EvictionSpec(name="no-dataclass", target=f"{here}:Good", settings=f"{here}:Good")
         yield EvictionSpec(name="no-settings", target=f"{here}:Good", settings=f"{here}:Missing")
@@ -43,6 +46,7 @@ SOURCE = """
     def register_attention_backends():
         from sglang_plug import AttentionSpec
         yield AttentionSpec(name="unfinished", target=f"{here}_attention:Unfinished")
+        yield AttentionSpec(name="few", target=f"{here}_attention:Few")
         yield AttentionSpec(name="no-graphs", target=f"{here}_attention:Plain", graphs=True)
     @hookimpl
     def register_grammar_backends():
@@ -61,8 +65,11 @@ def attention_backends() -> ModuleType:
         def plan(self, batch: Any) -> None: ...
         def run(self, *arguments: Any) -> Any: ...
 
+    class Few(Plain):
+        def run(self, q: Any) -> Any: ...
+
     module: Any = ModuleType("attention")
-    module.Unfinished, module.Plain = Unfinished, Plain
+    module.Unfinished, module.Plain, module.Few = Unfinished, Plain, Few
     return module
 
 
@@ -71,6 +78,8 @@ def attention_backends() -> ModuleType:
     [
         ("eviction", "no-rank", "has no method 'rank'"),
         ("eviction", "lost", "could not be imported"),
+        ("eviction", "few", "rank() of 'sglang_plug_file_sample:Few' cannot be called with (node)"),
+        ("attention", "few", "run() of 'sglang_plug_file_sample_attention:Few' cannot be called with (layer, q, k, v"),
         ("eviction", "no-dataclass", "must be a dataclass"),
         ("eviction", "no-settings", "AttributeError"),
         ("prefix-cache", "no-cache", "must be a subclass of PrefixCache"),
@@ -103,6 +112,38 @@ def test_given_settings_are_checked(discover: Any, plugin_file: Any) -> None:
     problems = check_component(plugins.get("eviction", "good"))
     assert len(problems) == 1
     assert "'good'" in problems[0]
+
+
+KERNELS = """
+from dataclasses import dataclass
+@dataclass(frozen=True)
+class Width:
+    width: int{default}
+def build(settings):
+    from sglang_plug import Kernels
+    return Kernels(name="wide") if settings.width == 8 else settings.width
+@hookimpl
+def register_kernels():
+    return [KernelSpec(name="wide", target=f"{{__name__}}:build", settings=f"{{__name__}}:Width")]
+"""
+
+
+@pytest.mark.parametrize(
+    ("default", "given", "problem"),
+    [
+        (" = 8", {}, ""),
+        (" = 8", {"width": 9}, "is not a Kernels, but int"),
+        (" = 8", {"width": "x"}, "width"),
+        ("", {"width": 8}, ""),
+        ("", {}, ""),
+    ],
+)
+def test_kernel_sets_are_made_with_their_settings(
+    default: str, given: dict[str, Any], problem: str, discover: Any, plugin_file: Any
+) -> None:
+    plugins = discover(plugin_file("sample", KERNELS.format(default=default)), settings={"wide": given})
+    problems = check_component(plugins.get("kernels", "wide"))
+    assert len(problems) == (1 if problem else 0) and problem in "".join(problems)
 
 
 def test_settings_are_listed_with_type_and_default(discover: Any, plugin_file: Any) -> None:

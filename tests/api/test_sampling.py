@@ -15,6 +15,7 @@ INFO: dict[str, Any] = {
     "eos_token_ids": [7, 8],
     "context_length": 100,
     "max_total_tokens": 60,
+    "vocab_size": 5000,
 }
 
 
@@ -52,6 +53,21 @@ def test_more_than_the_context_is_refused_with_all_numbers() -> None:
     assert (caught.value.param, caught.value.code) == ("max_tokens", "context_length_exceeded")
 
 
+@pytest.mark.parametrize("prompt", [100, 101])
+def test_a_prompt_without_room_for_an_answer_has_a_code_that_clients_know(prompt: int) -> None:
+    with pytest.raises(ApiError, match=rf"The input \({prompt} tokens\) is longer than .* \(100 tokens\)") as caught:
+        complete({}, prompt=prompt)
+    assert caught.value.code == "context_length_exceeded"
+
+
+def test_tokens_that_are_not_there_are_named_with_their_field() -> None:
+    assert complete({"stop_token_ids": [0, 4999]}).params.stop_token_ids[:2] == (0, 4999)
+    for given in ({"stop_token_ids": [1, 5000]}, {"stop_token_ids": [-1]}, {"logit_bias": {"5000": 1}}):
+        with pytest.raises(ApiError, match="not in the vocabulary of 5000 tokens") as caught:
+            complete(given)
+        assert caught.value.param == next(iter(given))
+
+
 def test_the_operators_limit_on_new_tokens_counts_as_explicit() -> None:
     assert complete({}, new=None, preferred_sampling_params={"max_new_tokens": 4}).params.max_new_tokens == 4
 
@@ -67,7 +83,6 @@ def test_stop_strings() -> None:
     assert complete({"stop": "x"}).stops == ("x",)
     assert complete({"stop": ["x", "y"]}).stops == ("x", "y")
     assert complete({"stop": None}).stops == complete({"stop": []}).stops == ()
-    assert complete({"stop": "x"}).by_text and not complete({}).by_text
     assert len(complete({"stop": ["x"] * 32}).stops) == 32
 
 
@@ -87,7 +102,7 @@ def test_what_concerns_text() -> None:
 
 def test_biases() -> None:
     assert complete({"logit_bias": {"5": 1, "6": -2.5}}).params.logit_bias == {5: 1.0, 6: -2.5}
-    for bias in ({"x": 1}, {"-1": 1}, {str(1 << 63): 1}, {str(token): 1 for token in range(4097)}):
+    for bias in ({"x": 1}, {"-1": 1}, {"5000": 1}, {str(1 << 63): 1}, {str(token): 1 for token in range(4097)}):
         with pytest.raises(ApiError) as caught:
             complete({"logit_bias": bias})
         assert caught.value.param == "logit_bias"

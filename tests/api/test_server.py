@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 import threading
@@ -14,7 +15,8 @@ import pytest
 
 from sglang_plug import ConfigError, EngineConfig, StepStats
 from sglang_plug.config import ModelOptions
-from sglang_plug_api.config import ServerConfig
+from sglang_plug_api import server
+from sglang_plug_api.config import MediaSourcesConfig, ServerConfig, StorageConfig
 from sglang_plug_api.server import assemble, load_observers, load_tokenizer, serve, start_engine
 
 OBSERVERS = """
@@ -156,6 +158,49 @@ def test_a_taken_port_is_told_before_anything_is_loaded(plugins: Any) -> None:
             serve(config(port=port), plugins)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tokenizer_path": "no/such"}, "--tokenizer-path 'no/such' is not a folder"),
+        ({"chat_template": "no/such.jinja"}, "--chat-template 'no/such.jinja' is neither a Jinja template nor a file"),
+        ({"chat_template": ""}, "--chat-template '' is neither a Jinja template nor a file"),
+        (
+            {"storage": StorageConfig(file_storage_path=f"{__file__}/files")},
+            "--file-storage-path '.*' is not a folder that this user may write to or make",
+        ),
+        (
+            {"media_sources": MediaSourcesConfig(folder="no/such")},
+            "--allowed-local-media-path 'no/such' is not a folder",
+        ),
+        (
+            {"media_sources": MediaSourcesConfig(domains=("http://a",))},
+            "--allowed-media-domains: 'http://a' is no host",
+        ),
+        ({"media_sources": MediaSourcesConfig(networks=("a",))}, "--allowed-media-networks: 'a' does not appear to be"),
+    ],
+)
+def test_paths_that_are_none_are_told_before_anything_is_loaded(
+    given: dict[str, Any], message: str, plugins: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "make_client", lambda *given: pytest.fail("an engine is made"))
+    with pytest.raises(ConfigError, match=message):
+        serve(config(port=0, **given), plugins)
+
+
 def test_an_address_that_is_none(plugins: Any) -> None:
-    with pytest.raises(ConfigError, match="cannot listen on 256.0.0.1:0"):
+    with pytest.raises(ConfigError, match="cannot listen on 256.0.0.1:0: .*; choose another --host"):
         serve(config(host="256.0.0.1", port=0), plugins)
+
+
+async def test_what_was_loaded_is_looked_through_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full collection of it takes tenths of a second, and a large body brings one about."""
+    running = object.__new__(server._Server)
+    running._uvicorn = SimpleNamespace(started=True)  # type: ignore[assignment]
+    running._config = ServerConfig(skip_server_warmup=True)
+    running._engine = running._listener = None  # type: ignore[assignment]
+    monkeypatch.setattr("sglang_plug_api.server._ready_text", lambda engine, listener: "ready")
+    try:
+        await running._announce()
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()

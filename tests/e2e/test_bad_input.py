@@ -163,7 +163,9 @@ BAD_FIELDS: list[tuple[str, str, Any, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("path", "name", "value", "said"), BAD_FIELDS, ids=lambda value: str(value).replace("/", " ")[:24]
+    ("path", "name", "value", "said"),
+    BAD_FIELDS,
+    ids=lambda value: "absent" if value is ABSENT else str(value).replace("/", " ")[:24],
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_fields(server: Any, path: str, name: str, value: Any, said: str, stream: bool) -> None:

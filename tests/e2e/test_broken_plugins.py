@@ -74,5 +74,6 @@ def test_it_ends_the_start(launch: Any, tmp_path: Path, flag: str, source: str, 
     server = launch.begin("--plugin", str(file), flag, "mine")
     assert server.exit_code() == code
     assert server.members() == []
+    assert "ready to roll" not in server.log
     before, _, after = said.partition("{version}")
     assert any(before.format(file=file) in line and after in line for line in server.log.splitlines())

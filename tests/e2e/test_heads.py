@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PretrainedConfig, PreTrainedModel
@@ -156,6 +157,37 @@ def test_sentence_transformers_files(
         agree(found, expected)
     reuses = family == "qwen3" and mode == "last"
     assert (sum(one.cached_tokens for one in found) > 0) == reuses
+
+
+def add_matrix(folder: Path, index: int, matrix: nn.Linear, activation: nn.Module) -> None:
+    """A module of sentence-transformers behind those that are there."""
+    inner = folder / f"{index}_Dense"
+    inner.mkdir()
+    kind = type(activation)
+    values = {"in_features": matrix.in_features, "out_features": matrix.out_features, "bias": matrix.bias is not None}
+    values["activation_function"] = f"{kind.__module__}.{kind.__name__}"
+    (inner / "config.json").write_text(json.dumps(values))
+    save_file({f"linear.{name}": one for name, one in matrix.state_dict().items()}, inner / "model.safetensors")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules.insert(index, {"path": inner.name, "type": "sentence_transformers.models.Dense"})
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def test_matrices_behind_the_pooling(tmp_path: Path, serve: Callable[..., Any]) -> None:
+    """Wider and narrower again, as EmbeddingGemma has them, on a decoder whose tokens see each other."""
+    config = transformers.Gemma3TextConfig(
+        **DECODER, head_dim=16, sliding_window=24, use_bidirectional_attention=True, bos_token_id=1, eos_token_id=2
+    )
+    model = build("Gemma3TextModel", config)
+    model.save_pretrained(tmp_path)
+    pool_sentence(tmp_path, "mean", normalize=True)
+    wider, narrower = nn.Linear(64, 96, bias=False), nn.Linear(96, 48)
+    add_matrix(tmp_path, 2, wider, nn.Identity())
+    add_matrix(tmp_path, 3, narrower, nn.Tanh())
+    engine = serve(options(tmp_path))
+    with torch.inference_mode():
+        whole = [narrower(wider(states(model, one).mean(0))).tanh() for one in prompts()]
+    agree(ask(engine, prompts(), "embed"), [F.normalize(one, dim=0) for one in whole])
 
 
 DECODERS: Mapping[str, tuple[str, PretrainedConfig]] = {

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+from PIL import Image
 
 from sglang_plug_api.offline import Engine
 from sglang_plug_lang import RuntimeEndpoint, assistant, function, gen, image, user
@@ -138,8 +140,8 @@ def test_what_the_server_says_of_itself(seeing: Any) -> None:
 REFUSED: list[tuple[Any, str]] = [
     ("data:image/png;base64,!!!!", "not valid base64"),
     ("data:image/png,plain", "has the form"),
-    ("https://example.com/a.png", "fetches no addresses"),
-    ("file:///etc/passwd", "fetches no addresses"),
+    ("https://example.com/a.png", "fetches no such addresses"),
+    ("file:///etc/passwd", "fetches no such addresses"),
     ("", "is empty"),
     (5, "base64 text or a data: address"),
     (None, "base64 text or a data: address"),
@@ -195,10 +197,12 @@ def test_a_model_of_text_refuses_images(server: Any) -> None:
     assert server.get("/model_info").json()["has_image_understanding"] is False
 
 
-def test_the_offline_engine(model: SeeingModel) -> None:
+def test_the_offline_engine(model: SeeingModel, tmp_path: Path) -> None:
     text, length = expected(model, f"{QWEN_IMAGE}Who?", WIDE)
     options = {"dtype": "float32", "device": "cpu", "max_total_tokens": 512}
     with Engine(str(model.path), **options) as engine:
-        for given in (WIDE, encoded(WIDE)):
+        (tmp_path / "wide.png").write_bytes(WIDE)
+        files = (tmp_path / "wide.png", str(tmp_path / "wide.png"))
+        for given in (WIDE, encoded(WIDE), *files, [Image.open(files[0])]):
             found: Any = engine.generate(f"{QWEN_IMAGE}Who?", {**GREEDY, "ignore_eos": True}, image_data=given)
             assert (found["text"], found["meta_info"]["prompt_tokens"]) == (text, length)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from sglang_plug_api.protocol.base import Name, RequestBody
+from sglang_plug_api.protocol.misplaced import Remedies
 
 Status = Literal["validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"]
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
@@ -33,6 +34,8 @@ WINDOWS: Mapping[str, int] = {"24h": DAY}
 """Completion window -> seconds."""
 
 INPUT_PURPOSE = "batch"
+IMAGE_PURPOSES = ("vision", "user_data")
+"""Of files that ``/v1/responses`` may show to the model."""
 OUTPUT_PURPOSE = "batch_output"
 INPUT_PREFIX = "backend_input_file-"
 RESULT_PREFIX = "backend_result_file-"
@@ -114,11 +117,6 @@ class BatchRecord:
     cancelling_at: int | None = None
     cancelled_at: int | None = None
 
-    @property
-    def is_open(self) -> bool:
-        """False once nothing can change any more."""
-        return self.status in OPEN
-
     def shown(self) -> dict[str, Any]:
         """OpenAI's batch object."""
         return {
@@ -190,6 +188,8 @@ class Page:
 
 class BatchBody(RequestBody):
     """``POST /v1/batches``."""
+
+    misplaced: ClassVar[Remedies] = {"output_expires_after": "outputs are kept until they are deleted"}
 
     input_file_id: Name
     endpoint: Endpoint

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sglang_plug import ConfigError
 from sglang_plug_api.config import StorageConfig
 from sglang_plug_api.errors import SHOWN, ApiError
 
@@ -137,12 +138,16 @@ class RunnerLock:
 
 
 def folder_of(config: StorageConfig) -> Path:
-    """The folder that was named, or one in the user's state directory."""
+    """The folder that was named, or one in the user's state directory. Raises ``ConfigError`` if there is none."""
     if config.file_storage_path is not None:
         return Path(config.file_storage_path).expanduser().absolute()
     state = os.environ.get("XDG_STATE_HOME", "")
-    home = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
-    return home / DEFAULT_FOLDER
+    if os.path.isabs(state):
+        return Path(state) / DEFAULT_FOLDER
+    try:
+        return Path.home() / ".local" / "state" / DEFAULT_FOLDER
+    except RuntimeError as error:
+        raise ConfigError("this user has no home for uploaded files; set --file-storage-path") from error
 
 
 class DurableFile:

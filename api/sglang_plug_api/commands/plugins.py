@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from sglang_plug import PluginError, Plugins
+from sglang_plug.declaration import hook_names
 from sglang_plug.discovery import DISTRIBUTION, GROUP, Found
 from sglang_plug.plugins import Component, Failure
 from sglang_plug_api.heavy_imports import heavy_imports
@@ -136,6 +137,7 @@ def _check(options: argparse.Namespace, plugins: Plugins) -> int:
         raise PluginError(_unknown("plugin", name, {one.name for one in every} | {one.distribution for one in every}))
     problems = [str(failure) for failure in plugins.failures if failure.found in chosen]
     problems += [f"plugin {one.name!r} is blocked, so it was not checked" for one in chosen if one in plugins.blocked]
+    problems += [f"plugin {one.name!r} of {one.origin} implements no hook" for one in chosen if _is_empty(one, plugins)]
     problems += _heavy(one for one in chosen if one in plugins.loaded)
     problems += [line for line in slow_plugins(plugins) if any(repr(one.name) in line for one in chosen)]
     for component in plugins.all():
@@ -148,6 +150,10 @@ def _check(options: argparse.Namespace, plugins: Plugins) -> int:
         else:
             print(f"ok       {component}")
     return _report(problems)
+
+
+def _is_empty(found: Found, plugins: Plugins) -> bool:
+    return found in plugins.loaded and not vars(found.load()).keys() & set(hook_names())
 
 
 def _doctor(options: argparse.Namespace, plugins: Plugins) -> int:

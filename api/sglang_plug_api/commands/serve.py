@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from sglang_plug import Plugins
-from sglang_plug_api.options import add_arguments, server_config
+from sglang_plug_api.options import add_arguments, misspelt_variables, server_config
 from sglang_plug_api.plugin_table import slow_plugins
 
 
@@ -22,7 +23,7 @@ class ServeCommand:
         config = server_config(options, plugins)
         for failure in plugins.failures:
             print(f"warning: {' '.join(str(failure).split())}", file=sys.stderr)
-        for line in slow_plugins(plugins):
+        for line in [*misspelt_variables(os.environ), *slow_plugins(plugins)]:
             print(f"warning: {line}", file=sys.stderr)
         for component in plugins.all():
             if component.given:

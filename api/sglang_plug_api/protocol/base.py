@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from sglang_plug_api.errors import ApiError
+
+from .misplaced import EVERYWHERE, Remedies, check
 
 MAX_NAME = 256
 MAX_TOKENS_IN_LIST = 1 << 22
@@ -15,27 +16,6 @@ MAX_PROMPTS = 65536
 INT64 = 1 << 63
 
 NOT_YET = "is not supported by this server"
-MISPLACED: Mapping[str, str] = {
-    "guided_json": "use response_format with type json_schema",
-    "guided_regex": "use regex",
-    "guided_choice": "use regex with alternatives",
-    "guided_grammar": "use ebnf",
-    "guided_decoding_backend": "the grammar backend is chosen by the server",
-    "guided_whitespace_pattern": "whitespace is bounded by the server",
-    "structured_outputs": "use response_format, regex or ebnf",
-    "chat_template": "templates in requests are refused; start the server with --chat-template",
-    "use_beam_search": "beam search is not supported; use n with temperature",
-    "beam_width": "beam search is not supported; use n with temperature",
-    "length_penalty": "beam search is not supported",
-    "bad_words": "use logit_bias",
-    "allowed_token_ids": "use logit_bias",
-    "prompt_logprobs": "use echo with logprobs on /v1/completions, or logprob_start_len on /generate",
-    "custom_logit_processor": "code in requests is refused; install a plugin",
-    "max_length": "use max_tokens (max_new_tokens on /generate)",
-    "truncate_prompt_tokens": "shorten the prompt before sending it",
-    "lora_path": "adapters are not supported",
-}
-"""Top-level fields of other servers that change the output: ignoring one would be a silent error."""
 
 
 def _no_bool(value: Any) -> Any:
@@ -85,12 +65,11 @@ class RequestBody(BaseModel):
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False, protected_namespaces=())
 
+    misplaced: ClassVar[Remedies] = EVERYWHERE
+
     @model_validator(mode="after")
     def _refuse_misplaced(self) -> RequestBody:
-        for name in self.model_extra or {}:
-            remedy = MISPLACED.get(name)
-            if remedy is not None and self.model_extra and self.model_extra[name] not in (None, False):
-                raise ValueError(f"{name!r} would have no effect here: {remedy}")
+        check(self.model_extra or {}, self.misplaced)
         return self
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Discriminator, Field, Tag, field_validator
 
 from .base import Integer, Many, Name, Prompts, RequestBody
 
@@ -40,7 +40,7 @@ class InputBody(RequestBody):
 class EmbeddingsBody(InputBody):
     """``POST /v1/embeddings``."""
 
-    encoding_format: Literal["float", "base64"] = "float"
+    encoding_format: Literal["float", "base64"] | None = "float"
     dimensions: Integer | None = Field(None, ge=1)
 
 
@@ -54,12 +54,18 @@ class Document(RequestBody):
     text: str
 
 
+AnyDocument = Annotated[
+    Annotated[str, Tag("Text")] | Annotated[Document, Tag("Document")],
+    Discriminator(lambda given: "Text" if isinstance(given, str) else "Document"),
+]
+
+
 class RerankBody(RequestBody):
     """``POST /v1/rerank``."""
 
     model: Name | None = None
     query: str
-    documents: Annotated[Many[str | Document], Field(max_length=MAX_DOCUMENTS)]
+    documents: Annotated[Many[AnyDocument], Field(max_length=MAX_DOCUMENTS)]
     top_n: Integer | None = Field(None, ge=1)
     return_documents: bool = True
     instruct: str | None = None

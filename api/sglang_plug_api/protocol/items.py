@@ -10,6 +10,7 @@ from pydantic import Discriminator, Tag, field_validator, model_validator
 from .base import Many, RequestBody
 
 TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text")
+IMAGE_PART = "input_image"
 SHOWN = 40
 """Characters of a type that an error repeats."""
 
@@ -23,6 +24,33 @@ def _text_of(part: Mapping[str, Any]) -> str:
     if not isinstance(text, str):
         raise ValueError(f"a content part has type {str(kind)[:SHOWN]!r}; this model takes text parts only")
     return text
+
+
+def is_image(part: Mapping[str, Any]) -> bool:
+    """True of a part of a message that stands for an image."""
+    return part.get("type") == "image"
+
+
+def _read(parts: Parts, where: str) -> str | list[dict[str, Any]]:
+    """What a message has of ``parts``: a text, or a list if there are images, which say where they stand."""
+    if isinstance(parts, str) or not any(part.get("type") == IMAGE_PART for part in parts):
+        return _joined(parts)
+    return [
+        {"type": "image", "where": f"{where}.{place}", **{name: part.get(name) for name in ("image_url", "file_id")}}
+        if part.get("type") == IMAGE_PART
+        else {"type": "text", "text": _text_of(part)}
+        for place, part in enumerate(parts)
+    ]
+
+
+def _checked(parts: Parts) -> Parts:
+    """``parts``. Raises ``ValueError`` if there is another thing than text and images in them."""
+    for part in parts if isinstance(parts, list) else ():
+        if part.get("type") != IMAGE_PART:
+            _text_of(part)
+        elif isinstance(part.get("image_url"), str) == isinstance(part.get("file_id"), str):
+            raise ValueError("an input_image has an image_url or a file_id")
+    return parts
 
 
 def _joined(parts: Parts | None) -> str:
@@ -41,7 +69,7 @@ class MessageItem(RequestBody):
     role: Literal["user", "assistant", "system", "developer"]
     content: Parts
 
-    _is_text = field_validator("content")(_text_only)
+    _is_read = field_validator("content")(_checked)
 
     @model_validator(mode="before")
     @classmethod
@@ -52,13 +80,19 @@ class MessageItem(RequestBody):
             raise ValueError(f"items of type {str(kind)[:SHOWN]!r} are not supported by this server; known: {known}")
         return value
 
-    def add_to(self, messages: list[Message]) -> None:
+    @model_validator(mode="after")
+    def _only_users_show(self) -> MessageItem:
+        if self.role != "user" and isinstance(_read(self.content, ""), list):
+            raise ValueError(f"content has an {IMAGE_PART}, which messages of role {self.role!r} cannot have")
+        return self
+
+    def add_to(self, messages: list[Message], where: str) -> None:
         """Say this; what developers say is the system's word."""
-        text = _joined(self.content)
         if self.role == "assistant":
-            _turn(messages)["content"] += text
-        else:
-            messages.append({"role": "system" if self.role == "developer" else self.role, "content": text})
+            _turn(messages)["content"] += _joined(self.content)
+            return
+        role = "system" if self.role == "developer" else self.role
+        messages.append({"role": role, "content": _read(self.content, f"{where}.content")})
 
 
 class CallItem(RequestBody):
@@ -69,7 +103,7 @@ class CallItem(RequestBody):
     name: str
     arguments: str
 
-    def add_to(self, messages: list[Message]) -> None:
+    def add_to(self, messages: list[Message], where: str) -> None:
         """Add the call to what the assistant said last, if nobody answered since."""
         call = {"id": self.call_id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
         _turn(messages, also_plain=True).setdefault("tool_calls", []).append(call)
@@ -82,11 +116,12 @@ class CallOutputItem(RequestBody):
     call_id: str
     output: Parts
 
-    _is_text = field_validator("output")(_text_only)
+    _is_read = field_validator("output")(_checked)
 
-    def add_to(self, messages: list[Message]) -> None:
+    def add_to(self, messages: list[Message], where: str) -> None:
         """Say it in the tool's name."""
-        messages.append({"role": "tool", "tool_call_id": self.call_id, "content": _joined(self.output)})
+        content = _read(self.output, f"{where}.output")
+        messages.append({"role": "tool", "tool_call_id": self.call_id, "content": content})
 
 
 class ReasoningItem(RequestBody):
@@ -97,7 +132,7 @@ class ReasoningItem(RequestBody):
 
     _is_text = field_validator("content")(_text_only)
 
-    def add_to(self, messages: list[Message]) -> None:
+    def add_to(self, messages: list[Message], where: str) -> None:
         """Leave it to the template whether it is shown."""
         text = _joined(self.content)
         if text:
@@ -129,13 +164,13 @@ Item = Annotated[
 
 
 def messages_of(items: Iterable[Item]) -> list[Message]:
-    """What ``items`` say, as chat templates want it.
+    """What ``items`` say, as chat templates want it, but for images, whose parts tell where they stand and come from.
 
     What an assistant thought, said and called without an answer in between is one message.
     """
     found: list[Message] = []
-    for item in items:
-        item.add_to(found)
+    for index, item in enumerate(items):
+        item.add_to(found, f"input.{index}")
     return found
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
+from sglang_plug_api.errors import SHOWN, WrongField
+
 from .base import MAX_PROMPTS, Integer, Many, Name, SharedFields, Texts, TokenId, TokenLists, Tokens
+from .misplaced import NATIVE, SAMPLING_PARAMS, Remedies, asks
 from .sampling import ConstraintFields, SamplingFields
 
 MAX_TOP_LOGPROBS = 1024
@@ -18,6 +21,8 @@ LogprobIds = Annotated[Many[TokenId], Field(max_length=MAX_LOGPROB_IDS)]
 class SamplingBody(SamplingFields, ConstraintFields):
     """``sampling_params``."""
 
+    misplaced: ClassVar[Remedies] = SAMPLING_PARAMS
+
     n: Integer | None = Field(None, ge=1)
     max_new_tokens: Integer | None = Field(None, ge=0)
     min_new_tokens: Integer | None = None
@@ -27,6 +32,16 @@ class SamplingBody(SamplingFields, ConstraintFields):
     structural_tag: str | dict[str, Any] | None = None
     stop_regex: str | Many[str] | None = None
     custom_params: dict[str, Any] | None = None
+    stream_interval: Integer | None = None
+    """Without effect: text is sent as it comes."""
+
+    @model_validator(mode="after")
+    def _refuse_unknown(self) -> SamplingBody:
+        """Elsewhere unknown fields pass; here nothing but parameters can be meant."""
+        for name, value in (self.model_extra or {}).items():
+            if asks(value) and name not in self.misplaced:
+                raise WrongField(name[:SHOWN], f"there is no sampling parameter {name[:SHOWN]!r}")
+        return self
 
 
 class PromptsBody(SharedFields):
@@ -43,11 +58,11 @@ class PromptsBody(SharedFields):
     @model_validator(mode="after")
     def _one_input(self) -> PromptsBody:
         if (self.text is None) == (self.input_ids is None):
-            raise ValueError("Either text, input_ids or input_embeds should be provided.")
+            raise WrongField("text", "Either text, input_ids or input_embeds should be provided.")
         if self.input_ids is not None and (not self.input_ids or [] in self.input_ids):
-            raise ValueError("input_ids cannot be empty.")
+            raise WrongField("input_ids", "input_ids cannot be empty.")
         if self.text is not None and (not self.text or "" in self._texts()):
-            raise ValueError("text cannot be empty.")
+            raise WrongField("text", "text cannot be empty.")
         if self.is_batch and self.size > MAX_PROMPTS:
             raise ValueError(f"at most {MAX_PROMPTS} prompts are allowed, got {self.size}")
         return self
@@ -77,6 +92,8 @@ class PromptsBody(SharedFields):
 class GenerateBody(PromptsBody):
     """``POST /generate``: one prompt, or a batch of them with every other field a value or a list of as many."""
 
+    misplaced: ClassVar[Remedies] = NATIVE
+
     sampling_params: SamplingBody | Many[SamplingBody] | None = None
     stream: bool = False
     incremental: bool = False
@@ -97,14 +114,14 @@ class GenerateBody(PromptsBody):
         return value
 
     def each(self, name: str) -> list[Any]:
-        """A field's value for each prompt. Raises ``ValueError`` if a list has another length."""
+        """A field's value for each prompt. Raises ``WrongField`` if a list has another length."""
         value = getattr(self, name)
         nested = name == "token_ids_logprob"
         listed = isinstance(value, list) and (not nested or (bool(value) and isinstance(value[0], list)))
         if not listed:
             return [value] * self.size
         if len(value) != self.size:
-            raise ValueError(f"{name} has {len(value)} entries for {self.size} prompts")
+            raise WrongField(name, f"{name} has {len(value)} entries for {self.size} prompts")
         return list(value)
 
 

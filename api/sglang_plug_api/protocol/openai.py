@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from sglang_plug_api.errors import WrongField
+
 from .base import Integer, Many, Name, Prompts, RequestBody, SharedFields
+from .misplaced import CHAT, COMPLETION, EVERYWHERE, Remedies
 from .sampling import ConstraintFields, SamplingFields
 from .tools import ToolChoice, Tools
 
 MAX_TOP_LOGPROBS = 20
 MAX_MESSAGES = 16384
+
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class StreamOptions(RequestBody):
@@ -40,7 +46,7 @@ class GenerationBody(SamplingFields, ConstraintFields, SharedFields):
     @model_validator(mode="after")
     def _stream_options_need_stream(self) -> GenerationBody:
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options is only allowed when stream is true")
+            raise WrongField("stream_options", "stream_options is only allowed when stream is true")
         return self
 
     @property
@@ -54,20 +60,53 @@ class GenerationBody(SamplingFields, ConstraintFields, SharedFields):
         return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
 
+class CalledFunction(RequestBody):
+    """What was called; ``arguments`` is JSON text, or what some clients make of it."""
+
+    name: str
+    arguments: str | dict[str, Any] = "{}"
+
+
+class MessageCall(RequestBody):
+    """A call that the model made earlier."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class Message(RequestBody):
     """One message of a conversation."""
+
+    misplaced: ClassVar[Remedies] = {
+        **EVERYWHERE,
+        "function_call": "use tool_calls",
+        "audio": "there is no audio output",
+    }
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Many[dict[str, Any]] | None = None
     name: str | None = None
-    tool_calls: Many[dict[str, Any]] | None = None
+    tool_calls: Many[MessageCall] | None = None
+    refusal: str | None = None
     tool_call_id: str | None = None
+
+    @field_validator("content")
+    @classmethod
+    def _refusals_are_text(cls, content: str | list[dict[str, Any]] | None) -> str | list[dict[str, Any]] | None:
+        return [_said(part) for part in content] if isinstance(content, list) else content
 
     def plain(self) -> dict[str, Any]:
         """As chat templates want it: parts of text joined, of images without the images, unset fields left out."""
-        message = self.model_dump(exclude_none=True, exclude={"content"})
-        message["content"] = _written(self.content)
+        message = self.model_dump(exclude_none=True, exclude={"content", "refusal"})
+        message["content"] = _written(self.content) or self.refusal or ""
         return message
+
+
+def _said(part: dict[str, Any]) -> dict[str, Any]:
+    text = part.get("refusal")
+    is_refusal = part.get("type") == "refusal" and isinstance(text, str)
+    return {"type": "text", "text": text} if is_refusal else part
 
 
 def _written(content: str | list[dict[str, Any]] | None) -> str | list[dict[str, Any]]:
@@ -78,35 +117,28 @@ def _written(content: str | list[dict[str, Any]] | None) -> str | list[dict[str,
     return [{"type": "text", "text": part["text"]} if part["type"] == "text" else {"type": "image"} for part in content]
 
 
-def text_only(messages: list[Message]) -> list[Message]:
-    """``messages``. Raises ``ValueError`` if there are none, or if one has a part that is not text."""
-    return _with_parts(messages, ("text",))
-
-
-def text_or_images(messages: list[Message]) -> list[Message]:
-    """``messages``. Raises ``ValueError`` if there are none, or if one has a part of another type than these."""
-    return _with_parts(messages, ("text", "image_url"))
-
-
 def refuse_part(index: int, part: Mapping[str, Any]) -> str:
     """The refusal of a part of message ``index`` by a model that takes text."""
     kind = str(part.get("type"))[:40]
     return f"message {index} has a content part of type {kind!r}; this model takes text parts only"
 
 
-def _with_parts(messages: list[Message], kinds: tuple[str, ...]) -> list[Message]:
+def text_or_images(messages: list[Message]) -> list[Message]:
+    """``messages``. Raises ``ValueError`` if there are none, or if one has a part that is neither text nor image."""
     if not messages:
         raise ValueError("Messages cannot be empty.")
     for index, message in enumerate(messages):
         for part in message.content if isinstance(message.content, list) else ():
             kind = part.get("type")
-            if kind not in kinds or (kind == "text" and not isinstance(part.get("text"), str)):
+            if kind not in ("text", "image_url") or (kind == "text" and not isinstance(part.get("text"), str)):
                 raise ValueError(refuse_part(index, part))
     return messages
 
 
 class ChatBody(GenerationBody):
     """``POST /v1/chat/completions``."""
+
+    misplaced: ClassVar[Remedies] = CHAT
 
     messages: Annotated[Many[Message], Field(max_length=MAX_MESSAGES)]
     max_completion_tokens: Integer | None = Field(None, ge=0)
@@ -115,6 +147,7 @@ class ChatBody(GenerationBody):
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
     separate_reasoning: bool | None = True
     stream_reasoning: bool | None = True
     chat_template_kwargs: dict[str, Any] | None = None
@@ -129,12 +162,14 @@ class ChatBody(GenerationBody):
     @model_validator(mode="after")
     def _top_needs_logprobs(self) -> ChatBody:
         if self.top_logprobs and not self.logprobs:
-            raise ValueError("top_logprobs needs logprobs to be true")
+            raise WrongField("top_logprobs", "top_logprobs needs logprobs to be true")
         return self
 
 
 class CompletionBody(GenerationBody):
     """``POST /v1/completions``."""
+
+    misplaced: ClassVar[Remedies] = COMPLETION
 
     prompt: Prompts
     echo: bool | None = False
@@ -152,9 +187,9 @@ class CompletionBody(GenerationBody):
     @model_validator(mode="after")
     def _check_legacy(self) -> CompletionBody:
         if self.best_of not in (None, 1, self.n or 1):
-            raise ValueError("best_of is not supported; use n")
+            raise WrongField("best_of", "best_of is not supported; use n")
         if self.suffix:
-            raise ValueError("suffix is not supported by this model")
+            raise WrongField("suffix", "suffix is not supported by this model")
         return self
 
     def prompts(self) -> list[str] | list[list[int]]:

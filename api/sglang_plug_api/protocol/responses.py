@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
+from sglang_plug_api.errors import WrongField
+
 from .base import Integer, Many, Name, RequestBody, SharedFields
 from .items import Item, Message, messages_of
-from .openai import MAX_MESSAGES, StreamOptions
+from .misplaced import RESPONSES, Remedies
+from .openai import MAX_MESSAGES, MAX_TOP_LOGPROBS, Effort, StreamOptions
 from .sampling import ConstraintFields, SamplingFields
 from .tools import FlatToolChoice, FlatTools
 
 MAX_METADATA = 16
 MAX_METADATA_KEY = 64
 MAX_METADATA_VALUE = 512
-OTHER_NAMES: Mapping[str, str] = {
-    "messages": "use input",
-    "prompt": "use input and instructions",
-    "max_tokens": "use max_output_tokens",
-    "max_completion_tokens": "use max_output_tokens",
-    "response_format": "use text.format",
-    "conversation": "use previous_response_id",
-    "n": "one response is made for each request",
-}
-"""Fields of other routes or of features that are not here: ignoring one would change the answer silently."""
-HARMLESS_INCLUDES = ("reasoning.encrypted_content",)
-"""Asks for parts of items that this server never makes."""
+LOGPROBS = "message.output_text.logprobs"
+HARMLESS_INCLUDES = (
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+)
+"""Asks for parts of items that this server never makes, or shows anyway."""
 
 
 class TextFormat(BaseModel):
@@ -46,8 +47,19 @@ class TextFormat(BaseModel):
 class TextOptions(RequestBody):
     """``text``."""
 
+    misplaced: ClassVar[Remedies] = {"verbosity": RESPONSES["verbosity"]}
+
     format: TextFormat | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ReasoningOptions(RequestBody):
+    """``reasoning``. What a model thinks is shown as it is: of summaries only ``auto`` asks for none in particular."""
+
+    effort: Effort | None = None
+    summary: Literal["auto"] | None = None
+    generate_summary: Literal["auto"] | None = None
+    context: Literal["auto", "all_turns"] | None = None
+    mode: Literal["standard"] | None = None
 
 
 def _form(value: Any) -> str:
@@ -64,6 +76,8 @@ Input = Annotated[
 class ResponsesBody(SamplingFields, ConstraintFields, SharedFields):
     """``POST /v1/responses``."""
 
+    misplaced: ClassVar[Remedies] = RESPONSES
+
     model: Name | None = None
     input: Input
     instructions: str | None = None
@@ -79,9 +93,10 @@ class ResponsesBody(SamplingFields, ConstraintFields, SharedFields):
     tools: FlatTools | None = None
     tool_choice: FlatToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    reasoning: dict[str, Any] | None = None
+    reasoning: ReasoningOptions | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     include: Many[str] | None = None
-    top_logprobs: Integer | None = None
+    top_logprobs: Integer | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     user: str | None = None
 
     @field_validator("metadata")
@@ -97,16 +112,18 @@ class ResponsesBody(SamplingFields, ConstraintFields, SharedFields):
         return metadata
 
     @model_validator(mode="after")
-    def _nothing_from_elsewhere(self) -> ResponsesBody:
-        for name, remedy in OTHER_NAMES.items():
-            if (self.model_extra or {}).get(name) not in (None, False):
-                raise ValueError(f"{name!r} would have no effect here: {remedy}")
+    def _check_together(self) -> ResponsesBody:
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options is only allowed when stream is true")
+            raise WrongField("stream_options", "stream_options is only allowed when stream is true")
         for one in self.include or ():
-            if one not in HARMLESS_INCLUDES:
-                raise ValueError(f"include {one[:80]!r} is not supported by this server")
+            if one not in (LOGPROBS, *HARMLESS_INCLUDES):
+                raise WrongField("include", f"include {one[:80]!r} is not supported by this server")
         return self
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether texts come with the log-probabilities of their tokens."""
+        return bool(self.top_logprobs) or LOGPROBS in (self.include or ())
 
     def messages(self) -> list[Message]:
         """What ``input`` says, as chat templates want it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, field_validator, model_validator
 
 from .base import MAX_PROMPTS, Many, Name, RequestBody, Texts, TokenLists, Tokens
-from .openai import MAX_MESSAGES, Message, text_only
+from .openai import MAX_MESSAGES, Message, text_or_images
 
 
 class TokenizeBody(RequestBody):
@@ -22,7 +22,7 @@ class TokenizeBody(RequestBody):
     @field_validator("messages")
     @classmethod
     def _check_messages(cls, messages: list[Message] | None) -> list[Message] | None:
-        return None if messages is None else text_only(messages)
+        return None if messages is None else text_or_images(messages)
 
     @model_validator(mode="after")
     def _one_input(self) -> TokenizeBody:

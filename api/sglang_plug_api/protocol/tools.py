@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstrai
 from .base import Many, Name, RequestBody
 
 MAX_TOOLS = 1024
+MAX_PARSED_TEXT = 1 << 20
+"""Characters of an output, as no model writes them. What is full of calls takes microseconds for each."""
+ParsedText = Annotated[str, Field(max_length=MAX_PARSED_TEXT)]
 FunctionName = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\"\\<>{}]+$")]
 """Formats of calls have no way to quote other characters."""
 
@@ -48,7 +51,34 @@ class NamedTool(_Part):
     function: FunctionReference
 
 
-ToolChoice = Literal["none", "auto", "required"] | NamedTool
+class AllowedTools(_Part):
+    """Some of the tools, and whether one of them must be called."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[Many[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedToolsChoice(_Part):
+    """The request is read as if it had no other tools than these."""
+
+    type: Literal["allowed_tools"] = "allowed_tools"
+    allowed_tools: AllowedTools
+
+
+def _form(value: Any) -> str:
+    if isinstance(value, str):
+        return "Word"
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "Allowed" if kind == "allowed_tools" else "Named"
+
+
+ChoiceWord = Literal["none", "auto", "required"]
+ToolChoice = Annotated[
+    Annotated[ChoiceWord, Tag("Word")]
+    | Annotated[NamedTool, Tag("Named")]
+    | Annotated[AllowedToolsChoice, Tag("Allowed")],
+    Discriminator(_form),
+]
 Tools = Annotated[Many[Tool], Field(max_length=MAX_TOOLS)]
 
 
@@ -95,13 +125,25 @@ class FlatNamedTool(_Part):
         return NamedTool(function=FunctionReference(name=self.name))
 
 
-def _form(value: Any) -> str:
-    return "Word" if isinstance(value, str) else "Named"
+class FlatAllowedTools(_Part):
+    """As ``AllowedToolsChoice``, as ``/v1/responses`` wants it."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[Many[FlatNamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
+
+    def nested(self) -> AllowedToolsChoice:
+        """As chat completions write it."""
+        return AllowedToolsChoice(
+            allowed_tools=AllowedTools(mode=self.mode, tools=[one.nested() for one in self.tools])
+        )
 
 
 FlatTools = Annotated[Many[FlatTool], Field(max_length=MAX_TOOLS)]
 FlatToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("Word")] | Annotated[FlatNamedTool, Tag("Named")],
+    Annotated[ChoiceWord, Tag("Word")]
+    | Annotated[FlatNamedTool, Tag("Named")]
+    | Annotated[FlatAllowedTools, Tag("Allowed")],
     Discriminator(_form),
 ]
 
@@ -109,7 +151,7 @@ FlatToolChoice = Annotated[
 class ParseCallsBody(RequestBody):
     """``POST /parse_function_call``."""
 
-    text: str
+    text: ParsedText
     tools: Tools | None = None
     tool_call_parser: Name | None = None
 
@@ -117,5 +159,5 @@ class ParseCallsBody(RequestBody):
 class SeparateReasoningBody(RequestBody):
     """``POST /separate_reasoning``."""
 
-    text: str
+    text: ParsedText
     reasoning_parser: Name | None = None

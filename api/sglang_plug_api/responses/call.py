@@ -6,18 +6,19 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from sglang_plug_api.chat_events import Choice, Reading
 from sglang_plug_api.errors import ApiError
 from sglang_plug_api.job import Ending, Job, Piece
+from sglang_plug_api.logprobs import for_chat
 from sglang_plug_api.protocol.items import Item, messages_of
 from sglang_plug_api.protocol.responses import ResponsesBody
-from sglang_plug_api.protocol.tools import FlatNamedTool
 from sglang_plug_api.reasoning import reasoning_tokens
 from sglang_plug_api.streaming import NamedEvent
 from sglang_plug_api.text import TextEngine
 
+from .input_items import listed
 from .output import Output, Shown
 
 FINAL_EVENTS = {"completed": "response.completed", "failed": "response.failed"}
@@ -49,6 +50,8 @@ class Call:
         keep: bool,
     ) -> None:
         self.job, self.keep = job, keep
+        self.items = listed(body.input)
+        """What the request said itself."""
         self._engine, self._body, self._messages = engine, body, messages
         self._choice, self._output = Choice(reading), Output()
         self._last_events: list[NamedEvent] = []
@@ -83,6 +86,8 @@ class Call:
     def add(self, piece: Piece) -> list[NamedEvent]:
         """Take what came, and show it."""
         self._tokens, self._cached, self._ending = piece.completion_tokens, piece.cached_tokens, piece.ending
+        if self._body.wants_logprobs:
+            self._output.note(for_chat(piece.logprobs, self._engine.tokenizer)["content"])
         return self._events(shown for event in self._choice.events(piece) for shown in self._output.add(event))
 
     async def count_reasoning(self) -> None:
@@ -121,14 +126,14 @@ class Call:
             "output": self._output.show(),
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": body.previous_response_id,
-            "reasoning": {"effort": None, "summary": None},
+            "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
             "service_tier": "default",
             "store": self.keep,
             "temperature": params.temperature,
             "text": {"format": body.text.format.model_dump() if body.text and body.text.format else {"type": "text"}},
-            "tool_choice": choice.model_dump() if isinstance(choice, FlatNamedTool) else choice or "auto",
+            "tool_choice": choice.model_dump() if isinstance(choice, BaseModel) else choice or "auto",
             "tools": [{**UNSET_TOOL, **tool.model_dump(exclude_unset=True)} for tool in body.tools or ()],
-            "top_logprobs": 0,
+            "top_logprobs": body.top_logprobs or 0,
             "top_p": params.top_p,
             "truncation": body.truncation or "disabled",
             "usage": self._usage() if self._closed else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,6 +11,8 @@ from sglang_plug import CallArguments, CallEnd, CallStart, Reasoning, Text
 from sglang_plug.parsers import Event
 from sglang_plug_api.chat_events import new_call_id
 from sglang_plug_api.job import new_id
+
+from .trail import Trail
 
 Fields = dict[str, Any]
 Shown = tuple[str, Fields]
@@ -26,8 +28,8 @@ class Item(Protocol):
     def open(self) -> Iterator[Shown]:
         """Events that announce it."""
 
-    def more(self, text: str) -> Iterator[Shown]:
-        """Events of more text."""
+    def more(self, text: str, logprobs: Sequence[Fields] = ()) -> Iterator[Shown]:
+        """Events of more text, with the log-probabilities of its tokens if they are wanted."""
 
     def close(self) -> Iterator[Shown]:
         """Events that tell all of its text."""
@@ -46,23 +48,23 @@ class TextKind:
     """What names of events begin with."""
     item: Mapping[str, Any]
     part: Mapping[str, Any]
-    extra: Mapping[str, Any]
-    """Of events with text."""
+    has_logprobs: bool
+    """Parts and events say the log-probabilities of their tokens, be it that nobody asked for them."""
 
 
 MESSAGE = TextKind(
     prefix="msg",
     event="response.output_text",
     item={"type": "message", "role": "assistant"},
-    part={"type": "output_text", "annotations": [], "logprobs": []},
-    extra={"logprobs": []},
+    part={"type": "output_text", "annotations": []},
+    has_logprobs=True,
 )
 REASONING = TextKind(
     prefix="rs",
     event="response.reasoning_text",
     item={"type": "reasoning", "summary": []},
     part={"type": "reasoning_text"},
-    extra={},
+    has_logprobs=False,
 )
 
 
@@ -73,29 +75,38 @@ class TextItem:
         self.id, self.status = f"{kind.prefix}_{new_id()}", "in_progress"
         self.kind = kind
         self._texts: list[str] = []
+        self._logprobs: list[Fields] = []
 
     def open(self) -> Iterator[Shown]:
         """Events that announce it."""
-        yield "response.content_part.added", self._with_part("")
+        yield "response.content_part.added", {"content_index": 0, "part": self._part("")}
 
-    def more(self, text: str) -> Iterator[Shown]:
-        """Events of more text."""
+    def more(self, text: str, logprobs: Sequence[Fields] = ()) -> Iterator[Shown]:
+        """Events of more text, with the log-probabilities of its tokens if they are wanted."""
         self._texts.append(text)
-        yield f"{self.kind.event}.delta", {"content_index": 0, "delta": text, **self.kind.extra}
+        self._logprobs += logprobs
+        yield f"{self.kind.event}.delta", {"content_index": 0, "delta": text, **self._shown(logprobs)}
+
+    def end(self, logprobs: Sequence[Fields]) -> None:
+        """Take the log-probabilities of tokens that brought no text, such as the one that ends it."""
+        self._logprobs += logprobs
 
     def close(self) -> Iterator[Shown]:
         """Events that tell all of its text."""
         text = "".join(self._texts)
-        yield f"{self.kind.event}.done", {"content_index": 0, "text": text, **self.kind.extra}
-        yield "response.content_part.done", self._with_part(text)
+        yield f"{self.kind.event}.done", {"content_index": 0, "text": text, **self._shown(self._logprobs)}
+        yield "response.content_part.done", {"content_index": 0, "part": self._part(text)}
 
     def show(self) -> Fields:
         """The item so far."""
-        content = [{**self.kind.part, "text": "".join(self._texts)}]
+        content = [self._part("".join(self._texts))]
         return {"id": self.id, **self.kind.item, "status": self.status, "content": content}
 
-    def _with_part(self, text: str) -> Fields:
-        return {"content_index": 0, "part": {**self.kind.part, "text": text}}
+    def _part(self, text: str) -> Fields:
+        return {**self.kind.part, **self._shown(self._logprobs), "text": text}
+
+    def _shown(self, logprobs: Sequence[Fields]) -> Fields:
+        return {"logprobs": list(logprobs)} if self.kind.has_logprobs else {}
 
 
 class CallItem:
@@ -123,8 +134,8 @@ class CallItem:
         """Nothing: the item says all."""
         yield from ()
 
-    def more(self, text: str) -> Iterator[Shown]:
-        """Events of more text."""
+    def more(self, text: str, logprobs: Sequence[Fields] = ()) -> Iterator[Shown]:
+        """Events of more text; calls have no log-probabilities."""
         self._arguments.append(text)
         yield "response.function_call_arguments.delta", {"delta": text}
 
@@ -150,6 +161,11 @@ class Output:
 
     items: list[Item] = field(default_factory=list)
     _growing: Item | None = None
+    _trail: Trail = field(default_factory=Trail)
+
+    def note(self, logprobs: Iterable[Fields]) -> None:
+        """Log-probabilities of the tokens of what is added next."""
+        self._trail.add(logprobs)
 
     def add(self, event: Event) -> list[Shown]:
         """Take what a parser found."""
@@ -161,7 +177,7 @@ class Output:
             case CallStart(_, name, id):
                 shown = self._begin(CallItem(name, id))
             case CallArguments(_, text) if isinstance(self._growing, CallItem):
-                shown = self._placed(self._growing.more(text))
+                shown = self._placed(self._growing.more(text, self._trail.take(text)))
             case CallEnd() if isinstance(self._growing, CallItem):
                 shown = self._end(whole=True)
             case _:
@@ -171,6 +187,8 @@ class Output:
     def finish(self, *, whole: bool) -> list[Shown]:
         """Nothing more will come; ``whole``: the model had said all. An output without any item is an empty message."""
         found = [] if self.items else list(self._begin(TextItem(MESSAGE)))
+        if isinstance(self._growing, TextItem):
+            self._growing.end(self._trail.rest())
         return found + list(self._end(whole=whole))
 
     def show(self) -> list[Fields]:
@@ -184,7 +202,7 @@ class Output:
         if not isinstance(item, TextItem) or item.kind is not kind:
             item = TextItem(kind)
             yield from self._begin(item)
-        yield from self._placed(item.more(text))
+        yield from self._placed(item.more(text, self._trail.take(text)))
 
     def _begin(self, item: Item) -> Iterator[Shown]:
         yield from self._end(whole=True)

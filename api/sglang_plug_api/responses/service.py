@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from sglang_plug import Constraint
+from sglang_plug import Constraint, LogprobOptions, MediaPrompt
+from sglang_plug_api.batches.storage import Storage
 from sglang_plug_api.constraints import FORMATS, by_backend, of_fields
 from sglang_plug_api.errors import SHOWN, ApiError, from_exception
 from sglang_plug_api.job import Job, new_id
@@ -15,26 +17,46 @@ from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.items import check_outputs
 from sglang_plug_api.protocol.openai import MAX_MESSAGES
 from sglang_plug_api.protocol.responses import ResponsesBody
-from sglang_plug_api.protocol.tools import FlatNamedTool
+from sglang_plug_api.protocol.tools import FlatAllowedTools, FlatNamedTool
 from sglang_plug_api.reasoning import reasoned
 from sglang_plug_api.sampling import Sampling
 from sglang_plug_api.streaming import NamedEvent
+from sglang_plug_api.template_variables import template_variables
 from sglang_plug_api.text import TextEngine
 from sglang_plug_api.tools import Tooling, tooling
 
 from .call import Call
-from .prompt import Message, render
+from .images import Message, Turn, turns_of
+from .input_items import ItemQuery, page
+from .prompt import render
 from .store import ResponseStore, Stored
 
 logger = logging.getLogger(__name__)
 
 
-class Responses:
-    """All responses of this process. Others that serve the same address know nothing of them."""
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a request comes to."""
 
-    def __init__(self, engine: TextEngine) -> None:
+    prompt: MediaPrompt
+    constraint: Constraint | None
+    """That the request itself brings."""
+    tools: Tooling
+    variables: Mapping[str, Any]
+    """Of the chat template."""
+
+
+class Responses:
+    """All responses of this process. Others that serve the same address know nothing of them.
+
+    Args:
+        engine: who answers.
+        storage: of the files that images may be.
+    """
+
+    def __init__(self, engine: TextEngine, storage: Storage) -> None:
         config = engine.config
-        self._engine = engine
+        self._engine, self._storage = engine, storage
         self._store = ResponseStore(config.max_stored_responses, config.max_stored_response_bytes)
         self._running: dict[str, Call] = {}
 
@@ -43,41 +65,38 @@ class Responses:
 
         ``request``: what the caller calls this request; the response has an id of its own.
         """
-        self._engine.check_model(body.model)
-        _refuse_missing_features(body)
-        messages = self._messages(body)
-        constraint = _constraint(body)
-        tools = _tooling(self._engine, body, has_format=constraint is not None)
-        reading = tools.reading(self._engine.parsers)
-        tokens = await render(
-            self._engine,
-            body.instructions,
-            messages,
-            tools=tools.shown,
-            room=body.max_output_tokens or 1,
-            shorten=body.truncation == "auto",
-        )
-        constraint = by_backend(tools.constraint, body) or constraint
+        engine = self._engine
+        messages, plan = await self._plan(body)
+        tokens = plan.prompt.tokens
+        constraint = by_backend(plan.tools.constraint, body) or plan.constraint
         reading, preamble = reasoned(
-            reading,
-            self._engine.parsers.reasoning,
-            self._engine.tokenizer,
+            plan.tools.reading(engine.parsers),
+            engine.parsers.reasoning,
+            engine.tokenizer,
             tokens,
+            plan.variables,
             constrained=constraint is not None,
-            calls=tools.constraint is not None,
+            calls=plan.tools.constraint is not None,
         )
         given = body.sampling() | ({"skip_special_tokens": False} if reading.needs_special_tokens else {})
         job = Job(
             id=f"resp_{new_id()}",
             request=request,
             tokens=tokens,
-            sampling=_sampling(self._engine, given, len(tokens)),
+            media=plan.prompt.media,
+            sampling=_sampling(engine, given, len(tokens)),
             constraint=constraint,
             preamble=preamble,
+            logprobs=LogprobOptions(top=body.top_logprobs or 0) if body.wants_logprobs else None,
             priority=body.priority or 0,
             salt=body.salt,
         )
-        return Call(self._engine, body, messages, job, reading, keep=body.store is not False and self._store.enabled)
+        return Call(engine, body, messages, job, reading, keep=body.store is not False and self._store.enabled)
+
+    async def count(self, body: ResponsesBody) -> dict[str, Any]:
+        """How many tokens the prompt of a response would have. Raises ``ApiError``."""
+        _, plan = await self._plan(body)
+        return {"object": "response.input_tokens", "input_tokens": len(plan.prompt.tokens)}
 
     async def answer(self, call: Call) -> dict[str, Any]:
         """The whole response."""
@@ -115,6 +134,12 @@ class Responses:
         for event in call.closing():
             yield event
 
+    def input_items(self, id: str, query: ItemQuery) -> dict[str, Any]:
+        """A page of what the request for a response said itself. Raises ``ApiError``."""
+        running = self._running.get(id)
+        kept = running is not None and running.keep
+        return page(running.items if running is not None and kept else self._stored(id).items, query)
+
     def retrieve(self, id: str) -> Mapping[str, Any]:
         """A remembered response, or one that is being made and will be. Raises ``ApiError``."""
         running = self._running.get(id)
@@ -140,19 +165,41 @@ class Responses:
             raise _unknown(id)
         return {"id": id, "object": "response", "deleted": True}
 
-    def _messages(self, body: ResponsesBody) -> list[Message]:
-        """The conversation up to and with the input. Raises ``ApiError``."""
+    async def _plan(self, body: ResponsesBody) -> tuple[list[Message], _Plan]:
+        """The conversation, and what is made of the request. Raises ``ApiError``."""
+        self._engine.check_model(body.model)
+        refuse(body, "background", remedy="use stream")
+        messages, turns = self._conversation(body)
+        constraint = _constraint(body)
+        tools = _tooling(self._engine, body, has_format=constraint is not None)
+        variables = _variables(self._engine, body, tools)
+        prompt = await render(
+            self._engine,
+            body.instructions,
+            turns,
+            tools=tools.shown,
+            room=body.max_output_tokens or 1,
+            shorten=body.truncation == "auto",
+            variables=variables,
+        )
+        return messages, _Plan(prompt, constraint, tools, variables)
+
+    def _conversation(self, body: ResponsesBody) -> tuple[list[Message], list[Turn]]:
+        """The conversation up to and with the input, and how it is shown. Raises ``ApiError``."""
         fresh = body.messages()
         if not fresh:
             raise ApiError("input cannot be empty", param="input")
-        messages = [*self._before(body.previous_response_id), *fresh]
+        before = self._before(body.previous_response_id)
+        messages = [*before, *fresh]
         if len(messages) > MAX_MESSAGES:
             raise ApiError(f"the conversation has more than {MAX_MESSAGES} messages", param="previous_response_id")
+        turns = turns_of(before, self._storage, sees=self._engine.sees, where="previous_response_id")
+        turns += turns_of(fresh, self._storage, sees=self._engine.sees)
         try:
             check_outputs(messages)
         except ValueError as error:
             raise ApiError(str(error), param="input") from None
-        return messages
+        return messages, turns
 
     def _before(self, id: str | None) -> list[Message]:
         """What was said up to and with the response ``id``."""
@@ -176,7 +223,14 @@ class Responses:
 
     def _remember(self, call: Call) -> None:
         if call.keep:
-            self._store.put(call.id, Stored(call.show(), call.conversation))
+            self._store.put(call.id, Stored(call.show(), call.conversation, call.items))
+
+
+def _variables(engine: TextEngine, body: ResponsesBody, tools: Tooling) -> dict[str, Any]:
+    effort = body.reasoning.effort if body.reasoning else None
+    return template_variables(
+        engine, body.chat_template_kwargs, effort, tools=tools.shown is not None, field="reasoning.effort"
+    )
 
 
 def _sampling(engine: TextEngine, given: Mapping[str, Any], prompt: int) -> Sampling:
@@ -192,7 +246,8 @@ def _constraint(body: ResponsesBody) -> Constraint | None:
 
 def _tooling(engine: TextEngine, body: ResponsesBody, *, has_format: bool) -> Tooling:
     tools = [one.nested() for one in body.tools or ()]
-    choice = body.tool_choice.nested() if isinstance(body.tool_choice, FlatNamedTool) else body.tool_choice
+    said = body.tool_choice
+    choice = said.nested() if isinstance(said, FlatNamedTool | FlatAllowedTools) else said
     try:
         return tooling(engine.parsers, tools, choice, body.parallel_tool_calls, has_format=has_format)
     except ApiError as error:
@@ -212,11 +267,3 @@ def _renamed(names: Mapping[str, str]) -> Iterator[None]:
 
 def _unknown(id: str) -> ApiError:
     return ApiError(f"Response with id {id[:SHOWN]!r} not found.", 404, param="response_id", code="response_not_found")
-
-
-def _refuse_missing_features(body: ResponsesBody) -> None:
-    """What would be ignored or broken silently. Raises ``ApiError``."""
-    refuse(body, "background", remedy="use stream")
-    refuse(body, "top_logprobs", remedy="use logprobs on /v1/chat/completions")
-    if any(value is not None for value in (body.reasoning or {}).values()):
-        raise ApiError("reasoning is not supported by this model", param="reasoning")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sglang_plug_api.errors import json_bytes
+from sglang_plug_api.protocol.items import is_image
+
+from .images import without_images
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +19,20 @@ class Stored:
 
     answer: Mapping[str, Any]
     messages: Sequence[Mapping[str, Any]]
+    items: Sequence[Mapping[str, Any]] = ()
+    """Of the request itself, as they are listed."""
 
     @property
     def size(self) -> int:
-        """Bytes it counts for: those of its JSON."""
-        return len(json_bytes([self.answer, self.messages]))
+        """Bytes it counts for: those of its JSON, and of its images as they were sent."""
+        images = [part for message in self.messages for part in _images(message)]
+        sent = sum(len(part["image_url"] or "") for part in images)
+        return sent + len(json_bytes([self.answer, [without_images(message) for message in self.messages], self.items]))
+
+
+def _images(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    content = message["content"]
+    return filter(is_image, content if isinstance(content, list) else ())
 
 
 class ResponseStore:

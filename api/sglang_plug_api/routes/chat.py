@@ -23,18 +23,15 @@ from sglang_plug_api.choices import (
     stream_all,
 )
 from sglang_plug_api.constraints import by_backend, of_generation
-from sglang_plug_api.errors import ApiError
 from sglang_plug_api.images import of_messages
 from sglang_plug_api.job import Job, Piece
 from sglang_plug_api.logprobs import for_chat
 from sglang_plug_api.protocol.openai import ChatBody
 from sglang_plug_api.reasoning import reasoned, reasoning_tokens
 from sglang_plug_api.streaming import respond
+from sglang_plug_api.template_variables import template_variables
 from sglang_plug_api.text import TextEngine
 from sglang_plug_api.tools import tooling
-
-RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "raise_exception"})
-"""Template variables that ``chat_template_kwargs`` cannot set."""
 
 
 def build(engine: TextEngine) -> APIRouter:
@@ -72,6 +69,9 @@ class _Call:
             separate=body.separate_reasoning is not False,
             stream_reasoning=body.stream_reasoning is not False,
         )
+        variables = template_variables(
+            engine, body.chat_template_kwargs, body.reasoning_effort, tools=tools.shown is not None
+        )
         id = request_id(body)
         images = of_messages(body.messages, sees=engine.sees)
         tokens = await engine.encode_chat(
@@ -79,7 +79,7 @@ class _Call:
             tools=tools.shown,
             add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
             continue_final_message=body.continue_final_message,
-            variables=_variables(body),
+            variables=variables,
         )
         prompt = await engine.with_images(tokens, images)
         tokens = prompt.tokens
@@ -88,7 +88,7 @@ class _Call:
             None if body.continue_final_message else engine.parsers.reasoning,
             engine.tokenizer,
             tokens,
-            body.chat_template_kwargs,
+            variables,
             constrained=has_format or tools.constraint is not None,
             calls=tools.constraint is not None,
         )
@@ -151,11 +151,3 @@ class _Call:
 
 def _chunk(index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
     return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None, "matched_stop": None}
-
-
-def _variables(body: ChatBody) -> dict[str, Any]:
-    given = body.chat_template_kwargs or {}
-    for name in given:
-        if name in RESERVED:
-            raise ApiError(f"chat_template_kwargs cannot set {name!r}", param="chat_template_kwargs")
-    return given

@@ -41,7 +41,7 @@ async def _answer(engine: TextEngine, body: EmbeddingsBody) -> Response:
         {
             "object": "embedding",
             "index": index,
-            "embedding": _encoded(shortened(engine, vector, body.dimensions), body.encoding_format),
+            "embedding": _encoded(shortened(engine, vector, body.dimensions), body.encoding_format or "float"),
         }
         for index, vector in enumerate(vectors)
     ]

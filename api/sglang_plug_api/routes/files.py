@@ -1,4 +1,4 @@
-"""``/v1/files``: the inputs and outputs of batches."""
+"""``/v1/files``: the inputs and outputs of batches, and images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse
 from starlette.requests import ClientDisconnect
 
-from sglang_plug_api.batches.models import INPUT_PREFIX, INPUT_PURPOSE, FileQuery, FileRecord, fresh_id
+from sglang_plug_api.batches.models import (
+    IMAGE_PURPOSES,
+    INPUT_PREFIX,
+    INPUT_PURPOSE,
+    FileQuery,
+    FileRecord,
+    fresh_id,
+)
 from sglang_plug_api.batches.storage import DurableFile, Storage, refusal
 from sglang_plug_api.batches.uploads import OVERHEAD, Form, receive_file
 from sglang_plug_api.bodies import read_query
@@ -17,12 +24,13 @@ from sglang_plug_api.errors import SHOWN, ApiError, json_response
 from sglang_plug_api.streaming import CLIENT_LEFT
 from sglang_plug_api.text import TextEngine
 
+PURPOSES = (INPUT_PURPOSE, *IMAGE_PURPOSES)
 FORM = {
     "type": "object",
     "required": ["file", "purpose"],
     "properties": {
         "file": {"type": "string", "format": "binary"},
-        "purpose": {"type": "string", "enum": [INPUT_PURPOSE]},
+        "purpose": {"type": "string", "enum": list(PURPOSES)},
     },
 }
 UPLOAD_BODY = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": FORM}}}}
@@ -96,8 +104,10 @@ async def _upload(request: Request, storage: Storage) -> FileRecord:
 
 
 def _purpose(form: Form) -> str:
+    if any(name.startswith("expires_after") for name in form.fields):
+        raise ApiError("expires_after is not supported: files are kept until they are deleted", param="expires_after")
     purpose = form.fields.get("purpose")
-    if purpose != INPUT_PURPOSE:
+    if purpose not in PURPOSES:
         given = "missing" if purpose is None else repr(purpose[:SHOWN])
-        raise ApiError(f"purpose must be {INPUT_PURPOSE!r}, it is {given}", param="purpose")
+        raise ApiError(f"purpose must be one of {', '.join(map(repr, PURPOSES))}; it is {given}", param="purpose")
     return purpose

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -14,6 +15,9 @@ from sglang_plug_api.parsers import REASONING, TOOLS
 from sglang_plug_api.protocol.tools import ParseCallsBody, SeparateReasoningBody
 from sglang_plug_api.text import TextEngine
 
+PIECE = 1 << 12
+"""Characters that a parser reads at once."""
+
 
 def build(engine: TextEngine) -> APIRouter:
     """The routes."""
@@ -25,7 +29,7 @@ def build(engine: TextEngine) -> APIRouter:
         body = await read_body(request, ParseCallsBody)
         name = body.tool_call_parser
         parser = parsers.named(TOOLS, name, "tool_call_parser") if name else parsers.for_tools()
-        events = _events(parser, body.text)
+        events = await asyncio.to_thread(_events, parser, body.text)
         calls: list[dict[str, Any]] = []
         for event in events:
             if isinstance(event, CallStart):
@@ -41,7 +45,7 @@ def build(engine: TextEngine) -> APIRouter:
         parser = parsers.named(REASONING, name, "reasoning_parser") if name else parsers.reasoning
         if parser is None:
             raise ApiError("name a reasoning_parser; the server has no default one", param="reasoning_parser")
-        events = _events(parser, body.text)
+        events = await asyncio.to_thread(_events, parser, body.text)
         thoughts = "".join(event.text for event in events if isinstance(event, Reasoning))
         return json_response({"reasoning_text": thoughts, "text": _text(events)})
 
@@ -49,8 +53,10 @@ def build(engine: TextEngine) -> APIRouter:
 
 
 def _events(parser: type[OutputParser], text: str) -> list[Event]:
+    """In pieces, as a model writes them: a parser that cuts off what it has read would copy all that is left."""
     reader = parser()
-    return joined(reader.feed(text) + reader.finish())
+    pieces = (text[start : start + PIECE] for start in range(0, len(text), PIECE))
+    return joined([event for piece in pieces for event in reader.feed(piece)] + reader.finish())
 
 
 def _text(events: list[Event]) -> str:

@@ -6,11 +6,13 @@ from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
-from sglang_plug_api.bodies import read_body, takes
+from sglang_plug_api.batches.storage import Storage
+from sglang_plug_api.bodies import read_body, read_query, takes
 from sglang_plug_api.choices import id_header
 from sglang_plug_api.errors import ApiError, json_response
 from sglang_plug_api.middleware import callers_id
 from sglang_plug_api.protocol.responses import ResponsesBody
+from sglang_plug_api.responses.input_items import ItemQuery
 from sglang_plug_api.responses.service import Responses
 from sglang_plug_api.streaming import respond
 from sglang_plug_api.text import TextEngine
@@ -18,8 +20,9 @@ from sglang_plug_api.text import TextEngine
 
 def build(engine: TextEngine) -> APIRouter:
     """The routes."""
-    router = APIRouter(tags=["OpenAI"])
-    responses = Responses(engine)
+    storage = Storage(engine.config.storage)
+    router = APIRouter(tags=["OpenAI"], lifespan=storage.lifespan)
+    responses = Responses(engine, storage)
 
     @takes(router, "/v1/responses", ResponsesBody, summary="A response, remembered for the next turn")
     async def create(request: Request) -> Response:
@@ -27,6 +30,15 @@ def build(engine: TextEngine) -> APIRouter:
         call = await responses.prepare(body, (callers_id(request.scope) or b"").decode("ascii"))
         events, answer = partial(responses.events, call), partial(responses.answer, call)
         return await respond(request, body.stream, events, answer, id_header(call.id), done=False)
+
+    @takes(router, "/v1/responses/input_tokens", ResponsesBody, summary="How many tokens a prompt has")
+    async def count(request: Request) -> Response:
+        body = await read_body(request, ResponsesBody)
+        return json_response(await responses.count(body))
+
+    @router.get("/v1/responses/{response_id}/input_items", summary="What the request for a response said")
+    async def input_items(request: Request, response_id: str) -> Response:
+        return json_response(responses.input_items(response_id, read_query(request, ItemQuery)))
 
     @router.get("/v1/responses/{response_id}", summary="A remembered response, or one being made")
     async def retrieve(request: Request, response_id: str) -> Response:

@@ -10,8 +10,12 @@ from fastapi import APIRouter, Request, Response
 
 from sglang_plug_api.bodies import read_body, takes
 from sglang_plug_api.errors import ApiError, json_response
+from sglang_plug_api.images import of_messages
 from sglang_plug_api.protocol.tokenize import DetokenizeBody, TokenizeBody
 from sglang_plug_api.text import TextEngine
+
+MAX_DECODED = 1 << 20
+"""Tokens of one text. No other Python runs while they are turned into it."""
 
 
 def build(engine: TextEngine) -> APIRouter:
@@ -39,15 +43,17 @@ async def _tokenized(engine: TextEngine, body: TokenizeBody) -> dict[str, Any]:
     tokenizer, prompt = engine.tokenizer, body.prompt
     tokens: list[Any]
     if body.messages is not None:
+        images = of_messages(body.messages, sees=engine.sees)
         messages = [message.plain() for message in body.messages]
-        tokens = await engine.encode_chat(messages, add_generation_prompt=body.add_generation_prompt)
+        rendered = await engine.encode_chat(messages, add_generation_prompt=body.add_generation_prompt)
+        tokens = (await engine.with_images(rendered, images)).tokens
     elif isinstance(prompt, list):
-        tokens = [await engine.encode(one, special=body.add_special_tokens) for one in prompt]
+        tokens = await engine.encode_each(prompt, special=body.add_special_tokens)
     else:
         tokens = await engine.encode(prompt or "", special=body.add_special_tokens)
     found: dict[str, Any] = {
         "tokens": tokens,
-        "count": list(map(len, tokens)) if isinstance(prompt, list) else len(tokens),
+        "count": _count(tokens, each=isinstance(prompt, list)),
         "max_model_len": engine.info["context_length"],
     }
     if body.return_token_strs:
@@ -57,6 +63,10 @@ async def _tokenized(engine: TextEngine, body: TokenizeBody) -> dict[str, Any]:
 
         found["token_strs"] = await asyncio.to_thread(pieces, tokens)
     return found
+
+
+def _count(tokens: list[Any], *, each: bool) -> int | list[int]:
+    return [len(one) for one in tokens] if each else len(tokens)
 
 
 def _texts(engine: TextEngine, body: DetokenizeBody) -> str | list[str]:
@@ -69,7 +79,9 @@ def _texts(engine: TextEngine, body: DetokenizeBody) -> str | list[str]:
 
 
 def _checked(tokens: Sequence[int], size: int) -> Sequence[int]:
-    """Raises ``ApiError`` if one of ``tokens`` is not in the vocabulary."""
+    """Raises ``ApiError`` if one of ``tokens`` is not in the vocabulary, or if they are too many for one text."""
+    if len(tokens) > MAX_DECODED:
+        raise ApiError(f"a text of {len(tokens)} tokens; the most is {MAX_DECODED}", param="tokens")
     beyond = next((token for token in tokens if token >= size), None)
     if beyond is not None:
         raise ApiError(f"token id {beyond} is not in the vocabulary of {size} tokens", param="tokens")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from sglang_plug_api.plugin import Integer, Name, Number, RequestBody
+from sglang_plug_api.plugin import GivenImage, Integer, Name, Number, RequestBody
 
 MAX_MESSAGES = 16384
 MOST_SHOWN = 40
@@ -17,22 +17,46 @@ UNSUPPORTED = ("tools", "mcp_servers", "container", "context_management", "outpu
 SWITCHED_OFF = {"thinking": ("disabled",), "tool_choice": ("auto", "none")}
 """Fields whose ``type`` may only say that nothing is wanted."""
 
-Conversation = list[dict[str, str]]
+Conversation = list[dict[str, Any]]
+
+
+class AnthropicSource(RequestBody):
+    """Where an image comes from. What it is follows from the file, not from ``media_type``."""
+
+    type: Literal["base64", "url"]
+    media_type: Name | None = None
+    data: str | None = None
+    url: str | None = None
+
+    @model_validator(mode="after")
+    def _has_what_its_type_says(self) -> AnthropicSource:
+        name = "data" if self.type == "base64" else "url"
+        if getattr(self, name) is None:
+            raise ValueError(f"a source of type {self.type!r} has a field {name!r}")
+        return self
 
 
 class AnthropicBlock(RequestBody):
-    """A content block. Only text is read; ``cache_control`` is accepted, prefixes are cached anyway."""
+    """A content block: text or an image. ``cache_control`` is accepted, prefixes are cached anyway."""
 
     type: str
     text: str | None = None
+    source: AnthropicSource | None = None
 
     @model_validator(mode="after")
-    def _is_text(self) -> AnthropicBlock:
-        if self.type != "text":
-            raise ValueError(f"content blocks of type {self.type[:MOST_SHOWN]!r} are not supported; only text is read")
-        if not self.text:
+    def _is_text_or_image(self) -> AnthropicBlock:
+        if self.type not in ("text", "image"):
+            kind = self.type[:MOST_SHOWN]
+            raise ValueError(f"content blocks of type {kind!r} are not supported; text and images are read")
+        if self.type == "text" and not self.text:
             raise ValueError("text content blocks must be non-empty")
+        if self.type == "image" and self.source is None:
+            raise ValueError("an image has a source")
         return self
+
+    def shown(self) -> dict[str, str]:
+        """As chat templates want it."""
+        return {"type": "text", "text": self.text or ""} if self.type == "text" else {"type": "image"}
 
 
 Content = str | list[AnthropicBlock]
@@ -65,12 +89,20 @@ class AnthropicCountBody(RequestBody):
     @classmethod
     def _are_not_empty(cls, messages: list[AnthropicMessage]) -> list[AnthropicMessage]:
         for index, message in enumerate(messages):
+            if message.role == "assistant":
+                refuse_images(message.content, f"message {index} is the assistant's")
             is_prefill = index == len(messages) - 1 and message.role == "assistant"
             if not message.content and not is_prefill:
                 raise ValueError(f"message {index} is empty; only a final assistant message may be")
         if messages[-1].role == "assistant" and (text := text_of(messages[-1].content)) != text.rstrip():
             raise ValueError("a final assistant message must not end with whitespace, or it cannot be continued")
         return messages
+
+    @field_validator("system")
+    @classmethod
+    def _is_text(cls, system: Content | None) -> Content | None:
+        refuse_images(system, "this is the system prompt")
+        return system
 
     @model_validator(mode="after")
     def _refuse_unsupported(self) -> AnthropicCountBody:
@@ -86,14 +118,27 @@ class AnthropicCountBody(RequestBody):
 
     def conversation(self) -> Conversation:
         """What the chat template reads: the system prompt, then alternating turns."""
-        turns: Conversation = []
+        turns: list[tuple[str, list[dict[str, str]]]] = []
         for message in self.messages:
-            text = text_of(message.content)
-            if turns and turns[-1]["role"] == message.role:
-                turns[-1]["content"] += "\n" + text
+            content = message.content
+            parts = (
+                [{"type": "text", "text": content}] if isinstance(content, str) else [one.shown() for one in content]
+            )
+            if turns and turns[-1][0] == message.role:
+                turns[-1][1].extend(parts)
             else:
-                turns.append({"role": message.role, "content": text})
-        return [{"role": "system", "content": text_of(self.system)}, *turns] if self.system else turns
+                turns.append((message.role, parts))
+        said = [{"role": role, "content": _plain(parts)} for role, parts in turns]
+        return [{"role": "system", "content": text_of(self.system)}, *said] if self.system else said
+
+    def images(self) -> list[GivenImage]:
+        """The images of the conversation, in order."""
+        return [
+            GivenImage(f"messages.{index}.content.{place}", block.source.data or block.source.url)
+            for index, message in enumerate(self.messages)
+            for place, block in enumerate(message.content if isinstance(message.content, list) else ())
+            if block.source is not None
+        ]
 
     @property
     def continues(self) -> bool:
@@ -122,6 +167,19 @@ class AnthropicBody(AnthropicCountBody):
             "stop": self.stop_sequences or None,
         }
         return {name: value for name, value in given.items() if value is not None}
+
+
+def refuse_images(content: str | Sequence[AnthropicBlock] | None, where: str) -> None:
+    """Raises ``ValueError`` if there is one."""
+    if isinstance(content, list) and any(block.type == "image" for block in content):
+        raise ValueError(f"images belong to messages of the user; {where}")
+
+
+def _plain(parts: Sequence[dict[str, str]]) -> str | list[dict[str, str]]:
+    """Parts of text joined by line ends, unless there are images between them."""
+    if any(part["type"] == "image" for part in parts):
+        return list(parts)
+    return "\n".join(part["text"] for part in parts)
 
 
 def text_of(content: str | Sequence[AnthropicBlock] | None) -> str:

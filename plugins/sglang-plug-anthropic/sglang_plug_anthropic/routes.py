@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.routing import APIRoute
 
+from sglang_plug import MediaPrompt
 from sglang_plug_api.plugin import (
     Job,
     TextEngine,
@@ -32,16 +33,16 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/messages", AnthropicBody, summary="A message")
     async def create(request: Request) -> Response:
         body = await read_body(request, AnthropicBody)
-        tokens = await _prompt(engine, body)
-        sampling = engine.defaults.complete(body.sampling(), len(tokens), None)
-        job = Job(id=f"msg_{new_id()}", tokens=tokens, sampling=sampling)
+        prompt = await _prompt(engine, body)
+        sampling = engine.defaults.complete(body.sampling(), len(prompt.tokens), None)
+        job = Job(id=f"msg_{new_id()}", tokens=prompt.tokens, media=prompt.media, sampling=sampling)
         answer = Answer(engine, body, job, request.state.id)
         return await respond(request, body.stream, answer.events, answer.whole, done=False)
 
     @takes(router, "/v1/messages/count_tokens", AnthropicCountBody, summary="How many tokens a message would read")
     async def count_tokens(request: Request) -> Response:
         body = await read_body(request, AnthropicCountBody)
-        return json_response({"input_tokens": len(await _prompt(engine, body))})
+        return json_response({"input_tokens": len((await _prompt(engine, body)).tokens)})
 
     return router
 
@@ -67,9 +68,13 @@ class AnthropicRoute(APIRoute):
         return handle_in_dialect
 
 
-async def _prompt(engine: TextEngine, body: AnthropicCountBody) -> list[int]:
-    """Tokens of the conversation. Raises ``ApiError``."""
+async def _prompt(engine: TextEngine, body: AnthropicCountBody) -> MediaPrompt:
+    """The conversation, with its images. Raises ``ApiError``."""
     engine.check_model(body.model)
-    return await engine.encode_chat(
+    images = body.images()
+    if images and not engine.sees:
+        raise images[0].error("this model takes text only")
+    tokens = await engine.encode_chat(
         body.conversation(), add_generation_prompt=not body.continues, continue_final_message=body.continues
     )
+    return await engine.with_images(tokens, images)

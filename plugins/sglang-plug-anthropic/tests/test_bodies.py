@@ -18,6 +18,25 @@ def blocks(*texts: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": text} for text in texts]
 
 
+def image(**source: str) -> dict[str, Any]:
+    return {"type": "image", "source": source}
+
+
+PICTURE = image(type="base64", media_type="image/png", data="YQ==")
+
+
+def test_images_stay_between_the_texts() -> None:
+    link = image(type="url", url="https://example.com/a.png")
+    found = body(messages=[{"role": "user", "content": [*blocks("One"), PICTURE, *blocks("Two", "x")]}, HELLO])
+    parts = [{"type": "text", "text": "One"}, {"type": "image"}]
+    parts += [{"type": "text", "text": text} for text in ("Two", "x", "Hello")]
+    assert found.conversation() == [{"role": "user", "content": parts}]
+    assert [(one.where, one.source) for one in found.images()] == [("messages.0.content.1", "YQ==")]
+    found = body(messages=[HELLO, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": [link]}])
+    assert [(one.where, one.source) for one in found.images()] == [("messages.2.content.0", link["source"]["url"])]
+    assert body().images() == []
+
+
 def test_it_declares_one_group_of_routes() -> None:
     (spec,) = register_routes()
     assert (spec.kind, spec.name, spec.auth) == ("route", "anthropic", "user")
@@ -83,7 +102,13 @@ def test_what_changes_nothing_is_accepted(fields: dict[str, Any]) -> None:
         ({"messages": [{"role": "assistant", "content": ""}, HELLO]}, "message 0 is empty"),
         ({"messages": [HELLO, {"role": "assistant", "content": "So "}]}, "must not end with whitespace"),
         ({"messages": [{"role": "user", "content": blocks("")}]}, "must be non-empty"),
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "type 'image' are not supported"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "an image has a source"),
+        ({"messages": [{"role": "user", "content": [image(type="file", file_id="x")]}]}, "'base64' or 'url'"),
+        ({"messages": [{"role": "user", "content": [image(type="base64")]}]}, "has a field 'data'"),
+        ({"messages": [{"role": "user", "content": [image(type="url", data="x")]}]}, "has a field 'url'"),
+        ({"messages": [HELLO, {"role": "assistant", "content": [PICTURE]}, HELLO]}, "message 1 is the assistant's"),
+        ({"system": [PICTURE]}, "this is the system prompt"),
+        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "type 'document' are not supported"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "type 'tool_result' are not"),
         ({"tools": [{"name": "t"}]}, "'tools' is not supported"),
         ({"tool_choice": {"type": "any"}}, "'tool_choice' of type 'any'"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sglang_plug import ConfigError
 from sglang_plug_api.batches.storage import DEFAULT_FOLDER, DurableFile, RunnerLock, Storage, folder_of, refusal
 from sglang_plug_api.batches.store import StorageFull, UnknownId
 from sglang_plug_api.config import StorageConfig
@@ -91,6 +92,16 @@ def test_the_default_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert folder_of(StorageConfig()) == tmp_path / "home" / ".local" / "state" / DEFAULT_FOLDER
     assert folder_of(StorageConfig(file_storage_path="~/x")) == tmp_path / "home" / "x"
+
+
+def test_a_user_without_a_home_is_asked_for_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(ConfigError, match="no home for uploaded files; set --file-storage-path"):
+        folder_of(StorageConfig())
 
 
 def test_a_discarded_file_is_gone(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ LOST = """
     def register_models():
         yield ModelSpec(name="Lost", target="nowhere:Lost")
 """
-HEAVY = "import numpy\n"
+HEAVY = "import numpy\n@hookimpl\ndef register_models():\n    return []\n"
 
 
 def test_list_shows_owner_and_reason(plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,8 +129,9 @@ def test_check_a_good_plugin(plugin_file: Any, capsys: pytest.CaptureFixture[str
         (LOST, "No module named 'nowhere'"),
         (HEAVY, "imports numpy while declaring"),
         (CLASHING, "is also declared by"),
+        ("x = 1", "implements no hook"),
     ],
-    ids=["broken", "lost", "heavy", "clashing"],
+    ids=["broken", "lost", "heavy", "clashing", "empty"],
 )
 def test_check_a_bad_plugin(source: str, problem: str, plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plugins", "check", "bad", "--plugin", plugin_file("bad", source)]) == 1

@@ -8,7 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from sglang_plug_api.errors import ApiError, from_validation
-from sglang_plug_api.protocol.base import MISPLACED, Integer, Many, Number, Prompts, RequestBody, TokenId, refuse
+from sglang_plug_api.protocol.base import Integer, Many, Number, Prompts, RequestBody, TokenId, refuse
+from sglang_plug_api.protocol.misplaced import EVERYWHERE
 
 
 class Body(RequestBody):
@@ -37,11 +38,11 @@ def test_numbers() -> None:
     assert (body.number, body.integer, body.token) == (1.0, (1 << 63) - 1, 0)
 
 
-@pytest.mark.parametrize("name", sorted(MISPLACED))
+@pytest.mark.parametrize("name", sorted(EVERYWHERE))
 def test_fields_of_other_servers_are_refused_with_a_remedy(name: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Body.model_validate({name: "x"})
-    assert name in str(caught.value) and MISPLACED[name] in str(caught.value)
+    assert name in str(caught.value) and EVERYWHERE[name] in str(caught.value)
     Body.model_validate({name: None})
     Body.model_validate({name: False})
 

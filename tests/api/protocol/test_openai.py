@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from sglang_plug_api.errors import from_validation
 from sglang_plug_api.protocol.openai import ChatBody, CompletionBody
 
 HELLO = [{"role": "user", "content": "Hi"}]
@@ -34,11 +35,10 @@ def test_only_what_was_given_is_passed_on_in_native_names() -> None:
         ({"max_completion_tokens": 0, "max_tokens": 5}, {"max_new_tokens": 0}),
         ({"max_tokens": 5}, {"max_new_tokens": 5}),
         ({"no_stop_trim": False, "include_stop_str_in_output": True}, {"no_stop_trim": True}),
-        ({"max_output_tokens": 5, "sampling_seed": 1, "max_new_tokens": True}, {}),
     ],
     ids=str,
 )
-def test_of_two_names_the_newer_wins_and_those_of_other_routes_do_not_count(given: Any, native: Any) -> None:
+def test_of_two_names_the_newer_wins(given: Any, native: Any) -> None:
     assert chat(**given).sampling() == native
 
 
@@ -59,6 +59,38 @@ def test_messages_become_plain() -> None:
     assert empty.plain() == {"role": "assistant", "content": ""}
     (custom,) = chat(messages=[{"role": "user", "content": "x", "mood": "good"}]).messages
     assert custom.plain()["mood"] == "good"
+
+
+def test_refusals_of_earlier_answers_are_text() -> None:
+    for message in ({"refusal": "No.", "content": None}, {"content": [{"type": "refusal", "refusal": "No."}]}):
+        (found,) = chat(messages=[{"role": "assistant", **message}]).messages
+        assert found.plain() == {"role": "assistant", "content": "No."}
+
+
+def test_earlier_calls() -> None:
+    call = {"id": "c", "function": {"name": "f", "arguments": '{"a": 1}'}, "index": 0}
+    (message,) = chat(messages=[{"role": "assistant", "content": None, "tool_calls": [call]}]).messages
+    assert message.plain()["tool_calls"] == [{**call, "type": "function"}]
+    bare = {"function": {"name": "f"}}
+    (message,) = chat(messages=[{"role": "assistant", "tool_calls": [bare]}]).messages
+    assert message.plain()["tool_calls"] == [{"type": "function", "function": {"name": "f", "arguments": "{}"}}]
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"tool_calls": [{}]}, "messages.0.tool_calls.0.function"),
+        ({"tool_calls": [{"function": {"arguments": "{}"}}]}, "messages.0.tool_calls.0.function.name"),
+        ({"tool_calls": [{"type": "custom", "function": {"name": "f"}}]}, "messages.0.tool_calls.0.type"),
+        ({"function_call": {"name": "f", "arguments": "{}"}}, "messages.0.function_call"),
+        ({"audio": {"id": "x"}}, "messages.0.audio"),
+    ],
+    ids=str,
+)
+def test_what_earlier_answers_cannot_have_is_named(message: Any, param: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        chat(messages=[{"role": "assistant", "content": "x", **message}])
+    assert from_validation(caught.value).param == param
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,17 @@ def stored(size: int) -> Stored:
 
 
 def test_the_size_is_that_of_the_json() -> None:
-    assert stored(3).size == len('[{"text":"xxx"},[{"role":"user","content":"ü"}]]'.encode())
+    assert stored(3).size == len('[{"text":"xxx"},[{"role":"user","content":"ü"}],[]]'.encode())
+
+
+def test_images_count_as_they_were_sent() -> None:
+    def sized(*parts: dict[str, str | None]) -> int:
+        return Stored({}, [{"role": "user", "content": [{"type": "text", "text": "a"}, *parts]}]).size
+
+    image, more = ({"type": "image", "image_url": "x" * count, "file_id": None} for count in (1000, 3000))
+    assert 1000 < sized(image) - sized() < 1030 and sized(more) - sized(image) == 2000
+    uploaded = {"type": "image", "image_url": None, "file_id": "file"}
+    assert 0 < sized(uploaded) - sized() < 30
 
 
 def test_the_oldest_is_forgotten_unless_it_was_used() -> None:

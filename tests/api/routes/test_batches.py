@@ -137,6 +137,7 @@ def test_too_many_lines(app: Any) -> None:
         ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),
         ({"metadata": {"k": "v" * 513}}, "metadata.k"),
         ({"metadata": {"k": 1}}, "metadata.k"),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 3600}}, "output_expires_after"),
     ],
 )
 def test_wrong_requests(app: Any, changes: dict[str, Any], param: str) -> None:

@@ -155,12 +155,16 @@ def test_too_many_files(app: Any) -> None:
     assert refused(upload(app), 413)["code"] == "storage_full"
 
 
+PURPOSE = part("purpose", b"batch")
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
         (form(part("purpose", b"batch")), "file"),
         (form(part("file", JSON, "a")), "purpose"),
         (form(part("file", JSON, "a"), part("purpose", b"fine-tune")), "purpose"),
+        (form(part("file", JSON, "a"), PURPOSE, part("expires_after[seconds]", b"9")), "expires_after"),
         (form(part("file", JSON, "a"), part("file", JSON, "b"), part("purpose", b"batch")), "file"),
         (form(part("document", JSON, "a"), part("purpose", b"batch")), "file"),
         (part("file", JSON, "a") + part("purpose", b"batch"), None),

@@ -16,9 +16,11 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER = {"type": "function", "name": "weather", "description": "Now", "parameters": SCHEMA, "strict": False}
 CLOCK = {"type": "function", "name": "clock"}
 NAMED = {"type": "function", "name": "clock"}
+ALLOWED = {"type": "allowed_tools", "mode": "required", "tools": [NAMED]}
 ASK = {"input": "?", "max_output_tokens": 400, "tools": [WEATHER, CLOCK]}
 ARGUMENTS = '{"city": "Boston"}'
 CALL = f'<tool_call>\n{{"name": "weather", "arguments": {ARGUMENTS}}}\n</tool_call>'
+PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,YQ=="}
 TIME = '<tool_call>\n{"name": "clock"}\n</tool_call>'
 CALL_IDS = {"id": re.compile(r"fc_[0-9a-f]{32}\Z"), "call_id": re.compile(r"call_[0-9a-f]{24}\Z")}
 
@@ -225,6 +227,35 @@ async def test_reasoning_that_was_cut_off(client_of: Any, scripted: Any) -> None
     assert (item["type"], item["status"]) == ("reasoning", "incomplete")
 
 
+async def test_of_the_tools_only_those_allowed(client_of: Any, scripted: Any) -> None:
+    scripted.reply = TIME
+    response = await client_of().create(tool_choice=ALLOWED)
+    assert (response["tool_choice"], len(response["tools"])) == (ALLOWED, 2)
+    constraint = scripted.requests[-1].constraint
+    assert "clock" in constraint.source and "weather" not in constraint.source
+
+
+async def test_log_probabilities_are_those_of_the_text(client_of: Any, scripted: Any) -> None:
+    """Not of the reasoning before it, nor of a call."""
+    scripted.reply = "<think>Hm.</think>Yes~!"
+    events = await client_of(reasoning_parser="qwen3").stream(top_logprobs=1)
+    final = events[-1]["response"]
+    thought, said = final["output"]
+    assert "logprobs" not in thought["content"][0]
+    found = said["content"][0]["logprobs"]
+    assert "".join(one["token"] for one in found).rstrip(chr(1)) == said["content"][0]["text"] == "Yes~!"
+    assert all(len(one["top_logprobs"]) == 1 and one["bytes"] for one in found)
+    deltas = [event for event in events if event["type"] == "response.output_text.delta"]
+    told = [one for event in deltas for one in event["logprobs"]]
+    assert told == found[: len(told)] and len(told) >= len("Yes~!")
+    (done,) = (event for event in events if event["type"] == "response.output_text.done")
+    assert (await client_of(reasoning_parser="qwen3").create(top_logprobs=1))["output"][1]["content"] == said["content"]
+    assert done["logprobs"] == found and final["top_logprobs"] == 1
+    scripted.reply = CALL
+    (call,) = (await client_of().create(top_logprobs=1))["output"]
+    assert call["type"] == "function_call" and "logprobs" not in call
+
+
 def function(**fields: Any) -> dict[str, Any]:
     return {"tools": [{"type": "function", **fields}]}
 
@@ -237,7 +268,9 @@ def function(**fields: Any) -> dict[str, Any]:
         ({"tool_choice": {"type": "function", "name": "x"}}, "Tool 'x' not found in tools list.", None),
         ({"tool_choice": {"type": "function"}}, "Field required", "tool_choice.name"),
         ({"tool_choice": {"type": "web_search"}}, "'web_search' is not supported", None),
-        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "'allowed_tools' is not", None),
+        ({"tool_choice": {**ALLOWED, "tools": []}}, "at least 1 item", "tool_choice.tools"),
+        ({"tool_choice": {**ALLOWED, "tools": [{"type": "function", "name": "x"}]}}, "Tool 'x' not found", None),
+        ({"tool_choice": ALLOWED, "tools": None}, "Tool 'clock' not found", None),
         ({"tool_choice": "must"}, "tool_choice: Input should be 'none', 'auto' or 'required'", None),
         ({"tool_choice": "required", "regex": "a"}, "contradict each other", None),
         ({"tools": [{"type": "web_search"}]}, "tools of type 'web_search' are not supported", "tools.0"),
@@ -251,7 +284,7 @@ def function(**fields: Any) -> dict[str, Any]:
             "No tool call found for function call output with call_id 'call_1'.", "input",
         ),
         (
-            {"input": [{"type": "function_call_output", "call_id": "x", "output": [{"type": "input_image"}]}]},
+            {"input": [{"type": "function_call_output", "call_id": "x", "output": [PICTURE]}]},
             "'input_image'", "input.0.output",
         ),
     ],

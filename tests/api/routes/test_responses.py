@@ -175,6 +175,69 @@ def test_retrieve_and_delete(app: Any) -> None:
     )
 
 
+def test_log_probabilities(app: Any) -> None:
+    plain = create(app)["output"][0]["content"][0]
+    assert plain["logprobs"] == []
+    for fields, top in (({"include": ["message.output_text.logprobs"]}, 0), ({"top_logprobs": 2}, 2)):
+        (part,) = create(app, **fields)["output"][0]["content"]
+        assert "".join(one["token"] for one in part["logprobs"]).startswith(PARIS)
+        assert all(one["logprob"] <= 0 and len(one["top_logprobs"]) == top for one in part["logprobs"])
+    chat = app.answer(
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": FRANCE}], "logprobs": True, "top_logprobs": 2, **GREEDY},
+    )
+    theirs = chat["choices"][0]["logprobs"]["content"]
+    assert [one["token"] for one in part["logprobs"]] == [one["token"] for one in theirs]
+
+
+def test_the_items_of_a_request(app: Any) -> None:
+    given: list[dict[str, Any]] = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm"}]},
+        {"type": "message", "id": "msg_1", "role": "assistant", "content": "Hello"},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "3"},
+        {"role": "user", "content": FRANCE},
+    ]
+    path = f"/v1/responses/{create(app, given)['id']}/input_items"
+    found = app.get(path, params={"order": "asc"}).json()
+    assert [one["type"] for one in found["data"]] == [
+        "message", "message", "reasoning", "message", "function_call", "function_call_output", "message",
+    ]  # fmt: skip
+    assert (found["object"], found["has_more"]) == ("list", False)
+    ids = [one["id"] for one in found["data"]]
+    assert (ids[2], ids[3], len(set(ids))) == ("rs_1", "msg_1", 7)
+    assert (found["first_id"], found["last_id"]) == (ids[0], ids[-1])
+    assert found["data"][0]["content"] == [{"type": "input_text", "text": "Be brief."}]
+    assert found["data"][3]["content"] == [{"type": "output_text", "text": "Hello", "annotations": [], "logprobs": []}]
+    assert [one["id"] for one in app.get(path).json()["data"]] == ids[::-1]
+    second = app.get(path, params={"after": ids[-1], "limit": 2}).json()
+    assert ([one["id"] for one in second["data"]], second["has_more"]) == (ids[4:6][::-1], True)
+    assert app.get(path, params={"after": ids[0]}).json()["data"] == []
+    for params in ({"after": "nobody"}, {"limit": 0}, {"order": "up"}):
+        answer = app.get(path, params=params)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, next(iter(params)))
+
+
+def test_items_of_a_text_and_of_no_response(app: Any) -> None:
+    first = create(app)["id"]
+    second = create(app, "And of Japan?", previous_response_id=first)["id"]
+    (item,) = app.get(f"/v1/responses/{second}/input_items").json()["data"]
+    assert item["content"] == [{"type": "input_text", "text": "And of Japan?"}]
+    assert app.get("/v1/responses/resp_0/input_items").status_code == 404
+    assert app.get(f"/v1/responses/{create(app, store=False)['id']}/input_items").status_code == 404
+
+
+def test_counting_tokens(app: Any) -> None:
+    for fields in ({}, {"instructions": "Be brief."}, {"tools": [{"type": "function", "name": "clock"}]}):
+        body = {"input": FRANCE, **fields}
+        counted = app.answer("/v1/responses/input_tokens", body)
+        used = app.answer("/v1/responses", {**body, "max_output_tokens": 1})["usage"]["input_tokens"]
+        assert counted == {"object": "response.input_tokens", "input_tokens": used}
+    assert app.refusal("/v1/responses/input_tokens", {"input": ""})["param"] == "input"
+
+
 def test_not_stored(app: Any) -> None:
     response = create(app, store=False)
     assert response["store"] is False
@@ -279,6 +342,7 @@ def test_truncation(apps: Callable[..., Any]) -> None:
     assert "longer than" in app.refusal("/v1/responses", endless)["message"]
 
 
+PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,YQ=="}
 REFUSALS: list[tuple[dict[str, Any], str, str | None]] = [
     ({"input": ""}, "input cannot be empty", "input"),
     ({"input": []}, "input cannot be empty", "input"),
@@ -290,7 +354,22 @@ REFUSALS: list[tuple[dict[str, Any], str, str | None]] = [
     ({"input": [{"type": "function_call", "call_id": "x"}]}, "name", "input.0.name"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "'item_reference'", "input.0"),
     ({"input": [{"type": ["x"], "id": "x"}]}, "['x']", "input.0"),
-    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "'input_image'", "input.0.content"),
+    (
+        {"input": [{"role": "user", "content": [PICTURE]}]},
+        "'input_image'; this model takes text parts only",
+        "input.0.content",
+    ),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+        "an image_url or a file_id",
+        "input.0.content",
+    ),
+    (
+        {"input": [{"role": "user", "content": [{**PICTURE, "file_id": "x"}]}]},
+        "an image_url or a file_id",
+        "input.0.content",
+    ),
+    ({"input": [{"role": "system", "content": [PICTURE]}]}, "of role 'system' cannot have", "input.0"),
     ({"input": [{"role": "user", "content": [{"type": "input_text", "text": 3}]}]}, "text", "input.0.content"),
     ({"max_output_tokens": 0}, "greater than", "max_output_tokens"),
     ({"max_output_tokens": 10**9}, "maximum context length", "max_output_tokens"),
@@ -302,17 +381,18 @@ REFUSALS: list[tuple[dict[str, Any], str, str | None]] = [
     ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "schema_ is required", "text.format"),
     ({"text": {"format": {"type": "json_object"}}, "regex": "a"}, "Only one of", "text.format"),
     ({"text": {"format": {"type": "banana"}}}, "'banana' is unknown", "text.format"),
-    ({"reasoning": {"effort": "high"}}, "reasoning", "reasoning"),
-    ({"top_logprobs": 3}, "top_logprobs", "top_logprobs"),
-    ({"include": ["file_search_call.results"]}, "file_search_call", None),
+    ({"reasoning": {"effort": "high"}}, "no efforts of reasoning; it can only be none", "reasoning.effort"),
+    ({"reasoning": {"summary": "detailed"}}, "Input should be 'auto'", "reasoning.summary"),
+    ({"top_logprobs": 21}, "less than or equal to 20", "top_logprobs"),
+    ({"include": ["everything"]}, "'everything' is not supported", "include"),
     ({"truncation": "middle"}, "truncation", "truncation"),
     ({"metadata": {str(number): "x" for number in range(17)}}, "at most 16", "metadata"),
     ({"metadata": {"a": "x" * 513}}, "512", "metadata"),
     ({"metadata": {"a": 1}}, "metadata", "metadata.a"),
     ({"previous_response_id": "resp_unknown"}, "not found", "previous_response_id"),
-    ({"messages": [{"role": "user", "content": "x"}]}, "use input", None),
-    ({"max_tokens": 3}, "use max_output_tokens", None),
-    ({"n": 2}, "one response", None),
+    ({"messages": [{"role": "user", "content": "x"}]}, "use input", "messages"),
+    ({"max_tokens": 3}, "use max_output_tokens", "max_tokens"),
+    ({"n": 2}, "one response", "n"),
 ]
 
 
@@ -332,8 +412,10 @@ def test_stream_options_need_a_stream(app: Any) -> None:
 
 def test_fields_that_change_nothing_pass(app: Any) -> None:
     harmless = {
-        "tools": [], "tool_choice": "auto", "reasoning": {"effort": None}, "text": {"format": {"type": "text"}},
-        "background": False, "include": ["reasoning.encrypted_content"], "parallel_tool_calls": True,
+        "tools": [], "tool_choice": "auto",
+        "reasoning": {"effort": "none", "summary": "auto"},
+        "text": {"format": {"type": "text"}}, "background": False, "include": ["reasoning.encrypted_content"],
+        "parallel_tool_calls": True,
         "service_tier": "auto", "prompt_cache_key": "k", "safety_identifier": "s", "truncation": None,
         "top_logprobs": 0, "store": None, "metadata": None,
     }  # fmt: skip

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from sglang_plug_api.routes.tokenize import MAX_DECODED
 
 HELLO = "Hello, wörld! 你好 🙂"
 
@@ -116,3 +119,25 @@ def test_without_a_tokenizer(apps: Callable[..., Any]) -> None:
     app = apps(skip_tokenizer_init=True)
     assert "--skip-tokenizer-init" in app.refusal("/tokenize", {"prompt": "x"})["message"]
     assert "--skip-tokenizer-init" in app.refusal("/detokenize", {"tokens": [1]})["message"]
+
+
+def test_a_text_of_many_tokens_is_refused(app: Any) -> None:
+    """No other Python runs while the tokenizer makes a text of them."""
+    answer = app.post("/detokenize", {"tokens": [1] * (MAX_DECODED + 1)})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == f"a text of {MAX_DECODED + 1} tokens; the most is {MAX_DECODED}"
+
+
+def test_many_texts_are_tokenised_in_one_go(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with one turn of the event loop for each."""
+    threads = []
+    encode = type(app.engine.tokenizer).encode
+
+    def noted(tokenizer: Any, text: str, **options: Any) -> list[int]:
+        threads.append(threading.current_thread())
+        return encode(tokenizer, text, **options)
+
+    monkeypatch.setattr(type(app.engine.tokenizer), "encode", noted)
+    assert len(app.answer("/tokenize", {"prompt": ["one two three"] * 500})["tokens"]) == 500
+    assert len(threads) == 500 and len(set(threads)) == 1
+    assert "ThreadPool" in threads[0].name or "asyncio" in threads[0].name, threads[0].name

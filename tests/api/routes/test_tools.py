@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import httpx
 import pytest
 
 from sglang_plug import Preamble
+from sglang_plug_api.protocol.tools import MAX_PARSED_TEXT
 
 CHAT = "/v1/chat/completions"
 CALL_ID = re.compile(r"call_[0-9a-f]{24}\Z")
@@ -147,6 +149,21 @@ async def test_required_and_named_calls_are_constrained(chat_of: Any, scripted: 
         assert ("star" in constraint.source) == (choice != NAMED) and "any_text" not in constraint.source
         assert schemas(constraint)[-1]["additionalProperties"] is False
         assert [name for name in ("weather", "clock") if f'\\"{name}\\"' in constraint.source] == names
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+async def test_of_the_tools_only_those_allowed(chat_of: Any, scripted: Any, mode: str) -> None:
+    scripted.reply = TIME
+    chat, allowed = chat_of(), {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [NAMED]}}
+    assert (await chat.choice(tool_choice=allowed))["message"]["tool_calls"][0]["function"]["name"] == "clock"
+    found = scripted.requests[-1]
+    assert (await chat.choice(tools=[CLOCK], tool_choice=mode))["finish_reason"] == "tool_calls"
+    same = scripted.requests[-1]
+    assert (found.tokens, found.constraint) == (same.tokens, same.constraint)
+    assert (found.constraint is not None) == (mode == "required")
+    other = {"type": "function", "function": {"name": "x"}}
+    wrong = {**allowed, "allowed_tools": {"mode": mode, "tools": [other]}}
+    assert await chat.refusal(**{**ASK, "tool_choice": wrong}) == ("Tool 'x' not found in tools list.", "tool_choice")
 
 
 @pytest.mark.parametrize("parser", ["hermes", "llama3", "mistral", "deepseekv3", "pythonic", "gpt-oss"])
@@ -341,3 +358,30 @@ async def test_separate_reasoning(chat_of: Any) -> None:
     assert answer.json() == {"reasoning_text": "Hm.", "text": "Yes."}
     assert (await chat_of(**THOUGHT).post(path, text="Yes.")).json() == {"reasoning_text": "", "text": "Yes."}
     assert (await chat_of().refusal(path, text="x"))[1] == "reasoning_parser"
+
+
+@pytest.mark.parametrize("path", ["/parse_function_call", "/separate_reasoning"])
+async def test_what_is_parsed_is_bounded(chat_of: Any, path: str) -> None:
+    """Parsers take microseconds for each character of what is full of calls."""
+    message, param = await chat_of().refusal(path, text="<" * (MAX_PARSED_TEXT + 1), reasoning_parser="deepseek-r1")
+    assert (message, param) == (f"text: String should have at most {MAX_PARSED_TEXT} characters", "text")
+
+
+@pytest.mark.parametrize("path", ["/parse_function_call", "/separate_reasoning"])
+async def test_parsing_does_not_hold_the_others(chat_of: Any, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    def note(parser: object, text: str) -> list[Any]:
+        threads.append(threading.current_thread())
+        return []
+
+    monkeypatch.setattr("sglang_plug_api.routes.parse._events", note)
+    await chat_of().post(path, text="x", reasoning_parser="deepseek-r1")
+    assert len(threads) == 1 and threading.main_thread() not in threads
+
+
+async def test_parsers_read_a_long_output_in_pieces(chat_of: Any) -> None:
+    """What is cut off the front of the rest would be copied as often as there are calls."""
+    answer = await chat_of().post("/parse_function_call", text=f"Ok.{TIME}" * 2000)
+    assert len(answer.json()["calls"]) == 2000
+    assert answer.json()["normal_text"].count("Ok.") == 2000

@@ -13,21 +13,24 @@ from typing import Any
 import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
-HOME = Path(__file__).parents[3] / ".venv-clients"
-"""What ``make clients`` makes."""
+ROOT = Path(__file__).parents[3]
+HOME, AGENTS = ROOT / ".venv-clients", ROOT / ".venv-agents"
+"""What ``make clients`` makes; agents ask for newer versions of OpenAI's client than others can bear."""
 OFFLINE = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "LANGSMITH_TRACING": "false",
     "HF_HUB_OFFLINE": "1",
     "OPENAI_API_KEY": "None",
+    "OPENAI_AGENTS_DISABLE_TRACING": "1",
 }
 PATIENCE = 120
 
 
-def python() -> str:
-    """The interpreter that has the clients; this one if there is no other."""
-    own = HOME / "bin" / "python"
-    return str(own) if own.exists() else sys.executable
+def python(needs: str) -> str | None:
+    """The interpreter that has a package; this one is asked last."""
+    look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({needs!r}) is None)"
+    own = [str(path) for home in (HOME, AGENTS) if (path := home / "bin" / "python").exists()]
+    return next((one for one in (*own, sys.executable) if not subprocess.run([one, "-c", look]).returncode), None)
 
 
 def run(command: list[str], url: str, **environment: str) -> Any:
@@ -51,10 +54,10 @@ class Programs:
 
     def python(self, name: str, url: str, *, needs: str) -> Any:
         """A Python program that imports the package ``needs``."""
-        look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({needs!r}) is None)"
-        if subprocess.run([python(), "-c", look]).returncode:
+        interpreter = python(needs)
+        if interpreter is None:
             pytest.skip(f"{needs} is not installed: make clients")
-        return run([python(), str(PROGRAMS / f"{name}.py")], url)
+        return run([interpreter, str(PROGRAMS / f"{name}.py")], url)
 
     def node(self, name: str, url: str, *, needs: str) -> Any:
         """A program for node that requires the package ``needs``."""

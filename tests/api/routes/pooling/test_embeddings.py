@@ -53,6 +53,8 @@ def test_base64_is_little_endian_float32(served: Fixture) -> None:
     (packed,) = vectors(app.answer(PATH, {"input": "hi", "encoding_format": "base64"}))
     found = torch.frombuffer(bytearray(base64.b64decode(packed)), dtype=torch.float32)  # this machine's order
     assert found.tolist() == pytest.approx(plain, abs=1e-7)
+    (unsaid,) = vectors(app.answer(PATH, {"input": "hi", "encoding_format": None, "dimensions": None, "user": None}))
+    assert unsaid == pytest.approx(plain, abs=1e-7)
     assert base64.b64decode(packed)[:4] == torch.tensor(plain[0]).numpy().astype("<f4").tobytes()
 
 

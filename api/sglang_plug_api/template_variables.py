@@ -1,0 +1,44 @@
+"""What a request sets for the chat template, the effort of reasoning among it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from .errors import ApiError
+from .reasoning import SWITCHES
+from .text import TextEngine
+
+RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "raise_exception"})
+"""Template variables that ``chat_template_kwargs`` cannot set."""
+EFFORT = "reasoning_effort"
+"""Of the request, and of templates that know such a thing."""
+
+
+def template_variables(
+    engine: TextEngine, given: Mapping[str, Any] | None, effort: str | None, *, tools: bool, field: str = EFFORT
+) -> dict[str, Any]:
+    """``given``, and what stands for ``effort`` in the model's chat template.
+
+    ``tools``: the template is to show some. ``field``: where the request says the effort.
+
+    Raises ``ApiError`` for variables that are not the caller's, and for an effort that would change nothing.
+    """
+    found = dict(given or {})
+    for name in found:
+        if name in RESERVED:
+            raise ApiError(f"chat_template_kwargs cannot set {name!r}", param="chat_template_kwargs")
+    return found if effort is None else {**_of_effort(engine, effort, tools, field), **found}
+
+
+def _of_effort(engine: TextEngine, effort: str, tools: bool, field: str) -> dict[str, Any]:
+    template = engine.tokenizer.chat_template(tools=tools) or ""
+    names = set(re.findall(r"\w+", template))
+    if EFFORT in names:
+        return {EFFORT: effort}
+    switches = dict.fromkeys(names.intersection(SWITCHES), False)
+    if effort == "none" and (switches or engine.parsers.reasoning is None):
+        return switches
+    remedy = "it can only be none" if switches or engine.parsers.reasoning is None else "leave it out"
+    raise ApiError(f"{field}: the chat template of this model knows no efforts of reasoning; {remedy}", param=field)

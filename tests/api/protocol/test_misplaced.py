@@ -1,0 +1,89 @@
+"""Fields of other servers and routes: refused by name, or proven to ask for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sglang_plug_api.errors import from_validation
+from sglang_plug_api.protocol.base import RequestBody
+from sglang_plug_api.protocol.misplaced import NEUTRAL
+from sglang_plug_api.protocol.native import GenerateBody, SamplingBody
+from sglang_plug_api.protocol.openai import ChatBody, CompletionBody
+from sglang_plug_api.protocol.responses import ResponsesBody
+
+BODIES: Mapping[type[RequestBody], Mapping[str, Any]] = {
+    ChatBody: {"messages": [{"role": "user", "content": "Hi"}]},
+    CompletionBody: {"prompt": "x"},
+    ResponsesBody: {"input": "x"},
+    GenerateBody: {"text": "x"},
+    SamplingBody: {},
+}
+CASES = [(body, name) for body in BODIES for name in body.misplaced]
+
+
+@pytest.mark.parametrize(("body", "name"), CASES, ids=[f"{body.__name__}-{name}" for body, name in CASES])
+def test_what_would_do_nothing_is_refused_by_name(body: type[RequestBody], name: str) -> None:
+    assert name not in body.model_fields, "a field that has an effect, or is refused elsewhere"
+    with pytest.raises(ValidationError) as caught:
+        body.model_validate({**BODIES[body], name: {"x": 1}})
+    refusal = from_validation(caught.value)
+    assert (refusal.status, refusal.param) == (400, name)
+    assert refusal.message == f"{name!r} would have no effect here: {body.misplaced[name]}"
+    for nothing in (None, False, [], "", *NEUTRAL.get(name, ())):
+        body.model_validate({**BODIES[body], name: nothing})
+
+
+def test_zero_is_not_nothing() -> None:
+    with pytest.raises(ValidationError, match="it belongs into sampling_params"):
+        GenerateBody.model_validate({"text": "x", "temperature": 0})
+
+
+def test_an_unknown_sampling_parameter_is_a_slip() -> None:
+    for name in ("max_new_token", "Temperature"):
+        with pytest.raises(ValidationError) as caught:
+            GenerateBody.model_validate({"text": "x", "sampling_params": [{"n": 1}, {name: 0}]})
+        refusal = from_validation(caught.value)
+        assert refusal.param == f"sampling_params.1.{name}"
+        assert refusal.message == f"there is no sampling parameter {name!r}"
+        SamplingBody.model_validate({name: None})
+    SamplingBody.model_validate({"stream_interval": 5})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"metadata": {"a": "b"}, "store": True, "service_tier": "flex", "safety_identifier": "x", "user": "x"},
+        {"prompt_cache_key": "x", "prompt_cache_options": {"mode": "explicit"}, "prompt_cache_retention": "24h"},
+        {"prediction": {"type": "content", "content": "x"}, "modalities": ["text"], "verbosity": "medium"},
+        {"stream": True, "stream_options": {"include_obfuscation": False}},
+    ],
+    ids=lambda fields: "-".join(fields),
+)
+def test_what_cannot_change_the_answer_passes(fields: Any) -> None:
+    ChatBody.model_validate({**BODIES[ChatBody], **fields})
+
+
+@pytest.mark.parametrize(
+    ("body", "fields", "param"),
+    [
+        (ChatBody, {"top_logprobs": 3}, "top_logprobs"),
+        (ChatBody, {"stream_options": {}}, "stream_options"),
+        (CompletionBody, {"best_of": 3}, "best_of"),
+        (CompletionBody, {"suffix": "x"}, "suffix"),
+        (ResponsesBody, {"stream_options": {}}, "stream_options"),
+        (ResponsesBody, {"include": ["everything"]}, "include"),
+        (GenerateBody, {"text": ""}, "text"),
+        (GenerateBody, {"text": None, "input_ids": []}, "input_ids"),
+        (GenerateBody, {"sampling_params": {"max_tokens": 3}}, "sampling_params.max_tokens"),
+        (ChatBody, {"stream": True, "stream_options": {"guided_json": {}}}, "stream_options.guided_json"),
+    ],
+    ids=str,
+)
+def test_rules_about_several_fields_name_one(body: type[RequestBody], fields: Any, param: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        body.model_validate({**BODIES[body], **fields})
+    assert from_validation(caught.value).param == param

@@ -1,0 +1,60 @@
+"""What requests set for the chat template."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sglang_plug_api.errors import ApiError
+from sglang_plug_api.template_variables import template_variables
+
+
+def variables(template: str | None, effort: str | None, *, reasons: bool = False, **given: Any) -> dict[str, Any]:
+    engine: Any = SimpleNamespace(
+        tokenizer=SimpleNamespace(chat_template=lambda *, tools: template),
+        parsers=SimpleNamespace(reasoning=object() if reasons else None),
+    )
+    return template_variables(engine, given, effort, tools=False)
+
+
+@pytest.mark.parametrize(
+    ("template", "effort", "expected"),
+    [
+        ("{{ reasoning_effort }}", "low", {"reasoning_effort": "low"}),
+        ("{{ reasoning_effort }}", "none", {"reasoning_effort": "none"}),
+        ("{% if enable_thinking %}", "none", {"enable_thinking": False}),
+        ("{% if thinking %}", "none", {"thinking": False}),
+        ("plain", "none", {}),
+        ("plain", None, {}),
+        (None, "none", {}),
+    ],
+)
+def test_an_effort_is_what_the_template_knows(template: str | None, effort: str | None, expected: Any) -> None:
+    assert variables(template, effort) == expected
+
+
+@pytest.mark.parametrize(
+    ("template", "effort", "reasons", "remedy"),
+    [
+        ("plain", "high", False, "it can only be none"),
+        ("{% if enable_thinking %}", "high", True, "it can only be none"),
+        ("plain", "none", True, "leave it out"),
+        ("my_reasoning_effort_2", "low", True, "leave it out"),
+    ],
+)
+def test_an_effort_that_would_change_nothing(template: str, effort: str, reasons: bool, remedy: str) -> None:
+    with pytest.raises(ApiError, match=remedy) as caught:
+        variables(template, effort, reasons=reasons)
+    assert caught.value.param == "reasoning_effort"
+
+
+def test_the_caller_s_own_variables() -> None:
+    assert variables("enable_thinking", "none", enable_thinking=True, mood="good") == {
+        "enable_thinking": True,
+        "mood": "good",
+    }
+    with pytest.raises(ApiError, match="cannot set 'tools'") as caught:
+        variables("", None, tools=[])
+    assert caught.value.param == "chat_template_kwargs"

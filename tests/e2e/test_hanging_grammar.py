@@ -1,0 +1,126 @@
+"""A grammar that was quick and then never answers: its request ends, and the server serves on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+PLUGIN = """
+import hashlib
+
+from sglang_plug import Grammar, GrammarBackend, GrammarSpec, hookimpl
+
+@hookimpl
+def register_grammar_backends():
+    yield GrammarSpec(name="hanging", target=f"{__name__}:Hanging")
+
+class Hanging(GrammarBackend):
+    def refuses(self, constraint):
+        return None
+
+    def compile(self, constraint):
+        return constraint.source.encode()
+
+    def load(self, constraint, compiled):
+        return lambda: Anything(compiled.decode())
+
+class Anything(Grammar):
+    may_end = ended = False
+
+    def __init__(self, way):
+        self.way, self.accepted = way, 0
+
+    def fill(self, mask, row):
+        mask[row] = -1
+
+    def accept(self, token):
+        self.accepted += 1
+        if self.accepted == 5:
+            if self.way == "python":
+                while True:
+                    pass
+            if self.way == "library":  # which lets other Python run
+                hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+            if self.way == "alone":
+                sum(range(10**15))
+        return True
+
+    def rollback(self, count):
+        self.accepted -= count
+"""
+TOO_LONG = "following the output takes its grammar too long"
+LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 300, "ignore_eos": True}, "stream": True}
+
+
+@pytest.fixture(scope="module")
+def hanging(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A server with a grammar that hangs in the way that its regex says."""
+    file = tmp_path_factory.mktemp("plugin") / "hanging.py"
+    file.write_text(PLUGIN)
+    return shared_launcher(
+        "--plugin", str(file), "--grammar-backend", "hanging", "--watchdog-timeout", "8", "--engine-restart"
+    )
+
+
+def serves_again(server: Any) -> bool:
+    """Waits until another engine serves what is well."""
+    deadline = time.monotonic() + 120
+    while (answer := ask(server, "well")).status_code != 200:
+        assert answer.status_code == 503, answer.text
+        assert time.monotonic() < deadline, "it never served again"
+        time.sleep(0.1)
+    return True
+
+
+def ask(server: Any, way: str) -> httpx.Response:
+    body = {"text": "x", "sampling_params": {"max_new_tokens": 20, "regex": way, "ignore_eos": True}}
+    with httpx.Client(base_url=server.url, timeout=200) as client:
+        return client.post("/generate", json=body)
+
+
+def test_python_without_end_ends_one_request_only(hanging: Any) -> None:
+    before = hanging.engine_pid
+    with hanging.client.stream("POST", "/generate", json=LONG) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        answer = ask(hanging, "python")
+        assert answer.status_code == 400
+        assert TOO_LONG in answer.json()["error"]["message"]
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]" and "error" not in rest[-2]
+    assert ask(hanging, "well").status_code == 200
+    assert hanging.engine_pid == before
+    hanging.wait_whole()
+
+
+def test_a_library_without_end_is_named_and_the_engine_restarts(hanging: Any) -> None:
+    """Who brought it gets a refusal, not an error that clients try again after; the others do."""
+    before, others = hanging.engine_pid, list[httpx.Response]()
+
+    def other() -> None:
+        with httpx.Client(base_url=hanging.url, timeout=200) as client:
+            others.append(client.post("/generate", json={**LONG, "stream": False}))
+
+    waiting = threading.Thread(target=other)
+    waiting.start()
+    answer = ask(hanging, "library")
+    waiting.join()
+    assert (answer.status_code, TOO_LONG in answer.text) == (400, True)
+    assert others[0].status_code in (200, 503)
+    assert "it waits for the grammar of request " in hanging.log and "Anything)" in hanging.log
+    assert serves_again(hanging)
+    assert hanging.engine_pid != before
+
+
+def test_a_library_that_lets_no_python_run_is_noticed_too(hanging: Any) -> None:
+    before = hanging.engine_pid
+    answer = ask(hanging, "alone")
+    assert answer.status_code == 503
+    assert "keeps all of Python waiting" in answer.json()["error"]["message"]
+    assert serves_again(hanging)
+    assert "in accept" in hanging.log  # the stacks
+    assert hanging.engine_pid != before

