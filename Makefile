@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 HOST ?= 127.0.0.1
 PORT ?= 30000
 ARGS ?=
+# Processes that share the tests; each has servers of its own, so more cores than this need much memory.
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
 PACKAGES := sglang_plug sglang_plug_models sglang_plug_backends sglang_plug_api
 
 # A stamp is newer than pyproject.toml when what it stands for is installed, so a second call installs nothing.
@@ -14,6 +16,7 @@ SERVE_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 DOCS_STAMP := $(VENV)/.installed-docs
 CLIENTS := .venv-clients
+AGENTS := .venv-agents
 CLIENTS_STAMP := $(CLIENTS)/.installed
 
 .DEFAULT_GOAL := help
@@ -47,14 +50,18 @@ $(CLIENTS_STAMP): pyproject.toml
 	test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
 	$(CLIENTS)/bin/python -m pip install -q 'pip>=25.1'
 	$(CLIENTS)/bin/python -m pip install -q --group clients
-	! command -v npm >/dev/null || npm install --silent --no-audit --no-fund --prefix $(CLIENTS)/node 'openai@>=6'
+	test -x $(AGENTS)/bin/python || $(PYTHON) -m venv $(AGENTS)
+	$(AGENTS)/bin/python -m pip install -q 'pip>=25.1'
+	$(AGENTS)/bin/python -m pip install -q --group agents
+	! command -v npm >/dev/null || npm install --silent --no-audit --no-fund --prefix $(CLIENTS)/node \
+		'openai@>=6' ai @ai-sdk/openai-compatible zod
 	touch $@
 
 serve: $(SERVE_STAMP) ## Serve a model (the demo, or ARGS="--model-path FOLDER ...")
 	$(BIN)/sglang-plug serve --host $(HOST) --port $(PORT) $(ARGS)
 
 test: $(DEV_STAMP) ## Run the whole suite (or make test ARGS=tests/policy)
-	$(BIN)/python -m pytest $(ARGS)
+	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 check: $(DEV_STAMP) types ## Formatting, lint, types and the rules of the house
 	$(BIN)/ruff format --check .
@@ -80,12 +87,12 @@ docs: $(DOCS_STAMP) ## Write the generated pages anew and build the site
 bench: $(SERVE_STAMP) ## Measure throughput and latency against what the machine can do
 	$(BIN)/python -m benchmarks.workloads $(ARGS)
 
-clients: $(DEV_STAMP) $(CLIENTS_STAMP) ## Test with other people's clients (langchain, litellm, instructor, node)
+clients: $(DEV_STAMP) $(CLIENTS_STAMP) ## Test with other people's clients (langchain, litellm, instructor, agents, node)
 	$(BIN)/python -m pytest tests/e2e/clients $(ARGS)
 
 fuzz: $(DEV_STAMP) ## Send what a fuzzer makes of the OpenAPI document for ten minutes (FUZZ_SECONDS)
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} $(BIN)/python -m pytest tests/e2e/test_fuzz.py $(ARGS)
 
 clean: ## Remove what was built, the environment too
-	rm -rf $(VENV) $(CLIENTS) build dist .mypy_cache .ruff_cache .pytest_cache *.egg-info
+	rm -rf $(VENV) $(CLIENTS) $(AGENTS) build dist .mypy_cache .ruff_cache .pytest_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,7 +3,8 @@
 Run as ``python -m benchmarks.soak --requests 10000``: starts ``sglang-plug serve`` (or takes ``--url`` and, for its
 memory, ``--pid``), keeps ``--concurrency`` requests in flight, and looks at the server after 10 %, 50 % and 100 % of
 them: resident memory of each of its processes, and in the end whether every KV slot is free or cached, nothing runs
-or waits, a greedy request is answered as in the beginning, and no process is left after SIGTERM. Ends with status 1
+or waits, no process has many more open files or threads than in the beginning, a greedy request is answered as it was
+then, and no process is left after SIGTERM. Ends with status 1
 if one of these does not hold or a well-formed request was not answered with 200.
 """
 
@@ -39,6 +40,14 @@ SMALL_POOL = ("--max-total-tokens", "16384")
 """A KV pool becomes resident as it fills: one that is not full by half of the requests looks like a leak."""
 GROWTH_LIMIT = 64 * MIB
 """Bytes that a process may grow by in the second half of the requests."""
+MORE_HANDLES = 24
+"""Open files, or threads, that a process may have more in the end: pools of threads fill as they are used."""
+CONSTRAINTS: tuple[dict[str, str], ...] = (
+    {"regex": "[a-z ]{1,40}"},
+    {"regex": "(yes|no|perhaps)"},
+    {"ebnf": 'root ::= "a" root | "b"'},
+    {"json_schema": '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'},
+)
 WORDS = "the a story of one river and two old friends who counted 1 2 3 4 stars under Paris".split()
 MALFORMED: tuple[tuple[str, bytes], ...] = (
     ("/generate", b"{"),
@@ -70,6 +79,8 @@ class Tally:
     wrong: list[str] = field(default_factory=list)
     memory: list[dict[str, int]] = field(default_factory=list)
     """For each look, bytes by process."""
+    handles: list[dict[str, int]] = field(default_factory=list)
+    """In the beginning and in the end, open files and threads by process."""
 
 
 def draw_call(draw: random.Random) -> Call:
@@ -85,6 +96,8 @@ def draw_call(draw: random.Random) -> Call:
     openai = {"max_tokens": tokens, "n": n, "stop": stop, "temperature": temperature}
     native = {**openai, "max_new_tokens": tokens, "min_p": draw.choice([0, 0.05])}
     del native["max_tokens"]
+    if draw.random() < 0.15:
+        native |= draw.choice(CONSTRAINTS)
     kinds: list[tuple[str, dict[str, Any]]] = [
         ("/generate", {"text": text, "sampling_params": native, "return_logprob": draw.random() < 0.2}),
         ("/v1/completions", {"prompt": text, **openai, "logprobs": draw.choice([None, 2])}),
@@ -153,10 +166,24 @@ def memory_of(pid: int) -> dict[str, int]:
     found: Counter[str] = Counter()
     for one in descendants(pid):
         with contextlib.suppress(OSError):
-            command = Path(f"/proc/{one}/cmdline").read_text(encoding="utf-8", errors="replace")
-            worker = command.partition("sglang_plug.engine.")[2].partition("\0")[0]
-            found[worker or "api"] += resident(one)
+            found[name_of(one)] += resident(one)
     return dict(found)
+
+
+def handles_of(pid: int) -> dict[str, int]:
+    """Open files and threads of a server's processes by what they do."""
+    found: Counter[str] = Counter()
+    for one in descendants(pid):
+        for what, folder in (("files", "fd"), ("threads", "task")):
+            with contextlib.suppress(OSError):
+                found[f"{what} of {name_of(one)}"] += len(os.listdir(f"/proc/{one}/{folder}"))
+    return dict(found)
+
+
+def name_of(pid: int) -> str:
+    """What a process of a server does. Raises ``OSError`` if it is gone."""
+    command = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace")
+    return command.partition("sglang_plug.engine.")[2].partition("\0")[0] or "api"
 
 
 def growth(memory: Sequence[dict[str, int]]) -> dict[str, int]:
@@ -164,6 +191,13 @@ def growth(memory: Sequence[dict[str, int]]) -> dict[str, int]:
     if len(memory) < 2:
         return {}
     return {name: size - memory[-2].get(name, size) for name, size in memory[-1].items()}
+
+
+def more_handles(handles: Sequence[dict[str, int]]) -> list[str]:
+    """What a process has many more of in the end than in the beginning."""
+    first, last = handles[0], handles[-1]
+    more = {name: count for name, count in last.items() if count > first.get(name, count) + MORE_HANDLES}
+    return [f"{first[name]} {name} became {count}" for name, count in more.items()]
 
 
 async def settled(client: httpx.AsyncClient) -> dict[str, Any]:
@@ -180,8 +214,10 @@ async def soak(url: str, pid: int | None, given: argparse.Namespace, tally: Tall
     """Everything between the start and the end of a server; returns what does not hold."""
     async with httpx.AsyncClient(base_url=url, timeout=120) as client:
         before = (await client.post("/generate", json=GREEDY)).json()["text"]
+        tally.handles.append({} if pid is None else handles_of(pid))
         await run(url, pid, given, tally)
         info = await settled(client)
+        tally.handles.append({} if pid is None else handles_of(pid))
         after = (await client.post("/generate", json=GREEDY)).json()["text"]
     slots = info["slots"]
     broken = [f"{len(tally.wrong)} requests were answered wrongly: {tally.wrong[:3]}"] if tally.wrong else []
@@ -192,6 +228,7 @@ async def soak(url: str, pid: int | None, given: argparse.Namespace, tally: Tall
     if before != after:
         broken.append(f"the greedy answer was {before!r} and is {after!r}")
     grown = {name: size for name, size in growth(tally.memory).items() if size > GROWTH_LIMIT}
+    broken += more_handles(tally.handles)
     return broken + [f"{name} grew by {size / MIB:.0f} MiB in the second half" for name, size in grown.items()]
 
 
@@ -233,7 +270,11 @@ def show(tally: Tally, seconds: float) -> str:
         [share, *(look.get(name, 0) / MIB for name in names)] for share, look in zip(shares, tally.memory, strict=False)
     ]
     memory = table(["MiB after", *names], rows)
-    return f"{outcomes}\n\n{memory}\n\n{sum(tally.outcomes.values()) / seconds:.1f} requests/s, {seconds:.0f} s"
+    counted = sorted({name for one in tally.handles for name in one})
+    rows = [[name, *(one.get(name, 0) for one in tally.handles)] for name in counted]
+    handles = table(["", "first", "last"], rows)
+    speed = f"{sum(tally.outcomes.values()) / seconds:.1f} requests/s, {seconds:.0f} s"
+    return "\n\n".join([outcomes, memory, handles, speed])
 
 
 def main() -> int:

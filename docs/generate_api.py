@@ -8,7 +8,6 @@ The endpoints come from the route plugins, the fields from the OpenAPI document 
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
@@ -20,6 +19,7 @@ from typing import Any, get_args
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from generated_page import row, write_or_check
 
 from sglang_plug import Output, PluginOptions, Plugins, Request, RouteSpec, StepStats
 from sglang_plug.discovery import DISTRIBUTION
@@ -28,6 +28,8 @@ from sglang_plug.specs import Task
 from sglang_plug_api.app import build_app
 from sglang_plug_api.config import ServerConfig, StorageConfig
 from sglang_plug_api.middleware import GateState
+from sglang_plug_api.protocol import misplaced
+from sglang_plug_api.protocol.misplaced import Remedies
 from sglang_plug_api.text import TextEngine
 
 PAGE = Path(__file__).with_name("api.md")
@@ -69,8 +71,11 @@ besides, as `/openapi.json` and, to read, as `/docs`.
 * **Errors** are JSON: `{{"error": {{"message", "type", "param", "code"}}, …}}`, with the same keys at the top level.
   400 says what is wrong with which field; 401 asks for a key; 404 there is no such route, model or object; 408 and 413
   the body came too slowly or is too large; 415 it is no JSON; 503 the server is full, stopping, or its engine is gone.
-* **Unknown fields** are ignored, unless they are known to change the answer on other servers: those are refused by
-  name, rather than silently without effect.
+* **Unknown fields** are ignored, unless they are known to change the answer on other servers: those are
+  [refused by name](#refused-fields), rather than silently without effect. So is what is unknown in `sampling_params`.
+  Of OpenAI's fields these do nothing here and pass, as they cannot change an answer: `metadata` and `store` of chats,
+  `service_tier`, `safety_identifier`, `user`, `prompt_cache_key`, `prompt_cache_options`, `prompt_cache_retention`,
+  `prediction`, `max_tool_calls`, `access_programs`, `background_options`, `stream_options.include_obfuscation`.
 * **Limits** in the tables are those of the body itself. The operator's (`--max-request-bytes`,
   `--max-sequences-per-request`, …) are in [Options](config.md).
 
@@ -81,7 +86,22 @@ besides, as `/openapi.json` and, to read, as `/docs`.
 
 A field without a default is required; `–` is a default that stands for "not given".
 
-{bodies}"""
+{bodies}
+## Refused fields
+
+What changes the answer on other servers or routes, and would do nothing here. A value that asks for nothing passes:
+`null`, `false`, an empty text or list, and what the table names.
+
+{refused}"""
+REFUSED: Mapping[str, Remedies] = {
+    "chat, completions": misplaced.GENERATION,
+    "chat": misplaced.CHAT,
+    "completions": misplaced.COMPLETION,
+    "responses": misplaced.RESPONSES,
+    "`/generate`": misplaced.NATIVE,
+    "`sampling_params`": misplaced.SAMPLING_PARAMS,
+}
+"""Whose they are -> what to do instead, besides those of all bodies."""
 
 
 class Nobody(EngineClient):
@@ -201,6 +221,20 @@ def body_tables(schemas: Mapping[str, Any]) -> Iterator[str]:
         yield ""
 
 
+def refused_table() -> Iterator[str]:
+    """Fields that are refused by name, those of all bodies first."""
+    yield "| field of | field | passes | instead |\n|---|---|---|---|"
+    told: set[tuple[str, str]] = set()
+    for place, remedies in {"all": misplaced.EVERYWHERE, **REFUSED}.items():
+        for field, remedy in remedies.items():
+            if (field, remedy) in told:
+                continue
+            told.add((field, remedy))
+            neutral = ", ".join(f"`{json.dumps(value)}`" for value in misplaced.NEUTRAL.get(field, ()))
+            yield row(place, f"`{field}`", neutral, remedy)
+    yield ""
+
+
 def type_of(schema: Mapping[str, Any]) -> str:
     """A schema in a few words; that null stands for "not given" goes without saying."""
     if "$ref" in schema:
@@ -248,11 +282,6 @@ def plain(text: str) -> str:
     return re.sub(r"``([^`]+)``", r"`\1`", " ".join(text.split()))
 
 
-def row(*cells: str) -> str:
-    """A line of a table."""
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
 def page() -> str:
     """The whole page."""
     plugins = Plugins.discover(PluginOptions(allow=(DISTRIBUTION,), strict=True))
@@ -263,22 +292,11 @@ def page() -> str:
         document = app.openapi()
         found = list(endpoints(engine, plugins, document))
     return PAGE_TEXT.format(
-        endpoints="\n".join(endpoint_tables(found)), bodies="\n".join(body_tables(document["components"]["schemas"]))
+        endpoints="\n".join(endpoint_tables(found)),
+        bodies="\n".join(body_tables(document["components"]["schemas"])),
+        refused="\n".join(refused_table()),
     )
 
 
-def main() -> int:
-    """Write or check the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
-    if not parser.parse_args().check:
-        PAGE.write_text(page(), encoding="utf-8")
-        return 0
-    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page():
-        return 0
-    print("docs/api.md is out of date; run: python docs/generate_api.py", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page, __doc__))

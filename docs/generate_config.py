@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from generated_page import row, write_or_check
 
 from sglang_plug import AUTO, PluginOptions, Plugins
 from sglang_plug.discovery import DISTRIBUTION
@@ -146,11 +147,6 @@ def shown(default: Any) -> str:
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
-def row(*cells: str) -> str:
-    """A line of a table."""
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
 def page() -> str:
     """The whole page."""
     plugins = Plugins.discover(PluginOptions(allow=(DISTRIBUTION,), strict=True))
@@ -161,18 +157,5 @@ def page() -> str:
     )
 
 
-def main() -> int:
-    """Write or check the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
-    if not parser.parse_args().check:
-        PAGE.write_text(page(), encoding="utf-8")
-        return 0
-    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page():
-        return 0
-    print("docs/config.md is out of date; run: python docs/generate_config.py", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page, __doc__))

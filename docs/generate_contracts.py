@@ -5,17 +5,14 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import sys
 from collections.abc import Iterator
 from inspect import cleandoc
 from itertools import pairwise
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from generate_hooks import ROOT, docstring, escape, kind_of, parse, text_of
+from generate_hooks import ROOT, docstring, kind_of, parse, text_of
+from generated_page import escape, write_or_check
 
 PAGE = ROOT / "docs" / "contracts.md"
 INTRODUCTION = """\
@@ -24,7 +21,7 @@ INTRODUCTION = """\
 <!-- Written by docs/generate_contracts.py from the docstrings of core/sglang_plug: edit those. -->
 
 What the target of each spec must be able to do, and what it is given. Everything here is imported from `sglang_plug`
-itself; layers for models are in `sglang_plug.layers`, kits that try a component in `sglang_plug.testing`.
+itself, except [layers](#layers) for models and [kits](#kits) that try a component.
 
 | kind | spec | target | settings |
 |---|---|---|---|
@@ -48,6 +45,22 @@ SECTIONS = {
     "config": "Configuration and errors",
 }
 """Module -> heading. What is public of other modules, a plugin is handed but need not make."""
+DEFINITIONS = {
+    "kernels": ("pack_linear", "rms_norm", "add_rms_norm", "silu_mul", "apply_rope", "rope_store", "moe"),
+    "drawing": ("mask_logits", "draw_tokens"),
+}
+"""Module -> functions that say what a field of ``Kernels`` computes."""
+LAYERS = """\
+## Layers
+
+For models; imported from `sglang_plug.layers`. A layer is called with tensors, computes with the kernels that were
+chosen, and is loaded and quantized by the model that has it.
+"""
+KITS = """\
+## Kits
+
+For tests of components; imported from `sglang_plug.testing`. They need no server.
+"""
 UNDOCUMENTED = ("plugins.Plugins",)
 """Public for programs that start the engine; no plugin is given one, but for commands."""
 
@@ -69,6 +82,7 @@ def sections() -> Iterator[str]:
     for module, title in SECTIONS.items():
         tree = parse(module)
         wanted = [name for name in names[module] if f"{module}.{name}" not in UNDOCUMENTED]
+        wanted += DEFINITIONS.get(module, ())
         found = [
             node for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name in wanted
         ]
@@ -77,6 +91,30 @@ def sections() -> Iterator[str]:
         yield f"## {title}\n\n{_about(tree)}\n"
         for node in found:
             yield from _class(node) if isinstance(node, ast.ClassDef) else [_method(node)]
+    yield LAYERS
+    for node in _exported("layers"):
+        yield from _layer(node) if isinstance(node, ast.ClassDef) else [_method(node)]
+    yield KITS
+    yield from (_method(node) for node in _exported("testing") if isinstance(node, ast.FunctionDef))
+
+
+def _exported(package: str) -> Iterator[ast.ClassDef | ast.FunctionDef]:
+    """What a package of core imports from its own modules, in order."""
+    for source in parse(f"{package}/__init__").body:
+        if not isinstance(source, ast.ImportFrom) or not source.level:
+            continue
+        wanted = {name.name for name in source.names}
+        for node in parse(f"{package}/{source.module}").body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in wanted:
+                yield node
+
+
+def _layer(node: ast.ClassDef) -> Iterator[str]:
+    """What it is, how it is made and how it is called: the rest is between it and the model's loader."""
+    yield f"### {node.name}\n\n{docstring(node)}\n"
+    for one in node.body:
+        if isinstance(one, ast.FunctionDef) and one.name in ("__init__", "forward"):
+            yield _method(one)
 
 
 def _spec_row(node: ast.ClassDef) -> str:
@@ -128,18 +166,5 @@ def page() -> str:
     return "\n".join(sections())
 
 
-def main() -> int:
-    """Write or check the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
-    if not parser.parse_args().check:
-        PAGE.write_text(page(), encoding="utf-8")
-        return 0
-    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page():
-        return 0
-    print("docs/contracts.md is out of date; run: python docs/generate_contracts.py", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page, __doc__))

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import sys
@@ -13,6 +12,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
+
+from generated_page import escape, write_or_check
 
 ROOT = Path(__file__).parents[1]
 CORE = ROOT / "core" / "sglang_plug"
@@ -127,11 +128,6 @@ def anchor(hook: ast.FunctionDef) -> str:
     return re.sub(r"[^\w-]", "", signature(hook).replace(" ", "-"))
 
 
-def escape(text: str) -> str:
-    """``text`` within a table."""
-    return text.replace("|", "\\|")
-
-
 def docstring(node: ast.FunctionDef | ast.ClassDef) -> str:
     """The docstring, unindented."""
     return dedent(ast.get_docstring(node) or "")
@@ -142,18 +138,5 @@ def page() -> str:
     return "\n".join(sections(parse("hookspecs"), parse("specs")))
 
 
-def main() -> int:
-    """Write or check the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
-    if not parser.parse_args().check:
-        PAGE.write_text(page(), encoding="utf-8")
-        return 0
-    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page():
-        return 0
-    print("docs/hooks.md is out of date; run: python docs/generate_hooks.py", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page, __doc__))

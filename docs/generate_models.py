@@ -2,20 +2,22 @@
 
 The rows come from the plugin registry. What was checked comes from the tests themselves: each module under
 ``tests/builtin_models`` has a table ``CASES`` of ``name: (architecture, configuration)``, and ``families()`` of
-``tests/conftest.py`` lists the models that are served end to end.
+``tests/conftest.py`` lists the models that are served end to end. ``FAMILIES`` of ``tests/e2e/seeing_families.py``
+lists the models that see, which are compared with and without images, and served.
 
 ``--check`` writes nothing and fails if the page is not what would be written.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+from generated_page import row as table_row
+from generated_page import write_or_check
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from sglang_plug import Plugins
@@ -36,7 +38,9 @@ shows yours too; [write a plugin](write-a-plugin.md) tells how to add one.
 
 *Compared* lists the configurations (random weights, small widths, float32) whose logits are compared with
 transformers': one prompt, chunks, ragged batches, decoding. *Served* lists the shapes of real models that run
-through the whole engine, where greedy tokens are equal and log-probabilities within 1e-4.
+through the whole engine, where greedy tokens are equal and log-probabilities within 1e-4. Those *with images* are
+compared on text, and what they see of images with what transformers' model sees; served with one image, several and
+none in one batch, in chunks, from the prefix cache and after a retraction.
 
 | architecture | what it is | plugin | compared | served |
 |---|---|---|---|---|
@@ -61,9 +65,14 @@ plugins otherwise.
 `transformers` runs the model's code of transformers with this engine's attention and KV pool: continuous batching,
 chunks, the prefix cache and retraction work as for any other model, only slower than with a plugin. It turns away, in
 one line, what would not be right: attention that does not go through transformers' attention interface, states besides
-keys and values (Mamba), models that look ahead. Attention sinks (gpt-oss) are served with the attention backend
+keys and values (Mamba), models that look ahead. Where layers differ in their key heads or widths, each gets the room of
+the widest in the KV pool. Attention sinks (gpt-oss) are served with the attention backend
 `torch`. Before it serves, it compares two sequences in chunks and in one row with transformers' own result on each
 alone, and refuses if they differ.
+
+`transformers-text` serves the text of checkpoints that also see or hear (LLaVA-NeXT, LLaVA-OneVision, InternVL, Idefics
+and the like) through their decoder, in the same way; the weights of other parts are not kept, and a prompt with images
+is refused. It needs a causal class of transformers for the decoder (`text_config`).
 
 `transformers-encoder`, `transformers-decoder` and `transformers-classifier` run models that embed, classify or rank,
 such as MPNet, DistilBERT, ModernBERT, DeBERTa or a Phi-3 with a score, with transformers' own attention: each text on
@@ -75,6 +84,12 @@ Compared, and served where named:
 | architecture | compared | served |
 |---|---|---|
 {fallback}
+
+## Linear biases
+
+Bloom, MPT and the first Falcon models add a bias to attention that grows with distance (ALiBi). Here it rides on the
+keys, as eight more numbers of each head, so that every attention backend does it that takes keys wider than values: on
+a GPU Triton's kernels, not FlashInfer's. A KV pool in FP8 would round the biases and is refused for them.
 
 ## Contexts beyond the original length
 
@@ -92,6 +107,9 @@ def load(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"checked_{path.parent.name}_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look there
+    if str(ROOT) not in sys.path:
+        sys.path.append(str(ROOT))  # tests import each other
     spec.loader.exec_module(module)
     return module
 
@@ -103,6 +121,14 @@ def compared(folders: Iterator[Path]) -> dict[str, list[str]]:
         for path in sorted(folder.glob("test_*.py")):
             for name, case in getattr(load(path), "CASES", {}).items():
                 found.setdefault(case[0], []).append(name)
+    return found
+
+
+def seeing() -> dict[str, list[str]]:
+    """For each architecture that sees, the names of the models that are compared and served."""
+    found: dict[str, list[str]] = {}
+    for name, family in load(TESTS / "e2e" / "seeing_families.py").FAMILIES.items():
+        found.setdefault(family.architecture, []).append(f"{name} with images")
     return found
 
 
@@ -123,8 +149,8 @@ def models() -> Iterator[tuple[ModelSpec, str]]:
 
 
 def row(*cells: str) -> str:
-    """A line of a table."""
-    return "| " + " | ".join(cell.replace("|", "\\|") or "–" for cell in cells) + " |"
+    """A line of a table without empty cells."""
+    return table_row(*(cell or "–" for cell in cells))
 
 
 def listed(names: list[str]) -> str:
@@ -138,8 +164,9 @@ def page() -> str:
     native = [(spec, plugin) for spec, plugin in own if "generate" in spec.tasks and not spec.generic]
     folders = [one for one in (TESTS / "builtin_models").iterdir() if one.is_dir()]
     by_plugin = compared(one for one in folders if one.name != "transformers_fallback")
+    sighted = seeing()
     through = compared(one for one in folders if one.name == "transformers_fallback")
-    engine = served()
+    engine = served() | sighted
     known = {spec.name for spec, _ in native}
     return PAGE_TEXT.format(
         native="\n".join(
@@ -147,7 +174,7 @@ def page() -> str:
                 f"`{spec.name}`",
                 spec.summary,
                 f"`{plugin}`",
-                listed(by_plugin.get(spec.name, [])),
+                listed(by_plugin.get(spec.name, []) + sighted.get(spec.name, [])),
                 listed(engine.get(spec.name, [])),
             )
             for spec, plugin in native
@@ -165,18 +192,6 @@ def page() -> str:
     )
 
 
-def main() -> int:
-    """Write or check the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
-    if not parser.parse_args().check:
-        PAGE.write_text(page(), encoding="utf-8")
-        return 0
-    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page():
-        return 0
-    print("docs/models.md is out of date; run: python docs/generate_models.py", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.path.insert(0, str(ROOT))  # tests import each other by their folders
+    sys.exit(write_or_check(PAGE, page, __doc__))

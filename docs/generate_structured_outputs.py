@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from generated_page import write_or_check
 
 from sglang_plug import GrammarSpec, Plugins
 from sglang_plug_backends.grammars.formats import FORMATS
@@ -67,25 +68,11 @@ def llguidance() -> Iterator[str]:
 TABLES = {"backends": backends, "llguidance": llguidance, "keywords": keywords, "formats": formats, "tags": tags}
 
 
-def written(page: str) -> str:
-    """``page`` with its generated blocks renewed."""
-    return BLOCK.sub(lambda found: found[1] + "\n".join(TABLES[found[2]]()) + "\n" + found[3], page)
-
-
-def main() -> int:
-    """Write, or check."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
-    old = PAGE.read_text(encoding="utf-8")
-    new = written(old)
-    if check and new != old:
-        print(f"{PAGE.name} is out of date; run {Path(__file__).name}", file=sys.stderr)
-        return 1
-    if not check:
-        PAGE.write_text(new, encoding="utf-8")
-    return 0
+def page() -> str:
+    """The page with its generated blocks renewed."""
+    text = PAGE.read_text(encoding="utf-8")
+    return BLOCK.sub(lambda found: found[1] + "\n".join(TABLES[found[2]]()) + "\n" + found[3], text)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page, __doc__))

@@ -39,7 +39,7 @@ def test_every_group_of_routes_is_on_the_page() -> None:
 
 def test_links_within_the_api_page_lead_somewhere() -> None:
     page = text("api")
-    targets = {anchor.lower() for anchor in re.findall(r"^### (\w+)$", page, re.MULTILINE)}
+    targets = {title.lower().replace(" ", "-") for title in re.findall(r"^##+ ([\w ]+)$", page, re.MULTILINE)}
     links = set(re.findall(r"\]\(#([\w-]+)\)", page))
     assert links and links <= targets
 

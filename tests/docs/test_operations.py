@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import configparser
 import json
 import re
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.metrics_core import Metric
 
 from sglang_plug import Plugins
@@ -18,7 +20,9 @@ from sglang_plug_api.observers.prometheus import PrometheusObserver
 from sglang_plug_api.options import add_arguments
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("operations", "security")
+PAGES = ("operations", "security", "deployment")
+OTHERS = {"--url"}
+"""Of the benchmark."""
 METRIC = re.compile(r"sglang:\w+")
 SAMPLES = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("_total",), "gauge": ("",)}
 
@@ -47,7 +51,7 @@ def test_the_table_of_metrics_is_the_observer_s() -> None:
 
 def test_metrics_named_elsewhere_on_the_page_exist() -> None:
     known = samples() | {name_of(metric) for metric in metrics()}
-    assert set(METRIC.findall(text("operations"))) <= known
+    assert set(METRIC.findall(text("operations") + text("deployment"))) <= known
 
 
 def flags() -> set[str]:
@@ -60,7 +64,7 @@ def flags() -> set[str]:
 def test_options_exist(page: str) -> None:
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text(page)))
     assert len(named) > 10
-    assert named <= flags()
+    assert named <= flags() | OTHERS
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -69,6 +73,20 @@ def test_routes_exist(page: str) -> None:
     offered = text("api")
     assert named
     assert [path for path in sorted(named) if f" {path}`" not in offered] == []
+
+
+def test_files_to_start_from_can_be_read() -> None:
+    found = re.findall(r"^```(\w+)\n(.*?)^```$", text("deployment"), re.DOTALL | re.MULTILINE)
+    assert [language for language, _ in found] == ["ini", "yaml", "nginx", "yaml"]
+    unit, deployment, proxy, scraping = (block for _, block in found)
+    service = configparser.ConfigParser(interpolation=None, strict=True)
+    service.optionxform = str  # type: ignore[assignment, method-assign]
+    service.read_string(unit)
+    assert service["Service"]["ExecStart"].split()[1] == "serve"
+    container = yaml.safe_load(deployment)["spec"]["template"]["spec"]["containers"][0]
+    probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
+    assert [probe["path"] for probe in probes] == ["/health", "/health", "/ready"]
+    assert proxy.count("{") == proxy.count("}") and yaml.safe_load(scraping)["scrape_configs"]
 
 
 @pytest.fixture(scope="module")
