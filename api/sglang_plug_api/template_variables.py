@@ -23,7 +23,8 @@ def template_variables(
 
     ``tools``: the template is to show some. ``field``: where the request says the effort.
 
-    Raises ``ApiError`` for variables that are not the caller's, and for an effort that would change nothing.
+    Raises ``ApiError`` for variables that are not the caller's, and for an effort of none where reasoning cannot be left
+    out. Other efforts are a wish: they have no effect on templates that know none.
     """
     found = dict(given or {})
     for name in found:
@@ -37,8 +38,9 @@ def _of_effort(engine: TextEngine, effort: str, tools: bool, field: str) -> dict
     names = set(re.findall(r"\w+", template))
     if EFFORT in names:
         return {EFFORT: effort}
+    if effort != "none":  # how much the model reasons is its own affair
+        return {}
     switches = dict.fromkeys(names.intersection(SWITCHES), False)
-    if effort == "none" and (switches or engine.parsers.reasoning is None):
-        return switches
-    remedy = "it can only be none" if switches or engine.parsers.reasoning is None else "leave it out"
-    raise ApiError(f"{field}: the chat template of this model knows no efforts of reasoning; {remedy}", param=field)
+    if not switches and engine.parsers.reasoning is not None:
+        raise ApiError(f"{field}: the chat template of this model has no way to leave reasoning out", param=field)
+    return switches

@@ -13,6 +13,7 @@ Remedies = Mapping[str, str]
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "add_special_tokens": (True,),
     "beam_width": (1,),
+    "best_of": (1,),
     "function_call": ("none",),
     "image": ({"context_compression": "auto"}, {"context_compression": "disabled"}),
     "modalities": (["text"],),
