@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import transformers
 from torch import Tensor
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 
 from sglang_plug import AttentionShape, BuildEnv
 
@@ -32,6 +37,8 @@ PREFIXES = {
 
 LOOKING_AHEAD = frozenset({"paligemma"})
 """Whose prompts see later tokens, which the decoder alone does not tell."""
+LOGITS = {"logit_scale": 1.0, "logits_scaling": 1.0, "final_logit_softcapping": None}
+"""What a decoder's own class does to its logits, and what says that it does nothing."""
 
 
 def decoder_class(config: Any) -> str | None:
@@ -51,6 +58,12 @@ def decoder_config(config: Any) -> Any:
     found = copy.deepcopy(config.text_config)
     found.architectures = [name]
     found.tie_word_embeddings = bool(getattr(config, "tie_word_embeddings", False)) and found.tie_word_embeddings
+    whole = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(config.model_type)
+    if isinstance(whole, str):  # many have a matrix as their head and nothing behind it, whatever the decoder's own has
+        source = inspect.getsource(getattr(transformers, whole))
+        for key, nothing in LOGITS.items():
+            if hasattr(found, key) and key not in source:
+                setattr(found, key, nothing)
     return found
 
 

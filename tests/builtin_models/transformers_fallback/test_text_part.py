@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    AyaVisionConfig,
     Idefics3Config,
     InternVLConfig,
     LlavaNextConfig,
@@ -58,11 +59,24 @@ def internvl() -> PretrainedConfig:
     return InternVLConfig(text_config=text("qwen3", head_dim=8), vision_config=vision, image_token_id=90)
 
 
+def aya() -> PretrainedConfig:
+    vision = {**PIXELS, "model_type": "siglip_vision_model"}
+    return AyaVisionConfig(text_config=text("cohere2", logit_scale=0.3), vision_config=vision, image_token_index=90)
+
+
+def granite() -> PretrainedConfig:
+    vision = {**PIXELS, "model_type": "clip_vision_model"}
+    decoder = text("granite", logits_scaling=8.0, embedding_multiplier=3.0)
+    return LlavaNextConfig(text_config=decoder, vision_config=vision, image_token_index=90)
+
+
 def ministral() -> PretrainedConfig:
     return Mistral3Config(text_config=text("ministral3", head_dim=8), vision_config=PIXTRAL, image_token_index=90)
 
 
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
+    "aya vision, text": ("AyaVisionForConditionalGeneration", aya()),
+    "llava-next with granite, text": ("LlavaNextForConditionalGeneration", granite()),
     "llava-next, text": ("LlavaNextForConditionalGeneration", llava_next()),
     "llava-onevision, text": ("LlavaOnevisionForConditionalGeneration", onevision()),
     "idefics3, text": (
