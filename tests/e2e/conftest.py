@@ -154,6 +154,8 @@ class Server:
 
     def close(self) -> None:
         """End it, whatever state it is in."""
+        if self._log.closed:
+            return
         self.client.close()
         if self.process.poll() is None:
             self.process.terminate()
@@ -207,6 +209,14 @@ def environment() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def shared_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     """Servers that live as long as the session."""
+    launcher = Launcher(tmp_path_factory.mktemp("servers"))
+    yield launcher
+    launcher.close()
+
+
+@pytest.fixture(scope="module")
+def module_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    """Servers that live as long as the tests of a module."""
     launcher = Launcher(tmp_path_factory.mktemp("servers"))
     yield launcher
     launcher.close()

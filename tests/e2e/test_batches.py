@@ -82,10 +82,10 @@ def names(count: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def server(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def server(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Two sequences at a time: lines get one place."""
     folder = tmp_path_factory.mktemp("storage")
-    return shared_launcher("--file-storage-path", str(folder), "--max-running-requests", "2")
+    return module_launcher("--file-storage-path", str(folder), "--max-running-requests", "2")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import re
@@ -28,11 +29,12 @@ FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
 
 
 @pytest.fixture(scope="module", params=sorted(LIBRARIES))
-def structured(shared_launcher: Any, request: pytest.FixtureRequest) -> Any:
+def structured(module_launcher: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
     """A server for each backend whose library is here."""
     if importlib.util.find_spec(LIBRARIES[request.param]) is None:
         pytest.skip(f"{LIBRARIES[request.param]} is not installed")
-    return shared_launcher("--grammar-backend", request.param)
+    with contextlib.closing(module_launcher("--grammar-backend", request.param)) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

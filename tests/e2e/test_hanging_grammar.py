@@ -57,11 +57,11 @@ LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 300, "
 
 
 @pytest.fixture(scope="module")
-def hanging(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def hanging(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A server with a grammar that hangs in the way that its regex says."""
     file = tmp_path_factory.mktemp("plugin") / "hanging.py"
     file.write_text(PLUGIN)
-    return shared_launcher(
+    return module_launcher(
         "--plugin", str(file), "--grammar-backend", "hanging", "--watchdog-timeout", "8", "--engine-restart"
     )
 

@@ -68,12 +68,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def seeing(model: SeeingModel, site: str, folder: Path, shared_launcher: Callable[..., Any]) -> Any:
+def seeing(model: SeeingModel, site: str, folder: Path, module_launcher: Callable[..., Any]) -> Any:
     flags = ["--model-path", str(model.path), "--enable-cache-report", "--dtype", "float32"]
     flags += ["--max-image-bytes", str(MOST), "--plugins-dir", str(PLUGINS)]
     flags += ["--allowed-media-domains", site.removeprefix("http://"), "--allowed-media-networks", "127.0.0.1/32"]
     flags += ["--allowed-local-media-path", str(folder), "--file-storage-path", str(folder.parent / "storage")]
-    return shared_launcher(*flags)
+    return module_launcher(*flags)
 
 
 @pytest.fixture

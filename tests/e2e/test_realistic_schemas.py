@@ -19,9 +19,9 @@ CHECKER = Draft202012Validator.FORMAT_CHECKER
 
 
 @pytest.fixture(scope="module")
-def random_server(shared_launcher: Any) -> Any:
+def random_server(module_launcher: Any) -> Any:
     """The embedded demo with random weights: nothing leads it to the end of a document but its grammar."""
-    return shared_launcher("--load-format", "dummy", "--random-seed", "7", "--grammar-timeout", "60")
+    return module_launcher("--load-format", "dummy", "--random-seed", "7", "--grammar-timeout", "60")
 
 
 def outputs(server: Any, schemas: Sequence[Schema], most: int, **params: Any) -> list[tuple[Schema, Any]]:

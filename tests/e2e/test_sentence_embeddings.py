@@ -25,9 +25,9 @@ SIMILAR = [(0, 1), (2, 3)]
 
 
 @pytest.fixture(scope="module")
-def encoder(shared_launcher: Any) -> Any:
+def encoder(module_launcher: Any) -> Any:
     """With the flag of the documents; the model knows by itself that it makes embeddings."""
-    return shared_launcher("--model-path", str(packaged.get_model_path()), "--is-embedding")
+    return module_launcher("--model-path", str(packaged.get_model_path()), "--is-embedding")
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -143,9 +144,10 @@ def _calls(chunk: Any) -> list[Any]:
 
 
 @pytest.fixture(scope="module", params=["pythonic", "gpt-oss", "mistral", "llama3", "deepseekv3"])
-def other_format(shared_launcher: Any, request: pytest.FixtureRequest) -> Any:
+def other_format(module_launcher: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
     """The demo, told to write calls as other models do."""
-    return shared_launcher("--tool-call-parser", request.param)
+    with contextlib.closing(module_launcher("--tool-call-parser", request.param)) as server:
+        yield server
 
 
 def test_required_calls_are_valid_in_other_formats(other_format: Any) -> None:
