@@ -32,6 +32,8 @@ def test_time_between_steps_does_not_count() -> None:
 def test_it_is_looked_after_long_steps_and_told_that_python_runs() -> None:
     heartbeat, looked, alive = Heartbeat(), threading.Event(), threading.Event()
     stop = watch(heartbeat, 60, lambda text: None, look=looked.set, alive=alive.set)
+    assert alive.is_set(), "not only once another thread has had its turn"
+    alive.clear()
     assert alive.wait(10) and not looked.is_set()
     with heartbeat.beat():
         assert looked.wait(10)
