@@ -23,8 +23,8 @@ def template_variables(
 
     ``tools``: the template is to show some. ``field``: where the request says the effort.
 
-    Raises ``ApiError`` for variables that are not the caller's, and for an effort of none where reasoning cannot be left
-    out. Other efforts are a wish: they have no effect on templates that know none.
+    Raises ``ApiError`` for variables that are not the caller's, and for an effort of none where reasoning cannot be
+    left out. Other efforts are a wish: they have no effect on templates that know none.
     """
     found = dict(given or {})
     for name in found:
