@@ -52,7 +52,7 @@ def watch(
         timeout: seconds.
         stuck: told what is wrong.
         look: called every second while a step takes longer than one.
-        alive: called now and every second, busy or not. Only a library's code that lets no other Python run prevents it.
+        alive: called now and every second, busy or not; only code that lets no other Python run prevents it.
     """
     stop = threading.Event()
     alive()
