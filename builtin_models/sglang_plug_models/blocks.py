@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sglang_plug import Attention, BuildEnv, ForwardBatch, Model
-from sglang_plug.layers import Embedding, Gated, Head, Linear, Packed, RMSNorm, Rope
+from sglang_plug.layers import Embedding, Gated, Head, Packed, RMSNorm, Rope, Row
 
 Angles = tuple[Tensor, Tensor]
 """Cosines and sines of this step's positions."""
@@ -53,10 +53,11 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.dim = head_dim(config)
         heads, kv_heads = config.num_attention_heads, getattr(config, "num_key_value_heads", config.num_attention_heads)
-        self.heads, self.kv_heads = heads, kv_heads
-        parts = {"q": heads * self.dim, "k": kv_heads * self.dim, "v": kv_heads * self.dim}
-        self.qkv_proj = Packed(config.hidden_size, parts, env, bias=qkv_bias)
-        self.o_proj = Linear(heads * self.dim, config.hidden_size, env, bias=out_bias)
+        of_parts = {"q": heads, "k": kv_heads, "v": kv_heads}
+        parts = {name: count * self.dim for name, count in of_parts.items()}
+        self.qkv_proj = Packed(config.hidden_size, parts, env, bias=qkv_bias, heads=of_parts)
+        self.o_proj = Row(heads * self.dim, config.hidden_size, env, bias=out_bias)
+        self.heads, self.kv_heads = heads // env.ranks.size, max(1, kv_heads // env.ranks.size)
         self.q_norm = norm(self.dim, config.rms_norm_eps, env) if qk_norm else None
         self.k_norm = norm(self.dim, config.rms_norm_eps, env) if qk_norm else None
         scale = self.dim**-0.5 if scale is None else scale
@@ -93,7 +94,7 @@ class GatedMLP(nn.Module):
         width = config.intermediate_size if width is None else width
         name = activation or config.hidden_act
         self.gate_up_proj = Gated(config.hidden_size, width, env, activation_name=name, bias=bias)
-        self.down_proj = Linear(width, config.hidden_size, env, bias=bias)
+        self.down_proj = Row(width, config.hidden_size, env, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[T, hidden]`` to ``[T, hidden]``."""
@@ -172,6 +173,7 @@ class CausalLM(Model):
         super().__init__(config, env)
         layers: list[nn.Module] = [self.layer(config, env, index) for index in range(config.num_hidden_layers)]
         self.model = self.decoder(config, env, layers)
+        self.states_width = config.hidden_size
         tied = self.model.embed_tokens if config.tie_word_embeddings else None
         if "generate" in env.tasks:
             self.lm_head = Head(config.hidden_size, config.vocab_size, env, tied=tied)

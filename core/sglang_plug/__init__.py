@@ -9,6 +9,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .adapters import (
+        AdaptableLayer,
+        Adapter,
+        AdapterReader,
+        AdapterRequest,
+        Joinable,
+        JoinedAdapters,
+        LayerAdapter,
+    )
     from .attention import (
         Attention,
         AttentionBackend,
@@ -21,8 +30,11 @@ if TYPE_CHECKING:
     )
     from .batch import ForwardBatch, KVPool, KVScale, Seen, SeenWhole
     from .cache import EvictionPolicy, Match, NodeStats, PrefixCache
+    from .coded import CodedWeight
     from .config import AUTO, CheckpointNotFoundError, ConfigError, EngineConfig, PluginOptions
+    from .drafting import Drafter, SequenceDrafter
     from .drawing import DrawOptions
+    from .executor import Collectives, Executor, Order, Seat, Team
     from .grammar import Constraint, ConstraintError, Grammar, GrammarBackend, Preamble, Vocabulary
     from .hookspecs import API_VERSION, hookimpl
     from .kernels import Kernels
@@ -53,13 +65,16 @@ if TYPE_CHECKING:
         WeightLoader,
     )
     from .quantization import LinearScheme, Matrix, Quantization, QuantizationRequest, StoredTensor
-    from .request import Finish, LogprobOptions, Output, Request, RequestError, TokenLogprob
+    from .request import DraftCounts, Finish, LogprobOptions, Output, Request, RequestError, TokenLogprob
     from .sampling import SamplingParams
     from .specs import (
+        AdapterSpec,
         AttentionSpec,
         CheckpointSpec,
         CommandSpec,
+        DrafterSpec,
         EvictionSpec,
+        ExecutorSpec,
         GrammarSpec,
         KernelSpec,
         MediaProcessorSpec,
@@ -79,6 +94,15 @@ if TYPE_CHECKING:
     from .transfer import pinned, send, upload, upload_array
 
 _HOME = {
+    "adapters": (
+        "AdaptableLayer",
+        "Adapter",
+        "AdapterReader",
+        "AdapterRequest",
+        "Joinable",
+        "JoinedAdapters",
+        "LayerAdapter",
+    ),
     "attention": (
         "Attention",
         "AttentionBackend",
@@ -91,8 +115,11 @@ _HOME = {
     ),
     "batch": ("ForwardBatch", "KVPool", "KVScale", "Seen", "SeenWhole"),
     "cache": ("EvictionPolicy", "Match", "NodeStats", "PrefixCache"),
+    "coded": ("CodedWeight",),
     "config": ("AUTO", "CheckpointNotFoundError", "ConfigError", "EngineConfig", "PluginOptions"),
+    "drafting": ("Drafter", "SequenceDrafter"),
     "drawing": ("DrawOptions",),
+    "executor": ("Collectives", "Executor", "Order", "Seat", "Team"),
     "grammar": ("Constraint", "ConstraintError", "Grammar", "GrammarBackend", "Preamble", "Vocabulary"),
     "hookspecs": ("API_VERSION", "hookimpl"),
     "kernels": ("Kernels",),
@@ -123,13 +150,16 @@ _HOME = {
         "WeightLoader",
     ),
     "quantization": ("LinearScheme", "Matrix", "Quantization", "QuantizationRequest", "StoredTensor"),
-    "request": ("Finish", "LogprobOptions", "Output", "Request", "RequestError", "TokenLogprob"),
+    "request": ("DraftCounts", "Finish", "LogprobOptions", "Output", "Request", "RequestError", "TokenLogprob"),
     "sampling": ("SamplingParams",),
     "specs": (
+        "AdapterSpec",
         "AttentionSpec",
         "CheckpointSpec",
         "CommandSpec",
+        "DrafterSpec",
         "EvictionSpec",
+        "ExecutorSpec",
         "GrammarSpec",
         "KernelSpec",
         "MediaProcessorSpec",
@@ -154,6 +184,11 @@ __version__ = "0.1.0"
 __all__ = [
     "API_VERSION",
     "AUTO",
+    "AdaptableLayer",
+    "Adapter",
+    "AdapterReader",
+    "AdapterRequest",
+    "AdapterSpec",
     "Attention",
     "AttentionBackend",
     "AttentionShape",
@@ -167,14 +202,21 @@ __all__ = [
     "CheckpointNotFoundError",
     "CheckpointRequest",
     "CheckpointSpec",
+    "CodedWeight",
+    "Collectives",
     "CommandSpec",
     "ConfigError",
     "Constraint",
     "ConstraintError",
+    "DraftCounts",
+    "Drafter",
+    "DrafterSpec",
     "DrawOptions",
     "EngineConfig",
     "EvictionPolicy",
     "EvictionSpec",
+    "Executor",
+    "ExecutorSpec",
     "Facts",
     "Finish",
     "ForwardBatch",
@@ -183,11 +225,14 @@ __all__ = [
     "GrammarSpec",
     "GraphCapable",
     "GraphRecorder",
+    "Joinable",
+    "JoinedAdapters",
     "KVPool",
     "KVScale",
     "KVScaleTensor",
     "KernelSpec",
     "Kernels",
+    "LayerAdapter",
     "LinearScheme",
     "LogprobOptions",
     "Match",
@@ -206,6 +251,7 @@ __all__ = [
     "NodeStats",
     "Observer",
     "ObserverSpec",
+    "Order",
     "Output",
     "OutputParser",
     "PluginError",
@@ -229,14 +275,17 @@ __all__ = [
     "SamplingParams",
     "SchedulePolicy",
     "ScheduleSpec",
+    "Seat",
     "Seeing",
     "Seen",
     "SeenWhole",
+    "SequenceDrafter",
     "Spec",
     "StepStats",
     "StoredCapable",
     "StoredTensor",
     "StreamDecoder",
+    "Team",
     "TemplateError",
     "Text",
     "TokenLogprob",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,6 +36,18 @@ class AttentionShape:
     (``AttentionSpec.kv_dtypes``)."""
     sinks: bool = False
     """Some layers have attention sinks, which takes a backend that is ``WeighingCapable``."""
+
+    def of_rank(self, size: int) -> AttentionShape:
+        """What each of ``size`` ranks has of the heads of this model.
+
+        Raises ``ConfigError`` if they cannot be shared.
+        """
+        if self.heads % size or (self.kv_heads % size and size % self.kv_heads):
+            raise ConfigError(
+                f"--tp-size {size}: the model's {self.heads} attention heads, {self.kv_heads} of them with keys and "
+                "values, cannot be shared evenly; choose a number that divides both"
+            )
+        return replace(self, heads=self.heads // size, kv_heads=max(1, self.kv_heads // size))
 
     @property
     def pooled(self) -> int:

@@ -147,7 +147,8 @@ class Seen:
     rows: Tensor
     """``[S]`` int64: which of the step's tokens."""
     states: Tensor
-    """``[S, hidden]``, in the model's dtype; ``[S, n, hidden]`` of models that add further ones between layers."""
+    """``[S, hidden]``, in the model's dtype or, of states that a caller gave, float32; ``[S, n, hidden]`` of models
+    that add further ones between layers."""
     coordinates: Tensor | None = None
     """``[R, T]`` int64: positions of all the step's tokens, for models with several for each; as
     ``Seeing.coordinates``."""
@@ -156,7 +157,8 @@ class Seen:
 
     def into(self, embedded: Tensor) -> Tensor:
         """``[T, hidden]`` with these states in their rows, the first ones where there are several."""
-        return embedded.index_copy(0, self.rows, self.states if self.states.dim() == 2 else self.states[:, 0])
+        states = self.states if self.states.dim() == 2 else self.states[:, 0]
+        return embedded.index_copy(0, self.rows, states.to(embedded.dtype))
 
     def onto(self, hidden: Tensor, index: int) -> Tensor:
         """``[T, hidden]`` with the further states ``index``, from 1 on, added to their rows."""

@@ -15,6 +15,8 @@ NO_GRAMMARS = "none"
 """The grammar backend that refuses every constraint."""
 NO_QUANTIZATION = "none"
 """Every matrix in the model's dtype."""
+NO_SPECULATION = "none"
+"""Every token in a step of its own."""
 
 
 class ConfigError(ValueError):
@@ -130,6 +132,42 @@ class BackendOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelOptions:
+    """Who shares the model."""
+
+    tp_size: int = 1
+    """Ranks that each hold a part of every layer, on as many devices."""
+    executor: str = AUTO
+    """What starts them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculativeOptions:
+    """Whether tokens are guessed, so that a step computes several of one sequence."""
+
+    algorithm: str = NO_SPECULATION
+    """The drafter; in capitals, too."""
+    num_draft_tokens: int = 8
+    """Most guesses for one sequence in a step."""
+    step_tokens: int = 0
+    """Most tokens of a step with guesses; 0 decides by device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterOptions:
+    """Which adapters requests may name."""
+
+    enabled: bool = False
+    """Adapters may be loaded while serving; so they may where ``paths`` names some."""
+    paths: tuple[str, ...] = ()
+    """``name=folder`` of those that are loaded at start, or a folder, whose last part is the name."""
+    most_in_step: int = 8
+    """Different ones in one step; requests with others wait."""
+    most_loaded: int | None = None
+    """``None``: as many as memory holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Everything the engine process needs; plain data, so it crosses the process line as msgpack."""
 
@@ -137,6 +175,9 @@ class EngineConfig:
     cache: CacheOptions = field(default_factory=CacheOptions)
     schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
     backends: BackendOptions = field(default_factory=BackendOptions)
+    parallel: ParallelOptions = field(default_factory=ParallelOptions)
+    speculative: SpeculativeOptions = field(default_factory=SpeculativeOptions)
+    adapters: AdapterOptions = field(default_factory=AdapterOptions)
     plugins: PluginOptions = field(default_factory=PluginOptions)
     random_seed: int | None = None
     log_level: str = "info"

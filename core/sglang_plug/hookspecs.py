@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING
 import pluggy
 
 from .specs import (
+    AdapterSpec,
     AttentionSpec,
     CheckpointSpec,
     CommandSpec,
+    DrafterSpec,
     EvictionSpec,
+    ExecutorSpec,
     GrammarSpec,
     KernelSpec,
     MediaProcessorSpec,
@@ -85,6 +88,29 @@ def register_cache_policies() -> Iterable[PrefixCacheSpec | EvictionSpec]:  # ty
 @hookspec
 def register_schedule_policies() -> Iterable[ScheduleSpec]:  # type: ignore[empty-body]
     """Orders of the waiting queue selectable with ``--schedule-policy``."""
+
+
+@hookspec
+def register_executors() -> Iterable[ExecutorSpec]:  # type: ignore[empty-body]
+    """What starts the ranks that share one model, selectable with ``--executor``; asked for where ``--tp-size`` is
+    more than 1."""
+
+
+@hookspec
+def register_drafters() -> Iterable[DrafterSpec]:  # type: ignore[empty-body]
+    """Guesses of how outputs go on, selectable with ``--speculative-algorithm``.
+
+    Left at ``auto``, ``choose_component`` is asked, and nobody need answer; by default nothing is guessed.
+    """
+
+
+@hookspec
+def register_adapters() -> Iterable[AdapterSpec]:  # type: ignore[empty-body]
+    """Formats of adapters, which requests name (``--lora-paths``, ``/load_lora_adapter``).
+
+    All of them are imported where adapters are enabled. Each folder goes to the first that knows it; those of other
+    distributions are asked before the built-in ones.
+    """
 
 
 @hookspec

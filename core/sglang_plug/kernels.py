@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .coded import CodedWeight
 from .drawing import DrawOptions, draw_tokens, mask_logits
 
 if TYPE_CHECKING:
@@ -106,18 +107,28 @@ def moe(
         weights: ``[T, k]``, what each of them counts.
         gated: in place of ``silu(gate) * up``, of ``[N, 2 * width]``; kernel sets need not have it.
     """
+
+    def expert(number: int, rows: Tensor) -> Tensor:
+        return F.linear(gated(F.linear(rows, gate_up[number])), down[number])
+
+    return each_expert(x, len(gate_up), expert, experts, weights)
+
+
+def each_expert(
+    x: Tensor, count: int, expert: Callable[[int, Tensor], Tensor], experts: Tensor, weights: Tensor
+) -> Tensor:
+    """As ``moe``, one of ``count`` experts after the other: ``expert`` is given its number, and the rows for it."""
     chosen = experts.flatten()
     order = chosen.argsort(stable=True)
     tokens, factors = order // experts.shape[1], weights.flatten()[order, None].float()
     total = torch.zeros_like(x, dtype=torch.float32)
     start = 0
-    for expert, count in enumerate(chosen.bincount(minlength=len(gate_up)).tolist()):
-        if count == 0:
+    for number, own in enumerate(chosen.bincount(minlength=count).tolist()):
+        if own == 0:
             continue
-        rows, factor = tokens[start : start + count], factors[start : start + count]
-        made = F.linear(gated(F.linear(x[rows], gate_up[expert])), down[expert])
-        total.index_add_(0, rows, made.float() * factor)
-        start += count
+        rows, factor = tokens[start : start + own], factors[start : start + own]
+        total.index_add_(0, rows, expert(number, x[rows]).float() * factor)
+        start += own
     return total.to(x.dtype)
 
 
@@ -133,6 +144,9 @@ class Kernels:
     pack_int8: Callable[[Tensor, Tensor, Tensor | None], LinearFunction] | None = None
     """Like ``pack_linear`` with a weight in int8 of at most 65,536 columns, whose rows count ``scale`` ``[out]``, and a
     bias; inputs are in bfloat16. ``None``: quantizations that keep such weights multiply by themselves."""
+    pack_coded: Callable[[CodedWeight, Tensor | None, torch.dtype], LinearFunction | None] | None = None
+    """Like ``pack_linear``, of a weight in codes, a bias, and the dtype that inputs are in; gives ``None`` for one that
+    the kernel set cannot take. ``None`` in place of it: quantizations multiply by themselves."""
     rms_norm: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]] = add_rms_norm
     silu_mul: Callable[[Tensor], Tensor] = silu_mul

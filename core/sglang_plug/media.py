@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 KEY_BYTES = 8
+GIVEN = "states"
 
 
 class MediaError(ValueError):
@@ -45,6 +46,14 @@ class Media:
     digest: bytes
     """Differs where ``arrays`` differ: prefixes of prompts are shared by it."""
     arrays: Mapping[str, MediaArray] = field(default_factory=dict)
+    is_given: bool = False
+    """Nothing has to be seen: the one array, ``[count, hidden]``, is what stands instead of embeddings."""
+
+    @classmethod
+    def given(cls, start: int, states: MediaArray) -> Media:
+        """States that the caller has worked out, for a model with ``Model.states_width``."""
+        found = cls.of(start, states.shape[0], {GIVEN: states})
+        return cls(start=start, count=found.count, digest=found.digest, arrays=found.arrays, is_given=True)
 
     @classmethod
     def of(cls, start: int, count: int, arrays: Mapping[str, MediaArray]) -> Media:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from .attention import Attention, AttentionBackend, AttentionShape
 from .batch import ForwardBatch, KVScale
 from .config import ConfigError
+from .executor import ALONE, Collectives
 from .kernels import TORCH, Kernels
 from .media import Media
 from .policy import Pooling
@@ -46,8 +47,8 @@ class BuildEnv:
     """For pooling tasks: how a prompt's hidden states become one vector."""
     tasks: tuple[Task, ...] = ("generate",)
     """What will be served: what only other tasks need may be left out."""
-    tp_rank: int = 0
-    tp_size: int = 1
+    ranks: Collectives = field(default=ALONE)
+    """What this rank computes together with others; layers know which part of them is its own."""
 
 
 class Model(nn.Module):
@@ -67,6 +68,9 @@ class Model(nn.Module):
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__()
         self.config, self.env = config, env
+        self.states_width: int | None = None
+        """Width of the states that prompts may have instead of tokens: inputs of the first layer, which come as
+        ``ForwardBatch.seen``. ``None``: they may have none."""
         self.kv_scales: Mapping[int, KVScale] = {}
         """By layer, how much a unit of an FP8 KV pool counts; set after loading, if the checkpoint says."""
 
@@ -131,6 +135,12 @@ class Model(nn.Module):
             for name, module in self.named_modules()
             if (quantize := getattr(module, "quantize_weights", None)) is not None
         ]
+        unpacked = sum(getattr(module, "unpacks", 0) for module in self.modules())
+        if unpacked:
+            logger.warning(
+                "Experts of the quantized checkpoint are turned back into ordinary weights, which take %.1f GiB",
+                unpacked / 2**30,
+            )
         if not any(found):
             raise ConfigError(
                 f"quantization {quantization.name!r} takes none of the {len(found)} matrices of {type(self).__name__} "
@@ -157,6 +167,8 @@ class Model(nn.Module):
                 continue
             target, shard = self._place(name)
             if target not in keys:
+                if self.env.quantization is not None and self.env.quantization.dispensable(name, tensor):
+                    continue
                 raise WeightError(f"checkpoint has {name!r} but {type(self).__name__} has no {target!r}")
             if target not in parameters:
                 raise WeightError(f"checkpoint has {name!r} twice, or too late: {target!r} is packed already")
@@ -174,6 +186,14 @@ class Model(nn.Module):
             raise WeightError(
                 f"checkpoint leaves {len(short)} parameters unfilled, first {first!r} ({_some(short[first])})"
             )
+
+    def whole_shapes(self) -> dict[str, tuple[int, ...]]:
+        """What checkpoints hold for each parameter, by its name: more than this rank has of what ranks share."""
+        found = {}
+        for name, parameter in self.named_parameters():
+            whole = getattr(self.get_submodule(name.rpartition(".")[0]), "whole_shape", None)
+            found[name] = tuple(parameter.shape) if whole is None else whole(parameter)
+        return found
 
     def attending_layer(self, path: str) -> int | None:
         """The layer of the KV pool that belongs to the module that checkpoints call ``path``.

@@ -158,6 +158,10 @@ class StepStats:
     retracted: int
     forced_tokens: int = 0
     """Output tokens that constraints left no choice about: as many steps less."""
+    drafted_tokens: int = 0
+    """Guesses of output tokens that the step computed."""
+    accepted_tokens: int = 0
+    """Those that came true: as many steps less."""
     queue_seconds: tuple[float, ...] = ()
     """From arrival to this step, of each request whose computation it began."""
 

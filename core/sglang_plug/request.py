@@ -16,12 +16,19 @@ from .specs import Task
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
-class RequestError(ValueError):
-    """The engine refuses a request. ``status`` is the HTTP status a server should answer with."""
+RequestPart = Literal["", "constraint", "states"]
 
-    def __init__(self, message: str, status: int = 400) -> None:
+
+class RequestError(ValueError):
+    """The engine refuses a request.
+
+    ``status`` is the HTTP status a server should answer with, ``about`` the part of the request that is wrong, if it is
+    one alone: ``constraint``, or the ``states`` that its prompt has instead of tokens.
+    """
+
+    def __init__(self, message: str, status: int = 400, about: RequestPart = "") -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.about = status, about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +64,8 @@ class Request:
     """Higher is served first under the ``priority`` policy and retracted last."""
     salt: str = ""
     """Separates tenants: prefixes are shared only between requests of one salt."""
+    adapter: str | None = None
+    """Name of the adapter that it is computed with; ``None``: the model alone."""
     arrived: float = 0.0
     """``time.time()`` at the API."""
 
@@ -81,6 +90,18 @@ class Finish:
     """The stop token that ended it; it is the last of ``Output.tokens``."""
     message: str = ""
     status: int = 200
+    about: RequestPart = ""
+    """What of the request the error is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCounts:
+    """What speculation did for an output so far."""
+
+    drafted: int
+    """Tokens that were guessed and computed."""
+    accepted: int
+    """Those that came true: as many steps less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,3 +120,5 @@ class Output:
     """For the prompt from ``LogprobOptions.start`` on; comes once, with the first output token."""
     values: tuple[float, ...] = ()
     """Embedding or scores of a pooling task."""
+    drafts: DraftCounts | None = None
+    """``None``: nothing was drafted."""

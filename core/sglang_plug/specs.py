@@ -99,6 +99,9 @@ class ModelSpec(Spec):
     generic: bool = False
     """True if it serves architectures other than its name; it is used where ``--model-impl`` names it, or where a
     plugin chooses it for an architecture that nobody declares."""
+    parallel: bool = False
+    """True if several ranks can share it (``--tp-size``): its layers cut what belongs to one rank, and its head counts
+    follow ``BuildEnv.ranks``."""
     inputs: frozenset[str] = frozenset({"text"})
     """What prompts may hold. With ``"image"`` the target is ``Seeing`` too, and a media processor must be declared."""
 
@@ -163,6 +166,35 @@ class ScheduleSpec(Spec):
     it has none."""
 
     kind: ClassVar[str] = "schedule"
+    takes_settings: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorSpec(Spec):
+    """Starts the ranks that share a model. Target: an ``Executor`` subclass."""
+
+    kind: ClassVar[str] = "executor"
+    takes_settings: ClassVar[bool] = True
+
+    devices: frozenset[str] = ANY_DEVICE
+    """Device types whose ranks it can bring together, or ``{"any"}``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterSpec(Spec):
+    """Guesses how outputs go on. Target: a ``Drafter`` subclass, made with its settings, or with nothing if it has
+    none."""
+
+    kind: ClassVar[str] = "drafter"
+    takes_settings: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterSpec(Spec):
+    """A format of adapters. Target: a function ``(AdapterRequest, settings) -> Adapter | None``, which is asked for
+    every folder that is loaded and answers ``None`` for those of another format."""
+
+    kind: ClassVar[str] = "adapter"
     takes_settings: ClassVar[bool] = True
 
 

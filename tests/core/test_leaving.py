@@ -24,7 +24,7 @@ leave(7)
 
 
 def test_threads_and_what_is_registered_end_first() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stderr) == (7, "")
     assert done.stdout.split("\n") == ["not flushed another thread", "registered", ""]
 
@@ -35,5 +35,5 @@ def test_nobody_who_reads_is_no_reason_to_stay() -> None:
     with os.fdopen(writing, "w") as output:
         command = [sys.executable, "-c", PROGRAM]
         buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, timeout=60, env=buffered)
+        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, timeout=240, env=buffered)
     assert (done.returncode, done.stderr) == (7, "")

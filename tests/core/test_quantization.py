@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sglang_plug import BuildEnv, ConfigError, LinearScheme, Matrix, Model, Quantization, StoredTensor, WeightError
+from sglang_plug.kernels import TORCH, Kernels, moe
 from sglang_plug.layers import Embedding, Experts, Head, Linear, Packed, Router
 from sglang_plug.quantization import stored_quantization
 
@@ -96,7 +98,7 @@ def test_every_matrix_is_asked_about() -> None:
         "block.qkv": ("linear", 8, 6, ("block.q", "block.k")),
         "block.out": ("linear", 6, 8, ("block.out",)),
         "block.gate": ("router", 8, 3, ("block.gate",)),
-        "block.experts.gate_up_proj": ("experts", 8, 8, ("block.experts.gate_up_proj",)),
+        "block.experts.gate_up_proj": ("experts", 8, 4, ("block.experts.gate_up_proj",)),
         "block.experts.down_proj": ("experts", 4, 8, ("block.experts.down_proj",)),
         "head_": ("head", 8, 10, ("head_",)),
     }
@@ -237,6 +239,126 @@ def test_stored_tensors_are_loaded_part_by_part() -> None:
     check(made, given)
 
 
+def test_a_tensor_of_each_part() -> None:
+    """What has no dimension for output rows is kept once for each part; a tensor for all parts is repeated."""
+
+    def scheme(matrix: Matrix) -> LinearScheme | None:
+        shape = (len(matrix.parts), 3)
+        return LinearScheme(pack=Mock(), stored={"own": StoredTensor(shape=shape, dtype=torch.int32, axis=None)})
+
+    def loaded(given: Mapping[str, Tensor]) -> list[list[int]]:
+        made = Packed(8, {"q": 4, "k": 2}, BuildEnv(attention=Mock()))
+        made.quantize_weights("qk", ("q", "k"), Quantization(name="own", scheme=scheme))
+        for shard, one in given.items():
+            made.load_shard(made.own, one, shard or None)
+        return made.own.tolist()  # type: ignore[no-any-return]
+
+    first, second = torch.tensor([1, 2, 3]), torch.tensor([4, 5, 6])
+    assert loaded({"k": second, "q": first}) == [[1, 2, 3], [4, 5, 6]]
+    assert loaded({"": first}) == [[1, 2, 3], [1, 2, 3]]
+    with pytest.raises(ValueError, match=r"expected shape \(3,\), found \(2,\)"):
+        loaded({"q": first[:2]})
+
+
+def test_what_says_nothing_has_no_place() -> None:
+    given = {**weights(), "block.old.extra": torch.zeros(2)}
+    made = model(Halves("linear"))
+    made.env = BuildEnv(
+        attention=Mock(),
+        quantization=Quantization(
+            name="halves",
+            scheme=Halves("linear"),
+            dispensable=lambda name, tensor: "extra" in name and not tensor.any(),
+        ),
+    )
+    made.quantize()
+    made.load_weights(given.items())
+    made = model(Halves("linear"))
+    made.quantize()
+    with pytest.raises(WeightError, match="no 'block.out.extra'"):
+        made.load_weights(given.items())
+
+
+def turned_back(matrix: Matrix) -> LinearScheme | None:
+    """Of experts: whole numbers, and a factor for each row."""
+    if matrix.role != "experts":
+        return None
+    return LinearScheme(
+        pack=lambda held, bias: lambda x: x @ (held["weight"] * held["factor"][:, None]).T,
+        dense=lambda held: held["weight"] * held["factor"][:, None],
+        stored={
+            "weight": StoredTensor(shape=(matrix.size_out, matrix.size_in), dtype=torch.int8),
+            "factor": StoredTensor(shape=(matrix.size_out,), dtype=torch.float32, one_per_part=True),
+        },
+    )
+
+
+def with_experts_in_whole_numbers(kernels: Kernels = TORCH) -> tuple[Small, dict[str, Tensor], dict[str, Tensor]]:
+    """A model that has asked, a checkpoint, and what it stands for."""
+    plain = weights()
+    held = {name: one for name, one in plain.items() if ".experts." not in name}
+    for expert in range(3):
+        gate, up = plain["block.experts.gate_up_proj"][expert].chunk(2)
+        parts = {"gate_proj": gate, "up_proj": up, "down_proj": plain["block.experts.down_proj"][expert]}
+        for part, one in parts.items():
+            held[f"block.experts.{expert}.{part}.weight"] = one.to(torch.int8)
+            held[f"block.experts.{expert}.{part}.factor"] = torch.full((1 if expert else len(one),), 2.0)
+    quantization = Quantization(name="whole", scheme=turned_back)
+    made = Small(BuildEnv(attention=Mock(), kernels=kernels, quantization=quantization))
+    made.quantize()
+    return made, held, plain
+
+
+OWN_MOE = dataclasses.replace(TORCH, moe=lambda *given: moe(*given))
+
+
+def test_experts_that_are_multiplied_one_by_one_stay_quantized() -> None:
+    made, held, plain = with_experts_in_whole_numbers()
+    made.load_weights(reversed(held.items()))
+    made.prepare()
+    experts = made.block["experts"]
+    assert list(experts.named_parameters()) == [] and len(experts.gate_up_proj.products) == 6
+    x, chosen, factors = torch.randn(5, 8), torch.tensor([[0, 2], [1, 0], [2, 1], [0, 1], [2, 0]]), torch.rand(5, 2)
+    weights = [2 * plain[f"block.experts.{name}_proj"] for name in ("gate_up", "down")]
+    torch.testing.assert_close(experts(x, chosen, factors), moe(x, *weights, chosen, factors))
+
+
+def test_experts_are_turned_back_as_they_are_loaded(caplog: pytest.LogCaptureFixture) -> None:
+    made, held, plain = with_experts_in_whole_numbers(OWN_MOE)
+    made.load_weights(reversed(held.items()))
+    made.prepare()
+    assert caplog.text.count("turned back into ordinary weights, which take 0.0 GiB") == 1
+    experts = made.block["experts"]
+    assert torch.equal(experts.gate_up_proj.weight, 2 * plain["block.experts.gate_up_proj"])
+    assert torch.equal(experts.down_proj.weight, 2 * plain["block.experts.down_proj"])
+    assert [name for name, _ in experts.named_parameters()] == ["gate_up_proj.weight", "down_proj.weight"]
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "message"),
+    [
+        (
+            "block.experts.1.up_proj.factor",
+            None,
+            "unfilled, first 'block.experts.gate_up_proj.factor' .'1.up' is missing",
+        ),
+        ("block.experts.1.up_proj.factor", torch.ones(3), r"expected shape \(4,\), found \(3,\)"),
+        ("block.experts.7.up_proj.weight", torch.ones(4, 8, dtype=torch.int8), "there are 3 experts, counted from 0"),
+        ("block.experts.1.up_proj.weight", torch.ones(4, 8), "expected dtype torch.int8, found torch.float32"),
+        ("block.experts.gate_up_proj", torch.ones(3, 8, 8, dtype=torch.int8), "expected one by one"),
+    ],
+)
+@pytest.mark.parametrize("kernels", [TORCH, OWN_MOE], ids=["one by one", "together"])
+def test_experts_that_do_not_fit(kernels: Kernels, name: str, tensor: Tensor | None, message: str) -> None:
+    made, held, _ = with_experts_in_whole_numbers(kernels)
+    if tensor is None:
+        del held[name]
+    else:
+        held[name] = tensor
+    with pytest.raises(WeightError, match=message):
+        made.load_weights(held.items())
+
+
 def check(made: Small, given: Mapping[str, Tensor]) -> None:
     x = torch.randn(3, 8)
     q, k = made.block["qkv"].split(x)
@@ -290,12 +412,19 @@ def test_tensors_that_do_not_fit(change: dict[str, Tensor], message: str) -> Non
         made.load_weights(change.items())
 
 
-def test_parts_that_begin_inside_a_block() -> None:
-    scales = StoredTensor(shape=(4, 2), dtype=torch.float32, rows=128)
-    assert scales.slice(slice(128, 400)) == (slice(1, 4),)
-    assert StoredTensor(shape=(8, 16), dtype=torch.int32, axis=1).slice(slice(4, 8)) == (slice(None), slice(4, 8))
-    with pytest.raises(ValueError, match="begins at row 100, which is no multiple of 128"):
-        scales.slice(slice(100, 228))
+def test_where_parts_lie() -> None:
+    sizes = (128, 300, 5)
+    scales = StoredTensor(shape=(5, 2), dtype=torch.float32, rows=128)
+    assert [scales.place(part, sizes) for part in range(3)] == [(slice(0, 1),), (slice(1, 4),), (slice(4, 5),)]
+    columns = StoredTensor(shape=(8, 433), dtype=torch.int32, axis=1)
+    assert columns.place(1, sizes) == (slice(None), slice(128, 428))
+    assert StoredTensor(shape=(3, 7), dtype=torch.int32, axis=None).place(2, sizes) == (2,)
+
+
+def test_indices_of_a_matrix() -> None:
+    given = {"name": "x", "checkpoint_names": ("x",), "size_in": 8, "size_out": 433, "dtype": torch.float32}
+    assert Matrix(**given).places(128) == 4 and Matrix(**given).parts == (433,)
+    assert Matrix(**given, part_sizes=(128, 300, 5)).places(128) == 5
 
 
 def test_what_a_checkpoint_says_of_itself() -> None:

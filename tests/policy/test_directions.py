@@ -8,7 +8,7 @@ from typing import Any
 ENGINE_LIBRARIES = {"msgspec", "zmq"}
 CONTRACTS = (
     "model attention kernels quantization cache policy tokenizer grammar parsers batch request sampling layers specs "
-    "config drawing transfer media"
+    "config drawing transfer media adapters executor coded"
 ).split()
 ALLOWED = {
     "core": {"sglang_plug", "torch", "pluggy"},
@@ -24,6 +24,7 @@ EXTRA = {  # what one folder or file may import besides
     "core/sglang_plug/engine": ENGINE_LIBRARIES,
     "core/sglang_plug/settings.py": {"msgspec"},
     "core/sglang_plug/testing": {"transformers"},
+    "builtin_backends/sglang_plug_backends/executors": {"zmq"},
     "builtin_backends/sglang_plug_backends/flashinfer": {"flashinfer"},
     "builtin_backends/sglang_plug_backends/huggingface": {
         "transformers",
@@ -33,6 +34,7 @@ EXTRA = {  # what one folder or file may import besides
         "tokenizers",
     },
     "builtin_backends/sglang_plug_backends/llguidance": {"llguidance"},
+    "builtin_backends/sglang_plug_backends/lora": {"safetensors"},
     "builtin_backends/sglang_plug_backends/outlines": {"outlines_core"},
     "builtin_backends/sglang_plug_backends/triton": {"triton"},
     "builtin_backends/sglang_plug_backends/xgrammar": {"xgrammar"},

@@ -19,3 +19,20 @@ print(*sorted(set({HEAVY!r}) & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")
+
+
+def test_a_tokenizer_needs_no_torch() -> None:
+    """The API process would be a second later and twice as large."""
+    code = """
+import sys
+from pathlib import Path
+import sglang_plug_models.demo
+from sglang_plug import TokenizerSource
+from sglang_plug_backends.huggingface.tokenizer import load_tokenizer
+from sglang_plug_api import server
+(file,) = Path(sglang_plug_models.demo.__file__).parent.glob("*/tokenizer.json")
+assert load_tokenizer(TokenizerSource(path=file.parent)).encode("the")
+print(*sorted({"torch"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr

@@ -11,6 +11,7 @@ from sglang_plug import Kernels, drawing
 from sglang_plug import kernels as definitions
 from sglang_plug.kernels import LinearFunction
 
+from .coded import pack_coded
 from .library import load
 from .memory import PageMemory
 
@@ -31,6 +32,7 @@ def build() -> Kernels:
         pack_linear=partial(pack_linear, memory=memory),
         pack_gated=partial(pack_gated, memory=memory),
         pack_int8=partial(pack_int8, memory=memory),
+        pack_coded=partial(pack_coded, memory=memory),
         rms_norm=rms_norm,
         add_rms_norm=add_rms_norm,
         silu_mul=silu_mul,

@@ -38,7 +38,10 @@ LIBRARIES = ("-nodefaultlibs", "-lc", "-lm", "-lgcc")
 """Not the OpenMP library: its symbols are those that torch has loaded."""
 PATIENCE = 300.0
 """Seconds that the compiler may take."""
-RECORDED = ("linear", "linear_int8", "rms_norm", "silu_mul", "rope", "attend")
+RECORDED = (
+    *("linear", "linear_int8", "linear_codes4", "linear_codes8", "linear_e4m3"),
+    *("rms_norm", "silu_mul", "rope", "attend"),
+)
 """Functions whose calls can be made again, in the order of ``Function`` in ``source/tape.cpp``."""
 logger = logging.getLogger(__name__)
 
@@ -53,6 +56,11 @@ class Library:
     linear: Function
     pack_int8: Function
     linear_int8: Function
+    pack_codes: Function
+    linear_codes4: Function
+    linear_codes8: Function
+    pack_e4m3: Function
+    linear_e4m3: Function
     rms_norm: Function
     silu_mul: Function
     rope: Function
@@ -126,6 +134,11 @@ def _declare(loaded: ctypes.CDLL) -> Library:
         "linear": (pointer, pointer, pointer, pointer, number, number, number, number),
         "pack_int8": (pointer, pointer, pointer, number, number),
         "linear_int8": (pointer, pointer, pointer, pointer, pointer, pointer, number, number, number),
+        "pack_codes": (pointer, pointer, number, number, number),
+        "linear_codes4": (*[pointer] * 6, number, number, number, number),
+        "linear_codes8": (*[pointer] * 6, number, number, number, number),
+        "pack_e4m3": (pointer, pointer, number, number),
+        "linear_e4m3": (*[pointer] * 5, number, number, number, number),
         "rms_norm": (pointer, pointer, pointer, pointer, number, number, real),
         "silu_mul": (pointer, pointer, number, number),
         "rope": (pointer, pointer, pointer, pointer, number, number, number, number, long, long),

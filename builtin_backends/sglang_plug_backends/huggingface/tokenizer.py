@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from sglang_plug import ConfigError, StreamDecoder, TemplateError, Tokenizer, TokenizerSource
 
@@ -174,15 +174,23 @@ def _open(path: Path) -> Any:
         raise ConfigError(f"cannot load a tokenizer from {str(path)!r}: there is no such folder; {REMEDY}")
     if not any((path / name).is_file() for name in FILES):
         raise ConfigError(f"{path} holds no tokenizer (tokenizer.json or an older form); {REMEDY}")
-    kind = PreTrainedTokenizerFast if (path / "tokenizer.json").is_file() else AutoTokenizer
     try:
-        library = kind.from_pretrained(str(path), local_files_only=True)
+        library = _reader(path).from_pretrained(str(path), local_files_only=True)
     except Exception as error:  # the library raises what its many file formats happen to raise
         message = " ".join(str(error).split())[:300]
         raise ConfigError(f"the tokenizer in {path} cannot be read: {message}; {REMEDY}") from error
     if not library.is_fast:
         raise ConfigError(f"the tokenizer in {path} exists only in slow Python form; {REMEDY}")
     return library
+
+
+def _reader(path: Path) -> Any:
+    """The class that reads the folder's files."""
+    if (path / "tokenizer.json").is_file():
+        return PreTrainedTokenizerFast
+    from transformers import AutoTokenizer  # which imports torch: most processes that have a tokenizer need none
+
+    return AutoTokenizer
 
 
 def _given_template(given: str) -> str:

@@ -1,4 +1,4 @@
-"""Matrices in eight bits: whole numbers on CPUs, floating-point numbers where the device multiplies them."""
+"""Matrices in four or eight bits: converted when they are loaded, or as checkpoints hold them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from sglang_plug import Facts, QuantizationSpec, hookimpl
 
-FP8_METHODS = frozenset({"compressed-tensors", "fbgemm_fp8", "fp8"})
+READERS = {"awq": "awq", "compressed-tensors": "compressed-tensors", "fbgemm_fp8": "fp8", "fp8": "fp8", "gptq": "gptq"}
+"""``quant_method`` of a checkpoint -> who reads it."""
+HOST_AND_CUDA = frozenset({"cpu", "cuda"})
 
 
 @hookimpl
@@ -22,8 +24,26 @@ def register_quantizations() -> Iterator[QuantizationSpec]:
         name="fp8",
         target=f"{__name__}.fp8:build",
         settings=f"{__name__}.settings:Fp8Settings",
-        devices=frozenset({"cpu", "cuda"}),
+        devices=HOST_AND_CUDA,
         summary="e4m3 weights and activations; reads checkpoints of compressed-tensors, fbgemm_fp8 and fp8",
+    )
+    yield QuantizationSpec(
+        name="gptq",
+        target=f"{__name__}.gptq:build",
+        devices=HOST_AND_CUDA,
+        summary="reads checkpoints of GPTQ in two, four or eight bits",
+    )
+    yield QuantizationSpec(
+        name="awq",
+        target=f"{__name__}.awq:build",
+        devices=HOST_AND_CUDA,
+        summary="reads checkpoints of AWQ in four bits",
+    )
+    yield QuantizationSpec(
+        name="compressed-tensors",
+        target=f"{__name__}.compressed_tensors:build",
+        devices=HOST_AND_CUDA,
+        summary="reads checkpoints of compressed-tensors in whole numbers of four or eight bits",
     )
 
 
@@ -32,5 +52,10 @@ def choose_component(kind: str, facts: Facts) -> str | None:
     if kind != "quantization":
         return None
     stored = getattr(facts.model, "quantization_config", None)
-    method = stored.get("quant_method") if isinstance(stored, dict) else getattr(stored, "quant_method", None)
-    return "fp8" if method in FP8_METHODS else None
+    method, format = (
+        stored.get(key) if isinstance(stored, dict) else getattr(stored, key, None)
+        for key in ("quant_method", "format")
+    )
+    if method == "compressed-tensors" and format == "float-quantized":
+        return "fp8"
+    return READERS.get(method or "")

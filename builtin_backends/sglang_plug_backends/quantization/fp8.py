@@ -2,20 +2,25 @@
 
 Every output row of a weight has a scale, every token's activations get one when they arrive. Tensor cores multiply the
 two and apply the scales to the sum. A CPU does the same with numbers turned back into floats: slowly, to try and test.
+Weights with a scale for each block, and those of checkpoints where a CPU's kernel set takes them, are multiplied with
+activations in the model's dtype.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from sglang_plug import ConfigError, LinearScheme, Matrix, Quantization, QuantizationRequest, StoredTensor
+from sglang_plug.coded import CodedWeight
 from sglang_plug.kernels import LinearFunction
 
 from .fp8_checkpoint import Stored, read
+from .products import pack_coded
 from .settings import Fp8Settings
 
 logger = logging.getLogger(__name__)
@@ -26,6 +31,8 @@ SMALLEST_SCALE = 1e-12
 MULTIPLE = 16
 """Tensor cores want both sizes of a matrix to be multiples of this."""
 CAPABILITY = (8, 9)
+WITHOUT = (".input_scale", ".weight_shape")
+"""Ends of names of what is not needed: activations get a scale when they arrive, also where one was fixed before."""
 
 
 def build(request: QuantizationRequest, settings: Fp8Settings) -> Quantization:
@@ -33,17 +40,19 @@ def build(request: QuantizationRequest, settings: Fp8Settings) -> Quantization:
 
     Raises ``ConfigError`` if the checkpoint holds another format, or the device cannot multiply this one.
     """
-    if request.tp_size != 1:
-        raise ConfigError(f"--quantization fp8 does not support tensor parallelism, but tp_size is {request.tp_size}")
     if request.device.type == "cuda":
         _check_device(request)
-    else:
+    elif request.stored is None or request.kernels.pack_coded is None or request.dtype != torch.bfloat16:
         logger.warning("Matrices in FP8 are turned back into floats on a CPU: slower than without quantization")
     if request.stored is None:
         roles = {"linear", "head"} if settings.head else {"linear"}
         return Quantization(name="fp8", scheme=lambda matrix: _converted(matrix) if matrix.role in roles else None)
     stored = read(request.stored)
-    return Quantization(name="fp8", scheme=lambda matrix: _stored(matrix, stored))
+    return Quantization(
+        name="fp8",
+        scheme=lambda matrix: _stored(matrix, stored, request) if stored.holds(matrix) else None,
+        dispensable=lambda name, tensor: name.endswith(WITHOUT),
+    )
 
 
 def _converted(matrix: Matrix) -> LinearScheme | None:
@@ -52,23 +61,44 @@ def _converted(matrix: Matrix) -> LinearScheme | None:
     return LinearScheme(pack=lambda tensors, bias: pack(*quantize(tensors["weight"]), bias))
 
 
-def _stored(matrix: Matrix, stored: Stored) -> LinearScheme | None:
-    if not stored.holds(matrix):
-        return None
-    if matrix.role == "experts":
-        raise ConfigError(f"the checkpoint holds the experts {matrix.name!r} in FP8, which is not supported yet")
-    if matrix.size_in % MULTIPLE or matrix.size_out % MULTIPLE:
+def _stored(matrix: Matrix, stored: Stored, request: QuantizationRequest) -> LinearScheme:
+    rounds = stored.block is None and stored.rounds_activations and matrix.role != "experts"
+    if rounds and (matrix.size_in % MULTIPLE or matrix.size_out % MULTIPLE):
         raise ConfigError(
             f"{matrix.name!r} is {matrix.size_out} by {matrix.size_in}: in FP8 both must be multiples of {MULTIPLE}"
         )
-    scale = StoredTensor(shape=(matrix.size_out, 1), dtype=torch.float32, one_per_part=stored.one_scale)
+    rows, columns = stored.block or (1, matrix.size_in)
+    shape = (matrix.places(rows), -(-matrix.size_in // columns))
+    scale = StoredTensor(
+        shape=shape, dtype=torch.float32, rows=rows, one_per_part=stored.one_scale, inner=1, columns=columns
+    )
+
+    def weight(held: Mapping[str, Tensor]) -> CodedWeight:
+        each = by_rows(held[stored.scale_name], matrix.parts, rows)
+        return CodedWeight(codes=held["weight"], scale=each, group=columns)
+
+    def product(held: Mapping[str, Tensor], bias: Tensor | None) -> LinearFunction:
+        if not rounds:
+            return pack_coded(weight(held), bias, matrix.dtype, request.kernels)
+        own = None if held["weight"].is_cuda else request.kernels.pack_coded
+        found = None if own is None else own(weight(held), bias, matrix.dtype)
+        return pack(held["weight"], held[stored.scale_name], bias) if found is None else found
+
     return LinearScheme(
-        pack=lambda tensors, bias: pack(tensors["weight"], tensors["weight_scale"], bias),
+        pack=product,
+        dense=lambda held: weight(held).dense(matrix.dtype),
         stored={
-            "weight": StoredTensor(shape=(matrix.size_out, matrix.size_in), dtype=DTYPE),
-            "weight_scale": scale,
+            "weight": StoredTensor(shape=(matrix.size_out, matrix.size_in), dtype=DTYPE, inner=1),
+            stored.scale_name: scale,
         },
     )
+
+
+def by_rows(scale: Tensor, parts: Sequence[int], rows: int) -> Tensor:
+    """Of each block of ``rows`` a line of ``scale``, to one of each row; ``parts`` begin with a block of their own."""
+    lines = [-(-size // rows) for size in parts]
+    each = zip(scale.split_with_sizes(lines), parts, strict=True)
+    return torch.cat([one.repeat_interleave(rows, 0)[:size] for one, size in each])
 
 
 def pack(weight: Tensor, scale: Tensor, bias: Tensor | None) -> LinearFunction:

@@ -33,8 +33,6 @@ def build(request: QuantizationRequest, settings: Int8Settings) -> Quantization:
             f"--quantization int8 converts ordinary weights, but the checkpoint's are quantized "
             f"({request.stored.get('quant_method')}); leave --quantization at auto"
         )
-    if request.tp_size != 1:
-        raise ConfigError(f"--quantization int8 does not support tensor parallelism, but tp_size is {request.tp_size}")
     roles = {"linear", "head"} if settings.head else {"linear"}
     multiply = request.kernels.pack_int8 if request.dtype == torch.bfloat16 else None
 

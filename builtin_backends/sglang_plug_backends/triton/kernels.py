@@ -14,6 +14,7 @@ from sglang_plug import Kernels, KVPool
 from sglang_plug import kernels as definitions
 
 from . import interpreter  # noqa: F401 - decides how the kernels below are defined
+from .coded import pack_coded
 from .draw import draw_tokens, mask_logits
 from .kernels_rope import rope_store_kernel
 from .kernels_rows import add_rms_norm_kernel, rms_norm_kernel, rope_kernel, silu_mul_kernel
@@ -36,6 +37,7 @@ def build(settings: TritonSettings | None = None) -> Kernels:
         name="triton",
         pack_linear=rows.pack_linear,
         pack_gated=rows.pack_gated,
+        pack_coded=partial(pack_coded, overlap=overlap),
         rms_norm=partial(rms_norm, overlap=overlap),
         add_rms_norm=partial(add_rms_norm, overlap=overlap),
         silu_mul=partial(silu_mul, overlap=overlap),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterator
 
@@ -17,27 +18,27 @@ HOST = torch.device("cpu")
 
 
 def load_dummy(checkpoint: Checkpoint, model: Model) -> Iterator[tuple[str, Tensor]]:
-    """A tensor for each of the model's own parameters, under the parameter's name and in its dtype.
+    """A tensor for each of the model's own parameters, under the parameter's name and in its dtype; of all ranks.
 
     Vectors called ``weight`` (norms) are ones, the rest is normal with a standard deviation of 0.02. The
     values depend on the parameters' names and shapes alone, so every run makes the same ones. They are laid out where
     the parameter is: gigabytes need not be brought to a GPU.
     """
-    parameters = dict(model.named_parameters())
-    longest = max((one.numel() for one in parameters.values()), default=0)
+    parameters, shapes = dict(model.named_parameters()), model.whole_shapes()
+    longest = max(map(math.prod, shapes.values()), default=0)
     block = torch.randn(min(longest, BLOCK), generator=torch.Generator().manual_seed(0)) * STD
     blocks: dict[tuple[torch.dtype, torch.device], Tensor] = {}
     for name, parameter in parameters.items():
         if parameter.dim() == 1 and name.endswith("weight"):
-            yield name, torch.ones(parameter.shape, dtype=parameter.dtype)
+            yield name, torch.ones(shapes[name], dtype=parameter.dtype)
             continue
         kind = parameter.dtype, HOST if parameter.is_meta else parameter.device
         if kind not in blocks:
             blocks[kind] = block.to(kind[0]).to(kind[1])
-        yield name, _tile(blocks[kind], parameter.shape, zlib.crc32(name.encode()))
+        yield name, _tile(blocks[kind], shapes[name], zlib.crc32(name.encode()))
 
 
-def _tile(block: Tensor, shape: torch.Size, seed: int) -> Tensor:
+def _tile(block: Tensor, shape: tuple[int, ...], seed: int) -> Tensor:
     """The block, repeated from an offset on, in the given shape."""
     filled = torch.empty(shape, dtype=block.dtype, device=block.device)
     flat, start, done = filled.view(-1), seed % max(1, block.numel()), 0

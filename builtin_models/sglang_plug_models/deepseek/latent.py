@@ -9,13 +9,14 @@ attention. To the backend this is one key head, whose values are the first part 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sglang_plug import Attention, AttentionShape, BuildEnv, ForwardBatch
-from sglang_plug.layers import Linear, RMSNorm
+from sglang_plug import Attention, AttentionShape, BuildEnv, ConfigError, ForwardBatch, Matrix, Quantization
+from sglang_plug.layers import Linear, RMSNorm, Unpacking
 from sglang_plug_models.blocks import Angles
 
 EPSILON = 1e-6
@@ -50,6 +51,43 @@ class Expansion(nn.Module):
         super().__init__()
         self.heads, self.key_dim, self.value_dim = heads, key_dim, value_dim
         self.weight = nn.Parameter(torch.empty(heads * (key_dim + value_dim), rank))
+        self._unpacking: Unpacking | None = None
+
+    def quantize_weights(self, name: str, checkpoint_names: Sequence[str], quantization: Quantization) -> bool:
+        """Ask ``quantization`` what the checkpoint holds: that is turned back into numbers as it is loaded.
+
+        False, as nothing is multiplied in fewer bits.
+        """
+        (rows, columns), dtype = self.weight.shape, self.weight.dtype
+        scheme = quantization.scheme(
+            Matrix(name=name, checkpoint_names=checkpoint_names, size_in=columns, size_out=rows, dtype=dtype)
+        )
+        if scheme is not None and scheme.stored:
+            if scheme.dense is None:
+                raise ConfigError(f"{quantization.name!r} cannot tell the numbers of {name!r}, which are needed")
+            self._unpacking = Unpacking(self, {"": scheme})
+        return False
+
+    def make_room(self) -> None:
+        """Nothing: what has no memory yet will never have any."""
+
+    def load_shard(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> None:
+        """Copy the checkpoint's tensor. Raises ``ValueError`` if the shapes differ."""
+        found: Tensor | None = tensor
+        if self._unpacking is not None:
+            held, dense = self._unpacking.add("", "", parameter, tensor), self._unpacking.schemes[""].dense
+            found = None if held is None or dense is None else dense(held)
+            parameter = self._unpacking.weight
+        if found is not None:
+            if parameter.shape != found.shape:
+                raise ValueError(f"expected shape {tuple(parameter.shape)}, found {tuple(found.shape)}")
+            parameter.copy_(found)
+
+    def pack_weights(self) -> None:
+        """The weight instead of what it was stored as."""
+        if self._unpacking is not None:
+            self._unpacking.finish()
+            self._unpacking = None
 
     def compress(self, queries: Tensor) -> Tensor:
         """Queries ``[T, heads, key_dim]`` that work on latents instead of keys, ``[T, heads, rank]``."""

@@ -25,7 +25,11 @@ def register_models() -> Iterator[ModelSpec]:
     for name, target in DECODERS.items():
         family = name.removesuffix("Model")
         yield ModelSpec(
-            name=name, target=f"sglang_plug_models.{target}", tasks=embed, summary=f"{family} without a head"
+            name=name,
+            target=f"sglang_plug_models.{target}",
+            tasks=embed,
+            summary=f"{family} without a head",
+            parallel=True,
         )
     for name, target in ENCODERS.items():
         family = name.removesuffix("Model")

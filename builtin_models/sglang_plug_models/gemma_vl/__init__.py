@@ -16,6 +16,7 @@ def register_models() -> Iterator[ModelSpec]:
         target=f"{__name__}.model:Gemma3VL",
         summary="Gemma 3 with images",
         inputs=frozenset({"text", "image"}),
+        parallel=True,
         needs=("transformers>=5.18",),
     )
 

@@ -9,4 +9,4 @@ from sglang_plug import ModelSpec, hookimpl
 
 @hookimpl
 def register_models() -> Iterator[ModelSpec]:
-    yield ModelSpec(name="LlamaForCausalLM", target=f"{__name__}.model:Llama", summary="Llama 2 and 3")
+    yield ModelSpec(name="LlamaForCausalLM", target=f"{__name__}.model:Llama", summary="Llama 2 and 3", parallel=True)

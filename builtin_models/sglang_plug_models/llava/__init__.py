@@ -16,6 +16,7 @@ def register_models() -> Iterator[ModelSpec]:
         target=f"{__name__}.model:Llava",
         summary="LLaVA 1.5 with a Llama, Mistral or Qwen2 decoder",
         inputs=frozenset({"text", "image"}),
+        parallel=True,
         needs=("transformers>=5.18",),
     )
 

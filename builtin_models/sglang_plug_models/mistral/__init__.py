@@ -9,4 +9,6 @@ from sglang_plug import ModelSpec, hookimpl
 
 @hookimpl
 def register_models() -> Iterator[ModelSpec]:
-    yield ModelSpec(name="MistralForCausalLM", target=f"{__name__}.model:Mistral", summary="Mistral 7B and its kin")
+    yield ModelSpec(
+        name="MistralForCausalLM", target=f"{__name__}.model:Mistral", summary="Mistral 7B and its kin", parallel=True
+    )

@@ -16,6 +16,7 @@ def register_models() -> Iterator[ModelSpec]:
         target=f"{__name__}.model:Mistral3",
         summary="Mistral Small 3.1 and later, with images",
         inputs=frozenset({"text", "image"}),
+        parallel=True,
         needs=("transformers>=5.18",),
     )
 

@@ -24,6 +24,7 @@ def register_models() -> Iterator[ModelSpec]:
             target=f"{__name__}.model:{target}",
             summary=summary,
             inputs=INPUTS,
+            parallel=True,
             needs=("transformers>=5.18",),
         )
 

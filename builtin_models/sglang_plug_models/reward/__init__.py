@@ -19,10 +19,12 @@ def register_models() -> Iterator[ModelSpec]:
             target=f"{__name__}.scorers:{family}Scorer",
             tasks=classify,
             summary=f"{family} with a matrix that scores the last token's state",
+            parallel=True,
         )
     yield ModelSpec(
         name="Qwen2ForRewardModel",
         target=f"{__name__}.scorers:Qwen2Reward",
         tasks=classify,
         summary="Qwen2 with two matrices that score the last token's state",
+        parallel=True,
     )

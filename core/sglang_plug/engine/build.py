@@ -5,39 +5,44 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
 from sglang_plug.attention import AttentionBackend, GraphCapable
-from sglang_plug.attribution import described, graphs_problem, make, make_with_settings
+from sglang_plug.attribution import described, make
 from sglang_plug.batch import KVPool
 from sglang_plug.cache import EvictionPolicy, PrefixCache
-from sglang_plug.config import ConfigError, EngineConfig
-from sglang_plug.kernels import Kernels
-from sglang_plug.model import Model
+from sglang_plug.config import EngineConfig
+from sglang_plug.executor import ALONE
 from sglang_plug.plugins import Plugins
 from sglang_plug.policy import SchedulePolicy
-from sglang_plug.quantization import Quantization, QuantizationRequest, stored_quantization
 
+from .adapter_formats import build_adapters
 from .checked_order import CheckedOrder
 from .compiler import BackendCompiler, GrammarSources
 from .constraints import Constraints
+from .drafters import build_speculation
+from .few_adapters import FewAdapters
 from .grammar_backends import forms
 from .grammars import Grammars
 from .graphs import CudaRecorder, DecodeGraphs
 from .kv_dtype import kv_dtype_name
-from .load import load_model
 from .loop import EngineLoop, Inbox
 from .memory import DeviceMemory, MemoryLedger, device_memory
 from .messages import FromEngine
+from .parts import Parts, build_parts
+from .ranks import Ranks
 from .resolve import Resolved, resolve
 from .runner import Runner
 from .sampler import Sampler
 from .scheduler import Scheduler
 from .sizing import GRAPHS, WEIGHTS, MakeGraphs, advice, allocate, pool_capacity
 from .slots import SlotPool
+from .team import start_ranks
 from .update import WeightUpdater
 from .watchdog import Heartbeat
 
@@ -52,67 +57,95 @@ def build_engine(
     heartbeat: Heartbeat,
     *,
     memory_of: Callable[[torch.device], DeviceMemory | None] = device_memory,
+    lost: Callable[[str], None] = logger.critical,
 ) -> EngineLoop:
     """An engine, ready to run. After this no plugin hook is called and no pluggy object is held.
 
-    ``memory_of`` gives the memory of a device, if it can be accounted for. Raises ``ConfigError`` if the configuration
-    cannot be served.
+    ``memory_of`` gives the memory of a device, if it can be accounted for; ``lost`` is told, from another thread, of a
+    rank that is gone. Raises ``ConfigError`` if the configuration cannot be served.
     """
     plugins.configure(config)
     resolved = resolve(config, plugins)
     if config.random_seed is not None:
         torch.manual_seed(config.random_seed)
-    backend = _attention(resolved)
-    kernels = _kernels(resolved)
-    quantization = _quantization(resolved, kernels)
-    ledger = MemoryLedger(memory_of(resolved.device))
+    with ExitStack() as unless_built:
+        ranks = start_ranks(resolved, plugins, lost)
+        if ranks is not None:
+            unless_built.callback(ranks.close)
+        ledger = MemoryLedger(memory_of(resolved.device))
+        engine = _build(resolved, plugins, inbox, send, heartbeat, ledger, ranks)
+        unless_built.pop_all()
+    return engine
+
+
+def _build(
+    resolved: Resolved,
+    plugins: Plugins,
+    inbox: Inbox,
+    send: Callable[[FromEngine], None],
+    heartbeat: Heartbeat,
+    ledger: MemoryLedger,
+    ranks: Ranks | None,
+) -> EngineLoop:
+    config, adapters = resolved.config, build_adapters(resolved, plugins)
     with ledger.stage(WEIGHTS, advice(WEIGHTS, resolved)):
-        model = load_model(resolved, backend, kernels, quantization)
-    make_graphs = _make_graphs(resolved, backend)
-    capacity = pool_capacity(resolved, model, backend, kernels, make_graphs, ledger)
+        parts = build_parts(
+            resolved,
+            ALONE if ranks is None else ranks.collectives,
+            # adapters come between product and activation
+            lambda kernels: kernels if adapters is None else replace(kernels, pack_gated=None),
+        )
+        if adapters is not None:
+            adapters.install(parts.model)
+            adapters.load_first(config.adapters.paths)
+    if ranks is not None:
+        ranks.agreed(True, parts.device)  # all are there, their weights loaded
+    make_graphs = _make_graphs(resolved, parts.backend)
+    capacity = pool_capacity(parts, make_graphs, ledger, ranks)
     pool = SlotPool(capacity, config.cache.page_size)
-    kv = allocate(resolved, model, pool, ledger) if resolved.causal else None
+    kv = allocate(parts, pool, ledger, ranks) if resolved.causal else None
     graphs = None
     if make_graphs is not None and kv is not None:
         with ledger.stage(GRAPHS, advice(GRAPHS, resolved)):
             graphs = make_graphs(kv, pool.capacity)
-            graphs.capture(model, must_fit=True)
-    runner = _runner(resolved, model, backend, kernels, kv, graphs)
+            graphs.capture(parts.model, must_fit=True)
+    runner = _runner(parts, kv, graphs, ranks)
+    runner.adapters = adapters
+    updater = WeightUpdater(parts, kv, ranks)
+    scheduler = _scheduler(resolved, pool)
+    if adapters is not None:
+        scheduler.policy = FewAdapters(scheduler.policy, scheduler.running, config.adapters.most_in_step)
     return EngineLoop(
-        _scheduler(resolved, pool),
+        scheduler,
         runner,
         inbox,
         send,
-        info=_info(resolved, plugins, pool, ledger),
+        info={**_info(resolved, plugins, pool, ledger), "adapters": None if adapters is None else adapters.paths},
         max_queued=config.schedule.max_queued_requests,
         heartbeat=heartbeat,
-        update_weights=WeightUpdater(resolved, backend, kernels, quantization, kv),
+        update_weights=updater if adapters is None else lambda *given: adapters.install(updater(*given)),
         model_controls=lambda: runner.model.controls(),
         constraints=_constraints(resolved),
         shortage=ledger.of_step,
         overlap=runner.asynchronous and not config.schedule.disable_overlap_schedule,
         describe=partial(described, components=resolved.components),
+        adapters=adapters,
+        ranks=ranks,
     )
 
 
-def _runner(
-    resolved: Resolved,
-    model: Model,
-    backend: AttentionBackend,
-    kernels: Kernels,
-    kv: KVPool | None,
-    graphs: DecodeGraphs | None,
-) -> Runner:
-    config = resolved.config
+def _runner(parts: Parts, kv: KVPool | None, graphs: DecodeGraphs | None, ranks: Ranks | None) -> Runner:
+    resolved, config = parts.resolved, parts.resolved.config
     return Runner(
-        model,
-        backend,
+        parts.model,
+        parts.backend,
         kv,
         device=resolved.device,
         page_size=config.cache.page_size,
         grammars=Grammars(resolved.vocab_size, jump=not config.backends.disable_jump_forward),
         graphs=graphs,
-        sampler=Sampler(kernels),
+        sampler=Sampler(parts.kernels),
+        ranks=ranks,
     )
 
 
@@ -128,6 +161,7 @@ def _scheduler(resolved: Resolved, pool: SlotPool) -> Scheduler:
         chunk=resolved.chunk,
         max_running=resolved.max_running,
         whole=resolved.whole,
+        speculation=build_speculation(resolved),
     )
 
 
@@ -135,32 +169,6 @@ def _constraints(resolved: Resolved) -> Constraints:
     if "grammar" not in resolved.choices:
         return Constraints(resolved.no_grammars or "the model does not generate")
     return Constraints(BackendCompiler(GrammarSources(resolved)), forms=forms(resolved.grammars))
-
-
-def _attention(resolved: Resolved) -> AttentionBackend:
-    component = resolved.choices["attention"].component
-    if (problem := graphs_problem(component, component.load(AttentionBackend))) is not None:
-        raise ConfigError(problem)
-    arguments = resolved.shape, resolved.device, component.settings()
-    backend: AttentionBackend = make(component, *arguments, base=AttentionBackend)
-    return backend
-
-
-def _kernels(resolved: Resolved) -> Kernels:
-    component = resolved.choices["kernels"].component
-    found = component.load()
-    return found if isinstance(found, Kernels) else make_with_settings(component, contract=Kernels)
-
-
-def _quantization(resolved: Resolved, kernels: Kernels) -> Quantization | None:
-    """The quantization that was chosen, built for this checkpoint."""
-    if "quantization" not in resolved.choices:
-        return None
-    component = resolved.choices["quantization"].component
-    stored = stored_quantization(resolved.checkpoint.config)
-    request = QuantizationRequest(device=resolved.device, dtype=resolved.dtype, stored=stored, kernels=kernels)
-    found: Quantization = make(component, request, component.settings(), contract=Quantization)
-    return found
 
 
 def _make_graphs(resolved: Resolved, backend: AttentionBackend) -> MakeGraphs | None:
@@ -172,6 +180,9 @@ def _make_graphs(resolved: Resolved, backend: AttentionBackend) -> MakeGraphs | 
     if resolved.device.type != "cuda" and recorder is None:
         return None
     name = CudaRecorder.name if recorder is None else recorder.name
+    if resolved.config.parallel.tp_size > 1:
+        logger.info("Decoding runs without %ss: several ranks share the model", name)
+        return None
     if options.disable_cuda_graph or not isinstance(backend, GraphCapable):
         component = resolved.choices["attention"].component
         why = "--disable-cuda-graph" if options.disable_cuda_graph else f"{component} does not offer them"
@@ -213,6 +224,7 @@ def _info(resolved: Resolved, plugins: Plugins, pool: SlotPool, ledger: MemoryLe
         "max_queued_requests": config.schedule.max_queued_requests,
         "chunked_prefill_size": resolved.chunk,
         "page_size": config.cache.page_size,
+        "tp_size": config.parallel.tp_size,
         "components": {kind: choice.describe() for kind, choice in resolved.choices.items()},
         "eos_token_ids": list(resolved.eos_token_ids),
         "generation": dict(checkpoint.generation),

@@ -136,11 +136,13 @@ class Constraints:
         constraint = sequence.request.constraint
         assert constraint is not None
         if self._refusal is not None:
-            raise RequestError(self._refusal)
+            raise RequestError(self._refusal, about="constraint")
         if constraint.kind not in self._forms:
-            raise RequestError(f"{constraint.kind}: the grammar backend cannot enforce this kind")
+            raise RequestError(f"{constraint.kind}: the grammar backend cannot enforce this kind", about="constraint")
         if len(constraint.source) > MOST_CHARACTERS:
-            raise RequestError(f"{constraint.kind}: at most {MOST_CHARACTERS} characters are allowed")
+            raise RequestError(
+                f"{constraint.kind}: at most {MOST_CHARACTERS} characters are allowed", about="constraint"
+            )
         found = self._cache.get(constraint)
         if found is not None:
             self._ready.append(_begin(sequence, found))
@@ -226,7 +228,7 @@ class Constraints:
             if not self._closing:
                 logger.warning("%s", self._refusal)
             while (job := self._jobs.get()) is not None:
-                self._done.put((job, RequestError(self._refusal), 0))
+                self._done.put((job, RequestError(self._refusal, about="constraint"), 0))
 
     def _serve_too(self, worker: _Worker) -> None:
         try:
@@ -268,7 +270,7 @@ class Constraints:
         except ConstraintError as error:
             if not is_wanted():
                 return None, 0
-            return RequestError(f"{constraint.kind}: {error}"), overhead if error.lasting else 0
+            return RequestError(f"{constraint.kind}: {error}", about="constraint"), overhead if error.lasting else 0
         except Exception as error:
             logger.exception("a grammar could not be made")
             return RequestError(f"{constraint.kind}: {type(error).__name__}: {error}", 500), 0

@@ -151,10 +151,10 @@ class GrammarProcess:
         found = bytearray()
         pipe = process.stdout.fileno()
         while len(found) < size:
-            left = deadline - time.monotonic()
-            if left <= 0 or not is_wanted():
-                raise TimeoutError
+            left = max(deadline - time.monotonic(), 0.0)
             if not select.select([pipe], [], [], min(left, 0.1))[0]:
+                if not left or not is_wanted():
+                    raise TimeoutError
                 continue
             part = os.read(pipe, min(size - len(found), 1 << 20))
             if not part:

@@ -60,10 +60,19 @@ class Filling:
         rows: those of them that have grammars.
         vocab_words: words in a row of a mask.
         threads: where grammars are asked that are not quick.
+        guarded: as of ``Grammars``.
     """
 
-    def __init__(self, sequences: Ordered[Sequence], rows: list[int], vocab_words: int, threads: Threads) -> None:
-        self._sequences, self._rows = sequences, rows
+    def __init__(
+        self,
+        sequences: Ordered[Sequence],
+        rows: list[int],
+        vocab_words: int,
+        threads: Threads,
+        *,
+        guarded: bool = True,
+    ) -> None:
+        self._sequences, self._rows, self._guarded = sequences, rows, guarded
         with torch.inference_mode(False):  # threads of their own write to it
             self._mask = torch.zeros(len(rows), vocab_words, dtype=torch.int32)
         self._quick = [place for place, row in enumerate(rows) if sequences[row].grammar_quick]
@@ -94,7 +103,7 @@ class Filling:
         return Allowed(self._rows, mask, errors)
 
     def _fill(self, place: int) -> RequestError | Filled:
-        return _fill(self._sequences[self._rows[place]], self._mask, place)
+        return _fill(self._sequences[self._rows[place]], self._mask, place, guarded=self._guarded)
 
 
 class Grammars:
@@ -104,10 +113,11 @@ class Grammars:
         vocab_size: width of the logits.
         patience: seconds that one question may take.
         jump: look for tokens that must follow.
+        guarded: somebody ends what is asked here and not answered (``GrammarGuard``); if not, threads are asked always.
     """
 
-    def __init__(self, vocab_size: int, *, patience: float = PATIENCE, jump: bool = True) -> None:
-        self._words = -(-vocab_size // MASK_BITS)
+    def __init__(self, vocab_size: int, *, patience: float = PATIENCE, jump: bool = True, guarded: bool = True) -> None:
+        self._words, self.guarded = -(-vocab_size // MASK_BITS), guarded
         self._threads = Threads(patience)
         self._follow = partial(_follow, jump=jump)
         self._jump = jump
@@ -126,7 +136,7 @@ class Grammars:
         rows = [row for row, one in enumerate(sequences) if one.grammar is not None]
         if not rows:
             return None
-        filling = Filling(sequences, rows, self._words, self._threads)
+        filling = Filling(sequences, rows, self._words, self._threads, guarded=self.guarded)
         if not asynchronous:
             filling.fill_quick()
         return filling
@@ -182,7 +192,7 @@ def _failed(grammar: Grammar, error: Exception) -> RequestError:
     return RequestError(text, 500)
 
 
-def _fill(sequence: Sequence, mask: Tensor, place: int) -> RequestError | Filled:
+def _fill(sequence: Sequence, mask: Tensor, place: int, *, guarded: bool) -> RequestError | Filled:
     """Fill one row; returns what is wrong, if anything."""
     grammar = sequence.grammar
     assert grammar is not None
@@ -194,7 +204,7 @@ def _fill(sequence: Sequence, mask: Tensor, place: int) -> RequestError | Filled
         if asked.too_much(sequence):
             return RequestError(TOO_SLOW)
         if sequence.grammar_quick is None:
-            sequence.grammar_quick = True
+            sequence.grammar_quick = guarded
         return FILLED if row.any() else RequestError(NOTHING_ALLOWED)
     except GrammarTimeout:
         return RequestError(TOO_SLOW)

@@ -325,9 +325,9 @@ class DecodeGraphs:
 
 
 def _decodes(share: Share) -> bool:
-    """True if the share is one generated token's, or a prompt's last of which nothing is reported."""
+    """True if the share is one generated token's, or a prompt's last of which nothing is reported, without adapter."""
     sequence = share.sequence
-    if share.count != 1 or not share.complete or sequence.request.task != "generate":
+    if share.width != 1 or not share.complete or sequence.request.task != "generate" or sequence.adapter is not None:
         return False
     request = sequence.request
     return sequence.generated + share.ahead > 0 or (request.logprobs is None and not request.media)

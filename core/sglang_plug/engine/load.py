@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sglang_plug.attention import AttentionBackend
 from sglang_plug.attribution import attributed
+from sglang_plug.executor import ALONE, Collectives
 from sglang_plug.kernels import Kernels
 from sglang_plug.model import BuildEnv, Model, WeightError
 from sglang_plug.policy import WeightLoader
@@ -26,9 +27,13 @@ logger = logging.getLogger(__name__)
 
 
 def load_model(
-    resolved: Resolved, backend: AttentionBackend, kernels: Kernels, quantization: Quantization | None = None
+    resolved: Resolved,
+    backend: AttentionBackend,
+    kernels: Kernels,
+    quantization: Quantization | None = None,
+    ranks: Collectives = ALONE,
 ) -> Model:
-    """Build the model on its device and fill it, one tensor at a time."""
+    """Build the model, or this rank's part of it, on its device and fill it, one tensor at a time."""
     started = time.perf_counter()
     logger.info("Load weight begin. architecture=%s", resolved.checkpoint.architecture)
     env = BuildEnv(
@@ -38,6 +43,7 @@ def load_model(
         context_length=resolved.context_length,
         pooling=resolved.pooling.to(resolved.device),
         tasks=resolved.tasks,
+        ranks=ranks,
     )
     of_model = partial(
         attributed, resolved.choices["model"].component, among=resolved.components, passes=is_out_of_memory

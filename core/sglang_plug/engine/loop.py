@@ -14,10 +14,13 @@ from sglang_plug.model import Model
 from sglang_plug.policy import StepStats
 from sglang_plug.request import Finish, Output, Request, RequestError
 
+from .adapted import LoadedAdapter
+from .adapters import Adapters
 from .constraints import Constraints
 from .messages import Abort, Close, Control, FromEngine, News, Reply, Submit, ToEngine
 from .open_requests import OpenRequests, media_bytes
 from .pipeline import Pipeline
+from .ranks import Ranks
 from .runner import Runner
 from .scheduler import Scheduler
 from .sequence import Sequence
@@ -59,6 +62,8 @@ class EngineLoop:
         shortage: what to tell of an error if it says that memory did not suffice for a step.
         overlap: plan and launch steps while the one before is on the device.
         describe: an error in one line, with whose code it came out of.
+        adapters: those that requests may name, if they are enabled.
+        ranks: the others that share the model, to be ended with the engine.
     """
 
     def __init__(
@@ -77,6 +82,8 @@ class EngineLoop:
         shortage: Callable[[Exception], str | None] = lambda error: None,
         overlap: bool = False,
         describe: Callable[[BaseException], str] = repr,
+        adapters: Adapters | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.describe = describe
         self.scheduler, self.runner, self.inbox, self.send = scheduler, runner, inbox, send
@@ -85,8 +92,12 @@ class EngineLoop:
         self.longest = min(info["context_length"], scheduler.pool.capacity)
         self._load_weights, self._model_controls = update_weights, model_controls
         self.constraints = Constraints("the engine has no grammar backend") if constraints is None else constraints
-        self.pipeline = Pipeline(scheduler, runner, overlap=overlap, shortage=shortage, describe=describe)
+        self.pipeline = Pipeline(
+            scheduler, runner, overlap=overlap, shortage=shortage, describe=describe, shared=ranks is not None
+        )
+        self.ranks = ranks
         self.requests = OpenRequests()
+        self.adapters = adapters
         self._closed = False
         self._controls = self._all_controls()
 
@@ -95,8 +106,14 @@ class EngineLoop:
         try:
             while not self._closed:
                 self.step()
+        except Exception as error:
+            if self.ranks is not None and (lost := self.ranks.lost()) is not None:
+                raise RuntimeError(lost) from error
+            raise
         finally:
             self.constraints.close()
+            if self.ranks is not None:
+                self.ranks.close()
 
     @property
     def busy(self) -> bool:
@@ -145,6 +162,7 @@ class EngineLoop:
         try:
             self._validate(request)
             sequence = Sequence.of(request, self.longest)
+            sequence.adapter = self._adapter(request)
             if request.media:
                 sequence.view = view_of(self.runner.model, request)
             if request.constraint is not None:
@@ -155,6 +173,13 @@ class EngineLoop:
         self.requests.add(request)
         if request.constraint is None:
             self.scheduler.add(sequence)
+
+    def _adapter(self, request: Request) -> LoadedAdapter | None:
+        if request.adapter is None:
+            return None
+        if self.adapters is None:
+            raise RequestError("adapters are not enabled: start the server with --enable-lora or --lora-paths")
+        return self.adapters.find(request.adapter)
 
     def _release(self) -> None:
         """Admit the sequences whose grammars have come, with what these make them begin with."""
@@ -260,6 +285,7 @@ class EngineLoop:
             "check": self._check,
             "update_weights": self._update_weights,
         }
+        own = own if self.adapters is None else {**own, **self.adapters.controls()}
         added = self._model_controls()
         if twice := sorted(own.keys() & added.keys()):
             raise ConfigError(f"the model's control call {twice[0]!r} has the name of one of the engine's")
@@ -268,7 +294,8 @@ class EngineLoop:
     def _info(self) -> dict[str, Any]:
         scheduler = self.scheduler
         load = {"running": len(scheduler.running), "waiting": len(scheduler.waiting) + len(self.constraints)}
-        return {**self.info, "slots": scheduler.accounts(), **load}
+        adapters = None if self.adapters is None else self.adapters.paths
+        return {**self.info, "slots": scheduler.accounts(), **load, "adapters": adapters}
 
     def _flush_cache(self) -> dict[str, Any]:
         done = not self.busy and self.scheduler.flush()
@@ -309,12 +336,14 @@ class EngineLoop:
             capacity=accounts["capacity"],
             retracted=tally.retracted,
             forced_tokens=tally.forced_tokens,
+            drafted_tokens=tally.drafted_tokens,
+            accepted_tokens=tally.accepted_tokens,
             queue_seconds=tuple(tally.queue_seconds),
         )
 
 
 def _refused(error: RequestError) -> Finish:
-    return Finish("error", message=str(error), status=error.status)
+    return Finish("error", message=str(error), status=error.status, about=error.about)
 
 
 def _collect_all() -> None:

@@ -55,6 +55,7 @@ def merge(first: Output, second: Output) -> Output:
         prompt_logprobs=first.prompt_logprobs + second.prompt_logprobs,
         cached_tokens=max(first.cached_tokens, second.cached_tokens),
         retractions=max(first.retractions, second.retractions),
+        drafts=second.drafts or first.drafts,
     )
 
 
@@ -85,7 +86,7 @@ class Pending:
                 output = await channel.take()
                 finished = output.finish is not None
                 if output.finish is not None and output.finish.reason == "error":
-                    raise RequestError(output.finish.message, output.finish.status)
+                    raise RequestError(output.finish.message, output.finish.status, output.finish.about)
                 yield output
         except EngineError:
             finished = True

@@ -59,6 +59,7 @@ class Pipeline:
         overlap: plan ahead. Worth it if launching a step does not wait for it.
         shortage: what to tell of an error if it says that memory did not suffice for a step.
         describe: any other error in one line.
+        shared: other ranks compute the same steps.
     """
 
     def __init__(
@@ -69,9 +70,10 @@ class Pipeline:
         overlap: bool,
         shortage: Callable[[Exception], str | None] = lambda error: None,
         describe: Callable[[BaseException], str] = repr,
+        shared: bool = False,
     ) -> None:
         self.scheduler, self.runner, self.overlap = scheduler, runner, overlap
-        self._shortage, self._describe = shortage, describe
+        self._shortage, self._describe, self._shared = shortage, describe, shared
         self._ahead: Flight | None = None
         self._failures = 0
 
@@ -131,10 +133,15 @@ class Pipeline:
             return Flight(shares, error)
 
     def _results(self, flight: Flight) -> list[Sampled]:
-        """An error ends the requests of the step, not the engine, unless it comes back."""
+        """An error ends the requests of the step, not the engine, unless it comes back, or there are other ranks.
+
+        These are still at the step, or wait for what this one was to add to it.
+        """
         try:
             results = flight.results()
         except Exception as error:
+            if self._shared:
+                raise
             if (told := self._shortage(error)) is not None:  # smaller steps will fit
                 logger.error("a step of %d sequences failed: %s", len(flight.shares), told)
                 return [Sampled(error=told)] * len(flight.shares)

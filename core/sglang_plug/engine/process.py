@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import zmq.asyncio
 
 from sglang_plug.config import EngineConfig
 from sglang_plug.plugins import Plugins
+from sglang_plug.private_folder import private_folder
 
 from .client import EngineError
 from .messages import Close, FromEngine, Launch, ToEngine
@@ -96,7 +96,7 @@ class ProcessClient(PendingClient):
             raise
 
     def _spawn(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="sglang-plug-"))  # mode 0700: nobody else may connect
+        self._folder = private_folder("sglang-plug-")  # nobody else may connect
         launch = Launch(
             self._config,
             list(self._fingerprint),

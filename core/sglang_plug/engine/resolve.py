@@ -18,10 +18,12 @@ from sglang_plug.model import Model
 from sglang_plug.plugins import Component, Facts, PluginError, Plugins
 from sglang_plug.policy import Checkpoint, CheckpointRequest, Pooling
 from sglang_plug.quantization import stored_quantization
-from sglang_plug.specs import AttentionSpec, KernelSpec, ModelSpec, QuantizationSpec, Task
+from sglang_plug.specs import AttentionSpec, ExecutorSpec, KernelSpec, ModelSpec, QuantizationSpec, Task
 
+from .drafters import choose_drafter
 from .grammar_backends import choose_backend, installed
 from .kv_dtype import fit_kv_dtype, kv_dtype
+from .sharing import choose_executor, of_rank
 
 NATIVE = "native"
 DTYPES = {
@@ -147,9 +149,13 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     model_class: type[Model] = model.load(Model)
     dtype = _dtype(config.model.dtype, checkpoint.config, model_class.text_config(checkpoint.config), device)
     shape = _shape(model, checkpoint, plugins, kv_dtype(config.cache.kv_dtype, dtype, checkpoint.kv_dtype))
+    shape = of_rank(shape, model, config)
     facts = replace(facts, dtype=str(dtype).removeprefix("torch."), model=checkpoint.config, shape=shape)
     for kind, name in (("attention", config.backends.attention), ("kernels", config.backends.kernels)):
         _check_device(choose(kind, name, facts), device)
+    if (executor := choose_executor(config, plugins, facts)) is not None:
+        _check_device(executor[0], device)
+        choices["executor"] = Choice(*executor)
     shape = fit_kv_dtype(shape, choices["attention"].component, config.cache.kv_dtype, plugins, device.type)
     _choose_quantization(config, plugins, facts, choices)
     tasks = _tasks(config.model.task, model)
@@ -159,6 +165,8 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     choose("eviction", config.cache.eviction_policy, facts)
     choose("schedule", config.schedule.policy, facts)
     refusal = _choose_grammar(config, plugins, facts, choices) if "generate" in tasks else None
+    if (found := choose_drafter(config, plugins, facts, generates="generate" in tasks)) is not None:
+        choices["drafter"] = Choice(*found)
     context_length = _context_length(config.model.context_length, model_class, checkpoint.config)
     return Resolved(
         config=config,
@@ -364,8 +372,8 @@ def _dtype(name: str, config: Any, text: Any, device: torch.device) -> torch.dty
     stated = (getattr(one, name, None) for one in (config, text) for name in ("dtype", "torch_dtype"))
     stored = next(filter(None, stated), torch.float32)
     dtype = DTYPES.get(stored.removeprefix("torch."), torch.float32) if isinstance(stored, str) else stored
-    if dtype == torch.float16 and device.type == "cpu":
-        return torch.float32  # float16 arithmetic is emulated on most CPUs
+    if dtype == torch.float16 and device.type == "cpu":  # arithmetic in float16 is emulated on most CPUs
+        return torch.float32 if stored_quantization(config) is None else torch.bfloat16  # rounded already, and far more
     return dtype if isinstance(dtype, torch.dtype) else torch.float32
 
 
@@ -384,6 +392,6 @@ def _context_length(wanted: int | None, model_class: type[Model], config: Any) -
 
 def _check_device(component: Component, device: torch.device) -> None:
     spec = component.spec
-    assert isinstance(spec, AttentionSpec | KernelSpec | QuantizationSpec)
+    assert isinstance(spec, AttentionSpec | ExecutorSpec | KernelSpec | QuantizationSpec)
     if not {"any", device.type} & spec.devices:
         raise ConfigError(f"{component} does not run on {device.type}, only on {', '.join(sorted(spec.devices))}")

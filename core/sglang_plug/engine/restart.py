@@ -11,11 +11,42 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from sglang_plug.policy import StepStats
-from sglang_plug.request import Output, Request
+from sglang_plug.request import Output, Request, RequestError
 
 from .client import EngineClient, EngineError
 
 logger = logging.getLogger(__name__)
+
+LOAD, UNLOAD = "load_adapter", "unload_adapter"
+"""Control calls whose effect outlives an engine, besides ``update_weights``."""
+
+
+class AdapterCalls:
+    """What was loaded and unloaded since the start, as few calls as do the same again."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+
+    def note(self, name: str, arguments: dict[str, Any]) -> None:
+        """A control call that succeeded; others than these two are nothing."""
+        if name not in (LOAD, UNLOAD):
+            return
+        adapter = arguments["adapter"]
+        calls = self._calls.get(adapter, [])
+        if name == LOAD:
+            self._calls[adapter] = [*calls, (name, arguments)]
+        elif calls and calls[0][0] == LOAD:  # it was not there at the start
+            del self._calls[adapter]
+        else:
+            self._calls[adapter] = [(name, arguments)]
+
+    async def repeat(self, client: EngineClient) -> None:
+        """Do it again; what cannot be loaded any more is logged, and missing."""
+        for name, arguments in [call for calls in self._calls.values() for call in calls]:
+            try:
+                await client.control(name, **arguments)
+            except RequestError as error:
+                logger.error("The engine is without an adapter that it had: %s", error)
 
 
 class RestartingClient(EngineClient):
@@ -43,6 +74,7 @@ class RestartingClient(EngineClient):
         self._client = make()
         self._listeners: list[Callable[[StepStats], None]] = []
         self._weights: dict[str, Any] | None = None
+        self._adapters = AdapterCalls()
         self._restarts = deque[float]()
         self._start_seconds = 1.0
         self._watch: asyncio.Task[None] | None = None
@@ -69,6 +101,7 @@ class RestartingClient(EngineClient):
         answer = await self._client.control(name, **arguments)
         if name == "update_weights":
             self._weights = arguments
+        self._adapters.note(name, arguments)
         return answer
 
     def on_step(self, listener: Callable[[StepStats], None]) -> None:
@@ -126,6 +159,7 @@ class RestartingClient(EngineClient):
             await self._client.start()
             if self._weights is not None:
                 await self._client.control("update_weights", **self._weights)
+            await self._adapters.repeat(self._client)
         except Exception as error:  # whatever it is: a server without an engine must not wait for ever
             return f"it did not start: {error}"
         for listener in self._listeners:

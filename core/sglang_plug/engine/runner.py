@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from collections.abc import Sequence as Ordered
+from contextlib import nullcontext
 from functools import partial
 from itertools import accumulate, chain
 
@@ -17,14 +18,17 @@ from sglang_plug.model import Model
 from sglang_plug.request import LogprobOptions, RequestError, TokenLogprob
 from sglang_plug.transfer import Fetched, send, upload
 
+from .adapters import Adapters
 from .grammars import NOTHING_MORE, Filling, Grammars, Verdict
 from .graphs import Decoded, DecodeGraphs
 from .launched import Given, Launched, Postponed
 from .logprobs import describe
+from .ranks import Ranks
 from .sampler import Drawn, Sampler, count, takes_likeliest
 from .sequence import Sequence
 from .shares import Sampled, Share
 from .sight import seen
+from .tables import tables
 
 HEAD_ROWS = 256
 """Prompt rows whose logits are in memory at once."""
@@ -46,10 +50,14 @@ class Runner:
         grammars: Grammars | None = None,
         graphs: DecodeGraphs | None = None,
         sampler: Sampler | None = None,
+        ranks: Ranks | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
         self.model, self.backend, self.kv = model, backend, kv
         self.device, self.page_size, self.grammars, self.graphs = device, page_size, grammars, graphs
         self.sampler = Sampler() if sampler is None else sampler
+        self.ranks = ranks
+        self.adapters = adapters
 
     @property
     def asynchronous(self) -> bool:
@@ -69,7 +77,7 @@ class Runner:
         Shares that are ahead follow ``before``, the step queued last, and may take a token from it. If they are
         constrained, their own tokens are chosen once that step is committed.
         """
-        complete = [place for place, share in enumerate(shares) if share.complete and _generates(share)]
+        complete = _complete(shares)
         sequences = [shares[place].sequence for place in complete]
         postponed = before is not None and any(one.grammar is not None for one in sequences)
         filling = None if postponed else self._fill(sequences)
@@ -79,8 +87,7 @@ class Runner:
             return Launched([], None, lambda: results)
         if postponed:
             return Postponed(partial(self._choose_late, found, complete, results))
-        ahead = [int(shares[place].unseen) for place in complete]
-        return self._choose(found, sequences, complete, filling, results, ahead)
+        return self._choose(found, sequences, complete, filling, results, _ahead(shares), shares)
 
     def open(self, sequences: Ordered[Sequence]) -> dict[int, Verdict]:
         """What the grammars of new outputs make these begin with, by place in ``sequences``."""
@@ -98,16 +105,28 @@ class Runner:
         if decoded is not None:
             return decoded, [NOTHING_YET] * len(shares)
         batch = self.build(shares, given)
+        if self.ranks is not None:
+            self.ranks.step(shares, batch, known=given is None)
         self.backend.plan(batch)
-        hidden = self.model(batch)  # [T, hidden]
+        with nullcontext() if self.adapters is None else self.adapters.computing(shares, batch.query_lens):
+            hidden = self.model(batch)  # [T, hidden]
         ends = list(accumulate(batch.query_lens))
-        results = [self._known_logprobs(hidden, share, end) for share, end in zip(shares, ends, strict=True)]
+        own = ((share, end - len(share.drafts)) for share, end in zip(shares, ends, strict=True))
+        results = [self._known_logprobs(hidden, share, end) for share, end in own]
         self._pool(hidden, shares, ends, results)
         if not complete:
             return None, results
-        rows = [ends[place] - 1 for place in complete]
-        last = hidden if len(rows) == len(hidden) else hidden[self._upload(rows)]
-        return self.model.head(last), results
+        drafts = {place: len(shares[place].drafts) for place in complete}
+        rows = [row for place, behind in drafts.items() for row in range(ends[place] - behind - 1, ends[place])]
+        return self._head(hidden, rows), results
+
+    def _head(self, hidden: Tensor, rows: list[int] | slice) -> Tensor:
+        """Logits of ``rows`` of the step's hidden states."""
+        if self.ranks is not None:
+            self.ranks.head(rows)
+        if isinstance(rows, slice):
+            return self.model.head(hidden[rows])
+        return self.model.head(hidden if len(rows) == len(hidden) else hidden[self._upload(rows)])
 
     def _fill(self, sequences: Ordered[Sequence]) -> Filling | None:
         """Begin to find out what ``sequences`` may take; ``None`` if that is everything."""
@@ -145,11 +164,14 @@ class Runner:
         filling: Filling | None,
         results: list[Sampled],
         ahead: Ordered[int],
+        shares: Ordered[Share] = (),
     ) -> Launched:
         """Sample a token for each of ``sequences``, whose places in ``results`` are ``complete``.
 
+        A sequence that has drafts in ``shares`` is there once more for each of them.
+
         ``found`` are their logits, or what a replayed graph made of them; ``results`` are what is known so far;
-        ``ahead``: how many of each sequence's tokens the host does not know yet.
+        ``ahead``: how many tokens precede the one to sample that the sequence does not have yet.
         """
         allowed = None if filling is None else filling.result()
         if isinstance(found, Decoded) and allowed is None and takes_likeliest(sequences):
@@ -159,7 +181,9 @@ class Runner:
             logits = found.logits() if isinstance(found, Decoded) else found
             drawn = self.sampler.draw(logits, sequences, allowed, ahead=ahead)
         refused = {} if allowed is None else allowed.errors
-        return Launched(sequences, drawn.tokens, partial(self._sampled, drawn, sequences, complete, refused, results))
+        drafts = {place: share.drafts for place, share in enumerate(shares) if share.drafts}
+        read = partial(self._sampled, drawn, sequences, complete, refused, results, drafts)
+        return Launched(sequences, drawn.tokens, read)
 
     def _sampled(
         self,
@@ -168,11 +192,17 @@ class Runner:
         complete: Ordered[int],
         refused: Mapping[int, RequestError],
         results: list[Sampled],
+        drafts: Mapping[int, tuple[int, ...]],
     ) -> list[Sampled]:
-        """Wait for the tokens of ``sequences``, whose places in ``results`` are ``complete``, and fill these in."""
+        """Wait for the tokens of ``sequences``, whose places in ``results`` are ``complete``, and fill these in.
+
+        ``drafts`` are those of a place.
+        """
         tokens, logprobs = drawn.read()
         verdicts = {} if self.grammars is None else self.grammars.follow(sequences, tokens)
         for row, (index, token, logprob) in enumerate(zip(complete, tokens, logprobs, strict=True)):
+            if row and complete[row - 1] == index:
+                continue  # behind a draft
             verdict = verdicts.get(row, NOTHING_MORE)
             error = refused.get(row, verdict.error)
             if error is not None:
@@ -191,6 +221,7 @@ class Runner:
                     forced=verdict.forced,
                     forced_logprobs=known.forced_logprobs,
                     finish=verdict.finish,
+                    further=_further(drafts.get(index, ()), tokens[row:], logprobs[row:]) if drafts else (),
                 )
         return results
 
@@ -210,21 +241,17 @@ class Runner:
     def build(self, shares: Ordered[Share], given: Given | None = None) -> ForwardBatch:
         """The tensors of a step; ``given``, if there, are those of its tokens that only the device knows."""
         starts = [share.start for share in shares]
-        counts = [share.count for share in shares]
-        kv_lens = [share.end for share in shares]
+        counts = [share.width for share in shares]
+        kv_lens = [share.reach for share in shares]
         positions = chain.from_iterable(share.positions for share in shares)
-        longest = max(kv_lens)
-        tables, slots = array("q"), array("q")
+        slots = array("q")
         for share, start, end in zip(shares, starts, kv_lens, strict=True):
-            own = share.sequence.slots
-            tables += own[:end]
-            tables.frombytes(bytes(8 * (longest - end)))
-            slots += own[start:end]
+            slots += share.sequence.slots[start:end]
         return ForwardBatch(
             input_ids=self._input_ids(shares, given),
             positions=self._upload(list(positions)),
             slots=send(torch.frombuffer(slots, dtype=torch.int64), self.device),
-            tables=send(torch.frombuffer(tables, dtype=torch.int64).view(len(shares), longest), self.device),
+            tables=tables([share.sequence.slots for share in shares], kv_lens, self.device),
             query_lens=counts,
             kv_lens=kv_lens,
             page_size=self.page_size,
@@ -242,6 +269,7 @@ class Runner:
             if share.unseen:
                 unseen.append(len(tokens))
                 tokens.append(0)
+            tokens += share.drafts
         ids = self._upload(tokens)
         return ids if given is None else ids.index_copy_(0, self._upload(unseen), given.tokens)
 
@@ -276,9 +304,40 @@ class Runner:
         found: list[TokenLogprob] = []
         for start in range(first, last, HEAD_ROWS):
             stop = min(start + HEAD_ROWS, last)
-            logprobs = self.model.head(hidden[row + start : row + stop]).float().log_softmax(-1)
+            logprobs = self._head(hidden, slice(row + start, row + stop)).float().log_softmax(-1)
             found += describe(logprobs, sequence.tokens[start:stop], [options] * (stop - start))
         return found
+
+
+def _complete(shares: Ordered[Share]) -> list[int]:
+    """Places of the shares that a token is sampled for, each once, and once more for each of its drafts."""
+    found: list[int] = []
+    for place, share in enumerate(shares):
+        if share.complete and _generates(share):
+            found += [place] * (1 + len(share.drafts))
+    return found
+
+
+def _ahead(shares: Ordered[Share]) -> list[int]:
+    """For each of these tokens, how many precede it that its sequence does not have yet."""
+    found: list[int] = []
+    for share in shares:
+        if share.complete and _generates(share):
+            unseen = int(share.unseen)
+            found += range(unseen, unseen + 1 + len(share.drafts))
+    return found
+
+
+def _further(
+    drafts: tuple[int, ...], tokens: Ordered[int], logprobs: Ordered[TokenLogprob | None]
+) -> tuple[tuple[int, TokenLogprob | None], ...]:
+    """What follows the first of ``tokens``: each behind a draft that is what was sampled before it."""
+    found: list[tuple[int, TokenLogprob | None]] = []
+    for place, draft in enumerate(drafts):
+        if tokens[place] != draft or tokens[place + 1] < 0:
+            break
+        found.append((tokens[place + 1], logprobs[place + 1]))
+    return tuple(found)
 
 
 def _generates(share: Share) -> bool:

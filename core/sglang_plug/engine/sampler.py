@@ -83,9 +83,10 @@ class Sampler:
 
         Args:
             logits: on any device.
-            sequences: one for each row.
+            sequences: one for each row; one with drafts for several.
             allowed: what grammars leave of the vocabulary.
-            ahead: for each row how many tokens the sequence was given that the host does not know yet, 0 or 1.
+            ahead: for each row how many tokens precede its own that the sequence does not hold yet: one that only the
+                device knows, or drafts.
         """
         logits = logits.float().contiguous()
         ahead = [0] * len(sequences) if ahead is None else ahead

@@ -15,11 +15,13 @@ from collections.abc import Hashable
 
 from sglang_plug.cache import Match, PrefixCache
 from sglang_plug.policy import SchedulePolicy
-from sglang_plug.request import Finish, Output, TokenLogprob
+from sglang_plug.request import Finish, Output
 
+from .outcome import append
 from .sequence import Sequence
 from .shares import Sampled, Share, Tally
 from .slots import SlotPool
+from .speculation import Speculation
 
 SHARED_RUN = 32
 """A waiting sequence that continues with the same tokens as one being computed waits for its prefix."""
@@ -41,6 +43,7 @@ class Scheduler:
         chunk: most new tokens in one step.
         max_running: most sequences computed together.
         whole: never cut a prompt into chunks; one longer than ``chunk`` gets a step of its own.
+        speculation: adds drafts to what is planned.
     """
 
     def __init__(
@@ -52,9 +55,11 @@ class Scheduler:
         chunk: int,
         max_running: int,
         whole: bool = False,
+        speculation: Speculation | None = None,
     ) -> None:
         self.pool, self.cache, self.policy = pool, cache, policy
         self.chunk, self.max_running, self.whole = chunk, max_running, whole
+        self.speculation = speculation
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.tally = Tally()
@@ -75,11 +80,11 @@ class Scheduler:
         """Drop a request wherever it is; returns it if it was there."""
         for sequence in self.running:
             if sequence.request.id == id:
-                self.running.remove(sequence)
-                self._release(sequence)
+                self._leave(sequence)
                 return sequence
         for index, sequence in enumerate(self.waiting):
             if sequence.request.id == id:
+                self._forget(sequence)
                 return self.waiting.pop(index)
         return None
 
@@ -105,6 +110,8 @@ class Scheduler:
             shares = [share for share in shares if share.sequence in self.running]
         else:
             self._admit(shares, budget)
+        if self.speculation is not None:
+            shares = self.speculation.draft(shares, self.pool, self.chunk)
         self._count(shares)
         self._ahead_left = 0 if self.tally.prefill_sequences or self.tally.retracted else AHEAD_OF_QUEUE
         return shares
@@ -121,6 +128,8 @@ class Scheduler:
         if not going or len(shares) < len(self.running) or not all(share.predictable for share in shares):
             return []
         if self.waiting and (len(going) < len(shares) or (len(shares) < self.max_running and self._ahead_left <= 0)):
+            return []
+        if self.speculation is not None and self.speculation.foresees(going):
             return []
         planned: list[Share] = []
         budget = self.chunk
@@ -216,7 +225,7 @@ class Scheduler:
         assert isinstance(waiting, Sequence)
         length = waiting.reusable
         while True:
-            match = self.cache.match(waiting.keys(0, length), waiting.request.salt, waiting.priority)
+            match = self.cache.match(waiting.keys(0, length), waiting.salt, waiting.priority)
             found = len(match.slots)
             length = found if waiting.view is None else waiting.view.reusable(found)
             if length == found:
@@ -277,56 +286,33 @@ class Scheduler:
                 continue
             if result.token is None:
                 continue
-            outputs.append(self._append(sequence, result.token, result))
+            outputs.append(self._append(share, result))
         return outputs
 
     def fail(self, sequence: Sequence, message: str, status: int = 500) -> Output:
         """End a running sequence with an error; nothing of it is remembered."""
-        self.running.remove(sequence)
-        self._release(sequence, remember=False)
+        self._leave(sequence, remember=False)
         return Output(id=sequence.request.id, finish=Finish("error", message=message, status=status))
 
     def _pooled(self, sequence: Sequence, values: tuple[float, ...]) -> Output:
         """A pooling task is over with its prompt."""
-        self.running.remove(sequence)
-        self._release(sequence)
+        self._leave(sequence)
         id, cached = sequence.request.id, sequence.cached or 0
         return Output(id=id, finish=Finish("stop"), cached_tokens=cached, values=values)
 
-    def _append(self, sequence: Sequence, token: int, result: Sampled) -> Output:
-        first = sequence.told == sequence.prompt_len
-        logprobs: tuple[TokenLogprob, ...] = ()
-        self.tally.forced_tokens += len(result.forced) + (sequence.generated if first else 0)
-        if len(sequence.tokens) < sequence.limit:
-            sequence.tokens.append(token)
-            logprobs = () if result.logprob is None else (*sequence.forced_logprobs, result.logprob)
-            sequence.forced_logprobs.clear()
-        known = len(sequence.tokens) + (len(result.forced) if result.logprob is None else 0)
-        sequence.tokens += result.forced
-        sequence.latest = 1 + len(result.forced)
-        tokens = tuple(sequence.tokens[sequence.told : known])
-        sequence.told = known
-        finish = result.finish or self._finish(sequence)
-        if finish is not None:
-            self.running.remove(sequence)
-            self._release(sequence)
-        return Output(
-            id=sequence.request.id,
-            tokens=tokens,
-            finish=finish,
-            cached_tokens=sequence.cached or 0,
-            retractions=sequence.retractions,
-            logprobs=logprobs,
-            prompt_logprobs=tuple(sequence.prompt_logprobs) if first else (),
-        )
-
-    @staticmethod
-    def _finish(sequence: Sequence) -> Finish | None:
-        last = sequence.tokens[-1]
-        stops = sequence.request.params.stop_token_ids if sequence.grammar is None else ()
-        if sequence.generated and last in stops:
-            return Finish("stop", matched=last)
-        return Finish("length") if len(sequence.tokens) >= sequence.limit else None
+    def _append(self, share: Share, result: Sampled) -> Output:
+        """Tell what came of a complete share; slots of drafts that did not come true go back."""
+        sequence = share.sequence
+        before = sequence.accepted
+        output = append(share, result, self.tally)
+        if share.drafts:
+            if self.pool.shrink(sequence.slots, sequence.computed):
+                sequence.placement += 1
+            if self.speculation is not None:
+                self.speculation.fared(sequence, len(share.drafts), sequence.accepted - before)
+        if output.finish is not None:
+            self._leave(sequence)
+        return output
 
     def _remember(self, sequence: Sequence) -> None:
         """Hand the computed whole pages to the prefix cache and hold on to them there.
@@ -344,9 +330,8 @@ class Scheduler:
         if whole <= shared:
             return
         old = sequence.match
-        request = sequence.request
         own = sequence.slots[:whole]
-        match = self.cache.insert(sequence.keys(0, whole), own, request.salt, request.priority)
+        match = self.cache.insert(sequence.keys(0, whole), own, sequence.salt, sequence.priority)
         self.cache.lock(match)
         if old is not None:
             self.cache.unlock(old)
@@ -357,6 +342,16 @@ class Scheduler:
                 sequence.placement += 1
                 self.pool.give_back(own[start : start + self.pool.page_size])
         sequence.slots[: len(kept)] = type(own)("q", kept)
+
+    def _leave(self, sequence: Sequence, remember: bool = True) -> None:
+        """A running sequence is over."""
+        self.running.remove(sequence)
+        self._release(sequence, remember)
+        self._forget(sequence)
+
+    def _forget(self, sequence: Sequence) -> None:
+        if self.speculation is not None:
+            self.speculation.end(sequence)
 
     def _release(self, sequence: Sequence, remember: bool = True) -> None:
         """The one place where a sequence's slots go back: finish, abort, error and retraction all end here."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 import secrets
 from array import array
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sglang_plug.cache import Match
 from sglang_plug.grammar import Grammar
-from sglang_plug.request import Request, TokenLogprob
+from sglang_plug.request import Finish, Request, TokenLogprob
 
+from .adapted import LoadedAdapter
 from .cutting import Cutter
 from .view import View, prompt_keys
+
+if TYPE_CHECKING:
+    from .speculation import Drafting
 
 SEED_BITS = 63
 
@@ -64,6 +68,16 @@ class Sequence:
     """From token ``told`` on."""
     latest: int = 0
     """Tokens that the last sampled one came with, itself included."""
+    adapter: LoadedAdapter | None = None
+    """What the request names, kept to its end even if it is unloaded."""
+    overtaken: int = 0
+    """Steps that were planned without it because its adapter had no place."""
+    drafting: Drafting | None = None
+    """Speculation's; ``None`` until it is first asked for a draft."""
+    drafted: int = 0
+    """Guesses that were computed."""
+    accepted: int = 0
+    """Those that came true."""
 
     @classmethod
     def of(cls, request: Request, longest: int) -> Sequence:
@@ -88,6 +102,11 @@ class Sequence:
         return (end if self.view is None else self.view.stop(end)) - start
 
     @property
+    def salt(self) -> str:
+        """Prefixes are shared only between sequences of one salt."""
+        return self.request.salt if self.adapter is None else self.request.salt + self.adapter.salt
+
+    @property
     def priority(self) -> int:
         """As in the request; higher is more urgent."""
         return self.request.priority
@@ -106,6 +125,15 @@ class Sequence:
     def generated(self) -> int:
         """Tokens generated so far."""
         return len(self.tokens) - len(self.request.tokens)
+
+    @property
+    def finish(self) -> Finish | None:
+        """Why the output ends with its last token; ``None`` if it goes on, or if that is the grammar's business."""
+        last = self.tokens[-1]
+        stops = self.request.params.stop_token_ids if self.grammar is None else ()
+        if self.generated and last in stops:
+            return Finish("stop", matched=last)
+        return Finish("length") if len(self.tokens) >= self.limit else None
 
     @property
     def shared(self) -> int:

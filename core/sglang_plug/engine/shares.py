@@ -12,12 +12,14 @@ from .sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A sequence's part of a step: its next ``count`` tokens."""
+    """A sequence's part of a step: its next ``count`` tokens, and drafts of what may follow."""
 
     sequence: Sequence
     count: int
     ahead: int = 0
     """Tokens of the step before, if that is still on the device."""
+    drafts: tuple[int, ...] = ()
+    """Guesses that are computed behind the sequence's last token."""
 
     @property
     def start(self) -> int:
@@ -30,10 +32,20 @@ class Share:
         return self.start + self.count
 
     @property
+    def width(self) -> int:
+        """Places that the step computes for it, drafts included."""
+        return self.count + len(self.drafts)
+
+    @property
+    def reach(self) -> int:
+        """Place after the last of them."""
+        return self.end + len(self.drafts)
+
+    @property
     def positions(self) -> Iterable[int]:
-        """Of its tokens, as the model counts them."""
+        """Of its tokens and drafts, as the model counts them."""
         view = self.sequence.view
-        return range(self.start, self.end) if view is None else view.positions(self.start, self.end)
+        return range(self.start, self.reach) if view is None else view.positions(self.start, self.reach)
 
     @property
     def unseen(self) -> bool:
@@ -59,7 +71,7 @@ class Share:
     def predictable(self) -> bool:
         """True if the next step can be planned, and its forward pass launched, before what comes of this is known."""
         request = self.sequence.request
-        if request.task != "generate":
+        if request.task != "generate" or self.drafts:
             return False
         return request.logprobs is None or (self.complete and self.sequence.grammar is None)
 
@@ -83,6 +95,8 @@ class Sampled:
     """Tokens that must follow ``token``, and are taken without being sampled."""
     forced_logprobs: tuple[TokenLogprob, ...] = ()
     """Of earlier forced tokens, if asked for."""
+    further: tuple[tuple[int, TokenLogprob | None], ...] = ()
+    """The tokens after ``token`` that the step found, as drafts before each of them came true."""
     finish: Finish | None = None
     """Set if the grammar ends the output; the stop tokens of a constrained one are its business."""
     values: tuple[float, ...] | None = None
@@ -99,4 +113,6 @@ class Tally:
     decode_sequences: int = 0
     retracted: int = 0
     forced_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     queue_seconds: list[float] = field(default_factory=list)

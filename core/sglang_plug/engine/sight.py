@@ -13,7 +13,7 @@ from sglang_plug.batch import Seen, SeenWhole
 from sglang_plug.media import Media
 from sglang_plug.model import Model, Seeing
 from sglang_plug.request import Request, RequestError
-from sglang_plug.transfer import send, upload
+from sglang_plug.transfer import send, upload, upload_array
 
 from .shares import Share
 from .view import View
@@ -27,9 +27,12 @@ def view_of(model: Model, request: Request) -> View:
 
     Raises ``RequestError`` if the model does not see, or if the places of the images are not in the prompt.
     """
+    length, end = len(request.tokens), 0
+    if any(media.is_given for media in request.media):
+        _check_given(model, request)
+        return View(length, None, [], 0)
     if not isinstance(model, Seeing):
         raise RequestError("the model takes text only, and the prompt has images")
-    length, end = len(request.tokens), 0
     for media in request.media:
         if media.count < 1 or media.start < end or media.end > length:
             raise RequestError(f"an image has the places {media.start} to {media.end} of a prompt of {length} tokens")
@@ -39,6 +42,19 @@ def view_of(model: Model, request: Request) -> View:
     if coordinates is None:
         return View(length, None, [], 0, whole)
     return View(length, coordinates, coordinates[0].tolist(), int(coordinates.max()) + 1 - length, whole)
+
+
+def _check_given(model: Model, request: Request) -> None:
+    """The states of a prompt fit the model, and are all that it has besides tokens. Raises ``RequestError``."""
+    if isinstance(model, Seeing) or model.states_width is None:
+        raise RequestError("this model's prompts cannot have states instead of tokens", about="states")
+    for media in request.media:
+        shape = [one.shape for one in media.arrays.values()]
+        if not media.is_given or shape != [(media.count, model.states_width)]:
+            width = shape[0][-1] if shape and shape[0] else 0
+            raise RequestError(
+                f"the prompt has states of {width} numbers; the model's have {model.states_width}", about="states"
+            )
 
 
 def seen(model: Model, shares: Ordered[Share], device: torch.device) -> Seen | None:
@@ -51,6 +67,7 @@ def seen(model: Model, shares: Ordered[Share], device: torch.device) -> Seen | N
     met = _met(shares)
     if not met:
         return None
+    _take_given(met, device)
     _look(model, met)
     rows, states = list[int](), list[Tensor]()
     for share, first, index in met:
@@ -86,7 +103,7 @@ def _met(shares: Ordered[Share]) -> list[tuple[Share, int, int]]:
             for index, media in enumerate(share.sequence.request.media):
                 if media.start < share.end and share.start < media.end:
                     found.append((share, first, index))
-        first += share.count
+        first += share.width
     return found
 
 
@@ -116,6 +133,15 @@ def _look(model: Model, met: Ordered[tuple[Share, int, int]]) -> None:
                 f"{type(model).__name__}.see gave {len(states)} states for an image of {one.count} places"
             )
         _view(share).states[index] = states
+
+
+def _take_given(met: Ordered[tuple[Share, int, int]], device: torch.device) -> None:
+    """Bring states that need not be seen to the device."""
+    for share, _, index in met:
+        media, view = share.sequence.request.media[index], _view(share)
+        if media.is_given and index not in view.states:
+            (states,) = media.arrays.values()
+            view.states[index] = upload_array(states, device)
 
 
 def _groups(media: Ordered[Media]) -> Iterator[list[Media]]:

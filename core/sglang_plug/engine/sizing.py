@@ -6,16 +6,16 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from sglang_plug.attention import AttentionBackend
 from sglang_plug.batch import KVPool
 from sglang_plug.config import ConfigError
-from sglang_plug.kernels import Kernels
 from sglang_plug.media import MediaLimits
-from sglang_plug.model import Model
 
+from .drafters import sampled_rows
 from .graphs import DecodeGraphs
 from .host_memory import available_bytes
 from .memory import MemoryLedger, gigabytes
+from .parts import Parts
+from .ranks import Ranks
 from .rehearsal import LargestSteps, graph_bytes
 from .resolve import Resolved
 from .runner import Runner
@@ -47,17 +47,13 @@ def advice(stage: str, resolved: Resolved) -> str:
 
 
 def pool_capacity(
-    resolved: Resolved,
-    model: Model,
-    backend: AttentionBackend,
-    kernels: Kernels,
-    make_graphs: MakeGraphs | None,
-    ledger: MemoryLedger,
+    parts: Parts, make_graphs: MakeGraphs | None, ledger: MemoryLedger, ranks: Ranks | None = None
 ) -> int:
     """KV slots: what was asked for, or what fits and could be used at all.
 
     Raises ``ConfigError`` if there is no room for a pool.
     """
+    resolved = parts.resolved
     cache, page = resolved.config.cache, resolved.config.cache.page_size
     if page < 1:
         raise ConfigError(f"--page-size must be at least 1, got {page}")
@@ -74,7 +70,7 @@ def pool_capacity(
     if ledger.memory is None:
         room, share = _host_room(resolved)
     else:
-        _rehearse(resolved, model, backend, kernels, make_graphs, ledger)
+        _rehearse(parts, make_graphs, ledger, ranks)
         room, share = _device_room(resolved, ledger)
     slots = min(int(room // bytes_per_slot(resolved)), useful)
     if slots < 2 * page:
@@ -89,7 +85,7 @@ def pool_capacity(
 
 def _check_room(slots: int, resolved: Resolved, ledger: MemoryLedger) -> None:
     """Raises ``ConfigError`` if ``slots`` can never fit: on the host memory is given before it is there."""
-    room = available_bytes() if ledger.memory is None else ledger.memory.total()
+    room = _host_bytes(resolved) if ledger.memory is None else ledger.memory.total()
     taken = slots * bytes_per_slot(resolved)
     if taken > room:
         has = "are free" if ledger.memory is None else "are all there is"
@@ -99,48 +95,45 @@ def _check_room(slots: int, resolved: Resolved, ledger: MemoryLedger) -> None:
         )
 
 
-def allocate(resolved: Resolved, model: Model, pool: SlotPool, ledger: MemoryLedger) -> KVPool:
-    """The model's pool. Raises ``ConfigError`` if they do not fit."""
+def allocate(parts: Parts, pool: SlotPool, ledger: MemoryLedger, ranks: Ranks | None = None) -> KVPool:
+    """The model's pool, or this rank's part of it. Raises ``ConfigError`` if they do not fit."""
+    resolved = parts.resolved
     size = gigabytes(pool.rows * bytes_per_slot(resolved))
     with ledger.stage(KV_POOL, f"{pool.capacity} tokens take {size}; {advice(KV_POOL, resolved)}"):
-        kv = _tensors(resolved, model, pool.rows)
+        kv = _tensors(parts, pool.rows, ranks)
     logger.info("KV Cache is allocated. #tokens: %d, size: %s", pool.capacity, size)
     return kv
 
 
 def bytes_per_slot(resolved: Resolved) -> int:
-    """What the pool keeps of one token."""
+    """What the pool, or a rank's part of it, keeps of one token."""
     return resolved.shape.layers * resolved.shape.pooled * resolved.kv_dtype.itemsize
 
 
-def _tensors(resolved: Resolved, model: Model, rows: int) -> KVPool:
-    kv = KVPool.of(resolved.shape, slots=rows, dtype=resolved.dtype, device=resolved.device)
-    kv.use_scales(model.kv_scales)
-    return kv
+def _tensors(parts: Parts, rows: int, ranks: Ranks | None) -> KVPool:
+    """Of this rank, and of all others."""
+    if ranks is not None:
+        ranks.pool(rows)
+    return parts.pool(rows)
 
 
-def _rehearse(
-    resolved: Resolved,
-    model: Model,
-    backend: AttentionBackend,
-    kernels: Kernels,
-    make_graphs: MakeGraphs | None,
-    ledger: MemoryLedger,
-) -> None:
+def _rehearse(parts: Parts, make_graphs: MakeGraphs | None, ledger: MemoryLedger, ranks: Ranks | None) -> None:
     """Enter into the ledger what the largest step and the graphs take."""
+    resolved, model = parts.resolved, parts.model
     page, context = resolved.config.cache.page_size, resolved.context_length
     steps = LargestSteps(
         tokens=max(resolved.chunk, context) if resolved.whole else resolved.chunk,
         longest=context,
-        sequences=resolved.max_running,
+        sequences=sampled_rows(resolved),
         task=resolved.tasks[0],
         vocabulary=resolved.vocab_size,
         page_size=page,
         media=largest_media(model, min(MediaLimits().tokens, context - 1)),
     )
     with ledger.guard(f"a KV pool of {steps.slots} tokens for a trial", advice(STEP, resolved)):
-        kv = _tensors(resolved, model, SlotPool(steps.slots, page).rows)
-    runner = Runner(model, backend, kv, device=resolved.device, page_size=page, sampler=Sampler(kernels))
+        kv = _tensors(parts, SlotPool(steps.slots, page).rows, ranks)
+    sampler = Sampler(parts.kernels)
+    runner = Runner(model, parts.backend, kv, device=resolved.device, page_size=page, sampler=sampler, ranks=ranks)
     with ledger.stage(STEP, advice(STEP, resolved), peak=True):
         steps.run(runner)
     if make_graphs is not None and ledger.memory is not None:
@@ -161,4 +154,9 @@ def _host_room(resolved: Resolved) -> tuple[float, str]:
     """Bytes the pool may take of the system's memory, and the share of what is free that this is."""
     wanted = resolved.config.cache.mem_fraction_static
     fraction = CPU_FRACTION if wanted is None else wanted
-    return available_bytes() * fraction, f"{fraction:.0%}"
+    return _host_bytes(resolved) * fraction, f"{fraction:.0%}"
+
+
+def _host_bytes(resolved: Resolved) -> float:
+    """Of the system's memory, what is free for each of the ranks that share it."""
+    return available_bytes() / resolved.config.parallel.tp_size

@@ -50,6 +50,15 @@ class SlotPool:
                 start, room = self._free.pop() * size, size
             slots.extend(range(start, start + min(room, wanted - len(slots))))
 
+    def shrink(self, slots: array[int], wanted: int) -> bool:
+        """Free the pages of ``slots`` that its first ``wanted`` entries do not need; True if there were any."""
+        size = self.page_size
+        kept = -(-wanted // size) * size
+        spare = slots[kept:]
+        del slots[wanted:]
+        self.give_back(spare)
+        return bool(spare)
+
     def give_back(self, slots: Ordered[int]) -> None:
         """Free whole pages: ``slots`` begins at a page's first slot, its last page may be partly used."""
         self._free.extend(slot // self.page_size for slot in slots[:: self.page_size])

@@ -97,7 +97,9 @@ def _serve(
 ) -> None:
     describe: Callable[[BaseException], str] = repr
     try:
-        engine = build_engine(config, plugins, inbox, tell, heartbeat)
+        engine = build_engine(config, plugins, inbox, tell, heartbeat, lost=lambda text: tell(Failed(text)))
+        if engine.runner.grammars is not None:
+            engine.runner.grammars.guarded = False  # a signal interrupts the main thread, never this one
         tell(Ready(engine.info))
         describe = engine.describe
         engine.run()

@@ -6,18 +6,15 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sglang_plug.attention import AttentionBackend
 from sglang_plug.batch import KVPool
 from sglang_plug.config import CheckpointNotFoundError, ConfigError
-from sglang_plug.kernels import Kernels
 from sglang_plug.model import Model
 from sglang_plug.policy import Checkpoint, CheckpointReader, CheckpointRequest
-from sglang_plug.quantization import Quantization
 from sglang_plug.request import RequestError
 
-from .load import load_model
 from .memory import is_out_of_memory
-from .resolve import Resolved
+from .parts import Parts
+from .ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -37,25 +34,34 @@ class WeightUpdater:
     Holds plain functions and data: no plugin is asked anything while serving.
     """
 
-    resolved: Resolved
-    backend: AttentionBackend
-    kernels: Kernels
-    quantization: Quantization | None = None
+    parts: Parts
     kv: KVPool | None = None
+    ranks: Ranks | None = None
 
     def __call__(self, source: str, revision: str | None = None) -> Model:
         """The model with the weights of ``source``; the pool has its scales then, and what it holds is void.
 
-        Raises ``RequestError`` if they do not fit: then nothing has changed.
+        All ranks load them. Raises ``RequestError`` if they do not fit: then nothing has changed.
         """
         logger.info("Start update_weights. source=%s", source)
-        request = CheckpointRequest(source=source, revision=revision, overrides=self.resolved.config.model.overrides)
-        reader: CheckpointReader = self.resolved.load("checkpoint")
+        if self.ranks is None:
+            model = self.load(source, revision)
+        else:
+            model = self._load_together(self.ranks, source, revision)
+        self.parts.model = model
+        self.parts.use_scales(self.kv)
+        logger.info("Update weights end.")
+        return model
+
+    def load(self, source: str, revision: str | None = None) -> Model:
+        """This rank's part of the weights of ``source``. Raises ``RequestError`` if they do not fit."""
+        resolved = self.parts.resolved
+        request = CheckpointRequest(source=source, revision=revision, overrides=resolved.config.model.overrides)
+        reader: CheckpointReader = resolved.load("checkpoint")
         try:
             checkpoint = reader(request)
             self._compare(checkpoint)
-            resolved = replace(self.resolved, checkpoint=checkpoint)
-            model = load_model(resolved, self.backend, self.kernels, self.quantization)
+            return self.parts.load(replace(resolved, checkpoint=checkpoint))
         except CheckpointNotFoundError as error:
             logger.warning("%s", error)
             raise RequestError(f"Failed to get weights iterator: {source} (repository not found).") from error
@@ -66,14 +72,22 @@ class WeightUpdater:
                 raise
             logger.error("Update weights failed: %s", error)
             raise RequestError(f"{NO_ROOM} ({error}).") from error
-        if self.kv is not None:
-            self.kv.use_scales(model.kv_scales)
-        logger.info("Update weights end.")
+
+    def _load_together(self, ranks: Ranks, source: str, revision: str | None) -> Model:
+        """As ``load``, of all ranks or none."""
+        ranks.weights(source, revision)
+        model, problem = None, RequestError(f"Failed to get weights iterator: {source} (another rank could not).")
+        try:
+            model = self.load(source, revision)
+        except RequestError as error:
+            problem = error
+        if not ranks.agreed(model is not None, self.parts.device) or model is None:
+            raise problem
         return model
 
     def _compare(self, checkpoint: Checkpoint) -> None:
         """Another shape would not fit the KV pool, the tokenizer or the limits that were told to clients."""
-        ours, theirs = _fields(self.resolved.checkpoint), _fields(checkpoint)
+        ours, theirs = _fields(self.parts.resolved.checkpoint), _fields(checkpoint)
         for name in sorted(ours.keys() | theirs.keys()):
             if ours.get(name) != theirs.get(name):
                 raise ConfigError(

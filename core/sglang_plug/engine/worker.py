@@ -22,6 +22,7 @@ from sglang_plug.plugins import PluginError, Plugins
 from sglang_plug.request import Finish, Output
 
 from .build import build_engine
+from .fingerprint import compare
 from .grammar_guard import GrammarGuard
 from .grammars import TOO_SLOW
 from .messages import Failed, FromEngine, Launch, News, Ready, ToEngine
@@ -91,18 +92,24 @@ def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox) -> int:
     def stuck(text: str) -> None:
         if (asking := guard.asking()) is not None:  # who brings it again would bring the next engine down
             text += f": it waits for {asking}"
-            finish = Finish("error", message=TOO_SLOW, status=400)
+            finish = Finish("error", message=TOO_SLOW, status=400, about="constraint")
             outbox.send(News([Output(id=asking.sequence.request.id, finish=finish)]))
         logger.critical("%s", text)
         outbox.send(Failed(text))
         threading.Event().wait(1.0)
         os._exit(STUCK_EXIT)
 
+    def lost(text: str) -> None:
+        logger.critical("%s", text)
+        outbox.send(Failed(text))
+        threading.Event().wait(1.0)
+        os._exit(FAILED_EXIT)
+
     describe: Callable[[BaseException], str] = repr
     try:
         plugins = Plugins.discover(launch.config.plugins)
-        _compare(plugins, launch)
-        engine = build_engine(launch.config, plugins, inbox, outbox.send, heartbeat)
+        compare(plugins, launch.fingerprint, "the engine process")
+        engine = build_engine(launch.config, plugins, inbox, outbox.send, heartbeat, lost=lost)
         del plugins
         alive = partial(Path(launch.alive).touch) if launch.alive else lambda: None
         watch(heartbeat, launch.config.schedule.watchdog_timeout, stuck, look=guard.look, alive=alive)
@@ -120,13 +127,6 @@ def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox) -> int:
         outbox.send(Failed(describe(error)))
         return FAILED_EXIT
     return 0
-
-
-def _compare(plugins: Plugins, launch: Launch) -> None:
-    here, there = set(plugins.fingerprint), set(launch.fingerprint)
-    if here != there:
-        names = ", ".join(sorted(" ".join(one) for one in here ^ there))
-        raise ConfigError(f"the engine process sees other plugins than the server: {names}")
 
 
 def _end_with_parent() -> None:

@@ -18,7 +18,7 @@ class Gated(Packed):
 
     Args:
         size_in: columns of both parts, ``gate`` and ``up``.
-        width: rows of each.
+        width: rows of each, of all ranks; each rank gives its part.
         env: the surroundings the model is built in.
         activation_name: as checkpoints call it, e.g. ``"silu"``. Raises ``ConfigError`` if it is unknown.
         bias: whether the parts have biases.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sglang_plug.config import ConfigError
+from sglang_plug.executor import own_slice
 from sglang_plug.kernels import LinearFunction
 from sglang_plug.model import BuildEnv
 from sglang_plug.quantization import LinearScheme, Matrix, MatrixRole, Quantization, StoredTensor
@@ -38,6 +39,7 @@ class Linear(nn.Module):
         )
         self.bias = nn.Parameter(torch.empty(size_out)) if bias else None
         self._pack = env.kernels.pack_linear
+        self._ranks = env.ranks
         self._scheme: LinearScheme | None = None
         self._multiply: LinearFunction = self._plain
 
@@ -59,6 +61,7 @@ class Linear(nn.Module):
                 role=self.role,
                 size_in=self.size_in,
                 size_out=self.size_out,
+                part_sizes=self._part_sizes if len(checkpoint_names) == len(self._part_sizes) else (),
                 dtype=self.weight.dtype,
                 plain=self.plain,
             )
@@ -87,15 +90,23 @@ class Linear(nn.Module):
     def load_shard(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> None:
         """Copy the checkpoint's tensor, or that of one part; ``None`` stands for all parts in one tensor.
 
-        Raises ``ValueError`` if the shapes differ.
+        Of a matrix that several ranks share, the own part of it. Raises ``ValueError`` if the shapes differ.
         """
         stored = self._stored_as(parameter)
+        if self._ranks.size > 1:
+            tensor = self._own_part(parameter, tensor, shard)
         target = parameter if shard is None else parameter[self._slice(stored, shard)]
         if stored is not None and stored.one_per_part and tensor.numel() == 1:
             tensor = tensor.reshape(()).expand(target.shape)
+        elif stored is not None and stored.axis is None and shard is None:
+            tensor = tensor.expand(len(target), *tensor.shape)
         if target.shape != tensor.shape:
             raise ValueError(f"expected shape {tuple(target.shape)}, found {tuple(tensor.shape)}")
         target.copy_(tensor)
+
+    def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:
+        """What the checkpoint holds for ``parameter``, all parts in one: more than this rank has, if ranks share it."""
+        return tuple(parameter.shape)
 
     def pack_weights(self) -> None:
         """Let the quantization or the kernel set prepare the weight for many multiplications."""
@@ -108,7 +119,25 @@ class Linear(nn.Module):
         for name in ("bias", *names):
             setattr(self, name, None)
 
-    def _slice(self, stored: StoredTensor | None, shard: str) -> slice | tuple[slice, ...]:
+    @property
+    def parts(self) -> Mapping[str, slice]:
+        """Columns of the product that belong to each part; empty if there is only one."""
+        return {}
+
+    def wrap_product(self, around: Callable[[LinearFunction], LinearFunction]) -> None:
+        """After ``pack_weights``: multiply by what ``around`` makes of the multiplication so far."""
+        self._multiply = around(self._multiply)
+
+    def _own_part(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> Tensor:
+        """What this rank keeps of a checkpoint's tensor. Raises ``ValueError`` if that has another shape."""
+        return tensor
+
+    @property
+    def _part_sizes(self) -> tuple[int, ...]:
+        """Rows of each part."""
+        return (self.size_out,)
+
+    def _slice(self, stored: StoredTensor | None, shard: str) -> slice | tuple[int | slice, ...]:
         raise ValueError(f"it has no part {shard!r}")
 
     def _stored_as(self, parameter: Tensor) -> StoredTensor | None:
@@ -120,30 +149,133 @@ class Linear(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
 
+def checked(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """``tensor``. Raises ``ValueError`` if it has not ``shape``."""
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"expected shape {shape}, found {tuple(tensor.shape)}")
+    return tensor
+
+
+def resized(parameter: Tensor, dimension: int | None, size: int) -> tuple[int, ...]:
+    """The shape of ``parameter``, with another size of one dimension."""
+    return tuple(size if index == dimension else own for index, own in enumerate(parameter.shape))
+
+
+class Row(Linear):
+    """A matrix whose columns the ranks share: each multiplies its part of the input, and the products are added up.
+
+    The input is what a ``Packed`` gave, cut in the same way. The bias is added by one rank.
+
+    Args:
+        size_in: columns of all ranks. Raises ``ConfigError`` if the ranks cannot share them.
+        size_out: rows.
+        env: the surroundings the model is built in.
+        bias: whether there is one.
+    """
+
+    def __init__(self, size_in: int, size_out: int, env: BuildEnv, *, bias: bool = False) -> None:
+        self._columns = own_slice(size_in, env.ranks)
+        super().__init__(self._columns.stop - self._columns.start, size_out, env, bias=bias)
+        self._whole_in = size_in
+        self._reduce = env.ranks.all_reduce if env.ranks.size > 1 else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[T, in]`` (this rank's part) to ``[T, out]``."""
+        found = self._multiply(x)
+        return found if self._reduce is None else self._reduce(found)
+
+    def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:
+        """``[out, in]`` of all ranks, or ``[out]``, or as a quantized checkpoint stores it."""
+        if (stored := self._stored_as(parameter)) is not None:
+            return resized(parameter, stored.inner, -(-self._whole_in // stored.columns))
+        return tuple(parameter.shape) if parameter.dim() == 1 else (parameter.shape[0], self._whole_in)
+
+    def pack_weights(self) -> None:
+        """As ``Linear``."""
+        if self.bias is not None and self._ranks.rank > 0:
+            self.bias.detach().zero_()
+        super().pack_weights()
+
+    def _own_part(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> Tensor:
+        if (stored := self._stored_as(parameter)) is not None:
+            return stored.own_columns(tensor, self._columns)
+        tensor = checked(tensor, self.whole_shape(parameter))
+        return tensor if tensor.dim() == 1 else tensor[:, self._columns]
+
+
 class Packed(Linear):
     """Several matrices of one input, stored one below the other and multiplied at once.
 
+    Ranks share the rows of each part, so that what comes of it is the input of a ``Row``.
+
     Args:
         size_in: columns of every part.
-        parts: rows of each part, in order, e.g. ``{"q": 896, "k": 128, "v": 128}``.
+        parts: rows of each part, in order and of all ranks, e.g. ``{"q": 896, "k": 128, "v": 128}``.
         env: the surroundings the model is built in.
         bias: whether the parts have biases.
+        heads: of the parts that consist of attention heads, how many; a head belongs to one rank, or to several if
+            there are more of these. Raises ``ConfigError`` if the ranks cannot share them.
     """
 
-    def __init__(self, size_in: int, parts: Mapping[str, int], env: BuildEnv, *, bias: bool = False) -> None:
-        super().__init__(size_in, sum(parts.values()), env, bias=bias)
+    def __init__(
+        self,
+        size_in: int,
+        parts: Mapping[str, int],
+        env: BuildEnv,
+        *,
+        bias: bool = False,
+        heads: Mapping[str, int] | None = None,
+    ) -> None:
+        self._whole = dict(parts)
+        units = {} if heads is None else heads
+        self._own = {
+            name: own_slice(size, env.ranks, units=units.get(name), what="heads" if name in units else "rows")
+            for name, size in parts.items()
+        }
+        self._sizes = tuple(rows.stop - rows.start for rows in self._own.values())
+        super().__init__(size_in, sum(self._sizes), env, bias=bias)
         self.shards = tuple(parts)
-        self._sizes = tuple(parts.values())
         starts = [sum(self._sizes[:index]) for index in range(len(parts))]
         self._rows = {
             name: slice(start, start + size) for name, start, size in zip(parts, starts, self._sizes, strict=True)
         }
+
+    @property
+    def parts(self) -> Mapping[str, slice]:
+        """As ``Linear``."""
+        return self._rows
 
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
         """``forward``, and the result cut into the parts, as views."""
         found: tuple[Tensor, ...] = self(x).split(self._sizes, dim=-1)
         return found
 
-    def _slice(self, stored: StoredTensor | None, shard: str) -> slice | tuple[slice, ...]:
-        rows = self._rows[shard]
-        return rows if stored is None else stored.slice(rows)
+    def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:
+        """``[out, in]`` or ``[out]`` of all parts and ranks, or as a quantized checkpoint stores it."""
+        if (stored := self._stored_as(parameter)) is not None:
+            return resized(parameter, stored.axis, sum(-(-size // stored.rows) for size in self._whole.values()))
+        return (sum(self._whole.values()), *parameter.shape[1:])
+
+    def _own_part(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> Tensor:
+        if (stored := self._stored_as(parameter)) is not None:
+            return self._own_stored(stored, tensor, shard)
+        if shard is not None:
+            return checked(tensor, (self._whole[shard], *parameter.shape[1:]))[self._own[shard]]
+        parts = checked(tensor, self.whole_shape(parameter)).split_with_sizes(list(self._whole.values()))
+        return torch.cat([part[rows] for part, rows in zip(parts, self._own.values(), strict=True)])
+
+    def _own_stored(self, stored: StoredTensor, tensor: Tensor, shard: str | None) -> Tensor:
+        if shard is not None:
+            return stored.own_rows(tensor, self._own[shard])
+        if stored.axis is None or tensor.numel() == 1:
+            return tensor
+        parts = tensor.split_with_sizes([-(-size // stored.rows) for size in self._whole.values()], stored.axis)
+        own = [stored.own_rows(part, rows) for part, rows in zip(parts, self._own.values(), strict=True)]
+        return torch.cat(own, stored.axis)
+
+    @property
+    def _part_sizes(self) -> tuple[int, ...]:
+        return self._sizes
+
+    def _slice(self, stored: StoredTensor | None, shard: str) -> slice | tuple[int | slice, ...]:
+        return self._rows[shard] if stored is None else stored.place(self.shards.index(shard), self._sizes)

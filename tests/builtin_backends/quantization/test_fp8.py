@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 import torch
 
-from sglang_plug import ConfigError, LinearScheme, Matrix, QuantizationRequest
+from sglang_plug import CodedWeight, ConfigError, LinearScheme, Matrix, QuantizationRequest
+from sglang_plug.kernels import TORCH, LinearFunction
 from sglang_plug.testing import check_quantization
 from sglang_plug_backends.quantization import fp8
 from sglang_plug_backends.quantization.settings import Fp8Settings
@@ -76,10 +78,31 @@ def test_tensors_of_a_checkpoint() -> None:
     assert found is not None and found.stored["weight_scale"].one_per_part
 
 
+def test_products_of_a_kernel_set_on_the_host(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[CodedWeight] = []
+
+    def take(weight: CodedWeight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearFunction | None:
+        seen.append(weight)
+        return None if bias is None else lambda x: x
+
+    kernels = dataclasses.replace(TORCH, pack_coded=take)
+    for config in ({"quant_method": "fp8"}, {"quant_method": "fp8", "weight_block_size": [16, 16]}):
+        built = fp8.build(request(stored=config, kernels=kernels), Fp8Settings())
+        made = built.scheme(matrix())
+        assert made is not None
+        held = {name: torch.ones(one.shape).to(one.dtype) for name, one in made.stored.items()}
+        x = torch.randn(2, 64).bfloat16()
+        assert made.pack(held, torch.zeros(32))(x) is x
+        assert made.pack(held, None)(x).shape == (2, 32)
+    assert [one.group for one in seen] == [64, 64, 16, 16]
+    assert "turned back into floats" not in caplog.text
+    fp8.build(request(stored={"quant_method": "fp8"}), Fp8Settings())
+    assert "turned back into floats" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"role": "experts"}, "experts 'a.qkv' in FP8, which is not supported yet"),
         ({"size_in": 40}, "'a.qkv' is 32 by 40: in FP8 both must be multiples of 16"),
     ],
 )
@@ -95,5 +118,3 @@ def test_an_old_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         fp8.build(request(device=torch.device("cuda")), Fp8Settings())
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (9, 0))
     assert fp8.build(request(device=torch.device("cuda")), Fp8Settings()).name == "fp8"
-    with pytest.raises(ConfigError, match="tp_size is 2"):
-        fp8.build(request(tp_size=2), Fp8Settings())

@@ -44,6 +44,21 @@ def test_compressed_tensors() -> None:
     assert read({**COMPRESSED, "config_groups": {"group_0": {**GROUP, "weights": weights}}}).one_scale
 
 
+def test_blocks() -> None:
+    stored = read({"quant_method": "fp8", "weight_block_size": [128, 64]})
+    assert (stored.block, stored.scale_name, stored.one_scale) == ((128, 64), "weight_scale_inv", False)
+    weights = {**GROUP["weights"], "strategy": "block", "block_structure": [128, 64]}
+    stored = read({**COMPRESSED, "config_groups": {"group_0": {**GROUP, "weights": weights}}})
+    assert (stored.block, stored.scale_name) == ((128, 64), "weight_scale")
+
+
+def test_activations_that_stay_as_they_are() -> None:
+    assert read(COMPRESSED).rounds_activations
+    assert not read(
+        {**COMPRESSED, "config_groups": {"group_0": {**GROUP, "input_activations": None}}}
+    ).rounds_activations
+
+
 def test_how_keys_and_values_are_kept_does_not_matter_to_weights() -> None:
     scheme = {"num_bits": 8, "type": "float", "strategy": "tensor"}
     assert read({**COMPRESSED, "kv_cache_scheme": scheme}) == read(COMPRESSED)
@@ -76,9 +91,9 @@ def test_fp8(key: str) -> None:
         ("config_groups.group_0.weights.type", "int", "type 'int'"),
         ("config_groups.group_0.weights.num_bits", 4, "num_bits 4"),
         ("config_groups.group_0.weights.symmetric", False, "symmetric False"),
-        ("config_groups.group_0.weights.strategy", "block", "strategy 'block'"),
-        ("config_groups.group_0.input_activations.dynamic", False, "dynamic False"),
-        ("config_groups.group_0.input_activations", None, "type None"),
+        ("config_groups.group_0.weights.strategy", "group", "strategy 'group'"),
+        ("config_groups.group_0.weights.strategy", "block", "block_structure None"),
+        ("config_groups.group_0.input_activations.num_bits", 4, "num_bits 4"),
     ],
 )
 def test_compressed_tensors_of_another_kind_are_refused(path: str, value: Any, message: str) -> None:
@@ -95,8 +110,10 @@ def test_compressed_tensors_of_another_kind_are_refused(path: str, value: Any, m
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"activation_scheme": "static"}, "activation_scheme 'static'"),
-        ({"weight_block_size": [128, 128]}, "weight_block_size"),
+        ({"activation_scheme": "none"}, "activation_scheme 'none'"),
+        ({"fmt": "e5m2"}, "fmt 'e5m2'"),
+        ({"weight_block_size": 128}, "weight_block_size 128"),
+        ({"weight_block_size": [128, 0]}, r"weight_block_size .128, 0."),
     ],
 )
 def test_fp8_of_another_kind_is_refused(change: dict[str, Any], message: str) -> None:

@@ -73,7 +73,6 @@ def test_only_what_multiplies_most(head: bool) -> None:
     ("change", "message"),
     [
         ({"stored": {"quant_method": "awq"}}, "quantized .awq."),
-        ({"tp_size": 2}, "tensor parallelism, but tp_size is 2"),
     ],
 )
 def test_refusals(change: dict[str, object], message: str) -> None:

@@ -20,6 +20,7 @@ from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.policies import FirstCome
 from tests.core.engine.scheduler_bench import STOP, next_token
+from tests.core.engine.scheduler_bench import sampled as drafted
 
 WIDTH = 400
 
@@ -76,13 +77,13 @@ class Device:
         """What the step does to slots; the tokens of the sequence as the device knows them."""
         one = share.sequence
         tokens = known[id(one)] if share.unseen else tuple(one.tokens)
-        start, end = share.start, share.end
+        start, end, written = share.start, share.reach, tokens + share.drafts
         assert len(one.slots) >= end and share.count > 0
         assert len(set(one.slots)) == len(one.slots)
         for position in range(start, end):
-            self.slots[one.slots[position]] = tokens[: position + 1]
+            self.slots[one.slots[position]] = written[: position + 1]
         for position in range(end):
-            assert self.slots[one.slots[position]] == tokens[: position + 1]
+            assert self.slots[one.slots[position]] == written[: position + 1]
         return tokens
 
     def _choose(
@@ -95,7 +96,7 @@ class Device:
             if not wanted or not share.complete or share.dropped:
                 found.append(Sampled())
                 continue
-            sampled = Sampled(next_token(history))
+            sampled = drafted(history, share.drafts)
             if one.grammar is not None:
                 assert history == tuple(one.tokens), "chosen before the step ahead of it is committed"
                 sampled = constrained(history, one.limit)

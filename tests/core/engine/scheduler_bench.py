@@ -23,6 +23,18 @@ def next_token(tokens: Iterable[int]) -> int:
     return hash(tuple(tokens)) % VOCABULARY
 
 
+def sampled(tokens: tuple[int, ...], drafts: tuple[int, ...] = ()) -> Sampled:
+    """What the model finds behind ``tokens``, and behind each draft that is what it found."""
+    first = next_token(tokens)
+    found, known = [], (*tokens, first)
+    for draft in drafts:
+        if draft != known[-1]:
+            break
+        found.append((next_token(known), None))
+        known = (*known, found[-1][0])
+    return Sampled(first, further=tuple(found))
+
+
 class Device:
     """Keeps what each slot was written with, so that a wrong or lost slot shows."""
 
@@ -34,14 +46,16 @@ class Device:
         results = []
         for share in shares:
             one = share.sequence
-            end = one.computed + share.count
+            tokens = (*one.tokens, *share.drafts)
+            end = one.computed + share.width
             assert len(one.slots) >= end and share.count > 0
+            assert not share.drafts or share.end == len(one.tokens)
             for position in range(one.computed, end):
-                self.slots[one.slots[position]] = tuple(one.tokens[: position + 1])
+                self.slots[one.slots[position]] = tokens[: position + 1]
             for position in range(end):
-                assert self.slots[one.slots[position]] == tuple(one.tokens[: position + 1])
+                assert self.slots[one.slots[position]] == tokens[: position + 1]
             self.computed += share.count
-            results.append(Sampled(next_token(one.tokens)) if share.complete else Sampled())
+            results.append(sampled(tuple(one.tokens), share.drafts) if share.complete else Sampled())
         return results
 
 
@@ -75,7 +89,7 @@ def finish(scheduler: Scheduler, device: Device, limit: int = 10_000) -> dict[st
 def step(scheduler: Scheduler, device: Device) -> list[Output]:
     shares = scheduler.plan()
     assert shares or not scheduler.busy, "a busy scheduler planned nothing"
-    assert sum(share.count for share in shares) <= max(scheduler.chunk, len(scheduler.running))
+    assert sum(share.width for share in shares) <= max(scheduler.chunk, len(scheduler.running))
     outputs = scheduler.commit(shares, device.run(shares))
     scheduler.check()
     return outputs

@@ -11,7 +11,7 @@ import pytest
 
 from sglang_plug import Plugins
 from sglang_plug.config import PluginOptions
-from sglang_plug.engine.build import _kernels
+from sglang_plug.engine.parts import _kernels
 from sglang_plug.testing import model as model_kit
 
 SOURCE = """

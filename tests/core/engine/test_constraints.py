@@ -14,6 +14,8 @@ from sglang_plug.engine import constraints as module
 from sglang_plug.engine.constraints import Constraints
 from sglang_plug.engine.sequence import Sequence
 
+PATIENCE = 240.0
+
 
 class Backend:
     """Makes a name of what was compiled; ``broken`` can be loaded but not started."""
@@ -100,7 +102,7 @@ def sequence(id: str, source: str = "a", kind: Any = "regex") -> Sequence:
 def wait(held: Constraints, count: int) -> dict[str, str]:
     """Release until ``count`` came; id -> grammar or error."""
     found: dict[str, str] = {}
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while len(found) < count:
         assert time.monotonic() < deadline, f"only {found}"
         for one, error in held.release():
@@ -173,7 +175,7 @@ def test_one_that_comes_back_while_its_compiling_is_given_up(make: Make, gate: G
     held.hold(sequence("a"))
     gate.begun.wait()
     held.abort("a")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while held._done.empty():
         assert time.monotonic() < deadline
     held.hold(sequence("b"))
@@ -210,46 +212,65 @@ def test_a_backend_that_cannot_start_refuses_what_waits_and_what_comes(make: Mak
     assert gate.closed
 
 
+class Clock:
+    """The module's; time passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wait_long(self) -> None:
+        """Longer than anybody waits without help."""
+        self.now += 2 * module.LONG
+
+
 @pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LONG", 0.02)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(module, "time", found)
+    return found
 
 
-def test_who_waits_behind_one_that_takes_long_is_helped(make: Make, gate: Gate, hurried: None) -> None:
+def test_who_waits_behind_one_that_takes_long_is_helped(make: Make, gate: Gate, clock: Clock) -> None:
     held = make()
     held.hold(sequence("a", "endless"))
     gate.begun.wait()
     for id in "bcd":
         held.hold(sequence(id, id))
+    assert list(held.release()) == [] and gate.helpers == []
+    clock.wait_long()
     assert wait(held, 3) == {id: f"grammar of {id}" for id in "bcd"}
     assert [one.compiled for one in gate.helpers] == [["b", "c", "d"]] and gate.compiled == ["endless"]
     held.close()
     assert gate.closed and gate.helpers[0].closed
 
 
-def test_nobody_helps_while_nothing_waits(make: Make, gate: Gate, hurried: None) -> None:
+def test_nobody_helps_while_nothing_waits(make: Make, gate: Gate, clock: Clock) -> None:
     held = make()
     held.hold(sequence("a", "endless"))
     gate.begun.wait()
     for _ in range(10):
-        time.sleep(0.01)
+        clock.wait_long()
         assert list(held.release()) == []
     gate.opened.set()
     wait(held, 1)
     assert gate.helpers == []
 
 
-def test_there_are_at_most_so_many_at_once(make: Make, gate: Gate, hurried: None) -> None:
+def test_there_are_at_most_so_many_at_once(make: Make, gate: Gate, clock: Clock) -> None:
     held = make()
     gate.helper = lambda: gate.helpers.append(Gate()) or gate.helpers[-1]  # type: ignore[method-assign,func-returns-value]
     for id in "abcdef":
         held.hold(sequence(id, id))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while len(gate.helpers) < module.WORKERS - 1 or not all(one.begun.is_set() for one in gate.helpers):
+        clock.wait_long()
         assert time.monotonic() < deadline and list(held.release()) == []
         time.sleep(0.005)
     for _ in range(10):
-        time.sleep(0.01)
+        clock.wait_long()
         assert list(held.release()) == []
     assert len(gate.helpers) == module.WORKERS - 1
     for one in (gate, *gate.helpers):
@@ -258,7 +279,7 @@ def test_there_are_at_most_so_many_at_once(make: Make, gate: Gate, hurried: None
 
 
 def test_a_helper_without_work_ends_and_another_may_come(
-    make: Make, gate: Gate, hurried: None, monkeypatch: pytest.MonkeyPatch
+    make: Make, gate: Gate, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "IDLE", 0.02)
     held = make()
@@ -266,21 +287,23 @@ def test_a_helper_without_work_ends_and_another_may_come(
     gate.begun.wait()
     for id in "bc":
         held.hold(sequence(id, id))
+        clock.wait_long()
         assert wait(held, 1) == {id: f"grammar of {id}"}
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while not gate.helpers[-1].closed:
             assert time.monotonic() < deadline
             time.sleep(0.005)
     assert [one.compiled for one in gate.helpers] == [["b"], ["c"]]
 
 
-def test_a_helper_that_cannot_start_leaves_the_work_to_the_first(make: Make, gate: Gate, hurried: None) -> None:
+def test_a_helper_that_cannot_start_leaves_the_work_to_the_first(make: Make, gate: Gate, clock: Clock) -> None:
     gate.helper_error = "no memory"
     held = make()
     held.hold(sequence("a", "slow"))
     gate.begun.wait()
     held.hold(sequence("b"))
-    deadline = time.monotonic() + 30
+    clock.wait_long()
+    deadline = time.monotonic() + PATIENCE
     while not (gate.helpers and gate.helpers[0].closed):
         assert time.monotonic() < deadline and list(held.release()) == []
     gate.opened.set()

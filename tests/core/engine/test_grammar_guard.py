@@ -96,6 +96,46 @@ def test_a_token_that_is_never_accepted_ends_its_request_alone(guard: GrammarGua
     assert found[1].error is None
 
 
+@pytest.mark.parametrize("where", ["filling", "accepting", "forcing"])
+def test_where_nobody_can_interrupt_threads_are_asked(where: str) -> None:
+    end = threading.Event()
+
+    class Waiting(Endless):
+        quick = True
+
+        def fill(self, mask: Tensor, row: int) -> None:
+            mask[row] = -1
+            self._wait("filling")
+
+        def accept(self, token: int) -> bool:
+            return self._wait("accepting")
+
+        def forced(self) -> bytes:
+            self._wait("forcing")
+            return b""
+
+        def _wait(self, what: str) -> bool:
+            return self.quick or what != where or end.wait(60)
+
+    grammar = Waiting()
+    found = sequence(grammar)
+    found.grammar_quick, found.cutter = None, object()  # type: ignore[assignment]
+    grammars = Grammars(64, patience=PATIENCE, guarded=False)
+
+    def step() -> str:
+        filling = grammars.start([found])
+        assert filling is not None
+        error = filling.result().errors.get(0) or grammars.follow([found], [5])[0].error
+        return str(error or "")
+
+    try:
+        assert step() == ""
+        grammar.quick = False
+        assert step() == TOO_SLOW
+    finally:
+        end.set()
+
+
 def test_nothing_else_is_interrupted(guard: GrammarGuard) -> None:
     """Neither what is no grammar, nor a question that was answered."""
     end = time.monotonic() + 3 * PATIENCE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import textwrap
 import time
@@ -50,7 +51,7 @@ class Fake(GrammarBackend):
     def compile(self, constraint):
         match constraint.source:
             case "sleep":
-                time.sleep(60)
+                time.sleep(600)
             case "crash":
                 os.abort()
             case "memory":
@@ -87,7 +88,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             "stop_ids": (),
             "special": {},
             "memory": 1 << 30,
-            "timeout": 30.0,
+            "timeout": 240.0,
             **fields,
         }
         started.append(GrammarProcess(Setup(plugins=options, **setup)))
@@ -104,7 +105,11 @@ def compiled(process: GrammarProcess, source: str) -> bytes:
 
 
 def pid_of(process: GrammarProcess) -> int:
-    return int(compiled(process, "x").rpartition(b"|")[2])
+    """Asked again where a machine that stood still was too slow for the time limit of the test."""
+    for _ in range(100):
+        with contextlib.suppress(ConstraintError):
+            return int(compiled(process, "x").rpartition(b"|")[2])
+    raise AssertionError("nothing is compiled")
 
 
 def is_gone(pid: int) -> bool:
@@ -189,7 +194,7 @@ def test_it_ends_with_its_parent_and_when_told(start: Start) -> None:
     pid = pid_of(other)
     assert other._process is not None and other._process.stdin is not None
     other._process.stdin.close()  # as when the engine is killed
-    assert other._process.wait(30) == 0
-    deadline = time.monotonic() + 30
+    assert other._process.wait(240) == 0
+    deadline = time.monotonic() + 240
     while not is_gone(pid):
         assert time.monotonic() < deadline

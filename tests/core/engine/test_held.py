@@ -125,7 +125,7 @@ class Bench:
         return [output for one in news for output in one.outputs if output.id == id]
 
     def end(self, id: str) -> Finish:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 240
         while not any(output.finish for output in self.outputs(id)):
             assert time.monotonic() < deadline
             self.loop.step()

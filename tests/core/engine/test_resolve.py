@@ -172,6 +172,8 @@ def declares(tasks: set[Task]) -> Component:
         ({}, {"torch_dtype": "float16"}, "cuda", torch.float16),
         ({"dtype": "bfloat16"}, {"dtype": "float32"}, "cpu", torch.bfloat16),
         ({}, {"dtype": torch.float16}, "cpu", torch.float32),
+        ({"dtype": "float16", "quantization_config": {"quant_method": "awq"}}, {}, "cpu", torch.bfloat16),
+        ({"dtype": "float16", "quantization_config": {"quant_method": "awq"}}, {}, "cuda", torch.float16),
         ({}, {}, "cuda", torch.float32),
     ],
 )

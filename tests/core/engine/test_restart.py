@@ -187,3 +187,29 @@ async def test_closing_while_it_starts_again() -> None:
         await asyncio.sleep(0)
     await family.client.close()
     assert family.engines[1].closed
+
+
+async def test_adapters_are_loaded_again() -> None:
+    family = Family()
+    client = family.client
+    await client.start()
+    for _ in range(3):
+        await client.control("load_adapter", adapter="new", path="/new")
+        await client.control("unload_adapter", adapter="new")
+        await client.control("unload_adapter", adapter="first")
+        await client.control("load_adapter", adapter="first", path="/other")
+    await client.control("load_adapter", adapter="new", path="/newer")
+    await client.control("unload_adapter", adapter="gone")
+    family.engines[0].die()
+    await family.replaced(2)
+    assert family.engines[1].controls == [
+        ("unload_adapter", {"adapter": "first"}),
+        ("load_adapter", {"adapter": "first", "path": "/other"}),
+        ("load_adapter", {"adapter": "new", "path": "/newer"}),
+        ("unload_adapter", {"adapter": "gone"}),
+    ]
+    family.prepare = lambda engine: setattr(engine, "control_error", RequestError("no such folder"))
+    family.engines[1].die()
+    await family.replaced(3)
+    assert client.failure is None
+    await client.close()

@@ -55,6 +55,48 @@ def test_chunks_share_what_was_seen_once() -> None:
     assert sequence.view is not None and not sequence.view.states
 
 
+class Reader(Model):
+    """Of text, whose prompts may have states."""
+
+    def __init__(self, width: int | None = 2) -> None:
+        torch.nn.Module.__init__(self)
+        self.states_width = width
+
+
+def given(start: int, *states: float) -> Media:
+    numbers = torch.tensor(states, dtype=torch.float32)
+    return Media.given(start, MediaArray("float32", (len(states) // 2, 2), numbers.numpy().tobytes()))
+
+
+def test_given_states_are_taken_as_they_are_and_in_chunks() -> None:
+    media = given(0, 1, 2, 3, 4, 5, 6)
+    sequence = Sequence.of(Request(id="a", tokens=(0, 0, 0), media=(media,)), 100)
+    sequence.view = view_of(Reader(), sequence.request)
+    found = []
+    for count in (2, 1):
+        step = seen(Reader(), [Share(sequence, count)], CPU)
+        assert step is not None and step.coordinates is None
+        found.append((step.rows.tolist(), step.states.tolist()))
+        sequence.computed += count
+    assert found == [([0, 1], [[1, 2], [3, 4]]), ([0], [[5, 6]])]
+    assert given(0, 1, 2).digest != given(0, 1, 3).digest
+
+
+@pytest.mark.parametrize(
+    ("model", "media"),
+    [
+        (Reader(3), (given(0, 1, 2),)),
+        (Reader(None), (given(0, 1, 2),)),
+        (Seer(), (given(0, 1, 2),)),
+        (Reader(), (given(0, 1, 2), Media.of(1, 1, {"a": ARRAY}))),
+    ],
+)
+def test_given_states_that_do_not_fit_are_refused(model: Any, media: tuple[Media, ...]) -> None:
+    with pytest.raises(RequestError, match="states") as refused:
+        view_of(model, Request(id="a", tokens=(0, 0), media=media))
+    assert refused.value.about == "states"
+
+
 def test_what_was_retracted_is_seen_again() -> None:
     model = Seer()
     sequence = admitted(model, 6, (1, 2))

@@ -13,7 +13,7 @@ import torch
 
 from sglang_plug import ConfigError, EngineConfig, ForwardBatch, GraphCapable, GraphRecorder, KVPool, Plugins
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
-from sglang_plug.engine import build, sizing, update
+from sglang_plug.engine import build, parts, sizing
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.messages import Control, FromEngine, News, Reply, Submit, ToEngine
 from sglang_plug.engine.watchdog import Heartbeat
@@ -129,7 +129,7 @@ class Start:
         """Captures that find room."""
         self.patch = monkeypatch
         self.memory_of: Callable[[], Memory | None] = lambda: self.memory
-        load, make = build.load_model, KVPool.of.__func__  # type: ignore[attr-defined]
+        load, make = parts.load_model, KVPool.of.__func__  # type: ignore[attr-defined]
 
         def load_model(*given: Any) -> Any:
             model = load(*given)
@@ -141,10 +141,9 @@ class Start:
             self.memory.hold(pool, sum(one.nbytes for one in (*pool.k, *pool.v)))
             return pool
 
-        monkeypatch.setattr(build, "load_model", load_model)
-        monkeypatch.setattr(update, "load_model", load_model)
+        monkeypatch.setattr(parts, "load_model", load_model)
         monkeypatch.setattr(KVPool, "of", classmethod(of))
-        monkeypatch.setattr(build, "_attention", self.attention)
+        monkeypatch.setattr(parts, "_attention", self.attention)
 
     def attention(self, resolved: Any) -> Attention:
         backend = Attention(resolved.shape, resolved.device)

@@ -38,3 +38,18 @@ def test_slots_are_never_lost_nor_given_twice(page_size: int, lengths: list[int]
     for slots in held:
         pool.give_back(slots)
     assert sorted(pool.free_slots()) == list(range(page_size, pool.rows))
+
+
+@given(st.integers(1, 5), st.integers(0, 20), st.integers(0, 20))
+def test_what_is_shrunk_gives_whole_pages_back_and_grows_again(page_size: int, length: int, wanted: int) -> None:
+    pool, slots = SlotPool(capacity=60, page_size=page_size), array("q")
+    pool.extend(slots, length)
+    before, free = list(slots), pool.free
+    wanted = min(wanted, length)
+    spared = pool.shrink(slots, wanted)
+    assert list(slots) == before[:wanted]
+    assert pool.free - free == pool.missing(wanted, length)
+    assert spared == (pool.free > free)
+    pool.extend(slots, length)
+    assert len(set(slots)) == length and pool.free == free
+    assert [slot % page_size for slot in slots] == [slot % page_size for slot in before]

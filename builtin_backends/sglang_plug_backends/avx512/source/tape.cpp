@@ -1,7 +1,9 @@
 // Calls of the other functions that were written down with their arguments, made again one after the other.
 #include "functions.h"
 
-enum Function : int64_t { LINEAR, LINEAR_INT8, RMS_NORM, SILU_MUL, ROPE, ATTEND };  // in the order of RECORDED in library.py
+enum Function : int64_t {  // in the order of RECORDED in library.py
+    LINEAR, LINEAR_INT8, LINEAR_CODES4, LINEAR_CODES8, LINEAR_E4M3, RMS_NORM, SILU_MUL, ROPE, ATTEND
+};
 
 struct Call {  // the same fields in the same order stand in calls.py
     int64_t function;
@@ -18,6 +20,14 @@ struct Call {  // the same fields in the same order stand in calls.py
                 return linear(at<bf16>(0), at<bf16>(1), at<bf16>(2), at<bf16>(3), w[4], w[5], w[6], w[7]);
             case LINEAR_INT8:
                 return linear_int8(at<bf16>(0), at<int8_t>(1), at<float>(2), at<float>(3), at<bf16>(4), at<bf16>(5), w[6], w[7], w[8]);
+            case LINEAR_CODES4:
+                return linear_codes4(at<bf16>(0), at<uint8_t>(1), at<float>(2), at<uint8_t>(3), at<bf16>(4), at<bf16>(5), w[6],
+                                     w[7], w[8], w[9]);
+            case LINEAR_CODES8:
+                return linear_codes8(at<bf16>(0), at<uint8_t>(1), at<float>(2), at<uint8_t>(3), at<bf16>(4), at<bf16>(5), w[6],
+                                     w[7], w[8], w[9]);
+            case LINEAR_E4M3:
+                return linear_e4m3(at<bf16>(0), at<uint8_t>(1), at<float>(2), at<bf16>(3), at<bf16>(4), w[5], w[6], w[7], w[8]);
             case RMS_NORM:
                 return rms_norm(at<bf16>(0), at<bf16>(1), at<bf16>(2), at<bf16>(3), w[4], w[5], (float)real);
             case SILU_MUL:

@@ -1,0 +1,190 @@
+"""What adapters cost a decode step: not enabled, enabled and unused, and some requests or all with one or several.
+
+Run as ``python -m benchmarks.adapters``. Random weights, and LoRA adapters of random numbers for every matrix of the
+layers. Each kind of batch is also run with adapters applied one after the other (``apart``), as formats that cannot be
+joined are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+from safetensors.torch import save_file
+
+from benchmarks.inbox import ListInbox, decode_seconds, nobody
+from benchmarks.load import Load, prompts
+from benchmarks.models import SHAPES
+from benchmarks.offline import Choice
+from benchmarks.report import parser, table, write_json
+from sglang_plug import Output, Plugins, Request, SamplingParams
+from sglang_plug.adapters import AdaptableLayer
+from sglang_plug.config import AUTO, AdapterOptions
+from sglang_plug.engine import adapted
+from sglang_plug.engine.adaptable import adaptable_layers, described
+from sglang_plug.engine.build import build_engine
+from sglang_plug.engine.loop import EngineLoop
+from sglang_plug.engine.messages import FromEngine, News
+from sglang_plug.engine.pending import merge
+from sglang_plug.engine.watchdog import Heartbeat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Median seconds of a decode step."""
+
+    kind: str
+    adapters: int
+    step: float
+    apart: float | None = None
+
+
+class Bench:
+    """An engine with adapters, or without."""
+
+    def __init__(self, choice: Choice, folder: Path, *, adapters: int = 0, rank: int = 16, size: float = 0.02) -> None:
+        config = choice.config(folder)
+        options = AdapterOptions(enabled=adapters > 0, most_in_step=max(1, adapters))
+        self.inbox, self._runs = ListInbox(), 0
+        self.names = [f"adapter-{number}" for number in range(adapters)]
+        self._outputs: dict[str, Output] = {}
+        config = dataclasses.replace(config, adapters=options)
+        self.loop: EngineLoop = build_engine(config, Plugins.discover(), self.inbox, self._hear, Heartbeat())
+        model = self.loop.runner.model
+        for seed, name in enumerate(self.names):
+            write_adapter(folder / name, described(model, adaptable_layers(model)), rank, size=size, seed=seed)
+            assert self.loop.adapters is not None
+            self.loop.adapters.load(name, str(folder / name))
+
+    def finish(self) -> dict[str, Output]:
+        """Serve what was submitted; the outputs by id."""
+        while self.inbox.messages or self.loop.busy:
+            self.loop.step()
+        return self._outputs
+
+    def _hear(self, message: FromEngine) -> None:
+        nobody(message)
+        for output in message.outputs if isinstance(message, News) else ():
+            before = self._outputs.get(output.id)
+            self._outputs[output.id] = output if before is None else merge(before, output)
+
+    def step(self, load: Load, names: Sequence[str | None]) -> float:
+        """A decode step's median of requests with ``names``, which are repeated."""
+        self._runs += 1
+        params = SamplingParams(max_new_tokens=load.output_len, temperature=0.0)
+        requests = [
+            Request(
+                id=f"{self._runs}-{number}",
+                tokens=tuple(tokens),
+                params=params,
+                adapter=names[number % len(names)],
+            )
+            for number, tokens in enumerate(prompts(load))
+        ]
+        return statistics.median(decode_seconds(self.loop, self.inbox, requests, load.output_len // 2))
+
+
+def write_adapter(path: Path, layers: Sequence[AdaptableLayer], rank: int, *, size: float, seed: int) -> None:
+    """A LoRA adapter of random numbers for every matrix of ``layers``, as PEFT saves it."""
+    draw = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for layer in layers:
+        parts = {name: one for name, one in layer.parts.items() if name != layer.name} or layer.parts
+        for name, columns in parts.items():
+            shapes = {"A": (rank, layer.size_in), "B": (columns.stop - columns.start, rank)}
+            for side, shape in shapes.items():
+                numbers = torch.randn(shape, generator=draw) * size
+                tensors[f"base_model.model.{name}.lora_{side}.weight"] = numbers.bfloat16()
+    path.mkdir()
+    save_file(tensors, path / "adapter_model.safetensors")
+    stored = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank}
+    (path / "adapter_config.json").write_text(json.dumps(stored), encoding="utf-8")
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Apply adapters one after the other."""
+    with patch.object(adapted, "_joins", lambda found, step: False):
+        yield
+
+
+def measure(choice: Choice, load: Load, *, adapters: int, rank: int) -> list[Found]:
+    """Each kind of batch."""
+    with tempfile.TemporaryDirectory() as plain, tempfile.TemporaryDirectory() as folder:
+        found = [Found(kind="not enabled", adapters=0, step=Bench(choice, Path(plain)).step(load, [None]))]
+        bench = Bench(choice, Path(folder), adapters=adapters, rank=rank)
+        found.append(Found(kind="not used", adapters=0, step=bench.step(load, [None])))
+        names = bench.names
+        kinds: dict[str, list[str | None]] = {
+            "all the same": [names[0]],
+            "every other": [names[0], None],
+            "mixed": [*names],
+        }
+        for kind, given in kinds.items():
+            step = bench.step(load, given)
+            with apart():
+                other = bench.step(load, given)
+            found.append(Found(kind=kind, adapters=len(set(given) - {None}), step=step, apart=other))
+    return found
+
+
+def show(found: Sequence[Found]) -> str:
+    """As a table."""
+    rows = [
+        (one.kind, one.adapters, f"{one.step * 1e3:.2f}", "" if one.apart is None else f"{one.apart * 1e3:.2f}")
+        for one in found
+    ]
+    return table(("requests", "adapters", "ms for a step", "apart"), rows)
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parser(__doc__)
+    arguments(options)
+    given = options.parse_args()
+    choice = Choice(
+        shape=SHAPES[given.shape],
+        device=given.device,
+        dtype=given.dtype,
+        attention=given.attention_backend,
+        kernels=given.kernels,
+        max_total_tokens=2 * given.requests * (given.input_len + given.output_len + 32),
+        running=given.requests,
+    )
+    load = Load(
+        url="",
+        requests=given.requests,
+        input_len=given.input_len,
+        output_len=given.output_len,
+        vocabulary=choice.shape.vocabulary,
+    )
+    found = measure(choice, load, adapters=given.adapters, rank=given.rank)
+    print(show(found))
+    write_json(given.json, found)
+
+
+def arguments(options: argparse.ArgumentParser) -> None:
+    """The options of a run."""
+    options.add_argument("--shape", choices=sorted(SHAPES), default="0.5B")
+    options.add_argument("--adapters", type=int, default=8)
+    options.add_argument("--rank", type=int, default=16)
+    options.add_argument("--requests", type=int, default=8, help="at once")
+    options.add_argument("--input-len", type=int, default=128)
+    options.add_argument("--output-len", type=int, default=64)
+    options.add_argument("--device", default=AUTO)
+    options.add_argument("--dtype", default="bfloat16")
+    options.add_argument("--attention-backend", default=AUTO)
+    options.add_argument("--kernels", default=AUTO)
+
+
+if __name__ == "__main__":
+    main()

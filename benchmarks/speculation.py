@@ -1,0 +1,223 @@
+"""What speculation gains where drafts come true, and costs where they fail.
+
+Run as ``python -m benchmarks.speculation``. One engine with random weights. Runs with and without drafts take turns,
+and the ratio is the median of those of neighbours, so that a noisy machine treats them alike. Requests come at once.
+
+* ``greedy``: the most likely tokens. With random weights these soon repeat themselves, so that n-grams find them.
+* ``random``: drawn at temperature 1, which repeats nothing: n-grams draft next to nothing.
+* ``worst``: drawn likewise, with a drafter that always has something to say and is never right.
+* ``loop``: one token again and again, as a bias has it, so that n-grams are right but for the first ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.load import Load, prompts
+from benchmarks.models import SHAPES
+from benchmarks.offline import Choice
+from benchmarks.report import parser, table, write_json
+from sglang_plug import Drafter, Plugins, Request, SamplingParams, SequenceDrafter
+from sglang_plug.config import AUTO
+from sglang_plug.engine.build import build_engine
+from sglang_plug.engine.messages import FromEngine, News, Submit, ToEngine
+from sglang_plug.engine.speculation import Speculation
+from sglang_plug.engine.watchdog import Heartbeat
+from sglang_plug_backends.ngram.drafter import NGramDrafter
+from sglang_plug_backends.ngram.settings import NGramSettings
+
+Guess = Callable[[Sequence[int], Sequence[int], int], Sequence[int]]
+"""From prompt, output and how many are asked for at most."""
+
+
+class Knowing(Drafter):
+    """Says what a function does."""
+
+    def __init__(self, guess: Guess) -> None:
+        self._guess = guess
+
+    def begin(self, prompt: Sequence[int], *, salt: str) -> SequenceDrafter:
+        """A sequence whose tokens are kept."""
+        return KnowingSequence(prompt, self._guess)
+
+
+class KnowingSequence(SequenceDrafter):
+    """One sequence."""
+
+    def __init__(self, prompt: Sequence[int], guess: Guess) -> None:
+        self._prompt, self._output, self._guess = tuple(prompt), list[int](), guess
+
+    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+        """What the function says."""
+        self._output += tokens
+        return self._guess(self._prompt, self._output, most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One kind of run, with and without drafts. Rates are output tokens per second while decoding, medians."""
+
+    gain: float
+    """Rate with drafts by the rate without."""
+    plain: float
+    drafted: float
+    proposed: int
+    """Drafts in one run."""
+    accepted: int
+    same: bool
+    """Outputs were equal; in bfloat16 ties may fall otherwise."""
+
+
+class Bench:
+    """An engine whose steps are taken here."""
+
+    def __init__(self, choice: Choice, folder: Path) -> None:
+        config = choice.config(folder)
+        self._messages: list[ToEngine] = []
+        self._outputs: dict[str, list[int]] = {}
+        self._loop = build_engine(config, Plugins.discover(config.plugins), self, self._hear, Heartbeat())
+        self._runs = 0
+        self.vocabulary: int = self._loop.info["vocab_size"]
+
+    def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
+        """The engine's inbox."""
+        taken, self._messages = self._messages, []
+        return taken
+
+    def _hear(self, message: FromEngine) -> None:
+        if not isinstance(message, News):
+            return
+        for output in message.outputs:
+            self._outputs.setdefault(output.id, []).extend(output.tokens)
+        if message.stats is not None:
+            self._proposed += message.stats.drafted_tokens
+            self._accepted += message.stats.accepted_tokens
+
+    def run(self, load: Load, params: SamplingParams, drafter: Drafter | None, most: int, step_tokens: int) -> Run:
+        """Decode ``load`` once."""
+        self._outputs, self._proposed, self._accepted, self._runs = {}, 0, 0, self._runs + 1
+        scheduler = self._loop.scheduler
+        scheduler.speculation = (
+            None
+            if drafter is None
+            else Speculation(
+                drafter, name="the drafter", most=most, step_tokens=step_tokens, vocabulary=self.vocabulary
+            )
+        )
+        for number, tokens in enumerate(prompts(load)):
+            own = dataclasses.replace(params, max_new_tokens=load.output_len, seed=number)
+            self._messages.append(Submit(Request(id=f"{self._runs}-{number}", tokens=tuple(tokens), params=own)))
+        while len(self._outputs) < load.requests:
+            self._loop.step()
+        had, started = sum(map(len, self._outputs.values())), time.perf_counter()
+        while scheduler.busy:
+            self._loop.step()
+        seconds = time.perf_counter() - started
+        scheduler.flush()
+        outputs = list(self._outputs.values())
+        return Run((sum(map(len, outputs)) - had) / seconds, outputs, self._proposed, self._accepted)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run."""
+
+    rate: float
+    outputs: list[list[int]]
+    proposed: int
+    accepted: int
+
+
+def measure(bench: Bench, load: Load, rounds: int, most: int, step_tokens: int) -> dict[str, Found]:
+    """Every kind of run."""
+    known: list[tuple[tuple[int, ...], list[int]]] = []
+
+    def wrong(prompt: Sequence[int], output: Sequence[int], count: int) -> Sequence[int]:
+        (one,) = [one for head, one in known if head == prompt]
+        return [(token + 1) % bench.vocabulary for token in one[len(output) : len(output) + count]]
+
+    ngram = NGramDrafter(NGramSettings())
+    kinds: dict[str, tuple[SamplingParams, Drafter]] = {
+        "greedy": (SamplingParams(temperature=0.0), ngram),
+        "loop": (SamplingParams(temperature=0.0, logit_bias={7: 1000.0}), ngram),
+        "random": (SamplingParams(), ngram),
+        "worst": (SamplingParams(), Knowing(wrong)),
+    }
+    found = {}
+    for name, (params, drafter) in kinds.items():
+        warm = bench.run(load, params, None, most, step_tokens)
+        known[:] = zip(map(tuple, prompts(load)), warm.outputs, strict=True)
+        runs: dict[bool, list[Run]] = {False: [], True: []}
+        for _ in range(rounds):
+            for drafted, kept in runs.items():
+                kept.append(bench.run(load, params, drafter if drafted else None, most, step_tokens))
+        plain, drafted_runs = runs[False], runs[True]
+        found[name] = Found(
+            gain=statistics.median(two.rate / one.rate for one, two in zip(plain, drafted_runs, strict=True)),
+            plain=statistics.median(one.rate for one in plain),
+            drafted=statistics.median(one.rate for one in drafted_runs),
+            proposed=drafted_runs[-1].proposed,
+            accepted=drafted_runs[-1].accepted,
+            same=all(one.outputs == warm.outputs for one in drafted_runs),
+        )
+        print(f"{name}: {found[name].gain:.2f}", file=sys.stderr, flush=True)
+    return found
+
+
+def show(found: dict[str, Found]) -> str:
+    """One line for each kind."""
+    header = ("outputs", "tok/s without", "tok/s with", "ratio", "drafted", "accepted", "same")
+    rows = [
+        (name, one.plain, one.drafted, one.gain, str(one.proposed), str(one.accepted), "yes" if one.same else "no")
+        for name, one in found.items()
+    ]
+    return table(header, rows)
+
+
+def main() -> None:
+    options = parser(__doc__)
+    arguments(options)
+    given = options.parse_args()
+    choice = Choice(
+        shape=SHAPES[given.shape],
+        device=given.device,
+        dtype=given.dtype,
+        attention=given.attention_backend,
+        kernels=given.kernels,
+        max_total_tokens=given.requests * (given.input_len + given.output_len + 32),
+        disable_cuda_graph=given.disable_cuda_graph,
+    )
+    load = Load(url="", requests=given.requests, input_len=given.input_len, output_len=given.output_len)
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(choice, Path(folder))
+        found = measure(bench, load, given.rounds, given.draft_tokens, given.step_tokens)
+    print(show(found))
+    write_json(given.json, found)
+
+
+def arguments(options: argparse.ArgumentParser) -> None:
+    """The options of a run."""
+    options.add_argument("--shape", choices=sorted(SHAPES), default="0.5B")
+    options.add_argument("--requests", type=int, default=1, help="at once")
+    options.add_argument("--input-len", type=int, default=128)
+    options.add_argument("--output-len", type=int, default=128)
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--draft-tokens", type=int, default=8)
+    options.add_argument("--step-tokens", type=int, default=16)
+    options.add_argument("--device", default=AUTO)
+    options.add_argument("--dtype", default="bfloat16")
+    options.add_argument("--attention-backend", default=AUTO)
+    options.add_argument("--kernels", default=AUTO)
+    options.add_argument("--disable-cuda-graph", action="store_true")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""What brings up the ranks that share a model: processes of this machine, or threads of the engine's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sglang_plug import ExecutorSpec, Facts, hookimpl
+
+
+@hookimpl
+def register_executors() -> Iterator[ExecutorSpec]:
+    yield ExecutorSpec(
+        name="processes",
+        target=f"{__name__}.processes:ProcessExecutor",
+        summary="a process of this machine for each rank, brought together by torch.distributed (NCCL, gloo)",
+        settings=f"{__name__}.processes:ProcessSettings",
+        needs=("zmq",),
+        devices=frozenset({"cpu", "cuda"}),
+    )
+    yield ExecutorSpec(
+        name="threads",
+        target=f"{__name__}.threads:ThreadExecutor",
+        summary="a thread of the engine's process for each rank, for tests and debugging",
+        devices=frozenset({"cpu"}),
+    )
+
+
+@hookimpl(trylast=True)
+def choose_component(kind: str, facts: Facts) -> str | None:
+    return "processes" if kind == "executor" else None

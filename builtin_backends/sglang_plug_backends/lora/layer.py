@@ -1,0 +1,95 @@
+"""The product of two narrow matrices, added to that of a layer: of one adapter, or of several together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sglang_plug import Joinable, JoinedAdapters, send
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What is added to some columns of a product: ``scale * up @ down @ x``."""
+
+    columns: slice
+    down: Tensor
+    """``[rank, in]``."""
+    up: Tensor
+    """``[out, rank]``."""
+    scale: float
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The columns, hashable."""
+        return self.columns.start, self.columns.stop
+
+
+class Narrow:
+    """Pairs of one layer, multiplied together: all ``down`` first, then ``up`` for each part of the product.
+
+    Args:
+        owned: pairs, and the number of the adapter that each is of.
+    """
+
+    def __init__(self, owned: Sequence[tuple[int, Pair]]) -> None:
+        owned = sorted(owned, key=lambda one: one[1].key)
+        self._down = torch.cat([pair.down for _, pair in owned])
+        self._ups: list[tuple[slice, slice, Tensor]] = []
+        """Columns of the product, ranks, ``[ranks, out]``."""
+        start = 0
+        for key in dict.fromkeys(pair.key for _, pair in owned):
+            up = torch.cat([pair.up for _, pair in owned if pair.key == key], dim=1).T.contiguous()
+            self._ups.append((slice(*key), slice(start, start + len(up)), up))
+            start += len(up)
+        self._owners = [number for number, pair in owned for _ in range(len(pair.down))]
+        self._scales = [pair.scale for _, pair in owned for _ in range(len(pair.down))]
+
+    def factors(self, adapters: int) -> Tensor:
+        """``[adapters + 1, ranks]``: what each rank counts in rows of each adapter, zero in those of others and in
+        the last row."""
+        found = torch.zeros(adapters + 1, len(self._owners), dtype=torch.float32)
+        for rank, (owner, scale) in enumerate(zip(self._owners, self._scales, strict=True)):
+            found[owner, rank] = scale
+        return send(found.to(self._down.dtype), self._down.device)
+
+    def add(self, x: Tensor, y: Tensor, factors: Tensor) -> None:
+        """Add to ``y`` ``[N, out]`` what comes of ``x`` ``[N, in]``; ``factors`` are ``[ranks]`` or ``[N, ranks]``."""
+        inner = F.linear(x, self._down).mul_(factors)
+        if factors.dim() > 1:
+            inner.masked_fill_(factors == 0, 0)  # also where another adapter's numbers overflow
+        for columns, ranks, up in self._ups:
+            y[:, columns].addmm_(inner[:, ranks], up)
+
+
+class LoraLayer(Joinable):
+    """One adapter in one layer.
+
+    Args:
+        pairs: for different columns of the product.
+    """
+
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        self.pairs = tuple(pairs)
+        self._narrow = Narrow([(0, pair) for pair in pairs])
+        self._factors = self._narrow.factors(1)[0]
+
+    def after(self, x: Tensor, y: Tensor) -> None:
+        """Add ``scale * up @ down @ x``."""
+        self._narrow.add(x, y, self._factors)
+
+    @classmethod
+    def join(cls, layers: Sequence[Self]) -> JoinedAdapters:
+        """All ranks of all adapters next to each other; of each row those of its own adapter count."""
+        narrow = Narrow([(number, pair) for number, layer in enumerate(layers) for pair in layer.pairs])
+        factors = narrow.factors(len(layers))
+
+        def after(x: Tensor, y: Tensor, which: Tensor) -> None:
+            narrow.add(x, y, factors[which])
+
+        return after

@@ -1,0 +1,180 @@
+"""Reading what PEFT saves: ``adapter_config.json`` and ``adapter_model.safetensors``."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from sglang_plug import AdaptableLayer, Adapter, AdapterRequest, ConfigError
+
+from .layer import LoraLayer, Pair
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+MATRIX = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.\w+)?\.weight")
+"""``base_model.model.<path>.lora_A.weight``; older files have the adapter's name before ``weight``."""
+ROOTS = frozenset({"model", "language_model", "transformer"})
+"""Names of what surrounds a decoder's layers, which differ from one class of transformers to the next."""
+SHOWN = 3
+
+REFUSED: Mapping[str, str] = {
+    "use_dora": "DoRA needs the base model's weights in every step; merge it into them",
+    "alora_invocation_tokens": "adapters that begin with certain tokens are not supported",
+    "layer_replication": "layers cannot be repeated",
+    "lora_bias": "biases of lora_B are not supported",
+    "use_qalora": "QALoRA is not supported",
+    "modules_to_save": "whole modules cannot be replaced, only matrices of the layers be adapted",
+    "trainable_token_indices": "embeddings cannot be adapted",
+    "target_parameters": "parameters that are no matrix of a layer cannot be adapted",
+}
+"""Fields of the configuration that must be empty or false -> why."""
+CHANGES_BASE = ("pissa", "olora", "corda", "loftq")
+"""Beginnings of ``init_lora_weights`` that change the base model, which is another one then."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoraConfig:
+    """What of ``adapter_config.json`` decides about the arithmetic."""
+
+    rank: int
+    alpha: float
+    stabilized: bool
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    alphas: Mapping[str, float] = field(default_factory=dict)
+
+    def pair(self, name: str) -> tuple[int, float]:
+        """Rank and scale of the matrix ``name``. A pattern is an expression for the end of a name, from a dot on."""
+        patterns = (*self.ranks, *self.alphas)
+        key = next((one for one in patterns if re.fullmatch(rf"(.*\.)?({one})", name)), name)
+        rank, alpha = self.ranks.get(key, self.rank), self.alphas.get(key, self.alpha)
+        return rank, alpha / (math.sqrt(rank) if self.stabilized else rank)
+
+
+def read_lora(request: AdapterRequest, settings: None) -> Adapter | None:
+    """The LoRA adapter in ``request.path``, all of it on the device; ``None`` if PEFT has saved no LoRA there.
+
+    Raises ``ConfigError`` for one that is damaged, does not fit the model, or has something that is not supported.
+    """
+    stored = _stored(request.path / CONFIG)
+    if stored is None or stored.get("peft_type") != "LORA":
+        return None
+    config = _checked(stored, request.path)
+    found: dict[str, list[Pair]] = {}
+    for name, layer, columns, down, up in _matrices(request):
+        rank, scale = config.pair(name)
+        expected = (rank, layer.size_in), (columns.stop - columns.start, rank)
+        if (shapes := (tuple(down.shape), tuple(up.shape))) != expected:
+            raise ConfigError(
+                f"{request.path / WEIGHTS}: lora_A and lora_B of {name!r} are {list(shapes[0])} and {list(shapes[1])}, "
+                f"but the model and {CONFIG} want {list(expected[0])} and {list(expected[1])}"
+            )
+        down, up = (one.to(device=request.device, dtype=request.dtype) for one in (down, up))
+        found.setdefault(layer.name, []).append(Pair(columns, down, up, scale))
+    layers = {name: LoraLayer(pairs) for name, pairs in found.items()}
+    ranks = {len(pair.down) for pairs in found.values() for pair in pairs}
+    return Adapter(layers=layers, facts={"format": "lora", "rank": max(ranks, default=0)})
+
+
+def _stored(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} is not a JSON object")
+    return found
+
+
+def _checked(stored: Mapping[str, Any], folder: Path) -> LoraConfig:
+    """Raises ``ConfigError`` for what is not supported, or not what it should be."""
+    where = folder / CONFIG
+    for name, why in REFUSED.items():
+        if stored.get(name):
+            raise ConfigError(f"{where}: {name} is set: {why}")
+    if stored.get("bias", "none") != "none":
+        raise ConfigError(f"{where}: bias is {stored['bias']!r}: biases cannot be replaced, train with bias 'none'")
+    if isinstance(way := stored.get("init_lora_weights"), str) and way.startswith(CHANGES_BASE):
+        raise ConfigError(
+            f"{where}: init_lora_weights is {way!r}, which changes the base model; save the adapter converted to LoRA"
+        )
+    ranks, alphas = (stored.get(name) or {} for name in ("rank_pattern", "alpha_pattern"))
+    rank, alpha = stored.get("r", 8), stored.get("lora_alpha", 8)
+    if not (isinstance(ranks, dict) and isinstance(alphas, dict)):
+        raise ConfigError(f"{where}: rank_pattern and alpha_pattern must be objects")
+    if not all(_is_number(one, int) and one > 0 for one in (rank, *ranks.values())):
+        raise ConfigError(f"{where}: r and the values of rank_pattern must be whole numbers above 0")
+    if not all(_is_number(one, int | float) for one in (alpha, *alphas.values())):
+        raise ConfigError(f"{where}: lora_alpha and the values of alpha_pattern must be numbers")
+    for pattern in (*ranks, *alphas):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(f"{where}: {pattern!r} is not an expression: {error}") from error
+    return LoraConfig(rank, alpha, bool(stored.get("use_rslora")), ranks, alphas)
+
+
+def _is_number(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _matrices(request: AdapterRequest) -> Iterator[tuple[str, AdaptableLayer, slice, Tensor, Tensor]]:
+    """Each adapted matrix: PEFT's name, its layer, its columns of the product, ``lora_A`` and ``lora_B``."""
+    tensors = _tensors(request.path)
+    sides: dict[str, dict[str, Tensor]] = {}
+    others = []
+    for name, tensor in tensors.items():
+        if (match := MATRIX.fullmatch(name)) is None:
+            others.append(name)
+        else:
+            sides.setdefault(match[1], {})[match[2]] = tensor
+    where = request.path / WEIGHTS
+    if others:
+        raise ConfigError(f"{where} holds what is neither lora_A nor lora_B of a matrix: {_some(others)}")
+    places = {_short(name): place for name, place in request.places().items()}
+    if unknown := [name for name in sides if _short(name) not in places]:
+        raise ConfigError(
+            f"{where} adapts what cannot be adapted in this model: {_some(unknown)}; only matrices of its layers can, "
+            f"such as {_some(list(request.places()))}"
+        )
+    for name, pair in sides.items():
+        if missing := {"A", "B"} - set(pair):
+            raise ConfigError(f"{where} has no lora_{min(missing)} of {name!r}")
+        for side, tensor in pair.items():
+            if not tensor.is_floating_point() or not tensor.isfinite().all():
+                raise ConfigError(f"{where}: lora_{side} of {name!r} has numbers that are not finite, or no fractions")
+        layer, columns = places[_short(name)]
+        yield name, layer, columns, pair["A"], pair["B"]
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    path = folder / WEIGHTS
+    if not path.is_file():
+        other = next((one.name for one in sorted(folder.glob("adapter_model.*"))), None)
+        raise ConfigError(f"{path} is missing" + (f"; {other} is not read, only safetensors are" if other else ""))
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"cannot read {path}: {error}; is the file complete?") from error
+
+
+def _short(name: str) -> str:
+    """A matrix's name from the decoder's layers on: ``layers.0.self_attn.q_proj``."""
+    parts = name.split(".")
+    while len(parts) > 1 and parts[0] in ROOTS:
+        parts = parts[1:]
+    return ".".join(parts)
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - SHOWN
+    return ", ".join(map(repr, names[:SHOWN])) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,91 @@
+"""Matrices of whole numbers with a scale and a zero for each group of columns, whose columns may be in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from sglang_plug import ConfigError
+from sglang_plug.coded import CodedWeight
+from sglang_plug.kernels import Kernels, LinearFunction
+
+from .products import pack_coded
+from .words import packed_codes, smallest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Some rows of a matrix."""
+
+    weight: CodedWeight
+    order: Tensor | None = None
+    """The column of the matrix that each of the weight's stands for, ``[in]``; ``None``: the same."""
+
+
+def make_pieces(
+    codes: Tensor, scale: Tensor, zero: Tensor, *, group: int, groups: Tensor | None = None, parts: Sequence[int] = ()
+) -> list[Piece]:
+    """A matrix in as few pieces as its parts have orders of columns.
+
+    Args:
+        codes: ``[out, in]`` uint8.
+        scale: ``[out, groups]``.
+        zero: ``[out, groups]`` uint8.
+        group: columns of a group.
+        groups: the group of each column for each part, ``[parts, in]``; ``None``: they are next to each other.
+        parts: rows of each part.
+
+    Raises ``ConfigError`` for groups that differ in size.
+    """
+    bits: Literal[4, 8] = 4 if max(int(codes.max()), int(zero.max())) < 16 and codes.shape[1] % 2 == 0 else 8
+    whole = (codes, smallest(scale), zero)
+    if groups is None or not bool((groups != in_order(groups.shape[1], group).to(groups)).any()):
+        return [_piece(*whole, bits, group, None)]
+    if not bool((groups != groups[0]).any()):
+        return [_piece(*whole, bits, group, groups[0])]
+    split = zip(*(one.split_with_sizes(list(parts)) for one in whole), groups, strict=True)
+    return [_piece(codes, scale, zero, bits, group, index) for codes, scale, zero, index in split]
+
+
+def in_order(columns: int, group: int) -> Tensor:
+    """The group of each column if groups lie next to each other, ``[columns]`` int32."""
+    return torch.arange(columns, dtype=torch.int32) // group
+
+
+def pack_pieces(pieces: Sequence[Piece], bias: Tensor | None, dtype: torch.dtype, kernels: Kernels) -> LinearFunction:
+    """The product with all pieces, one below the other; inputs are in ``dtype``."""
+    if len(pieces) == 1:
+        return _pack_piece(pieces[0], bias, dtype, kernels)
+    biases = [None] * len(pieces) if bias is None else bias.split_with_sizes([one.weight.shape[0] for one in pieces])
+    products = [_pack_piece(one, part, dtype, kernels) for one, part in zip(pieces, biases, strict=True)]
+    return lambda x: torch.cat([product(x) for product in products], dim=-1)
+
+
+def dense(pieces: Sequence[Piece], dtype: torch.dtype) -> Tensor:
+    """The matrix ``[out, in]``."""
+    return torch.cat([_in_place(one, one.weight.dense(dtype)) for one in pieces])
+
+
+def _piece(codes: Tensor, scale: Tensor, zero: Tensor, bits: Literal[4, 8], group: int, index: Tensor | None) -> Piece:
+    order = None
+    if index is not None:
+        if not torch.equal(index.sort().values, in_order(len(index), group).to(index)):
+            raise ConfigError(f"the checkpoint's groups of columns (g_idx) are not all of group_size {group}")
+        order = index.argsort(stable=True)
+        codes = codes[:, order]
+    packed = packed_codes(codes, bits)
+    weight = CodedWeight(codes=packed, scale=scale.contiguous(), zero=zero.contiguous(), group=group, bits=bits)
+    return Piece(weight=weight, order=order)
+
+
+def _pack_piece(piece: Piece, bias: Tensor | None, dtype: torch.dtype, kernels: Kernels) -> LinearFunction:
+    product, order = pack_coded(piece.weight, bias, dtype, kernels), piece.order
+    return product if order is None else lambda x: product(x.index_select(1, order))
+
+
+def _in_place(piece: Piece, found: Tensor) -> Tensor:
+    return found if piece.order is None else torch.empty_like(found).index_copy_(1, piece.order, found)

@@ -1,0 +1,52 @@
+"""Which layers of a model adapters may change, and what checkpoints call them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from sglang_plug.adapters import AdaptableLayer
+from sglang_plug.attention import Attention
+from sglang_plug.layers import Linear
+from sglang_plug.model import Model
+
+
+def adaptable_layers(model: Model) -> dict[str, Linear]:
+    """By path, the matrices of the numbered blocks that attend to the KV pool.
+
+    Their inputs are the step's tokens, one row for each. Embeddings, heads, routers, experts and what sees images are
+    none of them.
+    """
+    attending = (name.split(".") for name, module in model.named_modules() if isinstance(module, Attention))
+    blocks = {block for path in attending if (block := _block(path))}
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, Linear) and module.role == "linear" and _block(name.split(".")) in blocks
+    }
+
+
+def described(model: Model, layers: dict[str, Linear]) -> list[AdaptableLayer]:
+    """What formats of adapters are told of ``layers``."""
+    return [
+        AdaptableLayer(name=name, size_in=one.size_in, size_out=one.size_out, parts=_parts(model, name, one))
+        for name, one in layers.items()
+    ]
+
+
+def _parts(model: Model, name: str, layer: nn.Module) -> dict[str, slice]:
+    """Names of the layer and of its parts in checkpoints -> their columns of the product."""
+    assert isinstance(layer, Linear)
+    path, dot, last = name.rpartition(".")
+    found = {last: slice(0, layer.size_out)}
+    for alias, (ours, shard) in model.packed.items():
+        if ours == last and (shard is None or shard in layer.parts):
+            found[alias] = slice(0, layer.size_out) if shard is None else layer.parts[shard]
+    return {f"{path}{dot}{alias}": columns for alias, columns in found.items()}
+
+
+def _block(path: Sequence[str]) -> tuple[str, ...]:
+    """A module's path up to its last number; empty if there is none."""
+    last = max((index for index, part in enumerate(path) if part.isdigit()), default=-1)
+    return tuple(path[: last + 1])

@@ -1,0 +1,225 @@
+"""A rank that is told what to compute: ``python -m sglang_plug.engine.follower``, or a thread of the engine."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+from array import array
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import torch
+from torch import Tensor
+
+from sglang_plug.attribution import make
+from sglang_plug.batch import ForwardBatch, KVPool, Seen, SeenWhole
+from sglang_plug.config import ConfigError, EngineConfig
+from sglang_plug.executor import Executor, Seat
+from sglang_plug.leaving import leave
+from sglang_plug.plugins import PluginError, Plugins
+from sglang_plug.request import RequestError
+
+from .fingerprint import compare
+from .parts import Parts, build_parts
+from .ranks import End, Head, Pool, Step, ToFollower, ToldSeen, Weights, agreed
+from .resolve import resolve
+from .tables import tables
+from .update import WeightUpdater
+
+logger = logging.getLogger(__name__)
+
+FAILED_EXIT, CONFIG_EXIT = 1, 2
+
+
+class FollowerLaunch(msgspec.Struct, frozen=True):
+    """What a follower's process is started with."""
+
+    config: EngineConfig
+    """The device is this rank's own."""
+    fingerprint: list[tuple[str, str, str]]
+    rank: int
+    ticket: str
+
+
+@dataclass(slots=True)
+class Follower:
+    """One rank's part of the model and of the KV pool, and what the last step left there."""
+
+    parts: Parts
+    seat: Seat
+    kv: KVPool | None = None
+    hidden: Tensor | None = None
+    """``[T, hidden]`` of the last step."""
+    slots: list[array[int]] = field(default_factory=list)
+    """Of each sequence of the last step."""
+
+    @torch.inference_mode()
+    def run(self) -> None:
+        """Compute what is told, until the end."""
+        decoder = msgspec.msgpack.Decoder(ToFollower)
+        while True:
+            try:
+                message = decoder.decode(self.seat.receive())
+            except EOFError:
+                return
+            match message:
+                case Pool(slots):
+                    self.kv, self.slots = None, []  # the old one's memory first
+                    self.kv = self.parts.pool(slots)
+                case Step():
+                    self._step(message)
+                case Head(rows):
+                    self._head(rows)
+                case Weights(source, revision):
+                    self._update(source, revision)
+                case End():
+                    return
+
+    def _step(self, step: Step) -> None:
+        batch = self._batch(step)
+        self.parts.backend.plan(batch)
+        self.hidden = self.parts.model(batch)
+
+    def _batch(self, step: Step) -> ForwardBatch:
+        device, count = self.parts.device, sum(step.counts)
+        ends = [start + count for start, count in zip(step.starts, step.counts, strict=True)]
+        self.slots = self._slots(step, ends)
+        own = array("q")
+        for slots, start in zip(self.slots, step.starts, strict=True):
+            own += slots[start:]
+        if step.tokens is None:
+            input_ids = torch.empty(count, dtype=torch.int64, device=device)
+            self.seat.collectives.broadcast(input_ids)
+        else:
+            input_ids = self._numbers(step.tokens)
+        return ForwardBatch(
+            input_ids=input_ids,
+            positions=self._numbers(step.positions),
+            slots=self._numbers(own.tobytes()),
+            tables=tables(self.slots, ends, device),
+            query_lens=step.counts,
+            kv_lens=ends,
+            page_size=self.parts.resolved.config.cache.page_size,
+            kv=self.kv,
+            seen=None if step.seen is None else self._seen(step.seen),
+        )
+
+    def _slots(self, step: Step, ends: list[int]) -> list[array[int]]:
+        """Of each sequence up to its end: what is kept of the step before, and what is new."""
+        fresh, taken, found = array("q"), 0, []
+        fresh.frombytes(step.slots)
+        for row, kept, end in zip(step.before, step.kept, ends, strict=True):
+            slots = self.slots[row][:kept] if row >= 0 else array("q")
+            slots += fresh[taken : taken + end - kept]
+            taken += end - kept
+            found.append(slots)
+        return found
+
+    def _seen(self, told: ToldSeen) -> Seen:
+        device, collectives = self.parts.device, self.seat.collectives
+        rows = torch.empty(told.states[0], dtype=torch.int64, device=device)
+        states = torch.empty(told.states, dtype=self.parts.resolved.dtype, device=device)
+        coordinates = None
+        if told.coordinates is not None:
+            coordinates = torch.empty(told.coordinates, dtype=torch.int64, device=device)
+        for tensor in (rows, states, coordinates):
+            if tensor is not None:
+                collectives.broadcast(tensor)
+        whole = (SeenWhole(sequence=one[0], row=one[1], place=one[2], count=one[3]) for one in told.whole)
+        return Seen(rows, states, coordinates, tuple(whole))
+
+    def _head(self, rows: bytes | tuple[int, int]) -> None:
+        assert self.hidden is not None, "a step comes before the logits of its rows"
+        hidden = self.hidden[self._numbers(rows)] if isinstance(rows, bytes) else self.hidden[slice(*rows)]
+        self.parts.model.head(hidden)
+
+    def _update(self, source: str, revision: str | None) -> None:
+        """Load weights, and serve them if every rank could."""
+        updater, found = WeightUpdater(self.parts), None
+        try:
+            with torch.inference_mode(False), torch.no_grad():
+                found = updater.load(source, revision)
+        except RequestError as error:
+            logger.error("rank %d: %s", self.seat.collectives.rank, error)
+        if vote(found is not None, self.parts) and found is not None:
+            self.parts.model = found
+            self.parts.use_scales(self.kv)
+        self.hidden = None
+
+    def _numbers(self, numbers: bytes) -> Tensor:
+        return torch.frombuffer(bytearray(numbers), dtype=torch.int64).to(self.parts.device)
+
+
+def follow(config: EngineConfig, plugins: Plugins, seat: Seat) -> None:
+    """Be a rank of the model that ``config`` names, on the device that it names; comes back at the end.
+
+    Raises ``ConfigError`` if the configuration cannot be served.
+    """
+    resolved = resolve(config, plugins)
+    if resolved.device.type == "cuda":
+        torch.cuda.set_device(resolved.device)
+    parts = build_parts(resolved, seat.collectives)
+    vote(True, parts)
+    Follower(parts, seat).run()
+
+
+def vote(done: bool, parts: Parts) -> bool:
+    """Whether every rank could do what all were asked for."""
+    votes = torch.tensor([float(done)], device=parts.device)
+    return agreed(parts.collectives.all_reduce(votes), parts.collectives.size)
+
+
+def rank_device(device: torch.device, rank: int) -> str:
+    """The device of a rank, if rank 0's is ``device``."""
+    return str(device) if device.type == "cpu" else f"{device.type}:{(device.index or 0) + rank}"
+
+
+def with_device(config: EngineConfig, device: str) -> EngineConfig:
+    """The configuration of a rank."""
+    return replace(config, model=replace(config.model, device=device))
+
+
+def main() -> int:
+    """Follow until told to end, or until the engine's process is gone."""
+    launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=FollowerLaunch)
+    logging.basicConfig(level=launch.config.log_level.upper(), format=f"[%(asctime)s rank {launch.rank}] %(message)s")
+    faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the engine says when to stop
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        plugins = Plugins.discover(launch.config.plugins)
+        compare(plugins, launch.fingerprint, f"rank {launch.rank}")
+        follow(launch.config, plugins, _seat(launch, plugins))
+    except ConfigError as error:
+        cause = error.__cause__ if isinstance(error, PluginError) else None
+        logger.critical("rank %d: %s", launch.rank, error, exc_info=cause)
+        return CONFIG_EXIT
+    except Exception:
+        logger.critical("rank %d failed", launch.rank, exc_info=True)
+        return FAILED_EXIT
+    return 0
+
+
+def _seat(launch: FollowerLaunch, plugins: Plugins) -> Seat:
+    component = plugins.get("executor", launch.config.parallel.executor)
+    executor: Executor = make(component, component.settings(), base=Executor)
+    device = torch.device(launch.config.model.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return executor.join(launch.rank, launch.config.parallel.tp_size, device, launch.ticket)
+
+
+def _end_with_parent() -> None:
+    """The engine's process holds the other end of standard input; when it is gone, so are we."""
+    while os.read(sys.stdin.fileno(), 4096):  # not the buffered reader: its lock is fatal when the interpreter ends
+        pass
+    threading.Event().wait(2.0)  # time to end in order, if that is under way
+    os._exit(FAILED_EXIT)
+
+
+if __name__ == "__main__":
+    leave(main())

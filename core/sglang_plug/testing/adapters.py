@@ -1,0 +1,149 @@
+"""Does a format of adapters treat every token as if it were alone, and leave alone what is not its own?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sglang_plug.adapters import AdaptableLayer, Adapter, AdapterReader, AdapterRequest, Joinable, LayerAdapter
+from sglang_plug.plugins import Plugins
+
+ROWS = 6
+MARGIN = 3
+"""Columns to the right of a product, and rows around it, that nobody may write to."""
+
+
+@torch.inference_mode()
+def check_adapter_format(
+    format: str | AdapterReader,
+    paths: Sequence[str | Path],
+    layers: Sequence[AdaptableLayer],
+    *,
+    settings: Any = None,
+    dtype: torch.dtype = torch.float32,
+    tolerance: float = 1e-4,
+) -> None:
+    """Read adapters and apply them to random numbers on the host: each alone, and together where they can be joined.
+
+    Args:
+        format: its target, or the name that an installed plugin declared it under.
+        paths: folders of adapters, best several with different layers and sizes.
+        layers: what the adapters are for.
+        settings: its settings, where ``format`` is a target that wants some.
+        dtype: what is computed in.
+        tolerance: greatest difference between a token computed alone and among others, relative and absolute.
+
+    Raises:
+        AssertionError: names the first folder and layer that fail, and how.
+        PluginError: no plugin, or more than one, declares the name.
+    """
+    read: Any = format
+    if isinstance(format, str):
+        component = Plugins.discover().get("adapter", format)
+        read, settings = component.load(), component.settings()
+    with TemporaryDirectory() as empty:
+        assert read(_request(Path(empty), layers, dtype), settings) is None, (
+            "an empty folder must be answered with None"
+        )
+    adapters = [_read(read, Path(path), layers, settings, dtype) for path in paths]
+    for layer in layers:
+        found = [
+            (str(path), one.layers[layer.name])
+            for path, one in zip(paths, adapters, strict=True)
+            if layer.name in one.layers
+        ]
+        for path, adapter in found:
+            _check_alone(adapter, layer, f"{path}, {layer.name}", dtype, tolerance)
+        for kind in dict.fromkeys(type(one) for _, one in found):
+            if issubclass(kind, Joinable):
+                joinable: list[Any] = [one for _, one in found if type(one) is kind]
+                _check_joined(kind, joinable, layer, dtype, tolerance)
+
+
+def _request(path: Path, layers: Sequence[AdaptableLayer], dtype: torch.dtype) -> AdapterRequest:
+    return AdapterRequest(path=path, layers=layers, device=torch.device("cpu"), dtype=dtype)
+
+
+def _read(read: Any, path: Path, layers: Sequence[AdaptableLayer], settings: Any, dtype: torch.dtype) -> Adapter:
+    found = read(_request(path, layers, dtype), settings)
+    assert isinstance(found, Adapter), f"{path}: gave {type(found).__name__} instead of Adapter"
+    assert found.layers, f"{path}: the adapter changes no layer"
+    names = {one.name for one in layers}
+    for name, one in found.layers.items():
+        assert name in names, f"{path}: changes {name!r}, which is no layer that it was told of"
+        assert isinstance(one, LayerAdapter), f"{path}: gave {type(one).__name__} instead of LayerAdapter for {name!r}"
+    return found
+
+
+def _numbers(layer: AdaptableLayer, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(layer.size_in + layer.size_out)
+    sizes = layer.size_in, layer.size_out
+    x, y = (torch.randn(ROWS, size, generator=generator).to(dtype) for size in sizes)
+    return x, y
+
+
+def _apply(adapter: LayerAdapter, x: Tensor, y: Tensor, where: str) -> tuple[Tensor, Tensor]:
+    """What is multiplied instead of ``x``, and what becomes of the product ``y``."""
+    given = x.clone()
+    changed = adapter.before(x)
+    assert torch.equal(x, given), f"{where}: before() wrote to its input"
+    assert (changed.shape, changed.dtype) == (x.shape, x.dtype), (
+        f"{where}: before() gave {changed.dtype}{[*changed.shape]}"
+    )
+    product = y.clone()
+    given = changed.clone()
+    adapter.after(changed, product)
+    assert torch.equal(changed, given), f"{where}: after() wrote to its input"
+    return changed, product
+
+
+def _check_alone(
+    adapter: LayerAdapter, layer: AdaptableLayer, where: str, dtype: torch.dtype, tolerance: float
+) -> None:
+    x, y = _numbers(layer, dtype)
+    changed, product = _apply(adapter, x, y, where)
+    assert not (torch.equal(changed, x) and torch.equal(product, y)), f"{where}: changes neither input nor product"
+    for row in range(ROWS):
+        one = _apply(adapter, x[row : row + 1], y[row : row + 1], where)
+        for found, expected in zip(one, (changed[row], product[row]), strict=True):
+            assert _near(found[0], expected, tolerance), f"{where}: a token depends on those it is computed with"
+    larger = torch.full((ROWS + 2 * MARGIN, layer.size_out + MARGIN), 7, dtype=dtype)
+    part = larger[MARGIN:-MARGIN, : layer.size_out]
+    part.copy_(y)
+    adapter.after(changed, part)
+    assert _near(part, product, tolerance), f"{where}: another result in a part of a larger tensor"
+    part.fill_(7)
+    assert bool((larger == 7).all()), f"{where}: after() wrote beside the product"
+
+
+def _check_joined(
+    kind: type[Joinable], adapters: list[Any], layer: AdaptableLayer, dtype: torch.dtype, tolerance: float
+) -> None:
+    where = f"{layer.name}, {kind.__name__}.join of {len(adapters)}"
+    x, y = _numbers(layer, dtype)
+    for adapter in adapters:
+        assert torch.equal(adapter.before(x), x), f"{where}: what is joined must leave inputs as they are"
+    for which in _assignments(len(adapters)):
+        product = y.clone()
+        kind.join(adapters)(x, product, torch.tensor(which))
+        for row, number in enumerate(which):
+            expected = y[row : row + 1].clone()
+            if number < len(adapters):
+                adapters[number].after(x[row : row + 1], expected)
+            assert _near(product[row], expected[0], tolerance), f"{where}: rows of {which} are not as each alone"
+
+
+def _assignments(count: int) -> Iterator[list[int]]:
+    """Whose the rows are: all one adapter's, all nobody's, mixed."""
+    for number in range(count + 1):
+        yield [number] * ROWS
+    yield [row % (count + 1) for row in range(ROWS)]
+
+
+def _near(found: Tensor, expected: Tensor, tolerance: float) -> bool:
+    return torch.allclose(found, expected, rtol=tolerance, atol=tolerance)

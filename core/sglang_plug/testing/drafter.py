@@ -1,0 +1,100 @@
+"""Does a drafter keep its contract, whatever sequences it is asked about?"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_plug.attribution import make_with_settings
+from sglang_plug.drafting import Drafter, SequenceDrafter
+from sglang_plug.plugins import Plugins
+
+MOST = (1, 2, 8, 64)
+STEPS = 60
+"""Calls for each sequence."""
+
+
+@dataclass(slots=True)
+class _Talk:
+    """A sequence, its drafter, and what is told of it next."""
+
+    name: str
+    prompt: tuple[int, ...]
+    drafter: SequenceDrafter
+    next_tokens: Callable[[int], list[int]]
+    said: int = 0
+
+
+def check_drafter(drafter: str | Callable[[], Drafter], *, vocabulary: int = 300) -> None:
+    """Ask about sequences that repeat themselves and ones that do not, several at a time, some with empty or long
+    prompts, and tell of their ends.
+
+    Args:
+        drafter: what makes it, or the name an installed plugin declared it under.
+        vocabulary: tokens of the sequences are below it, and so must be what is proposed.
+
+    Raises:
+        AssertionError: names the first sequence that fails, and how.
+        PluginError: no plugin, or more than one, declares the name.
+    """
+    made = make_with_settings(Plugins.discover().get("drafter", drafter)) if isinstance(drafter, str) else drafter()
+    assert isinstance(made, Drafter), f"{type(made).__name__} is not a Drafter"
+    generator = random.Random(1)
+    talks = list(_talks(made, generator, vocabulary))
+    for _ in range(STEPS):
+        for talk in talks:
+            _ask(talk, generator, vocabulary)
+    for talk in talks[::2]:  # the others are told nothing more, as if the server stopped
+        _told(talk, "end", talk.drafter.end, tuple(talk.next_tokens(generator.randint(0, 4))))
+    _told(talks[0], "begin", lambda: made.begin((1, 2, 3), salt="x").end((4, 5)))
+
+
+def _talks(made: Drafter, generator: random.Random, vocabulary: int) -> Sequence[_Talk]:
+    def constant(count: int) -> list[int]:
+        return [vocabulary - 1] * count
+
+    def anything(count: int) -> list[int]:
+        return [generator.randrange(vocabulary) for _ in range(count)]
+
+    def few(count: int) -> list[int]:
+        return [generator.randrange(3) for _ in range(count)]
+
+    found = []
+    for name, tokens, length in (
+        ("of one token again and again", constant, 5),
+        ("of random tokens", anything, 40),
+        ("of three tokens in any order", few, 10),
+        ("with a long prompt", few, 5000),
+        ("without a prompt", anything, 0),
+    ):
+        prompt = tuple(tokens(length))
+        drafter = made.begin(prompt, salt="")
+        assert isinstance(drafter, SequenceDrafter), f"begin() gave {type(drafter).__name__}, not a SequenceDrafter"
+        found.append(_Talk(name, prompt, drafter, tokens))
+    return found
+
+
+def _ask(talk: _Talk, generator: random.Random, vocabulary: int) -> None:
+    most = generator.choice(MOST)
+    tokens = talk.next_tokens(generator.randint(1, most) if talk.said else 1)
+    talk.said += len(tokens)
+    given = list(tokens)
+    found = list(_told(talk, "propose", talk.drafter.propose, given, most))
+    where = f"a sequence {talk.name}, after {talk.said} tokens of output"
+    assert given == tokens, f"{where}: the tokens that were given have been changed"
+    assert len(found) <= most, f"{where}: proposed {len(found)} tokens where at most {most} were asked for"
+    for token in found:
+        assert isinstance(token, int) and 0 <= token < vocabulary, (
+            f"{where}: proposed {token!r}, which is no token of a vocabulary of {vocabulary}"
+        )
+
+
+def _told(talk: _Talk, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return call(*arguments)
+    except Exception as error:
+        raise AssertionError(
+            f"a sequence {talk.name}: {name}() raised {type(error).__name__}: {error}, after {talk.said} tokens"
+        ) from error

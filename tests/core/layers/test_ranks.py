@@ -1,0 +1,190 @@
+"""What ranks multiply with their parts of a matrix adds up, or lies side by side, to what one multiplies with all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from sglang_plug import AttentionBackend, AttentionShape, BuildEnv, Collectives, ConfigError
+from sglang_plug.executor import ALONE, own_slice
+from sglang_plug.layers import Embedding, Experts, Gated, Head, Packed, Row
+from sglang_plug_backends.torch_native.attention import TorchAttention
+
+HIDDEN, WIDTH, TOKENS = 12, 24, 5
+
+
+class Recorded(Collectives):
+    """Of a rank that computes on its own: what it brings is kept for the test to bring together."""
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return x
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        return x.repeat(1, self.size)  # every rank's columns have their places; those of this rank are true
+
+    def broadcast(self, x: Tensor) -> None: ...
+
+
+def env(rank: int = 0, size: int = 1) -> BuildEnv:
+    backend: AttentionBackend = TorchAttention(
+        AttentionShape(heads=1, kv_heads=1, dim=4, layers=1), torch.device("cpu")
+    )
+    return BuildEnv(attention=backend, ranks=Recorded(rank, size) if size > 1 else ALONE)
+
+
+@torch.no_grad()
+def filled(build: Callable[[BuildEnv], nn.Module], tensors: dict[str, Tensor], size: int) -> list[nn.Module]:
+    """A rank's layer each, with the parts of ``tensors`` (by shard) that are its own."""
+    layers = []
+    for rank in range(size):
+        layer: Any = build(env(rank, size))
+        for name, tensor in tensors.items():
+            target, _, shard = name.partition(":")
+            parameter = layer.get_parameter(target)
+            layer.get_submodule(target.rpartition(".")[0]).load_shard(parameter, tensor, shard or None)
+        for module in layer.modules():
+            if hasattr(module, "pack_weights"):
+                module.pack_weights()
+        layers.append(layer)
+    return layers
+
+
+def drawn(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("apart", [False, True], ids=["one tensor", "a tensor for each part"])
+def test_gated_and_row_make_an_mlp(size: int, bias: bool, apart: bool) -> None:
+    gate, up, down = drawn(WIDTH, HIDDEN), drawn(WIDTH, HIDDEN, seed=2), drawn(HIDDEN, WIDTH, seed=3)
+    biases = drawn(2, WIDTH, seed=4), drawn(HIDDEN, seed=5)
+    first = {"weight:gate": gate, "weight:up": up} if apart else {"weight": torch.cat([gate, up])}
+    if bias:
+        first |= {"bias:gate": biases[0][0], "bias:up": biases[0][1]} if apart else {"bias": biases[0].flatten()}
+    second = {"weight": down, "bias": biases[1]} if bias else {"weight": down}
+    x = drawn(TOKENS, HIDDEN, seed=6)
+    wide = nn.functional.silu(x @ gate.T + (biases[0][0] if bias else 0)) * (x @ up.T + (biases[0][1] if bias else 0))
+    expected = wide @ down.T + (biases[1] if bias else 0)
+    gated = filled(lambda env: Gated(HIDDEN, WIDTH, env, activation_name="silu", bias=bias), first, size)
+    rows = filled(lambda env: Row(WIDTH, HIDDEN, env, bias=bias), second, size)
+    parts = [row(half(x)) for half, row in zip(gated, rows, strict=True)]
+    torch.testing.assert_close(torch.stack(parts).sum(0), expected)
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_heads_are_not_cut(size: int) -> None:
+    heads = {"q": 8, "k": 2, "v": 2}
+    parts = {name: count * 3 for name, count in heads.items()}
+    weights = {name: drawn(rows, HIDDEN, seed=seed) for seed, (name, rows) in enumerate(parts.items())}
+    layers: list[Any] = filled(
+        lambda env: Packed(HIDDEN, parts, env, heads=heads),
+        {f"weight:{name}": one for name, one in weights.items()},
+        size,
+    )
+    x = drawn(TOKENS, HIDDEN, seed=9)
+    for rank, layer in enumerate(layers):
+        for name, found in zip(parts, layer.split(x), strict=True):
+            whole = (x @ weights[name].T).unflatten(-1, (heads[name], 3))
+            count = max(1, heads[name] // size)
+            first = rank * heads[name] // size
+            torch.testing.assert_close(found.unflatten(-1, (-1, 3)), whole[:, first : first + count])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_head_gathers_all_tokens(size: int, tied: bool, bias: bool) -> None:
+    """Their number need not be a multiple of the ranks'."""
+    vocabulary = 16
+    weight, offset, x = drawn(vocabulary, HIDDEN), drawn(vocabulary, seed=2), drawn(TOKENS, HIDDEN, seed=3)
+    expected = x @ weight.T + (offset if bias else 0)
+    each = -(-vocabulary // size)
+    for rank in range(size):
+        surroundings = env(rank, size)
+        embedding = Embedding(vocabulary, HIDDEN) if tied else None
+        head = Head(HIDDEN, vocabulary, surroundings, tied=embedding, bias=bias)
+        with torch.no_grad():
+            assert head.weight is not None
+            head.load_shard(head.weight, weight, None)
+            if head.bias is not None:
+                head.load_shard(head.bias, offset, None)
+        head.pack_weights()
+        found = head(x)
+        assert found.shape == expected.shape
+        own = slice(rank * each, min((rank + 1) * each, vocabulary))
+        torch.testing.assert_close(found[:, own], expected[:, own])
+        if embedding is not None:
+            torch.testing.assert_close(embedding(torch.arange(vocabulary)), weight)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("apart", [False, True], ids=["two tensors", "three for each expert"])
+def test_experts(size: int, apart: bool) -> None:
+    count, width = 3, 8
+    both, down = drawn(count, 2 * width, HIDDEN), drawn(count, HIDDEN, width, seed=2)
+    tensors: dict[str, Tensor] = {"gate_up_proj.weight": both, "down_proj.weight": down}
+    if apart:
+        tensors = {}
+        for expert in range(count):
+            tensors[f"gate_up_proj.weight:{expert}.gate"] = both[expert, :width]
+            tensors[f"gate_up_proj.weight:{expert}.up"] = both[expert, width:]
+            tensors[f"down_proj.weight:{expert}.down"] = down[expert]
+    x = drawn(TOKENS, HIDDEN, seed=3)
+    chosen = torch.tensor([[0, 1], [1, 2], [2, 0], [0, 2], [1, 0]])
+    weights = drawn(TOKENS, 2, seed=4).softmax(-1)
+    parts = [
+        layer(x, chosen, weights) for layer in filled(lambda env: Experts(HIDDEN, width, count, env), tensors, size)
+    ]
+    whole = filled(lambda env: Experts(HIDDEN, width, count, env), tensors, 1)[0](x, chosen, weights)
+    torch.testing.assert_close(torch.stack(parts).sum(0), whole)
+
+
+@pytest.mark.parametrize(
+    ("build", "tensor", "shapes"),
+    [
+        (lambda env: Row(WIDTH, HIDDEN, env), (HIDDEN, WIDTH // 2), r"\(12, 24\), found \(12, 12\)"),
+        (lambda env: Packed(HIDDEN, {"a": 4, "b": 8}, env), (6, HIDDEN), r"\(12, 12\), found \(6, 12\)"),
+        (lambda env: Head(HIDDEN, 16, env), (8, HIDDEN), r"\(16, 12\), found \(8, 12\)"),
+    ],
+    ids=["Row", "Packed", "Head"],
+)
+def test_a_checkpoint_must_hold_the_whole(
+    build: Callable[[BuildEnv], Any], tensor: tuple[int, ...], shapes: str
+) -> None:
+    layer = build(env(1, 2))
+    with pytest.raises(ValueError, match=f"expected shape {shapes}"):
+        layer.load_shard(layer.weight, torch.zeros(tensor), None)
+
+
+@given(st.integers(1, 64), st.integers(1, 16), st.integers(1, 8))
+def test_slices_cover_everything_evenly(units: int, size: int, each: int) -> None:
+    ranks = [Recorded(rank, size) for rank in range(size)]
+    if units % size and size % units:
+        with pytest.raises(
+            ConfigError, match=f"{units} heads cannot be shared by {size} ranks; choose another --tp-size"
+        ):
+            own_slice(units * each, ranks[0], units=units, what="heads")
+        return
+    slices = [own_slice(units * each, one, units=units) for one in ranks]
+    assert len({one.stop - one.start for one in slices}) == 1
+    covered = [place for one in slices for place in range(one.start, one.stop)]
+    assert sorted(set(covered)) == list(range(units * each))
+    assert all(one.start % each == 0 for one in slices), "no head is cut"
+    assert [one.start for one in slices] == sorted(one.start for one in slices)
+
+
+def test_the_shape_of_a_rank() -> None:
+    shape = AttentionShape(heads=8, kv_heads=2, dim=4, layers=3)
+    assert shape.of_rank(2) == replace(shape, heads=4, kv_heads=1)
+    assert shape.of_rank(4) == replace(shape, heads=2, kv_heads=1)
+    for size in (3, 16):
+        with pytest.raises(ConfigError, match=f"--tp-size {size}: the model's 8 attention heads, 2 of them"):
+            shape.of_rank(size)

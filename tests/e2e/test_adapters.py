@@ -1,0 +1,105 @@
+"""Adapters on a real server, with OpenAI's client: at start, loaded and unloaded while it serves, and after a crash."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import sglang_plug_models.demo
+from tests.peft_adapters import linears, make_lora
+
+from .conftest import until
+
+DEMO = Path(sglang_plug_models.demo.__file__).parent / "sglang-plug-demo"
+QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
+NAMES = ("red", "blue", "green")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Adapters for the demo model."""
+    root = tmp_path_factory.mktemp("adapters")
+    model = AutoModelForCausalLM.from_pretrained(DEMO, dtype=torch.float32)
+    names = linears(model, r".*layers.*_proj")
+    return {name: make_lora(root / name, model, names, seed=seed, size=0.4).path for seed, name in enumerate(NAMES)}
+
+
+@pytest.fixture(scope="module")
+def adapted(module_launcher: Any, folders: dict[str, Path]) -> Any:
+    """A server with two of them."""
+    flags = ["--lora-paths", f"red={folders['red']}", str(folders["blue"]), "--max-loras-per-batch", "2"]
+    return module_launcher(*flags, "--engine-restart")
+
+
+@pytest.fixture(scope="module")
+def client(adapted: Any) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{adapted.url}/v1", api_key="None", max_retries=0) as client:
+        yield client
+
+
+def said(client: openai.OpenAI, model: str, **more: Any) -> str:
+    answer = client.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=8, **more)
+    return answer.choices[0].message.content or ""
+
+
+def test_each_model_answers_as_itself(client: openai.OpenAI) -> None:
+    listed = {one.id: one for one in client.models.list()}
+    served, *names = listed
+    assert names == ["red", "blue"]
+    assert {one.parent for name, one in listed.items() if name != served} == {served}  # type: ignore[attr-defined]
+    answers = {name: said(client, name) for name in listed}
+    assert answers[served].startswith("The capital of France is")
+    assert len(set(answers.values())) == 3
+    assert said(client, f"{served}:blue") == answers["blue"]
+    with pytest.raises(openai.NotFoundError, match="no such adapter is loaded; loaded: 'red', 'blue'"):
+        said(client, f"{served}:yellow")
+
+
+def test_loading_and_unloading_do_not_disturb_a_stream(
+    adapted: Any, client: openai.OpenAI, folders: dict[str, Path]
+) -> None:
+    more: Any = {"messages": QUESTION, "temperature": 0, "max_tokens": 400, "extra_body": {"ignore_eos": True}}
+    expected = client.chat.completions.create(model="blue", **more).choices[0].message.content
+    stream = client.chat.completions.create(model="blue", stream=True, **more)
+    text = ""
+    for count, chunk in enumerate(stream):
+        text += chunk.choices[0].delta.content or ""
+        if count == 2:
+            assert adapted.post("/unload_lora_adapter", {"lora_name": "blue"}).status_code == 200
+            body = {"lora_name": "green", "lora_path": str(folders["green"])}
+            assert adapted.post("/load_lora_adapter", body).json()["success"]
+    assert text == expected
+    assert [one.id for one in client.models.list()][1:] == ["red", "green"]
+    assert said(client, "green") != said(client, "red")
+    adapted.post("/unload_lora_adapter", {"lora_name": "green"})
+    adapted.post("/load_lora_adapter", {"lora_name": "blue", "lora_path": str(folders["blue"])})
+    adapted.wait_whole()
+
+
+def test_an_engine_that_was_killed_has_them_again(
+    adapted: Any, client: openai.OpenAI, folders: dict[str, Path]
+) -> None:
+    assert adapted.post("/load_lora_adapter", {"lora_name": "green", "lora_path": str(folders["green"])}).is_success
+    assert adapted.post("/unload_lora_adapter", {"lora_name": "red"}).is_success
+    before = {name: said(client, name) for name in ("blue", "green")}
+    first = adapted.engine_pid
+    os.kill(first, signal.SIGKILL)
+    until(lambda: adapted.get("/health").status_code == 503 or adapted.engine_pids() not in ([], [first]), "it is gone")
+    until(lambda: adapted.get("/health").status_code == 200, "it serves again")
+    assert {name: said(client, name) for name in before} == before
+    assert set(adapted.info()["adapters"]) == {"blue", "green"}
+
+
+def test_a_folder_that_is_none_stops_the_start(launch: Any, tmp_path: Path) -> None:
+    server = launch.begin("--lora-paths", f"red={tmp_path}")
+    assert server.exit_code() == 2
+    assert f"--lora-paths red={tmp_path}: adapter 'red' was not loaded" in server.log
+    assert "Traceback" not in server.log

@@ -1,0 +1,211 @@
+"""Several ranks that share a model compute what one computes, which is what transformers computes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_plug import ConfigError, EngineConfig, LogprobOptions, Request, RequestError, SamplingParams
+from sglang_plug.config import (
+    AdapterOptions,
+    BackendOptions,
+    CacheOptions,
+    ModelOptions,
+    ParallelOptions,
+    ScheduleOptions,
+    SpeculativeOptions,
+)
+from sglang_plug.engine.client import EngineError
+from sglang_plug.engine.parts import Parts
+
+from .test_update_weights import copy_of
+
+SHARED = [
+    ("llama-3.2-1b", 2),
+    ("llama-3.2-1b", 4),  # more ranks than heads with keys and values
+    ("llama-3.2-1b", 8),
+    ("qwen2.5-0.5b", 2),
+    ("qwen3-0.6b", 2),
+    ("mistral-7b", 2),
+    ("qwen1.5-moe", 2),
+    ("qwen3-moe", 2),
+    ("mixtral-8x7b", 4),
+    ("gemma-2-2b", 2),
+    ("gemma-3-1b", 4),
+    ("phi-3-mini", 2),
+    ("phi-4-mini", 2),
+]
+NEW_TOKENS = 8
+
+
+def prompts() -> list[list[int]]:
+    """Some are longer than a chunk, some share a prefix."""
+    draw = random.Random(5)
+    shared = [draw.randrange(3, 512) for _ in range(40)]
+    return [shared + [draw.randrange(3, 512) for _ in range(length)] for length in (1, 9, 30)] + [[7], [8, 9, 10]]
+
+
+def requests(prefix: str, **more: Any) -> list[Request]:
+    params = SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0)
+    return [
+        Request(id=f"{prefix}-{index}", tokens=tuple(tokens), params=params, logprobs=LogprobOptions(**more))
+        for index, tokens in enumerate(prompts())
+    ]
+
+
+def config(path: Path, size: int, executor: str = "threads", *, pool: int = 2048, **backends: Any) -> EngineConfig:
+    return EngineConfig(
+        model=ModelOptions(path=str(path), device="cpu", dtype="float32"),
+        cache=CacheOptions(max_total_tokens=pool),
+        schedule=ScheduleOptions(chunked_prefill_size=16, max_running_requests=8),
+        backends=BackendOptions(**{"attention": "torch", "kernels": "torch", **backends}),
+        parallel=ParallelOptions(tp_size=size, executor=executor),
+    )
+
+
+def check(model: Any, engine: Any, prefix: str) -> list[Any]:
+    """The engine's tokens and log-probabilities, those of prompts too, are those of transformers."""
+    outputs = engine.outputs(requests(prefix, start=0))
+    for tokens, output in zip(prompts(), outputs, strict=True):
+        assert output.finish is not None and output.finish.reason == "length", output
+        assert list(output.tokens) == model.greedy(tokens, NEW_TOKENS)
+        logprobs = model.logprobs([*tokens, *output.tokens])
+        found = [one.logprob for one in (*output.prompt_logprobs[1:], *output.logprobs)]
+        assert found == pytest.approx(logprobs, abs=1e-4)
+    return outputs
+
+
+@pytest.mark.parametrize(("family", "size"), SHARED)
+def test_equals_transformers(
+    tiny_model: Callable[[str], Any], serve: Callable[..., Any], family: str, size: int
+) -> None:
+    model = tiny_model(family)
+    engine = serve(config(model.path, size))
+    assert engine.info["tp_size"] == size
+    assert engine.info["components"]["executor"]["name"] == "threads"
+    check(model, engine, "cold")
+    generated = engine.outputs([Request(id="warm", tokens=tuple(prompts()[2]), params=requests("x")[0].params)])
+    assert list(generated[0].tokens) == model.greedy(prompts()[2], NEW_TOKENS)
+    assert generated[0].cached_tokens >= 60, "followers keep what rank 0 has in its cache"
+
+
+def test_processes(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:
+    model = tiny_model("qwen3-0.6b")
+    engine = serve(config(model.path, 2, "processes"))
+    check(model, engine, "processes")
+
+
+def test_short_of_slots(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:
+    """Sequences are retracted, and computed again in other slots."""
+    model = tiny_model("llama-3.2-1b")
+    engine = serve(config(model.path, 2, pool=100))
+    check(model, engine, "short")
+
+
+def test_drawn_tokens_are_those_of_one_rank(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:
+    params = SamplingParams(max_new_tokens=12, temperature=1.0, top_p=0.9, frequency_penalty=0.3, seed=11)
+    asked = [Request(id=str(index), tokens=tuple(tokens), params=params) for index, tokens in enumerate(prompts())]
+    path = tiny_model("qwen3-0.6b").path
+    one, two = (serve(config(path, size)).outputs(asked) for size in (1, 2))
+    assert [output.tokens for output in one] == [output.tokens for output in two]
+
+
+def test_with_drafts(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:
+    """Guesses that fail leave slots that others get; the other rank follows."""
+    model = tiny_model("llama-3.2-1b")
+    engine = serve(replace(config(model.path, 2), speculative=SpeculativeOptions(algorithm="ngram")))
+    prompt = tuple([5, 6, 7, 8] * 6)
+    params = SamplingParams(max_new_tokens=40, temperature=0.0)
+    outputs = engine.outputs([Request(id=str(index), tokens=(9, *prompt[index:]), params=params) for index in range(4)])
+    for index, output in enumerate(outputs):
+        assert list(output.tokens) == model.greedy((9, *prompt[index:]), 40)
+
+
+def test_new_weights_serve(tiny_model: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path) -> None:
+    old = tiny_model("llama-3.2-1b").path
+    new = copy_of(old, tmp_path / "new")
+    asked = requests("x", start=0)[:1]
+    expected = serve(config(new, 1)).outputs(asked)[0]
+    engine = serve(config(old, 2))
+    before = engine.outputs(asked)[0]
+    assert engine.control("update_weights", source=str(new))["success"]
+    after = engine.outputs(asked)[0]
+    assert after.tokens == expected.tokens != before.tokens
+    with pytest.raises(RequestError, match="repository not found"):
+        engine.control("update_weights", source=str(tmp_path / "nowhere"))
+    assert engine.outputs(asked)[0].tokens == after.tokens
+
+
+def test_all_ranks_take_new_weights_or_none(
+    tiny_model: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tiny_model("llama-3.2-1b").path
+    new = copy_of(old, tmp_path / "new")
+    engine = serve(config(old, 2))
+    asked = requests("x", start=0)[:1]
+    before = engine.outputs(asked)[0]
+    load = Parts.load
+
+    def fails_on_rank_1(self: Parts, resolved: Any) -> Any:
+        if self.collectives.rank == 1:
+            raise ConfigError("its disk is full")
+        return load(self, resolved)
+
+    monkeypatch.setattr(Parts, "load", fails_on_rank_1)
+    with pytest.raises(RequestError, match="another rank could not"):
+        engine.control("update_weights", source=str(new))
+    assert engine.outputs(asked)[0].tokens == before.tokens
+    monkeypatch.undo()
+    assert engine.control("update_weights", source=str(new))["success"]
+    assert engine.outputs(asked)[0].tokens != before.tokens
+
+
+def test_a_rank_that_fails_ends_the_engine(
+    tiny_model: Callable[[str], Any], serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nobody waits for it."""
+    engine = serve(config(tiny_model("llama-3.2-1b").path, 2))
+
+    def broken(self: Any, step: Any) -> None:
+        raise RuntimeError("its memory is gone")
+
+    monkeypatch.setattr("sglang_plug.engine.follower.Follower._step", broken)
+    with pytest.raises(EngineError, match="rank 1 failed: RuntimeError: its memory is gone|BrokenBarrierError"):
+        engine.outputs(requests("x"))
+
+
+@pytest.mark.parametrize("quantization", ["int8"])
+def test_quantized(tiny_model: Callable[[str], Any], serve: Callable[..., Any], quantization: str) -> None:
+    """Each rank has scales of its own, so the outputs are near those of one."""
+    model = tiny_model("qwen3-0.6b")
+    found = []
+    for size in (1, 2):
+        outputs = serve(config(model.path, size, quantization=quantization)).outputs(requests("near", start=0))
+        found.append([one.logprob for output in outputs for one in output.prompt_logprobs[1:]])
+    assert found[0] == pytest.approx(found[1], abs=0.5)
+    assert sum(abs(one - other) for one, other in zip(*found, strict=True)) / len(found[0]) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("family", "size", "message"),
+    [
+        ("gpt2", 2, r"--tp-size 2: several ranks cannot share model 'GPT2LMHeadModel'.*; leave it out"),
+        ("qwen2.5-0.5b", 4, r"--tp-size 4: the model's 14 attention heads, 2 of them with keys .* choose a number"),
+        ("mixtral-8x7b", 0, r"--tp-size must be at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_shared(
+    tiny_model: Callable[[str], Any], serve: Callable[..., Any], family: str, size: int, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        serve(config(tiny_model(family).path, size))
+
+
+def test_adapters_are_refused(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match="adapters are not offered where several ranks share the model"):
+        serve(replace(config(tiny_model("qwen3-0.6b").path, 2), adapters=AdapterOptions(enabled=True)))

@@ -1,0 +1,62 @@
+"""Steps with adapters do not wait for the device either; those without are replayed from graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_plug import LogprobOptions
+from tests.fake_cuda.engine import Engine
+from tests.fake_cuda.tensors import DeviceTensor, clock
+from tests.peft_adapters import linears, make_lora
+
+
+@pytest.fixture
+def adapters(tiny_model: Callable[[str], Any], tmp_path: Path) -> tuple[str, ...]:
+    """Two for the tiny Llama, of different ranks, as options name them."""
+    reference = tiny_model("llama-3.2-1b").reference
+    names = linears(reference, r".*layers.*_proj")
+    paths = [
+        make_lora(tmp_path / name, reference, names, rank=4 + seed, seed=seed).path for seed, name in enumerate("xy")
+    ]
+    return tuple(f"{one.name}={one}" for one in paths)
+
+
+@pytest.mark.usefixtures("idle_device")
+def test_no_step_waits(tiny_model: Callable[[str], Any], adapters: tuple[str, ...]) -> None:
+    engine = Engine(tiny_model("llama-3.2-1b").path, dtype="bfloat16", cuda_graph_max_bs=4, adapters=adapters)
+    assert engine.loop.adapters is not None
+    for layer in engine.loop.adapters.find("x").layers.values():
+        assert all(isinstance(one.down, DeviceTensor) for one in layer.pairs)  # type: ignore[attr-defined]
+    clock.executed.clear()
+    engine.submit(range(3, 13), 3)
+    engine.finish()
+    replayed = clock.executed["graph"]
+    assert replayed > 0
+    for name in ("x", None, "y", "x"):
+        engine.submit(range(3, 60), 8, adapter=name)
+    engine.submit(range(3, 60), 8, adapter="y", temperature=0.8, logprobs=LogprobOptions(top=1))
+    engine.finish()
+    assert clock.executed["graph"] == replayed
+    engine.submit(range(3, 13), 3)
+    engine.finish()
+    assert clock.executed["graph"] > replayed
+
+
+@pytest.mark.usefixtures("device")
+def test_what_is_computed_is_what_a_cpu_computes(tiny_model: Callable[[str], Any], adapters: tuple[str, ...]) -> None:
+    found = []
+    for options in ({"cuda_graph_max_bs": 2}, {"attention": "torch", "device": "cpu"}):
+        engine = Engine(tiny_model("llama-3.2-1b").path, kernels="torch", adapters=adapters, **options)  # type: ignore[arg-type]
+        for name in ("x", None, "y"):
+            engine.submit(range(3, 9), 3, adapter=name, logprobs=LogprobOptions())
+        found.append(engine.finish())
+    device, host = found
+    assert len({one.tokens for one in host.values()}) == 3
+    for name, one in host.items():
+        assert device[name].tokens == one.tokens
+        expected = [found.logprob for found in one.logprobs]
+        assert [found.logprob for found in device[name].logprobs] == pytest.approx(expected, abs=1e-3)

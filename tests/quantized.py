@@ -1,0 +1,171 @@
+"""Quantized checkpoints, made from a model as the formats are specified: slowly, one bit field after the other."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+"""Which of eight neighbouring outputs lies in the n-th lowest bits of a word."""
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A matrix in whole numbers, and what it stands for."""
+
+    codes: Tensor
+    """``[out, in]``, from 0."""
+    scale: Tensor
+    """``[out, groups]`` float32 with the values of a narrower dtype."""
+    zero: Tensor
+    """``[out, groups]``"""
+    index: Tensor
+    """``[in]``, the group of each column."""
+
+    @property
+    def weight(self) -> Tensor:
+        """``[out, in]`` float32."""
+        return (self.codes - self.zero[:, self.index]) * self.scale[:, self.index]
+
+
+def coded(
+    weight: Tensor,
+    *,
+    bits: int = 4,
+    group: int = 16,
+    symmetric: bool = False,
+    index: Tensor | None = None,
+    dtype: torch.dtype = torch.float16,
+) -> Coded:
+    """Round ``weight`` ``[out, in]`` to whole numbers; ``group`` -1: one for all columns."""
+    size_in, most = weight.shape[1], (1 << bits) - 1
+    group = size_in if group == -1 else group
+    index = torch.arange(size_in) // group if index is None else index
+    scale, zero = (torch.empty(len(weight), int(index.max()) + 1) for _ in range(2))
+    for number in range(scale.shape[1]):
+        own = weight[:, index == number]
+        low, high = own.amin(1).clamp(max=0), own.amax(1).clamp(min=0)
+        if symmetric:
+            high = torch.maximum(high, -low)
+            low = -high
+        scale[:, number] = ((high - low).clamp(min=1e-3) / most).to(dtype).float()
+        middle = torch.full_like(low, float(most // 2 + 1))
+        zero[:, number] = middle if symmetric else (-low / scale[:, number]).round().clamp(0, most)
+    codes = (weight / scale[:, index] + zero[:, index]).round().clamp(0, most)
+    return Coded(codes.long(), scale, zero.long(), index)
+
+
+def words(fields: Tensor, bits: int) -> Tensor:
+    """``[n, …]`` to ``[n * bits / 32, …]`` int32: neighbours along the first, the first of them in the lowest bits."""
+    each = 32 // bits
+    missing = -len(fields) % each
+    fields = torch.cat([fields, fields.new_zeros(missing, *fields.shape[1:])])
+    found = torch.zeros(len(fields) // each, *fields.shape[1:], dtype=torch.int64)
+    for place in range(each):
+        found |= fields[place::each] << (bits * place)
+    return (((found + 2**31) % 2**32) - 2**31).int()
+
+
+def in_gptq(one: Coded, *, bits: int = 4, less_one: bool = True) -> dict[str, Tensor]:
+    """The tensors of a layer; ``less_one``: as the first ``checkpoint_format`` has zeros."""
+    zero = (one.zero - 1) % (1 << bits) if less_one else one.zero
+    return {
+        "qweight": words(one.codes.T, bits),
+        "qzeros": words(zero, bits).T.contiguous(),
+        "scales": one.scale.T.half().contiguous(),
+        "g_idx": one.index.int(),
+    }
+
+
+def in_awq(one: Coded) -> dict[str, Tensor]:
+    """The tensors of a layer."""
+
+    def pack(fields: Tensor) -> Tensor:
+        shuffled = torch.stack(
+            [fields[:, 8 * word + place] for word in range(fields.shape[1] // 8) for place in AWQ_ORDER]
+        )
+        return words(shuffled, 4).T.contiguous()
+
+    return {"qweight": pack(one.codes.T), "qzeros": pack(one.zero.T), "scales": one.scale.T.half().contiguous()}
+
+
+def in_compressed_words(
+    one: Coded, *, bits: int = 4, symmetric: bool = True, ordered: bool = True
+) -> dict[str, Tensor]:
+    """The tensors of a layer in the format ``pack-quantized``."""
+    found = {
+        "weight_packed": words(one.codes.T, bits).T.contiguous(),
+        "weight_scale": one.scale.clone(),
+        "weight_shape": torch.tensor(one.codes.shape),
+    }
+    if not symmetric:
+        found["weight_zero_point"] = words(one.zero, bits)
+    return found if ordered else {**found, "weight_g_idx": one.index.int()}
+
+
+def in_compressed_int8(one: Coded, *, symmetric: bool = True) -> dict[str, Tensor]:
+    """The tensors of a layer in the format ``int-quantized``."""
+    found = {"weight": (one.codes - 128).to(torch.int8), "weight_scale": one.scale.clone()}
+    return found if symmetric else {**found, "weight_zero_point": (one.zero - 128).to(torch.int8)}
+
+
+def in_fp8_blocks(
+    weight: Tensor, rows: int, columns: int, name: str = "weight_scale_inv"
+) -> tuple[dict[str, Tensor], Tensor]:
+    """The tensors of a layer with a scale for each block, and what they stand for."""
+    numbers, back = torch.empty(weight.shape, dtype=torch.float8_e4m3fn), torch.empty_like(weight)
+    scale = torch.empty(-(-weight.shape[0] // rows), -(-weight.shape[1] // columns))
+    for i in range(scale.shape[0]):
+        for j in range(scale.shape[1]):
+            place = slice(i * rows, (i + 1) * rows), slice(j * columns, (j + 1) * columns)
+            scale[i, j] = weight[place].abs().max() / 448
+            numbers[place] = (weight[place] / scale[i, j]).to(torch.float8_e4m3fn)
+            back[place] = numbers[place].float() * scale[i, j]
+    return {"weight": numbers, name: scale}, back
+
+
+Packer = Callable[[str, Tensor], tuple[Mapping[str, Tensor], Tensor]]
+"""Of a layer's name and weight, the tensors of a checkpoint and the weight that they stand for."""
+
+
+def apart(experts: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Name and weight of each matrix of transformers' stacked experts, as views."""
+    gate_up, down = experts.gate_up_proj.data, experts.down_proj.data
+    for number in range(len(down)):
+        gate, up = gate_up[number].chunk(2)
+        yield from (
+            (f"{number}.{name}_proj", one) for name, one in (("gate", gate), ("up", up), ("down", down[number]))
+        )
+
+
+def matrices(model: nn.Module, head: bool = False) -> Iterator[tuple[str, Tensor]]:
+    """Name and weight of what formats take of transformers' model: all that is linear, and experts."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and (head or name != "lm_head"):
+            yield name, module.weight.data
+        elif name.endswith(".experts"):
+            yield from ((f"{name}.{part}", weight) for part, weight in apart(module))
+
+
+def write(model: Any, folder: Path, config: Mapping[str, Any], pack: Packer, *, head: bool = False) -> nn.Module:
+    """The checkpoint of a ``TinyModel`` with its matrices packed; transformers' model with what they stand for."""
+    folder.mkdir()
+    reference = copy.deepcopy(model.reference)
+    tensors = load_file(model.path / "model.safetensors")
+    for name, weight in matrices(reference, head):
+        packed, back = pack(name, weight)
+        del tensors[f"{name}.weight"]
+        tensors |= {f"{name}.{part}": one for part, one in packed.items()}
+        weight.copy_(back)
+    save_file(tensors, folder / "model.safetensors")
+    settings = json.loads((model.path / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, "quantization_config": dict(config)}))
+    return reference
