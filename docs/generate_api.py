@@ -69,6 +69,7 @@ besides, as `/openapi.json` and, to read, as `/docs`.
   `Authorization: Bearer KEY` or as `X-Api-Key: KEY`.
 * **Component**: what to name to be without the route, `--block-plugin route:chat`.
 * **Errors** are JSON: `{{"error": {{"message", "type", "param", "code"}}, …}}`, with the same keys at the top level.
+  `code` is a word such as `context_length_exceeded`, or null; at the top level it is the HTTP status.
   400 says what is wrong with which field; 401 asks for a key; 404 there is no such route, model or object; 408 and 413
   the body came too slowly or is too large; 415 it is no JSON; 503 the server is full, stopping, or its engine is gone.
 * **Unknown fields** are ignored, unless they are known to change the answer on other servers: those are
@@ -76,6 +77,10 @@ besides, as `/openapi.json` and, to read, as `/docs`.
   Of OpenAI's fields these do nothing here and pass, as they cannot change an answer: `metadata` and `store` of chats,
   `service_tier`, `safety_identifier`, `user`, `prompt_cache_key`, `prompt_cache_options`, `prompt_cache_retention`,
   `prediction`, `max_tool_calls`, `access_programs`, `background_options`, `stream_options.include_obfuscation`.
+* **States instead of tokens**: `input_embeds` of `/generate` is a prompt as a list of inputs of the model's first layer
+  (of Gemma, embeddings that were multiplied with the square root of their width), or a list of such prompts. The models
+  built on `CausalLM` take them (Llama, Mistral, Qwen, Gemma, Phi, OLMo and their mixtures of experts); others refuse. A
+  body holds at most two million numbers. Penalties count such a prompt as token 0.
 * **Limits** in the tables are those of the body itself. The operator's (`--max-request-bytes`,
   `--max-sequences-per-request`, …) are in [Options](config.md).
 

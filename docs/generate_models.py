@@ -10,7 +10,7 @@ lists the models that see, which are compared with and without images, and serve
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,16 +40,17 @@ shows yours too; [write a plugin](write-a-plugin.md) tells how to add one.
 transformers': one prompt, chunks, ragged batches, decoding. *Served* lists the shapes of real models that run
 through the whole engine, where greedy tokens are equal and log-probabilities within 1e-4. Those *with images* are
 compared on text, and what they see of images with what transformers' model sees; served with one image, several and
-none in one batch, in chunks, from the prefix cache and after a retraction.
+none in one batch, in chunks, from the prefix cache and after a retraction. *Ranks* marks those that
+[several devices can share](tensor-parallelism.md).
 
-| architecture | what it is | plugin | compared | served |
-|---|---|---|---|---|
+| architecture | what it is | plugin | ranks | compared | served |
+|---|---|---|---|---|---|
 {native}
 
 Models that embed, classify or rank have no vocabulary to compare; tests of the whole engine compare what they return.
 
-| architecture | what it is | plugin | tasks |
-|---|---|---|---|
+| architecture | what it is | plugin | ranks | tasks |
+|---|---|---|---|---|
 {pooling}
 
 ## Without a plugin of its own
@@ -103,15 +104,10 @@ you need no longer contexts.
 
 
 def load(path: Path) -> ModuleType:
-    """A test module, by its path."""
-    spec = importlib.util.spec_from_file_location(f"checked_{path.parent.name}_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look there
+    """A test module, by its path. Tests import each other by their folders."""
     if str(ROOT) not in sys.path:
-        sys.path.append(str(ROOT))  # tests import each other
-    spec.loader.exec_module(module)
-    return module
+        sys.path.append(str(ROOT))
+    return importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
 
 def compared(folders: Iterator[Path]) -> dict[str, list[str]]:
@@ -174,13 +170,20 @@ def page() -> str:
                 f"`{spec.name}`",
                 spec.summary,
                 f"`{plugin}`",
+                "yes" if spec.parallel else "",
                 listed(by_plugin.get(spec.name, []) + sighted.get(spec.name, [])),
                 listed(engine.get(spec.name, [])),
             )
             for spec, plugin in native
         ),
         pooling="\n".join(
-            row(f"`{spec.name}`", spec.summary, f"`{plugin}`", ", ".join(sorted(spec.tasks)))
+            row(
+                f"`{spec.name}`",
+                spec.summary,
+                f"`{plugin}`",
+                "yes" if spec.parallel else "",
+                ", ".join(sorted(spec.tasks)),
+            )
             for spec, plugin in own
             if "generate" not in spec.tasks and not spec.generic
         ),
@@ -193,5 +196,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))  # tests import each other by their folders
     sys.exit(write_or_check(PAGE, page, __doc__))

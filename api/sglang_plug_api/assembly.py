@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sglang_plug import Output, Tokenizer
+from sglang_plug import DraftCounts, Output, Tokenizer
 
 from .errors import ApiError
 from .job import Ending, Job, Piece
@@ -24,12 +24,14 @@ class Assembly:
         self.count = 0
         self.cached_tokens = 0
         self.ending: Ending | None = None
+        self._drafts: DraftCounts | None = None
 
     def feed(self, output: Output) -> Piece:
         """What ``output`` adds."""
         finish = output.finish
         tokens = output.tokens
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
+        self._drafts = output.drafts or self._drafts
         ends_by_token = finish is not None and finish.matched is not None and not self._sampling.keep_stop
         shown = tokens[:-1] if ends_by_token else tokens
         text, used = self._decode(shown)
@@ -51,6 +53,7 @@ class Assembly:
             cached_tokens=self.cached_tokens,
             retractions=output.retractions,
             values=output.values,
+            drafts=self._drafts,
         )
 
     def _decode(self, tokens: Sequence[int]) -> tuple[str, int]:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from sglang_plug import LogprobOptions
 
-from .constraints import of_generation
+from .constraints import field_of, of_generation
 from .job import MAX_ID_CHARACTERS, Job, Piece, new_id
 from .protocol.openai import GenerationBody
 from .sampling import Sampling
@@ -30,6 +30,7 @@ def make_jobs(
 ) -> list[Job]:
     """A job for each prompt and output. Raises ``ApiError``."""
     constraint = of_generation(body)
+    adapter = engine.adapters.chosen(body.model, body.lora_path)
     single = len(prompts) == 1
     return engine.expand(
         [
@@ -40,8 +41,10 @@ def make_jobs(
                 sampling=sampling,
                 logprobs=logprobs,
                 constraint=constraint,
+                constraint_field=field_of(constraint),
                 priority=body.priority or 0,
                 salt=body.salt,
+                adapter=adapter,
             )
             for index, (tokens, sampling) in enumerate(zip(prompts, samplings, strict=True))
         ]

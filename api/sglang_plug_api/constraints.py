@@ -45,13 +45,24 @@ def by_backend(constraint: Constraint | None, body: ConstraintFields) -> Constra
     return constraint and replace(constraint, backend=body.grammar_backend or "")
 
 
+def field_of(constraint: Constraint | None) -> str:
+    """Where a chat or a completion says it."""
+    kind = "" if constraint is None else constraint.kind
+    return kind if kind in ("regex", "ebnf") else "response_format"
+
+
 def _only(found: list[Constraint], body: ConstraintFields) -> Constraint | None:
     if len(found) > 1:
         raise ApiError(ONLY_ONE, param=found[1].kind)
     for one in found:
-        if UNWRITABLE.search(one.source) is not None:
-            raise ApiError(f"{one.kind} must not hold NUL or half a surrogate pair", param=one.kind)
+        check_writable(one)
     return by_backend(found[0] if found else None, body)
+
+
+def check_writable(constraint: Constraint) -> None:
+    """Raises ``ApiError`` for one with characters that nothing can be written with."""
+    if UNWRITABLE.search(constraint.source) is not None:
+        raise ApiError(f"{constraint.kind} must not hold NUL or half a surrogate pair", param=constraint.kind)
 
 
 def _expressions(body: ConstraintFields) -> Iterator[Constraint]:

@@ -1,6 +1,8 @@
 """One exception for every refusal, and the body it is answered with.
 
-The body has OpenAI's nested ``error`` object, and the same keys at the top level, where clients of SGLang look.
+The body has OpenAI's nested ``error`` object, and the same keys at the top level, where clients of SGLang look. Either
+has the ``code`` that is expected there: in the object a word, or null where there is none for it; at the top level the
+HTTP status.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ RETRY_AFTER = 1
 
 
 class ApiError(Exception):
-    """A refusal: HTTP status, message, and the request field it is about."""
+    """A refusal: HTTP status, message, the request field it is about, and OpenAI's word for it if there is one."""
 
     def __init__(
         self,
@@ -44,12 +46,11 @@ class ApiError(Exception):
         status: int = 400,
         *,
         param: str | None = None,
-        code: str | int | None = None,
+        code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.message, self.status, self.param, self.headers = message, status, param, headers
-        self.code = status if code is None else code
+        self.message, self.status, self.param, self.code, self.headers = message, status, param, code, headers
 
     def body(self) -> dict[str, Any]:
         """The JSON body."""
@@ -59,7 +60,7 @@ class ApiError(Exception):
             "param": self.param,
             "code": self.code,
         }
-        return {"error": error, "object": "error", **error}
+        return {"error": error, "object": "error", **error, "code": self.status}
 
     def response(self) -> Response:
         """The HTTP answer."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-ONE_DEVICE = "one engine uses one device; run one server for each, with a load balancer in front"
-NO_SPECULATION = "speculative decoding is not offered"
-NO_LORA = "adapters are not offered; merge them into the weights"
+ONE_DEVICE = "ranks share a model by --tp-size alone; for more, run several servers with a load balancer in front"
+SPECULATION = (
+    "use --speculative-algorithm (drafters are plugins; no draft model is loaded) and --set for their settings"
+)
+NO_LORA_OPTION = "no option for it: adapters of any rank, for any matrix of the layers, are taken; see --lora-paths"
 NO_TLS = "TLS is not offered; put a reverse proxy in front"
 NO_SPLIT = "prefill and decoding in different servers is not offered"
 NO_OFFLOAD = "weights and KV cache stay on the device; nothing is moved to other memory"
@@ -28,11 +30,9 @@ def use(flag: str, note: str = "") -> str:
 
 EXACT: Mapping[str, str] = MappingProxyType(
     {
-        "tp": ONE_DEVICE,
         "pp": ONE_DEVICE,
         "dp": ONE_DEVICE,
         "ep": ONE_DEVICE,
-        "tp-size": ONE_DEVICE,
         "pp-size": ONE_DEVICE,
         "nnodes": ONE_DEVICE,
         "node-rank": ONE_DEVICE,
@@ -109,7 +109,6 @@ EXACT: Mapping[str, str] = MappingProxyType(
 
 FAMILIES: Mapping[str, str] = MappingProxyType(
     {
-        "tensor-parallel": ONE_DEVICE,
         "pipeline-parallel": ONE_DEVICE,
         "data-parallel": ONE_DEVICE,
         "expert-parallel": ONE_DEVICE,
@@ -123,11 +122,11 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "nccl": ONE_DEVICE,
         "disable-custom-all-reduce": ONE_DEVICE,
         "moe-": "no option for it; see --kernels",
-        "speculative": NO_SPECULATION,
-        "spec-": NO_SPECULATION,
-        "enable-lora": NO_LORA,
-        "lora": NO_LORA,
-        "max-lora": NO_LORA,
+        "speculative": SPECULATION,
+        "spec-": SPECULATION,
+        "enable-lora": NO_LORA_OPTION,
+        "lora": NO_LORA_OPTION,
+        "max-lora": NO_LORA_OPTION,
         "disaggregation": NO_SPLIT,
         "kv-transfer": NO_SPLIT,
         "hicache": NO_OFFLOAD,

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from sglang_plug import Constraint, LogprobOptions, Media, Preamble, SamplingParams, TokenLogprob
+from sglang_plug import Constraint, DraftCounts, LogprobOptions, Media, Preamble, SamplingParams, TokenLogprob
 from sglang_plug.specs import Task
 
 from .sampling import Sampling
@@ -37,10 +37,13 @@ class Job:
     """What some of the tokens stand for."""
     logprobs: LogprobOptions | None = None
     constraint: Constraint | None = None
+    constraint_field: str = ""
+    """Where the request says it, for errors; empty: in a field named by its kind."""
     preamble: Preamble | None = None
     """What may stand before the part that ``constraint`` is about."""
     priority: int = 0
     salt: str = ""
+    adapter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ class Piece:
     retractions: int
     values: tuple[float, ...] = ()
     """Of a pooling task."""
+    drafts: DraftCounts | None = None
+    """``None``: nothing was drafted."""
 
 
 def joined(pieces: Sequence[Piece]) -> Piece:
@@ -81,6 +86,7 @@ def joined(pieces: Sequence[Piece]) -> Piece:
         cached_tokens=last.cached_tokens,
         retractions=last.retractions,
         values=last.values,
+        drafts=last.drafts,
     )
 
 

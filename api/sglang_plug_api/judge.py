@@ -10,7 +10,7 @@ from sglang_plug import LogprobOptions, SamplingParams, TemplateError
 
 from .errors import ApiError
 from .job import Job, Piece
-from .pooling import NOT_POOLING, Pair, check_count, check_lengths, sigmoid
+from .pooling import Pair, check_count, check_lengths, sigmoid
 from .sampling import Sampling
 from .text import TextEngine
 
@@ -26,12 +26,19 @@ ONE_TOKEN = Sampling(params=SamplingParams(max_new_tokens=1, temperature=0.0))
 class CannotJudge(ApiError):
     """The model cannot be asked: it has no chat template, or no single token for an answer."""
 
-    def __init__(self) -> None:
-        super().__init__(NOT_POOLING)
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"this model cannot be asked which document fits a query: {reason}; serve a cross-encoder")
 
 
 async def judge_jobs(
-    engine: TextEngine, pairs: Sequence[Pair], param: str, *, id: str, priority: int = 0, instruct: str | None = None
+    engine: TextEngine,
+    pairs: Sequence[Pair],
+    param: str,
+    *,
+    id: str,
+    priority: int = 0,
+    adapter: str | None = None,
+    instruct: str | None = None,
 ) -> list[Job]:
     """A job for each query with its document, whose first token is the answer.
 
@@ -42,7 +49,7 @@ async def judge_jobs(
     tokenizer = engine.tokenizer
     answers = [tokenizer.encode(answer, special=False) for answer in ANSWERS]
     if any(len(one) != 1 for one in answers):
-        raise CannotJudge
+        raise CannotJudge(f"its vocabulary has no single token for each of {' and '.join(map(repr, ANSWERS))}")
 
     for text in chain.from_iterable(pairs):
         engine.check_text(text)
@@ -59,7 +66,7 @@ async def judge_jobs(
     try:
         prompts = await asyncio.to_thread(work)
     except TemplateError:
-        raise CannotJudge from None
+        raise CannotJudge("it has no chat template for a question") from None
     check_lengths(engine, prompts, param)
     wanted = LogprobOptions(ids=tuple(one[0] for one in answers))
     return [
@@ -70,6 +77,7 @@ async def judge_jobs(
             sampling=ONE_TOKEN,
             logprobs=wanted,
             priority=priority,
+            adapter=adapter,
         )
         for index, tokens in enumerate(prompts)
     ]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import math
 import time
+from array import array
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from itertools import starmap
-from typing import Any
+from typing import Any, cast
 
-from sglang_plug import LogprobOptions, MediaPrompt, Tokenizer, TokenLogprob
+from sglang_plug import DraftCounts, LogprobOptions, Media, MediaArray, MediaPrompt, Tokenizer, TokenLogprob
 
 from .choices import complete_all, stream_all
 from .constraints import of_sampling
@@ -36,7 +39,7 @@ class Generation:
     @classmethod
     async def prepare(cls, engine: TextEngine, body: GenerateBody) -> Generation:
         """Tokenise and check. Raises ``ApiError``."""
-        refuse(body, "input_embeds", "audio_data", "video_data", "return_hidden_states")
+        refuse(body, "audio_data", "video_data", "return_hidden_states")
         engine.check_sequences(body.size)
         if not engine.sees:
             refuse(body, "image_data")
@@ -45,12 +48,14 @@ class Generation:
             columns = {name: body.each(name) for name in EACH}
         except WrongField as error:
             raise ApiError(str(error), param=error.field) from None
+        if body.input_embeds is not None:
+            _check_beside_states(body, columns["logprob_start_len"])
         samplings: list[SamplingBody] = [one or SamplingBody.model_validate({}) for one in columns["sampling_params"]]
         for params in samplings:
             refuse(params, "stop_regex", remedy="use stop")
             refuse(params, "custom_params", remedy="there is no custom logits processor")
         engine.check_sequences(sum(engine.defaults.outputs(params.sampling()) for params in samplings))
-        ids = prompt_ids(body)
+        ids, adapters = prompt_ids(body), prompt_adapters(engine, body)
         prompts = await together(starmap(partial(_encode, engine), zip(body.inputs(), images, strict=True)))
         jobs = []
         for index, (prompt, params) in enumerate(zip(prompts, samplings, strict=True)):
@@ -66,6 +71,7 @@ class Generation:
                     logprobs=_logprobs({name: columns[name][index] for name in LOGPROB_FIELDS}, len(tokens)),
                     priority=body.priority or 0,
                     salt=body.salt,
+                    adapter=adapters[index],
                 )
             )
         return cls(engine, body, engine.expand(jobs))
@@ -104,6 +110,8 @@ class Generation:
             "weight_version": self._engine.weight_version,
             "e2e_latency": time.time() - self._started,
         }
+        if piece.drafts is not None:
+            meta.update(_draft_meta(piece.drafts, piece.completion_tokens))
         if job.logprobs is not None:
             meta.update(_logprob_meta(job.logprobs, record, self._texts))
         if self._engine.has_text:
@@ -111,6 +119,8 @@ class Generation:
         return {"output_ids": list(tokens), "token_ids": list(tokens), "meta_info": meta}
 
 
+NO_TOKEN = 0
+"""Stands where a prompt has a state."""
 LOGPROB_FIELDS = ("return_logprob", "logprob_start_len", "top_logprobs_num", "token_ids_logprob")
 EACH = ("sampling_params", *LOGPROB_FIELDS)
 
@@ -130,9 +140,40 @@ class _Record:
         self.prompt_logprobs += piece.prompt_logprobs
 
 
-async def _encode(engine: TextEngine, given: str | list[int], images: Sequence[GivenImage]) -> MediaPrompt:
-    tokens = given if isinstance(given, list) else await engine.encode(given)
+async def _encode(
+    engine: TextEngine, given: str | list[int] | Sequence[list[float]], images: Sequence[GivenImage]
+) -> MediaPrompt:
+    if isinstance(given, str):
+        tokens = await engine.encode(given)
+    elif isinstance(given[0], list):
+        return await asyncio.to_thread(_of_states, given)
+    else:
+        tokens = cast(list[int], given)
     return await engine.with_images(tokens, images)
+
+
+def _check_beside_states(body: GenerateBody, logprob_starts: Sequence[int | None]) -> None:
+    """Raises ``ApiError`` for what only prompts of tokens can have."""
+    refuse(body, "image_data", remedy="a prompt of input_embeds has no images")
+    if any(start is not None and start >= 0 for start in logprob_starts):
+        raise ApiError("a prompt of input_embeds has no tokens to be told of", param="logprob_start_len")
+
+
+def _of_states(given: Any) -> MediaPrompt:
+    """A prompt that has nothing but ``given`` states. Raises ``ApiError`` if they are not equally wide."""
+    width = len(given[0])
+    numbers = array("f")
+    for index, state in enumerate(given):
+        if len(state) != width:
+            raise ApiError(
+                f"input_embeds has states of {width} and of {len(state)} numbers (the one at {index})",
+                param="input_embeds",
+            )
+        numbers.extend(state)
+    if max(numbers) == math.inf or min(numbers) == -math.inf:
+        raise ApiError("input_embeds has numbers beyond those of float32", param="input_embeds")
+    states = MediaArray("float32", (len(given), width), numbers.tobytes())
+    return MediaPrompt([NO_TOKEN] * len(given), (Media.given(0, states),))
 
 
 def prompt_ids(body: PromptsBody) -> list[str]:
@@ -144,6 +185,14 @@ def prompt_ids(body: PromptsBody) -> list[str]:
     if len(body.rid) != body.size:
         raise ApiError(f"rid has {len(body.rid)} entries for {body.size} prompts", param="rid")
     return [one[:MAX_ID_CHARACTERS] for one in body.rid]
+
+
+def prompt_adapters(engine: TextEngine, body: PromptsBody, model: str | None = None) -> list[str | None]:
+    """The adapter of each prompt; ``model`` may name it, too. Raises ``ApiError``."""
+    given = body.lora_path if isinstance(body.lora_path, list) else [body.lora_path] * body.size
+    if len(given) != body.size:
+        raise ApiError(f"lora_path has {len(given)} entries for {body.size} prompts", param="lora_path")
+    return [engine.adapters.chosen(model, one) for one in given]
 
 
 def _logprobs(given: dict[str, Any], prompt: int) -> LogprobOptions | None:
@@ -168,6 +217,18 @@ def _logprob_meta(options: LogprobOptions, record: _Record, tokenizer: Tokenizer
         if options.ids:
             meta[f"{side}_token_ids_logprobs"] = alternatives(found, tokenizer, "ids")
     return meta
+
+
+def _draft_meta(drafts: DraftCounts, tokens: int) -> dict[str, Any]:
+    """Of speculation: steps, drafts, and tokens of a step."""
+    steps = max(1, tokens - drafts.accepted)  # fewer tokens than were found, where a stop string cut some off
+    return {
+        "spec_verify_ct": steps,
+        "spec_num_proposed_drafts": drafts.drafted,
+        "spec_num_correct_drafts": drafts.accepted,
+        "spec_accept_rate": drafts.accepted / drafts.drafted,
+        "spec_accept_length": tokens / steps,
+    }
 
 
 def _finish_reason(piece: Piece) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from sglang_plug.specs import Task
 
 from .errors import json_response
 from .job import Job
-from .native import prompt_ids
+from .native import prompt_adapters, prompt_ids
 from .pooling import encode_all, meta_info, pool_all, pooling_task, shortened
 from .protocol.base import refuse
 from .protocol.native import PoolBody
@@ -40,8 +40,11 @@ async def pooled(engine: TextEngine, body: PoolBody, *tasks: Task) -> dict[str, 
             task=task,
             priority=body.priority or 0,
             salt=body.salt,
+            adapter=adapter,
         )
-        for id, tokens in zip(prompt_ids(body), prompts, strict=True)
+        for id, tokens, adapter in zip(
+            prompt_ids(body), prompts, prompt_adapters(engine, body, body.model), strict=True
+        )
     ]
     pieces = await pool_all(engine, jobs)
     found = [

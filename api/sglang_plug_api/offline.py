@@ -131,6 +131,17 @@ class Engine:
         """
         self._run(self._engine.update_weights(model_path, revision, weight_version))
 
+    def load_lora_adapter(self, lora_name: str, lora_path: str) -> None:
+        """Let prompts use the adapter in a folder: ``generate(..., lora_path=lora_name)``.
+
+        Raises ``ApiError`` or ``RequestError`` if that cannot be.
+        """
+        self._run(self._engine.load_adapter(lora_name, lora_path))
+
+    def unload_lora_adapter(self, lora_name: str) -> None:
+        """Forget an adapter; what is in flight keeps it. Raises ``ApiError`` if it is not loaded."""
+        self._run(self._engine.unload_adapter(lora_name))
+
     def flush_cache(self) -> bool:
         """Empty the prefix cache; False if requests are running."""
         return bool(self._run(self._client.control("flush_cache"))["success"])

@@ -36,6 +36,8 @@ class Option:
     below: float | None = None
     """The value must be smaller than this."""
     metavar: str | None = None
+    several: bool = False
+    """The flag of a ``tuple`` takes several values in a row."""
 
     @property
     def key(self) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import get_args
 
-from sglang_plug.config import AUTO, NO_GRAMMARS, NO_QUANTIZATION
+from sglang_plug.config import AUTO, NO_GRAMMARS, NO_QUANTIZATION, NO_SPECULATION
 from sglang_plug.specs import Task
 
+from .adapter_options import ADAPTERS
 from .config import NO_PARSER
 from .option import Group, Option, option
+from .storage_options import STORAGE
 
 TASKS = (AUTO, *get_args(Task))
 DTYPES = (AUTO, "float32", "float", "bfloat16", "float16", "half")
@@ -175,7 +177,7 @@ HTTP = Group(
         option(
             "--allow-update-from",
             "allow_update_from",
-            "folder below which /update_weights_from_disk may read (repeatable); none: any",
+            "folder below which /update_weights_from_disk and /load_lora_adapter may read (repeatable); none: any",
             tuple,
         ),
         option("--skip-server-warmup", "skip_server_warmup", "be ready without serving a first request", bool),
@@ -253,6 +255,19 @@ MEMORY = Group(
 BACKENDS = Group(
     "backends",
     (
+        option(
+            "--tp-size --tensor-parallel-size --tp",
+            "engine.parallel.tp_size",
+            "ranks that share the model, each on a device of its own, or on some of a CPU's cores",
+            int,
+            least=1,
+        ),
+        option(
+            "--executor",
+            "engine.parallel.executor",
+            "what brings the ranks up that share the model",
+            component="executor",
+        ),
         option("--attention-backend", "engine.backends.attention", "attention backend", component="attention"),
         option("--kernels", "engine.backends.kernels", "set of kernels", component="kernels"),
         option(
@@ -296,6 +311,27 @@ BACKENDS = Group(
             least=1,
         ),
         option(
+            "--speculative-algorithm",
+            "engine.speculative.algorithm",
+            "what guesses how outputs go on, so that a step computes several tokens of one; outputs stay the same",
+            component="drafter",
+            others=(NO_SPECULATION,),
+        ),
+        option(
+            "--speculative-num-draft-tokens",
+            "engine.speculative.num_draft_tokens",
+            "most guesses for one sequence in a step",
+            int,
+            least=1,
+        ),
+        option(
+            "--speculative-step-tokens",
+            "engine.speculative.step_tokens",
+            "most tokens of a step with guesses; 0 decides by device",
+            int,
+            least=0,
+        ),
+        option(
             "--random-seed", "engine.random_seed", "seed of sampling and random weights", int, least=0, most=MOST_SEED
         ),
     ),
@@ -332,29 +368,7 @@ WATCHING = Group(
     ),
 )
 
-STORAGE = Group(
-    "files and batches",
-    (
-        option(
-            "--file-storage-path",
-            "storage.file_storage_path",
-            "folder of uploaded files and batches; default: sglang_plug_storage in $XDG_STATE_HOME or ~/.local/state",
-        ),
-        option("--max-file-bytes", "storage.max_file_bytes", "largest file that is taken", int, least=1),
-        option("--max-storage-bytes", "storage.max_storage_bytes", "most bytes of all files", int, least=1),
-        option("--max-files", "storage.max_files", "most files", int, least=1),
-        option("--max-batch-lines", "storage.max_batch_lines", "most requests in one batch", int, least=1),
-        option(
-            "--batch-concurrency",
-            "storage.batch_concurrency",
-            "most sequences of batches computed together",
-            int,
-            least=1,
-        ),
-    ),
-)
-
-GROUPS = (MODEL, HTTP, MEMORY, BACKENDS, WATCHING, STORAGE)
+GROUPS = (MODEL, HTTP, MEMORY, BACKENDS, ADAPTERS, WATCHING, STORAGE)
 
 
 def options() -> Iterator[Option]:

@@ -87,6 +87,8 @@ def server_config(options: argparse.Namespace, plugins: Plugins) -> ServerConfig
     rows = by_key()
     if preferred := values.get("preferred_sampling_params"):
         values["preferred_sampling_params"] = _preferred(preferred, given.name(rows["preferred_sampling_params"]))
+    if algorithm := values.get("speculative_algorithm"):
+        values["speculative_algorithm"] = _small(algorithm, rows["speculative_algorithm"], plugins)
     for key, value in values.items():
         _check_component(rows[key], value, given, plugins)
     fields = {path: value for key, value in values.items() if (path := rows[key].field) is not None}
@@ -102,7 +104,8 @@ def _argument(option: Option, plugins: Plugins) -> dict[str, Any]:
     if option.kind is bool:
         return {**common, "action": argparse.BooleanOptionalAction}
     metavar = option.metavar or {int: "N", float: "NUMBER"}.get(option.kind, option.flags[0].split("-")[-1].upper())
-    return {**common, "metavar": metavar, **({"action": "append"} if option.kind is tuple else {})}
+    several = {"action": "extend", "nargs": "+"} if option.several else {"action": "append"}
+    return {**common, "metavar": metavar, **(several if option.kind is tuple else {})}
 
 
 def _given(options: argparse.Namespace) -> Given:
@@ -274,6 +277,12 @@ def _preferred(values: Mapping[str, Any], name: str) -> dict[str, Any]:
         return preferred_sampling(values)
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error
+
+
+def _small(name: str, option: Option, plugins: Plugins) -> str:
+    """``name`` in small letters, unless there is a component of just this name."""
+    assert option.component is not None
+    return name if name in plugins.names(option.component) else name.lower()
 
 
 def _check_component(option: Option, value: Any, given: Given, plugins: Plugins) -> None:

@@ -27,7 +27,14 @@ class Judged:
 
 
 async def judge_pairs(
-    engine: TextEngine, pairs: Sequence[Pair], param: str, *, id: str, priority: int = 0, instruct: str | None = None
+    engine: TextEngine,
+    pairs: Sequence[Pair],
+    param: str,
+    *,
+    id: str,
+    priority: int = 0,
+    adapter: str | None = None,
+    instruct: str | None = None,
 ) -> list[Judged]:
     """How well each query is answered by its document, by a cross-encoder or a chat model.
 
@@ -35,19 +42,26 @@ async def judge_pairs(
     ``ApiError``.
     """
     if "generate" in engine.info["tasks"]:
-        jobs = await judge_jobs(engine, pairs, param, id=id, priority=priority, instruct=instruct)
+        jobs = await judge_jobs(engine, pairs, param, id=id, priority=priority, adapter=adapter, instruct=instruct)
         pieces = await complete_all(engine, jobs)
         found = [(judgement(piece), judgement(piece)) for piece in pieces]
     else:
         task = pooling_task(engine, "rerank")
-        jobs = pooling_jobs(await encode_pairs(engine, pairs, param), task, id, priority)
+        jobs = pooling_jobs(await encode_pairs(engine, pairs, param), task, id, priority, adapter)
         pieces = await pool_all(engine, jobs)
         found = [(_single(piece), sigmoid(_single(piece))) for piece in pieces]
     return [Judged(job, piece, *one) for job, piece, one in zip(jobs, pieces, found, strict=True)]
 
 
 async def compare(
-    engine: TextEngine, first: Sequence[str], second: Sequence[str], params: Pair, *, id: str, priority: int = 0
+    engine: TextEngine,
+    first: Sequence[str],
+    second: Sequence[str],
+    params: Pair,
+    *,
+    id: str,
+    priority: int = 0,
+    adapter: str | None = None,
 ) -> tuple[list[float], int]:
     """The cosine between the vectors of two texts, and how many tokens all of them have.
 
@@ -57,7 +71,7 @@ async def compare(
     task = pooling_task(engine, "embed")
     prompts = [*await encode_all(engine, first, params[0]), *await encode_all(engine, second, params[1])]
     engine.check_sequences(len(prompts))
-    vectors = [piece.values for piece in await pool_all(engine, pooling_jobs(prompts, task, id, priority))]
+    vectors = [piece.values for piece in await pool_all(engine, pooling_jobs(prompts, task, id, priority, adapter))]
     left, right = vectors[: len(first)], vectors[len(first) :]
     return [_cosine(left[index % len(left)], one) for index, one in enumerate(right)], sum(map(len, prompts))
 

@@ -18,6 +18,8 @@ CONTRACTS = {
     "tool-parser": "sglang_plug.parsers:OutputParser",
     "reasoning-parser": "sglang_plug.parsers:OutputParser",
     "observer": "sglang_plug.policy:Observer",
+    "executor": "sglang_plug.executor:Executor",
+    "drafter": "sglang_plug.drafting:Drafter",
 }
 """Kind -> the class that a target must be a subclass of."""
 METHODS = {"eviction": ("rank",), "schedule": ("order",), "command": ("arguments", "run")}

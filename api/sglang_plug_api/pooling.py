@@ -31,7 +31,7 @@ def pooling_task(engine: TextEngine, *wanted: Task) -> Task:
     found = next((task for task in wanted if task in tasks), None)
     if found is not None:
         return found
-    if "generate" in tasks:
+    if "generate" in tasks and "embed" in wanted:
         raise ApiError(NOT_POOLING)
     raise ApiError(f"this model cannot {wanted[0]}; it can: {', '.join(tasks)}")
 
@@ -95,10 +95,12 @@ def check_lengths(engine: TextEngine, prompts: Sequence[Sequence[int]], param: s
             )
 
 
-def pooling_jobs(prompts: Sequence[Sequence[int]], task: Task, id: str, priority: int | None) -> list[Job]:
+def pooling_jobs(
+    prompts: Sequence[Sequence[int]], task: Task, id: str, priority: int | None, adapter: str | None = None
+) -> list[Job]:
     """A job for each prompt of the request ``id``."""
     return [
-        Job(id=f"{id}-{index}", request=id, tokens=tokens, task=task, priority=priority or 0)
+        Job(id=f"{id}-{index}", request=id, tokens=tokens, task=task, priority=priority or 0, adapter=adapter)
         for index, tokens in enumerate(prompts)
     ]
 
@@ -111,7 +113,8 @@ async def pool_inputs(
     task = pooling_task(engine, task)
     prompts = await encode_all(engine, body.inputs(), "input")
     id = body.rid or new_id()
-    pieces = await pool_all(engine, pooling_jobs(prompts, task, id, body.priority))
+    jobs = pooling_jobs(prompts, task, id, body.priority, engine.adapters.chosen(body.model))
+    pieces = await pool_all(engine, jobs)
     return id, prompts, [piece.values for piece in pieces]
 
 

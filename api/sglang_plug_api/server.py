@@ -42,7 +42,7 @@ from .patience import http_protocol
 from .plugin_table import plugin_table
 from .pooling import probe
 from .sight import Sight
-from .start_checks import check_paths, image_sources
+from .start_checks import check_media_processor, check_paths, image_sources
 from .text import TextEngine
 
 logger = logging.getLogger(__name__)
@@ -149,6 +149,7 @@ def load_tokenizer(config: ServerConfig, plugins: Plugins, info: Mapping[str, An
 
 def load_sight(config: ServerConfig, plugins: Plugins, info: Mapping[str, Any]) -> Sight | None:
     """What makes prompts with images, if the model takes them. Raises ``ConfigError``."""
+    check_media_processor(config, info)
     if "image" not in info.get("inputs", ()):
         return None
     model = SimpleNamespace(architectures=[info["architecture"]], model_type=info["model_type"])

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from fastapi import Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from .errors import from_exception, json_bytes, json_response
+from .errors import ApiError, from_exception, json_bytes, json_response
 
 logger = logging.getLogger(__name__)
 
@@ -27,15 +27,35 @@ CLIENT_LEFT = 499
 DONE = b"data: [DONE]\n\n"
 
 
-async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """Await ``work``, or cancel it when the client leaves."""
+class ClientLeft(ApiError):
+    """Nobody waits for the answer any more."""
+
+    def __init__(self) -> None:
+        super().__init__("the client left", CLIENT_LEFT)
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, Item]) -> Item:
+    """Await ``work``, or cancel it and raise ``ClientLeft`` when the client leaves.
+
+    To be called once the body was read, for whatever takes its time before an answer begins.
+    """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnect(request.receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else Response(status_code=CLIENT_LEFT)
+        if task.done():
+            return task.result()
+        raise ClientLeft
     finally:
         await _stop(task, gone)
+
+
+async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """Await ``work``, or cancel it when the client leaves."""
+    try:
+        return await while_connected(request, work)
+    except ClientLeft:
+        return Response(status_code=CLIENT_LEFT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +121,7 @@ async def respond(
     What refuses before the first event is raised. ``done`` as in ``EventStream``.
     """
     if streamed:
-        return EventStream(await first_of(events()), headers, done=done)
+        return EventStream(await while_connected(request, first_of(events())), headers, done=done)
 
     async def whole() -> Response:
         return json_response(await answer(), headers=headers)

@@ -17,12 +17,14 @@ from sglang_plug import (
     Observer,
     Output,
     Request,
+    RequestError,
     RequestEvent,
     TemplateError,
     Tokenizer,
 )
 from sglang_plug.engine.client import EngineClient
 
+from .adapters import AdapterNames
 from .assembly import Assembly
 from .config import ServerConfig
 from .errors import SHOWN, ApiError
@@ -77,6 +79,7 @@ class TextEngine:
         self.watchers = tuple(ShieldedObserver(name, one) for name, one in self.observers.items())
         self.defaults = SamplingDefaults(config, info, tokenizer.eos_token_ids if tokenizer else ())
         self.model_name = config.served_model_name or _model_name(config, info)
+        self.adapters = AdapterNames(self.model_name, info.get("adapters"))
         self.started = int(time.time())
         self.weight_version = config.weight_version
         self._running = set[_Running]()
@@ -117,9 +120,13 @@ class TextEngine:
         return images if self._sight is None else await self._sight.fetched(images)
 
     def check_model(self, name: str | None) -> None:
-        """Under ``--strict-model-name``, refuse requests for another model. Raises ``ApiError``."""
-        if self.config.strict_model_name and name not in (None, self.model_name):
-            raise unknown_model(name, self.model_name)
+        """Refuse requests for an adapter that is not loaded, and under ``--strict-model-name`` for another model.
+
+        Raises ``ApiError``.
+        """
+        self.adapters.chosen(name)
+        if self.config.strict_model_name and name is not None and not self.adapters.knows(name):
+            raise unknown_model(name, self.model_name, *self.adapters.paths)
 
     async def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Tokens of ``text``. Raises ``ApiError`` if it is too long to be tokenised."""
@@ -192,6 +199,7 @@ class TextEngine:
             preamble=job.preamble,
             priority=job.priority,
             salt=job.salt,
+            adapter=job.adapter,
             arrived=arrived,
         )
         await self._pause.passed()
@@ -210,6 +218,11 @@ class TextEngine:
                     for watcher in self.watchers:
                         watcher.on_tokens(job.id, len(piece.tokens), now)
                     yield piece
+        except RequestError as error:
+            field = _field_of(job, error)
+            if field is not None:
+                raise ApiError(str(error), error.status, param=field) from None
+            raise
         finally:
             self._running.discard(running)
             self._report(job, assembly, arrived, first)
@@ -224,6 +237,21 @@ class TextEngine:
             await self.client.control("update_weights", source=source, revision=revision)
         self.info = {**self.info, "model_path": source}
         self.weight_version = version or self.weight_version
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        """Let requests use the adapter in the folder ``path`` as ``name``.
+
+        Raises ``ApiError`` or ``RequestError`` if that cannot be.
+        """
+        self.adapters.check_free(name)
+        await self.client.control("load_adapter", adapter=name, path=path)
+        self.adapters.paths[name] = path
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forget an adapter; requests in flight keep it to their end. Raises ``ApiError`` if it is not loaded."""
+        self.adapters.named(name)
+        await self.client.control("unload_adapter", adapter=name)
+        self.adapters.paths.pop(name, None)
 
     def abort(self, request: str | None) -> int:
         """End every sequence of the request with exactly this id, or all there are if ``None``.
@@ -264,14 +292,25 @@ def _model_name(config: ServerConfig, info: Mapping[str, Any]) -> str:
     return Path(source).name if config.engine.model.path == AUTO else source
 
 
-def unknown_model(name: str, served: str) -> ApiError:
+def unknown_model(name: str, *served: str) -> ApiError:
     """The refusal of a request for a model that is not here."""
     return ApiError(
-        f"The model {name[:SHOWN]!r} does not exist; this server serves {served!r}",
+        f"The model {name[:SHOWN]!r} does not exist; this server serves {', '.join(map(repr, served))}",
         404,
         param="model",
         code="model_not_found",
     )
+
+
+def _field_of(job: Job, error: RequestError) -> str | None:
+    """The field of the caller's request that the engine's refusal is about."""
+    match error.about:
+        case "constraint" if job.constraint is not None:
+            return job.constraint_field or job.constraint.kind
+        case "states":
+            return "input_embeds"
+        case _:
+            return None
 
 
 class _Running:

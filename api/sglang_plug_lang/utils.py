@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shlex
 import signal
 import socket
@@ -31,6 +32,9 @@ __all__ = [
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 30.0
 """How long a server may take to end before it is killed."""
+PORTS = (20000, 32768)
+"""Which are given to servers: systems give those above to connections, in the seconds that a server takes to listen."""
+ATTEMPTS = 20
 READY = (200, 401, 403)
 """Statuses of a server that serves, to those who have the key at least."""
 
@@ -133,10 +137,16 @@ def _start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _free_port(host: str) -> int:
+    draw = random.SystemRandom()  # whoever has seeded the other one may have done so in several processes
+    for _ in range(ATTEMPTS):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            port = draw.randrange(*PORTS)
+            probe.bind((host, port))
+            return port
     with socket.socket() as probe:
         probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-    return port
+        found: int = probe.getsockname()[1]
+    return found
 
 
 Status = tuple[int, ...]

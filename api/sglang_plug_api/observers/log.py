@@ -16,7 +16,8 @@ class LogObserver(Observer):
 
     def __init__(self) -> None:
         self._interval = 40
-        self._steps = self._tokens = 0
+        self._steps = self._tokens = self._accepted = 0
+        self._drafted = False
         self._since: float | None = None
 
     def on_start(self, info: Mapping[str, Any]) -> None:
@@ -41,20 +42,27 @@ class LogObserver(Observer):
         if self._since is None:
             self._since = stats.time - stats.seconds
         self._steps += 1
-        self._tokens += stats.decode_sequences
+        self._tokens += stats.decode_sequences + stats.accepted_tokens
+        self._accepted += stats.accepted_tokens
+        self._drafted |= stats.drafted_tokens > 0
         if self._steps < self._interval:
             return
         seconds = stats.time - self._since
         logger.info(
-            "Decode batch, #running-req: %d, #token: %d, token usage: %.2f, gen throughput (token/s): %.2f, "
+            "Decode batch, #running-req: %d, #token: %d, token usage: %.2f, %sgen throughput (token/s): %.2f, "
             "#queue-req: %d",
             stats.running,
             stats.used_slots,
             _usage(stats),
+            self._accept_length(),
             self._tokens / seconds if seconds > 0 else 0.0,
             stats.waiting,
         )
-        self._steps, self._tokens, self._since = 0, 0, stats.time
+        self._steps, self._tokens, self._accepted, self._drafted, self._since = 0, 0, 0, False, stats.time
+
+    def _accept_length(self) -> str:
+        """Tokens that a sequence got in a step, if any were drafted."""
+        return f"accept len: {self._tokens / (self._tokens - self._accepted):.2f}, " if self._drafted else ""
 
 
 def _usage(stats: StepStats) -> float:

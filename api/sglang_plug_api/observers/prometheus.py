@@ -21,6 +21,8 @@ GAUGES: Mapping[str, str] = {
     "token_usage": "Share of the KV pool that running requests hold",
     "cache_hit_rate": "Share of admitted prompt tokens that came from the prefix cache, since the start",
     "gen_throughput": "Output tokens per second over the last second or more",
+    "spec_accept_length": "Output tokens per sequence and decode step, since the start",
+    "spec_accept_rate": "Share of the drafted tokens that came true, since the start",
 }
 COUNTERS: Mapping[str, str] = {
     "prompt_tokens_total": "Prompt tokens of finished requests",
@@ -29,6 +31,8 @@ COUNTERS: Mapping[str, str] = {
     "num_requests_total": "Requests ended, for whatever reason",
     "num_aborted_requests_total": "Requests that their client or an error ended",
     "forced_tokens_total": "Output tokens that constraints left no choice about: as many steps saved",
+    "spec_drafted_tokens_total": "Guesses of output tokens that were computed",
+    "spec_accepted_tokens_total": "Those that came true: as many steps saved",
     "num_retracted_reqs_total": "Times a running request gave its KV slots back and waited again",
 }
 HISTOGRAMS: Mapping[str, str] = {
@@ -52,6 +56,7 @@ class PrometheusObserver(Observer):
         self._label = ""
         self._last: dict[str, float] = {}
         self._admitted = self._cached = 0
+        self._decoded = self._drafted = self._accepted = 0
         self._window_start, self._window_tokens = 0.0, 0
         self._gauges = {
             name: Gauge(f"sglang:{name}", text, ["model_name"], registry=self.registry) for name, text in GAUGES.items()
@@ -97,8 +102,20 @@ class PrometheusObserver(Observer):
         self._add("cached_tokens_total", stats.cached_tokens)
         self._add("forced_tokens_total", stats.forced_tokens)
         self._add("num_retracted_reqs_total", stats.retracted)
+        self._speculate(stats)
         for seconds in stats.queue_seconds:
             self._histograms["queue_time_seconds"].labels(self._label).observe(seconds)
+
+    def _speculate(self, stats: StepStats) -> None:
+        self._decoded += stats.decode_sequences
+        self._drafted += stats.drafted_tokens
+        self._accepted += stats.accepted_tokens
+        if not self._drafted:
+            return
+        self._add("spec_drafted_tokens_total", stats.drafted_tokens)
+        self._add("spec_accepted_tokens_total", stats.accepted_tokens)
+        self._set("spec_accept_length", 1 + self._accepted / self._decoded)
+        self._set("spec_accept_rate", self._accepted / self._drafted)
 
     def on_tokens(self, request: str, tokens: int, time: float) -> None:
         """Latency between tokens, and throughput."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator
 
 from .base import Integer, Many, Name, Prompts, RequestBody
+from .misplaced import ADAPTED, Remedies
 
 MAX_DOCUMENTS = 65536
 
 
 class InputBody(RequestBody):
     """One text or several, as text or as token ids."""
+
+    misplaced: ClassVar[Remedies] = ADAPTED
 
     model: Name | None = None
     input: Prompts
@@ -62,6 +65,8 @@ AnyDocument = Annotated[
 
 class RerankBody(RequestBody):
     """``POST /v1/rerank``."""
+
+    misplaced: ClassVar[Remedies] = ADAPTED
 
     model: Name | None = None
     query: str

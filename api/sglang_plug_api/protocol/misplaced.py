@@ -40,10 +40,12 @@ EVERYWHERE: Remedies = {
     "custom_logit_processor": "code in requests is refused; install a plugin",
     "max_length": "use max_tokens (max_new_tokens on /generate)",
     "truncate_prompt_tokens": "shorten the prompt before sending it",
-    "lora_path": "adapters are not supported",
     "extra_body": "it is an argument of OpenAI's client; on the wire its keys stand at the top level",
 }
 """Of all bodies."""
+
+ADAPTED: Remedies = {**EVERYWHERE, "lora_path": "name the adapter as model"}
+"""Of bodies that have a ``model`` and no field for an adapter."""
 
 _SESSIONS = "sessions are not supported; send the whole conversation"
 GENERATION: Remedies = {
@@ -97,7 +99,7 @@ COMPLETION: Remedies = {
 }
 
 RESPONSES: Remedies = {
-    **EVERYWHERE,
+    **ADAPTED,
     "messages": "use input",
     "prompt": "use input and instructions",
     "max_tokens": "use max_output_tokens",
@@ -144,6 +146,7 @@ SAMPLING_PARAMS: Remedies = {
     "max_tokens": "use max_new_tokens",
     "max_completion_tokens": "use max_new_tokens",
     "min_tokens": "use min_new_tokens",
+    "lora_path": "it stands beside sampling_params",
     "include_stop_str_in_output": "use no_stop_trim",
     "response_format": "use json_schema",
     "logprobs": "use return_logprob and top_logprobs_num, beside sampling_params",

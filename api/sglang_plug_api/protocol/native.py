@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from sglang_plug_api.errors import SHOWN, WrongField
 
@@ -16,6 +16,22 @@ MAX_TOP_LOGPROBS = 1024
 MAX_LOGPROB_IDS = 16384
 
 LogprobIds = Annotated[Many[TokenId], Field(max_length=MAX_LOGPROB_IDS)]
+
+
+State = Annotated[Many[Annotated[float, Field(strict=True)]], Field(min_length=1)]
+States = Annotated[Many[State], Field(min_length=1)]
+"""Of one prompt."""
+BATCH_DEPTH = 3
+
+
+def _depth(value: Any) -> int:
+    return 1 + _depth(value[0] if value else None) if isinstance(value, list) else 0
+
+
+StatesPrompts = Annotated[
+    Annotated[States, Tag("States")] | Annotated[Annotated[Many[States], Field(min_length=1)], Tag("Batch")],
+    Discriminator(lambda value: "Batch" if _depth(value) >= BATCH_DEPTH else "States"),
+]
 
 
 class SamplingBody(SamplingFields, ConstraintFields):
@@ -54,10 +70,12 @@ class PromptsBody(SharedFields):
     audio_data: Any = None
     video_data: Any = None
     rid: Name | Many[Name] | None = None
+    lora_path: Name | Many[Name | None] | None = None
+    """An adapter's name, for all prompts or for each."""
 
     @model_validator(mode="after")
     def _one_input(self) -> PromptsBody:
-        if (self.text is None) == (self.input_ids is None):
+        if sum(one is not None for one in (self.text, self.input_ids, self.input_embeds)) != 1:
             raise WrongField("text", "Either text, input_ids or input_embeds should be provided.")
         if self.input_ids is not None and (not self.input_ids or [] in self.input_ids):
             raise WrongField("input_ids", "input_ids cannot be empty.")
@@ -75,17 +93,19 @@ class PromptsBody(SharedFields):
         """True if the answer is a list."""
         if self.text is not None:
             return isinstance(self.text, list)
+        if self.input_embeds is not None:
+            return _depth(self.input_embeds) == BATCH_DEPTH
         return isinstance((self.input_ids or [0])[0], list)
 
     @property
     def size(self) -> int:
         """Number of prompts."""
-        inputs: list[Any] = [self.text if self.text is not None else self.input_ids]
-        return len(inputs[0]) if self.is_batch else 1
+        return len(self.inputs()) if self.is_batch else 1
 
-    def inputs(self) -> list[str] | list[list[int]]:
-        """One entry for each prompt."""
-        found: Any = self.text if self.text is not None else self.input_ids
+    def inputs(self) -> list[Any]:
+        """One entry for each prompt: a text, token ids, or states."""
+        given = (self.text, self.input_ids, self.input_embeds)
+        found: Any = next(one for one in given if one is not None)
         return found if self.is_batch else [found]
 
 
@@ -94,6 +114,8 @@ class GenerateBody(PromptsBody):
 
     misplaced: ClassVar[Remedies] = NATIVE
 
+    input_embeds: StatesPrompts | None = None
+    """Inputs of the model's first layer instead of tokens: a list of states, or one for each prompt."""
     sampling_params: SamplingBody | Many[SamplingBody] | None = None
     stream: bool = False
     incremental: bool = False

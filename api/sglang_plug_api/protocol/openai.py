@@ -32,6 +32,8 @@ class GenerationBody(SamplingFields, ConstraintFields, SharedFields):
     """Fields of both chat and completions."""
 
     model: Name | None = None
+    lora_path: Name | None = None
+    """An adapter's name; it may also be the ``model``, or stand behind it and a colon."""
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     n: Integer | None = Field(None, ge=1)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, Field, model_validator
 
 from .base import Integer, Many, Name, Number, RequestBody, TokenId, TokenLists, Tokens
+from .misplaced import ADAPTED, Remedies
 
 MAX_LABELS = 1024
 MAX_ITEMS = 65536
@@ -16,6 +17,8 @@ Texts = Annotated[Many[str], Field(min_length=1, max_length=MAX_ITEMS)]
 
 class ScoreBody(RequestBody):
     """``POST /v1/score``: how likely each label follows the query with each item, or how well two texts fit."""
+
+    misplaced: ClassVar[Remedies] = ADAPTED
 
     model: Name | None = None
     query: str | Tokens | None = None

@@ -10,7 +10,7 @@ from typing import Any
 
 from sglang_plug import Constraint, LogprobOptions, MediaPrompt
 from sglang_plug_api.batches.storage import Storage
-from sglang_plug_api.constraints import FORMATS, by_backend, of_fields
+from sglang_plug_api.constraints import FORMATS, by_backend, field_of, of_fields
 from sglang_plug_api.errors import SHOWN, ApiError, from_exception
 from sglang_plug_api.job import Job, new_id
 from sglang_plug_api.protocol.base import refuse
@@ -86,10 +86,12 @@ class Responses:
             media=plan.prompt.media,
             sampling=_sampling(engine, given, len(tokens)),
             constraint=constraint,
+            constraint_field="tools" if plan.tools.constraint else _field(constraint),
             preamble=preamble,
             logprobs=LogprobOptions(top=body.top_logprobs or 0) if body.wants_logprobs else None,
             priority=body.priority or 0,
             salt=body.salt,
+            adapter=engine.adapters.chosen(body.model),
         )
         return Call(engine, body, messages, job, reading, keep=body.store is not False and self._store.enabled)
 
@@ -242,6 +244,10 @@ def _constraint(body: ResponsesBody) -> Constraint | None:
     format = body.text.format if body.text else None
     with _renamed(dict.fromkeys(("response_format", *FORMATS), "text.format")):
         return of_fields(body, None if format is None else format.as_response_format())
+
+
+def _field(constraint: Constraint | None) -> str:
+    return field_of(constraint).replace("response_format", "text.format")
 
 
 def _tooling(engine: TextEngine, body: ResponsesBody, *, has_format: bool) -> Tooling:

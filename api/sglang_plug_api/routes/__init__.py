@@ -43,4 +43,10 @@ def register_routes() -> Iterator[RouteSpec]:
     yield RouteSpec(
         name="weights", target=f"{__name__}.weights:build", auth="admin", summary="/update_weights_from_disk"
     )
+    yield RouteSpec(
+        name="adapters",
+        target=f"{__name__}.adapters:build",
+        auth="admin",
+        summary="/load_lora_adapter, /unload_lora_adapter",
+    )
     yield RouteSpec(name="docs", target=f"{__name__}.docs:build", summary="/openapi.json and /docs")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 
 from sglang_plug import LogprobOptions
 from sglang_plug_api.bodies import read_body, takes
-from sglang_plug_api.chat_events import Choice, Reading
+from sglang_plug_api.chat_request import ChatPrompt, ChatRequest, prepare_chat
 from sglang_plug_api.choices import (
     Envelope,
     Usage,
@@ -22,16 +22,14 @@ from sglang_plug_api.choices import (
     request_id,
     stream_all,
 )
-from sglang_plug_api.constraints import by_backend, of_generation
+from sglang_plug_api.constraints import by_backend, field_of, of_generation
 from sglang_plug_api.images import of_messages
 from sglang_plug_api.job import Job, Piece
 from sglang_plug_api.logprobs import for_chat
 from sglang_plug_api.protocol.openai import ChatBody
-from sglang_plug_api.reasoning import reasoned, reasoning_tokens
-from sglang_plug_api.streaming import respond
-from sglang_plug_api.template_variables import template_variables
+from sglang_plug_api.reasoning import reasoning_tokens
+from sglang_plug_api.streaming import respond, while_connected
 from sglang_plug_api.text import TextEngine
-from sglang_plug_api.tools import tooling
 
 
 def build(engine: TextEngine) -> APIRouter:
@@ -41,7 +39,7 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/chat/completions", ChatBody, summary="Chat completion")
     async def chat(request: Request) -> Response:
         body = await read_body(request, ChatBody)
-        call = await _Call.prepare(engine, body)
+        call = await while_connected(request, _Call.prepare(engine, body))
         return await respond(request, body.stream, call.events, call.answer, id_header(call.id))
 
     return router
@@ -50,55 +48,47 @@ def build(engine: TextEngine) -> APIRouter:
 class _Call:
     """One chat request."""
 
-    def __init__(
-        self, engine: TextEngine, body: ChatBody, id: str, tokens: Sequence[int], jobs: list[Job], reading: Reading
-    ) -> None:
+    def __init__(self, engine: TextEngine, body: ChatBody, id: str, jobs: list[Job], prompt: ChatPrompt) -> None:
         self.id = id
-        self._choices = [Choice(reading) for _ in jobs]
+        self._choices = [prompt.output() for _ in jobs]
         self._engine, self._body, self._jobs = engine, body, jobs
-        self._usage = Usage(engine, [tokens], len(jobs))
+        self._usage = Usage(engine, [prompt.tokens], len(jobs))
 
     @classmethod
     async def prepare(cls, engine: TextEngine, body: ChatBody) -> _Call:
         """Render, tokenise and check. Raises ``ApiError``."""
         engine.check_model(body.model)
-        has_format = of_generation(body) is not None
-        tools = tooling(engine.parsers, body.tools, body.tool_choice, body.parallel_tool_calls, has_format=has_format)
-        reading = tools.reading(
-            engine.parsers,
-            separate=body.separate_reasoning is not False,
+        id, constraint = request_id(body), of_generation(body)
+        asked = ChatRequest(
+            messages=[message.plain() for message in body.messages],
+            images=of_messages(body.messages, sees=engine.sees),
+            tools=body.tools,
+            tool_choice=body.tool_choice,
+            parallel_tool_calls=body.parallel_tool_calls,
+            constraint=constraint,
+            constraint_field=field_of(constraint),
+            reasoning_effort=body.reasoning_effort,
+            separate_reasoning=body.separate_reasoning is not False,
             stream_reasoning=body.stream_reasoning is not False,
-        )
-        variables = template_variables(
-            engine, body.chat_template_kwargs, body.reasoning_effort, tools=tools.shown is not None
-        )
-        id = request_id(body)
-        images = of_messages(body.messages, sees=engine.sees)
-        tokens = await engine.encode_chat(
-            [message.plain() for message in body.messages],
-            tools=tools.shown,
-            add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
+            template_variables=body.chat_template_kwargs,
+            add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
-            variables=variables,
         )
-        prompt = await engine.with_images(tokens, images)
-        tokens = prompt.tokens
-        reading, preamble = reasoned(
-            reading,
-            None if body.continue_final_message else engine.parsers.reasoning,
-            engine.tokenizer,
-            tokens,
-            variables,
-            constrained=has_format or tools.constraint is not None,
-            calls=tools.constraint is not None,
-        )
-        given = body.sampling() | ({"skip_special_tokens": False} if reading.needs_special_tokens else {})
-        sampling = engine.defaults.complete(given, len(tokens), None)
+        prompt = await prepare_chat(engine, asked)
+        sampling = engine.defaults.complete(prompt.sampling(body.sampling()), len(prompt.tokens), None)
         logprobs = LogprobOptions(top=body.top_logprobs or 0) if body.logprobs else None
-        jobs = make_jobs(engine, body, [tokens], [sampling], logprobs, id)
-        calls = by_backend(tools.constraint, body)
-        jobs = [replace(job, media=prompt.media, constraint=calls or job.constraint, preamble=preamble) for job in jobs]
-        return cls(engine, body, id, tokens, jobs, reading)
+        jobs = make_jobs(engine, body, [prompt.tokens], [sampling], logprobs, id)
+        found = [
+            replace(
+                job,
+                media=prompt.media,
+                constraint=by_backend(prompt.constraint, body),
+                constraint_field=prompt.constraint_field,
+                preamble=prompt.preamble,
+            )
+            for job in jobs
+        ]
+        return cls(engine, body, id, found, prompt)
 
     async def answer(self) -> dict[str, Any]:
         """The whole answer."""

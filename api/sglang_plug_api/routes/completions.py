@@ -25,7 +25,7 @@ from sglang_plug_api.choices import (
 from sglang_plug_api.job import Job, Piece
 from sglang_plug_api.logprobs import for_completion
 from sglang_plug_api.protocol.openai import CompletionBody
-from sglang_plug_api.streaming import respond
+from sglang_plug_api.streaming import respond, while_connected
 from sglang_plug_api.text import TextEngine
 
 DEFAULT_TOKENS = 16
@@ -39,7 +39,7 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/completions", CompletionBody, summary="Text completion")
     async def completions(request: Request) -> Response:
         body = await read_body(request, CompletionBody)
-        call = await _Call.prepare(engine, body)
+        call = await while_connected(request, _Call.prepare(engine, body))
         return await respond(request, body.stream, call.events, call.answer, id_header(call.id))
 
     return router

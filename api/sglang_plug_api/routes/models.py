@@ -23,14 +23,22 @@ def build(engine: TextEngine) -> APIRouter:
         "max_model_len": engine.info["context_length"],
     }
 
-    @router.get("/v1/models", summary="The served model")
+    def cards() -> dict[str, dict[str, Any]]:
+        """By name: the model, and each adapter on it."""
+        adapters = {
+            name: {**card, "id": name, "root": path, "parent": engine.model_name}
+            for name, path in engine.adapters.paths.items()
+        }
+        return {engine.model_name: card, **adapters}
+
+    @router.get("/v1/models", summary="The served model, and the adapters that are loaded")
     async def models() -> Response:
-        return json_response({"object": "list", "data": [card]})
+        return json_response({"object": "list", "data": list(cards().values())})
 
     @router.get("/v1/models/{model:path}", summary="One model")
     async def model(model: str) -> Response:
-        if model != engine.model_name:
-            raise unknown_model(model, engine.model_name)
-        return json_response(card)
+        if (found := cards().get(model)) is None:
+            raise unknown_model(model, engine.model_name, *engine.adapters.paths)
+        return json_response(found)
 
     return router

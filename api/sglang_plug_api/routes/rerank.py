@@ -62,6 +62,7 @@ async def _answer(engine: TextEngine, body: RerankBody, form: str) -> Response:
         "documents",
         id=body.rid or new_id(),
         priority=body.priority or 0,
+        adapter=engine.adapters.chosen(body.model),
         instruct=body.instruct,
     )
     ranked = [

@@ -14,7 +14,7 @@ from sglang_plug_api.middleware import callers_id
 from sglang_plug_api.protocol.responses import ResponsesBody
 from sglang_plug_api.responses.input_items import ItemQuery
 from sglang_plug_api.responses.service import Responses
-from sglang_plug_api.streaming import respond
+from sglang_plug_api.streaming import respond, while_connected
 from sglang_plug_api.text import TextEngine
 
 
@@ -27,14 +27,15 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/responses", ResponsesBody, summary="A response, remembered for the next turn")
     async def create(request: Request) -> Response:
         body = await read_body(request, ResponsesBody)
-        call = await responses.prepare(body, (callers_id(request.scope) or b"").decode("ascii"))
+        name = (callers_id(request.scope) or b"").decode("ascii")
+        call = await while_connected(request, responses.prepare(body, name))
         events, answer = partial(responses.events, call), partial(responses.answer, call)
         return await respond(request, body.stream, events, answer, id_header(call.id), done=False)
 
     @takes(router, "/v1/responses/input_tokens", ResponsesBody, summary="How many tokens a prompt has")
     async def count(request: Request) -> Response:
         body = await read_body(request, ResponsesBody)
-        return json_response(await responses.count(body))
+        return json_response(await while_connected(request, responses.count(body)))
 
     @router.get("/v1/responses/{response_id}/input_items", summary="What the request for a response said")
     async def input_items(request: Request, response_id: str) -> Response:

@@ -46,13 +46,14 @@ def build(engine: TextEngine) -> APIRouter:
 async def _pairs(engine: TextEngine, body: ScoreBody) -> Response:
     """The likeness of two texts: a cross-encoder's or a judge's between 0 and 1, or the cosine of their vectors."""
     first, second = body.texts()
-    id, priority = body.rid or new_id(), body.priority or 0
+    id, priority, adapter = body.rid or new_id(), body.priority or 0, engine.adapters.chosen(body.model)
     if "embed" in engine.info["tasks"]:
-        scores, prompt = await compare(engine, first, second, ("text_1", "text_2"), id=id, priority=priority)
+        texts = ("text_1", "text_2")
+        scores, prompt = await compare(engine, first, second, texts, id=id, priority=priority, adapter=adapter)
     else:
         pairs = [(first[index % len(first)], text) for index, text in enumerate(second)]
         try:
-            judged = await judge_pairs(engine, pairs, "text_2", id=id, priority=priority)
+            judged = await judge_pairs(engine, pairs, "text_2", id=id, priority=priority, adapter=adapter)
         except CannotJudge:
             raise ApiError(NO_TEXTS) from None
         scores, prompt = [one.relevance for one in judged], sum(len(one.job.tokens) for one in judged)
@@ -101,6 +102,7 @@ async def _jobs(engine: TextEngine, body: ScoreBody) -> list[Job]:
                 sampling=ONE_TOKEN,
                 logprobs=LogprobOptions(ids=labels),
                 priority=body.priority or 0,
+                adapter=engine.adapters.chosen(body.model),
             )
             for index, tokens in enumerate(prompts)
         ]

@@ -12,6 +12,7 @@ from sglang_plug_api.bodies import read_body, takes
 from sglang_plug_api.errors import ApiError, json_response
 from sglang_plug_api.images import of_messages
 from sglang_plug_api.protocol.tokenize import DetokenizeBody, TokenizeBody
+from sglang_plug_api.streaming import while_connected
 from sglang_plug_api.text import TextEngine
 
 MAX_DECODED = 1 << 20
@@ -27,7 +28,7 @@ def build(engine: TextEngine) -> APIRouter:
     async def tokenize(request: Request) -> Response:
         body = await read_body(request, TokenizeBody)
         engine.check_model(body.model)
-        return json_response(await _tokenized(engine, body))
+        return json_response(await while_connected(request, _tokenized(engine, body)))
 
     @takes(router, "/detokenize", DetokenizeBody, summary="Text of tokens")
     @takes(router, "/v1/detokenize", DetokenizeBody, summary="As /detokenize")

@@ -94,8 +94,8 @@ def _event(data: str) -> dict[str, Any]:
     error = event.get("error")
     if error:
         found = error if isinstance(error, dict) else {"message": str(error)}
-        code = found.get("code")
-        raise BackendError(str(found.get("message", error)), code if isinstance(code, int) else None)
+        codes = [one for one in (event.get("code"), found.get("code")) if isinstance(one, int)]
+        raise BackendError(str(found.get("message", error)), codes[0] if codes else None)
     return event
 
 

@@ -6,9 +6,10 @@ import contextlib
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from sglang_plug_api.plugin import ApiError, Ending, Job, NamedEvent, Piece, TextEngine, from_exception
+from sglang_plug_api.plugin import ApiError, ChatOutput, Ending, Job, NamedEvent, Piece, TextEngine, from_exception
 
 from .bodies import AnthropicBody
+from .content import Content
 from .errors import envelope, logged
 
 ABORTED = "the request was aborted through /abort_request"
@@ -21,19 +22,23 @@ class Answer:
         engine: who answers.
         body: the request.
         job: the sequence to generate; its id is the message's.
+        output: reads what comes of it.
         request_id: what errors repeat.
     """
 
-    def __init__(self, engine: TextEngine, body: AnthropicBody, job: Job, request_id: str) -> None:
+    def __init__(self, engine: TextEngine, body: AnthropicBody, job: Job, output: ChatOutput, request_id: str) -> None:
         self._engine, self._body, self._job, self._request_id = engine, body, job, request_id
+        self._reader, self._content = output, Content(job.id, shows_thinking=body.shows_thinking)
         self._output = self._cached = 0
 
     async def whole(self) -> dict[str, Any]:
         """The message. Raises ``ApiError`` if it was aborted."""
         piece = await self._engine.complete(self._job)
         self._count(piece)
-        content = [{"type": "text", "text": piece.text}] if piece.text else []
-        return {**self._message(), "content": content, **_stop(piece.ending), "usage": self._usage()}
+        for _ in self._content.add(self._reader.events(piece)):
+            pass  # what the events tell is in the content
+        stop = _stop(piece.ending, calls=self._content.has_call)
+        return {**self._message(), "content": self._content.show(), **stop, "usage": self._usage()}
 
     async def events(self) -> AsyncGenerator[NamedEvent, None]:
         """Events of the stream. What is refused at once is raised, what fails later is an event."""
@@ -49,24 +54,22 @@ class Answer:
             yield NamedEvent("error", envelope(logged(from_exception(error), error), self._request_id))
 
     async def _shown(self) -> AsyncGenerator[NamedEvent, None]:
-        started = opened = False
+        started = False
         async with contextlib.aclosing(self._engine.stream(self._job)) as pieces:
             async for piece in pieces:
-                stop = None if piece.ending is None else _stop(piece.ending)
+                if piece.ending is not None:
+                    _stop(piece.ending)  # of an aborted request nothing more is told
                 self._count(piece)
                 if not started:
                     started = True
                     yield self._start()
-                if piece.text and not opened:
-                    opened = True
-                    yield _event("content_block_start", index=0, content_block={"type": "text", "text": ""})
-                    yield _event("ping")
-                if piece.text:
-                    yield _event("content_block_delta", index=0, delta={"type": "text_delta", "text": piece.text})
-                if stop is None:
+                for event in self._content.add(self._reader.events(piece)):
+                    yield event
+                if piece.ending is None:
                     continue
-                if opened:
-                    yield _event("content_block_stop", index=0)
+                for event in self._content.end():
+                    yield event
+                stop = _stop(piece.ending, calls=self._content.has_call)
                 yield _event("message_delta", delta=stop, usage=self._usage())
                 yield _event("message_stop")
 
@@ -95,13 +98,13 @@ def _event(kind: str, **fields: Any) -> NamedEvent:
     return NamedEvent(kind, {"type": kind, **fields})
 
 
-def _stop(ending: Ending | None) -> dict[str, str | None]:
+def _stop(ending: Ending | None, *, calls: bool = False) -> dict[str, str | None]:
     """Why it ended, in Anthropic's words. Raises ``ApiError`` for an aborted request, for which there is none."""
     match ending:
         case Ending("stop", str(matched)):
             return {"stop_reason": "stop_sequence", "stop_sequence": matched}
         case Ending("stop"):
-            return {"stop_reason": "end_turn", "stop_sequence": None}
+            return {"stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None}
         case Ending("length"):
             return {"stop_reason": "max_tokens", "stop_sequence": None}
         case _:

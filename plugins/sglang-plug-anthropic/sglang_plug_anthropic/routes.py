@@ -8,15 +8,18 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.routing import APIRoute
 
-from sglang_plug import MediaPrompt
 from sglang_plug_api.plugin import (
+    ApiError,
+    ChatPrompt,
     Job,
     TextEngine,
     json_response,
     new_id,
+    prepare_chat,
     read_body,
     respond,
     takes,
+    while_connected,
 )
 
 from . import errors
@@ -24,6 +27,7 @@ from .answers import Answer
 from .bodies import AnthropicBody, AnthropicCountBody
 
 ID_HEADER = "request-id"
+NO_THINKING = "'thinking' cannot be enabled: this server tells no thoughts apart, it runs without --reasoning-parser"
 
 
 def build(engine: TextEngine) -> APIRouter:
@@ -33,16 +37,25 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/messages", AnthropicBody, summary="A message")
     async def create(request: Request) -> Response:
         body = await read_body(request, AnthropicBody)
-        prompt = await _prompt(engine, body)
-        sampling = engine.defaults.complete(body.sampling(), len(prompt.tokens), None)
-        job = Job(id=f"msg_{new_id()}", tokens=prompt.tokens, media=prompt.media, sampling=sampling)
-        answer = Answer(engine, body, job, request.state.id)
+        prompt = await while_connected(request, _prompt(engine, body))
+        job = Job(
+            id=f"msg_{new_id()}",
+            tokens=prompt.tokens,
+            media=prompt.media,
+            sampling=engine.defaults.complete(prompt.sampling(body.sampling()), len(prompt.tokens), None),
+            constraint=prompt.constraint,
+            constraint_field=prompt.constraint_field,
+            preamble=prompt.preamble,
+            adapter=engine.adapters.chosen(body.model),
+        )
+        answer = Answer(engine, body, job, prompt.output(), request.state.id)
         return await respond(request, body.stream, answer.events, answer.whole, done=False)
 
     @takes(router, "/v1/messages/count_tokens", AnthropicCountBody, summary="How many tokens a message would read")
     async def count_tokens(request: Request) -> Response:
         body = await read_body(request, AnthropicCountBody)
-        return json_response({"input_tokens": len((await _prompt(engine, body)).tokens)})
+        prompt = await while_connected(request, _prompt(engine, body))
+        return json_response({"input_tokens": len(prompt.tokens)})
 
     return router
 
@@ -68,13 +81,9 @@ class AnthropicRoute(APIRoute):
         return handle_in_dialect
 
 
-async def _prompt(engine: TextEngine, body: AnthropicCountBody) -> MediaPrompt:
-    """The conversation, with its images. Raises ``ApiError``."""
+async def _prompt(engine: TextEngine, body: AnthropicCountBody) -> ChatPrompt:
+    """The conversation, with its tools and images. Raises ``ApiError``."""
     engine.check_model(body.model)
-    images = body.images()
-    if images and not engine.sees:
-        raise images[0].error("this model takes text only")
-    tokens = await engine.encode_chat(
-        body.conversation(), add_generation_prompt=not body.continues, continue_final_message=body.continues
-    )
-    return await engine.with_images(tokens, images)
+    if body.thinking is not None and body.thinking.type == "enabled" and engine.parsers.reasoning is None:
+        raise ApiError(NO_THINKING, param="thinking")
+    return await prepare_chat(engine, body.chat())

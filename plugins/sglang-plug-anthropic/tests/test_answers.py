@@ -9,7 +9,7 @@ import pytest
 from sglang_plug_anthropic.answers import Answer
 from sglang_plug_anthropic.bodies import AnthropicBody
 
-from sglang_plug import RequestError
+from sglang_plug import CallArguments, CallEnd, CallStart, Reasoning, RequestError, Text
 from sglang_plug_api.plugin import ApiError, Ending, Job, NamedEvent, Piece
 
 BODY = AnthropicBody.model_validate(
@@ -38,6 +38,11 @@ class Script:
         self._steps = steps
         self.closed = False
 
+    async def complete(self, job: Job) -> Piece:
+        (step,) = self._steps
+        assert isinstance(step, Piece)
+        return step
+
     async def stream(self, job: Job) -> AsyncGenerator[Piece, None]:
         try:
             for step in self._steps:
@@ -48,9 +53,24 @@ class Script:
             self.closed = True
 
 
-def streamed(script: Any) -> list[NamedEvent]:
+class Reader:
+    """Reads the pieces of a script: what each brings."""
+
+    def __init__(self, *found: list[Any]) -> None:
+        self._found = iter(found)
+
+    def events(self, piece: Piece) -> list[Any]:
+        return next(self._found, [Text(piece.text)] if piece.text else [])
+
+
+def answer(script: Any, reader: Any = None, **fields: Any) -> Answer:
+    body = BODY.model_validate({**BODY.model_dump(exclude_unset=True), **fields})
+    return Answer(script, body, Job(id="msg_1", tokens=[1, 2, 3, 4]), reader or Reader(), "req_1")
+
+
+def streamed(script: Any, reader: Any = None, **fields: Any) -> list[NamedEvent]:
     async def collect() -> list[NamedEvent]:
-        return [event async for event in Answer(script, BODY, Job(tokens=[1, 2, 3, 4]), "req_1").events()]
+        return [event async for event in answer(script, reader, **fields).events()]
 
     return asyncio.run(collect())
 
@@ -90,3 +110,83 @@ def test_a_block_is_opened_by_the_first_text() -> None:
     names = [event.name for event in streamed(Script(piece("", 1), piece("Hi", 2), piece("", 3, Ending("length"))))]
     opening = ["message_start", "content_block_start", "ping", "content_block_delta"]
     assert names == [*opening, "content_block_stop", "message_delta", "message_stop"]
+
+
+STOP = Ending("stop", 7)
+CALL = [CallStart(0, "weather"), CallArguments(0, '{"city": '), CallArguments(0, '"Lima"}'), CallEnd(0)]
+SHOWN = {"thinking": {"type": "adaptive"}}
+
+
+def shown(events: list[NamedEvent]) -> list[tuple[Any, ...]]:
+    """Events between the start of the message and its end, without pings."""
+    found: list[tuple[Any, ...]] = []
+    for event in events[1:-2]:
+        kind = event.name.removeprefix("content_block_")
+        if kind != "ping":
+            held = event.data.get("content_block") or event.data.get("delta") or {}
+            found.append((kind, event.data["index"], *(value for name, value in held.items() if name != "id")))
+    return found
+
+
+def test_calls_are_blocks_of_their_own() -> None:
+    reader = Reader([Text("Let me see.")], CALL[:2], [*CALL[2:], CallStart(1, "time", "toolu_x"), CallEnd(1)])
+    events = streamed(Script(piece("a", 1), piece("b", 2), piece("c", 3, STOP)), reader)
+    assert shown(events) == [
+        ("start", 0, "text", ""),
+        ("delta", 0, "text_delta", "Let me see."),
+        ("stop", 0),
+        ("start", 1, "tool_use", "weather", {}),
+        ("delta", 1, "input_json_delta", '{"city": '),
+        ("delta", 1, "input_json_delta", '"Lima"}'),
+        ("stop", 1),
+        ("start", 2, "tool_use", "time", {}),
+        ("stop", 2),
+    ]
+    assert events[-2].data["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+    ids = [event.data["content_block"].get("id") for event in events if event.name == "content_block_start"]
+    assert ids[1].startswith("toolu_") and ids[2] == "toolu_x"
+
+
+def test_a_whole_message_has_the_arguments_as_an_object() -> None:
+    script = Script(piece("x", 3, STOP))
+    found = asyncio.run(answer(script, Reader([Text("So:"), *CALL])).whole())
+    text, call = found["content"]
+    assert text == {"type": "text", "text": "So:"}
+    assert {**call, "id": ""} == {"type": "tool_use", "id": "", "name": "weather", "input": {"city": "Lima"}}
+    assert found["stop_reason"] == "tool_use"
+
+
+@pytest.mark.parametrize("broken", ['{"city": ', "[1]", "{'a': 1}"])
+@pytest.mark.parametrize(("ending", "reason"), [(STOP, "end_turn"), (Ending("length"), "max_tokens")])
+def test_calls_that_nobody_can_make_are_left_out(broken: str, ending: Ending, reason: str) -> None:
+    events = [CallStart(0, "weather"), CallArguments(0, broken)]
+    found = asyncio.run(answer(Script(piece("x", 3, ending)), Reader(events)).whole())
+    assert (found["content"], found["stop_reason"]) == ([], reason)
+    told = streamed(Script(piece("x", 3, ending)), Reader(events))
+    assert told[-2].data["delta"]["stop_reason"] == reason
+
+
+def test_thoughts_are_shown_to_those_who_ask() -> None:
+    thought = [Reasoning("Hm"), Reasoning("."), Text("Lima")]
+    found = asyncio.run(answer(Script(piece("x", 3, STOP)), Reader(thought), **SHOWN).whole())
+    assert found["content"] == [
+        {"type": "thinking", "thinking": "Hm.", "signature": "msg_1"},
+        {"type": "text", "text": "Lima"},
+    ]
+    assert shown(streamed(Script(piece("x", 3, STOP)), Reader(thought), **SHOWN)) == [
+        ("start", 0, "thinking", "", ""),
+        ("delta", 0, "thinking_delta", "Hm"),
+        ("delta", 0, "thinking_delta", "."),
+        ("delta", 0, "signature_delta", "msg_1"),
+        ("stop", 0),
+        ("start", 1, "text", ""),
+        ("delta", 1, "text_delta", "Lima"),
+        ("stop", 1),
+    ]
+    hidden = asyncio.run(answer(Script(piece("x", 3, STOP)), Reader(thought)).whole())
+    assert hidden["content"] == [{"type": "text", "text": "Lima"}]
+
+
+def test_a_stop_sequence_is_told_even_after_a_call() -> None:
+    found = asyncio.run(answer(Script(piece("x", 3, Ending("stop", "END"))), Reader(CALL)).whole())
+    assert (found["stop_reason"], found["stop_sequence"]) == ("stop_sequence", "END")

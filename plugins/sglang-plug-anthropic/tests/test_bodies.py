@@ -7,6 +7,9 @@ from pydantic import ValidationError
 from sglang_plug_anthropic import register_routes
 from sglang_plug_anthropic.bodies import AnthropicBody
 
+from sglang_plug import Constraint
+from sglang_plug_api.plugin import NamedTool
+
 HELLO = {"role": "user", "content": "Hello"}
 
 
@@ -22,6 +25,12 @@ def image(**source: str) -> dict[str, Any]:
     return {"type": "image", "source": source}
 
 
+def result(id: str, content: Any = "sunny") -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": id, "content": content}
+
+
+USED = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Lima"}}
+CALLED = {"id": "toolu_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Lima"}'}}
 PICTURE = image(type="base64", media_type="image/png", data="YQ==")
 
 
@@ -30,11 +39,81 @@ def test_images_stay_between_the_texts() -> None:
     found = body(messages=[{"role": "user", "content": [*blocks("One"), PICTURE, *blocks("Two", "x")]}, HELLO])
     parts = [{"type": "text", "text": "One"}, {"type": "image"}]
     parts += [{"type": "text", "text": text} for text in ("Two", "x", "Hello")]
-    assert found.conversation() == [{"role": "user", "content": parts}]
-    assert [(one.where, one.source) for one in found.images()] == [("messages.0.content.1", "YQ==")]
+    assert found.chat().messages == [{"role": "user", "content": parts}]
+    assert [(one.where, one.source) for one in found.chat().images] == [("messages.0.content.1", "YQ==")]
     found = body(messages=[HELLO, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": [link]}])
-    assert [(one.where, one.source) for one in found.images()] == [("messages.2.content.0", link["source"]["url"])]
-    assert body().images() == []
+    assert [(one.where, one.source) for one in found.chat().images] == [("messages.2.content.0", link["source"]["url"])]
+    assert body().chat().images == []
+
+
+def test_calls_and_their_results_become_messages_of_their_own() -> None:
+    asked = {"role": "user", "content": [*blocks("And now?"), result("toolu_1", [*blocks("sun", "wind"), PICTURE])]}
+    thoughts = [{"type": "thinking", "thinking": "Hm", "signature": "s"}, {"type": "redacted_thinking", "data": "x"}]
+    said = {"role": "assistant", "content": [*thoughts, *blocks("Let me see."), USED]}
+    found = body(messages=[HELLO, said, asked]).chat()
+    assert found.messages[1:] == [
+        {"role": "assistant", "content": "Let me see.", "reasoning_content": "Hm", "tool_calls": [CALLED]},
+        {"role": "tool", "tool_call_id": "toolu_1", "content": "sun\nwind"},
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "And now?"}]},
+    ]
+    assert [one.where for one in found.images] == ["messages.2.content.1.content.2"]
+
+
+def test_a_turn_with_nothing_but_a_result_is_no_message_of_the_user() -> None:
+    found = body(
+        messages=[HELLO, {"role": "assistant", "content": [USED]}, {"role": "user", "content": [result("toolu_1")]}]
+    )
+    assert [message["role"] for message in found.chat().messages] == ["user", "assistant", "tool"]
+    assert not found.continues
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected", "parallel"),
+    [
+        (None, None, None),
+        ({"type": "auto"}, "auto", None),
+        ({"type": "any", "disable_parallel_tool_use": True}, "required", False),
+        ({"type": "none"}, "none", None),
+    ],
+)
+def test_choices_of_tools(choice: Any, expected: Any, parallel: bool | None) -> None:
+    found = body(
+        tools=[{"name": "weather", "description": "d", "input_schema": {"type": "object"}}], tool_choice=choice
+    )
+    assert (found.chat().tool_choice, found.chat().parallel_tool_calls) == (expected, parallel)
+    (tool,) = found.chat().tools or ()
+    function = {"name": "weather", "description": "d", "parameters": {"type": "object"}}
+    assert tool.model_dump(exclude_unset=True) == {"type": "function", "function": function}
+
+
+def test_a_named_tool_is_the_one_that_must_be_called() -> None:
+    found = (
+        body(tools=[{"name": "t", "input_schema": {}}], tool_choice={"type": "tool", "name": "t"}).chat().tool_choice
+    )
+    assert isinstance(found, NamedTool) and found.function.name == "t"
+
+
+@pytest.mark.parametrize(
+    ("thinking", "shown", "without"),
+    [
+        (None, False, False),
+        ({"type": "enabled", "budget_tokens": 1024}, True, False),
+        ({"type": "adaptive"}, True, False),
+        ({"type": "adaptive", "display": "omitted"}, False, False),
+        ({"type": "disabled"}, False, True),
+    ],
+)
+def test_thinking(thinking: Any, shown: bool, without: bool) -> None:
+    found = body(thinking=thinking)
+    assert (found.shows_thinking, found.chat().prefer_no_reasoning) == (shown, without)
+
+
+def test_what_the_answer_is_to_look_like() -> None:
+    form = {"type": "json_schema", "schema": {"type": "object"}}
+    expected = Constraint("json_schema", '{"type": "object"}')
+    assert body(output_config={"format": form}).chat().constraint == expected
+    assert body(output_format=form).chat().constraint == expected
+    assert body(output_config={"effort": "low"}).chat().reasoning_effort == "low"
 
 
 def test_it_declares_one_group_of_routes() -> None:
@@ -45,17 +124,17 @@ def test_it_declares_one_group_of_routes() -> None:
 def test_system_prompt_and_blocks_become_plain_messages() -> None:
     found = body(system=blocks("Be", "brief"), messages=[{"role": "user", "content": blocks("Hello", "there")}])
     expected = [{"role": "system", "content": "Be\nbrief"}, {"role": "user", "content": "Hello\nthere"}]
-    assert found.conversation() == expected
+    assert found.chat().messages == expected
 
 
 @pytest.mark.parametrize("system", [None, "", []])
 def test_no_system_prompt_is_no_message(system: Any) -> None:
-    assert body(system=system).conversation() == [HELLO]
+    assert body(system=system).chat().messages == [HELLO]
 
 
 def test_turns_of_one_role_are_one() -> None:
     answer = {"role": "assistant", "content": "Yes?"}
-    found = body(messages=[HELLO, HELLO, answer, HELLO]).conversation()
+    found = body(messages=[HELLO, HELLO, answer, HELLO]).chat().messages
     assert found == [{"role": "user", "content": "Hello\nHello"}, answer, HELLO]
 
 
@@ -77,6 +156,8 @@ def test_sampling_has_native_names_and_nothing_that_was_left_out() -> None:
     [
         {"tools": []},
         {"thinking": {"type": "disabled"}},
+        {"thinking": {"type": "enabled", "budget_tokens": 1024}},
+        {"output_config": {"effort": "low"}},
         {"tool_choice": {"type": "auto"}},
         {"metadata": {"user_id": "u"}},
         {"service_tier": "auto"},
@@ -102,18 +183,34 @@ def test_what_changes_nothing_is_accepted(fields: dict[str, Any]) -> None:
         ({"messages": [{"role": "assistant", "content": ""}, HELLO]}, "message 0 is empty"),
         ({"messages": [HELLO, {"role": "assistant", "content": "So "}]}, "must not end with whitespace"),
         ({"messages": [{"role": "user", "content": blocks("")}]}, "must be non-empty"),
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "an image has a source"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "source\n  Field required"),
         ({"messages": [{"role": "user", "content": [image(type="file", file_id="x")]}]}, "'base64' or 'url'"),
         ({"messages": [{"role": "user", "content": [image(type="base64")]}]}, "has a field 'data'"),
         ({"messages": [{"role": "user", "content": [image(type="url", data="x")]}]}, "has a field 'url'"),
-        ({"messages": [HELLO, {"role": "assistant", "content": [PICTURE]}, HELLO]}, "message 1 is the assistant's"),
-        ({"system": [PICTURE]}, "this is the system prompt"),
+        (
+            {"messages": [HELLO, {"role": "assistant", "content": [PICTURE]}, HELLO]},
+            "of the assistant has no content blocks of type 'image'",
+        ),
+        ({"messages": [{"role": "user", "content": [USED]}]}, "of the user has no content blocks of type 'tool_use'"),
+        ({"system": [PICTURE]}, "'text'"),
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "type 'document' are not supported"),
-        ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "type 'tool_result' are not"),
-        ({"tools": [{"name": "t"}]}, "'tools' is not supported"),
-        ({"tool_choice": {"type": "any"}}, "'tool_choice' of type 'any'"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "'thinking' of type 'enabled'"),
-        ({"output_config": {"effort": "low"}}, "'output_config' is not supported"),
+        (
+            {"messages": [{"role": "user", "content": [result("toolu_2")]}]},
+            "message 0 has a result of a call that is not",
+        ),
+        ({"messages": [HELLO, {"role": "assistant", "content": [USED]}]}, "its result comes next"),
+        ({"messages": [{"role": "user", "content": [result("toolu_1", [{"type": "document"}])]}]}, "'document'"),
+        ({"tools": [{"name": "t"}]}, "input_schema"),
+        ({"tools": [{"name": "a\nb", "input_schema": {}}]}, "name"),
+        (
+            {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+            "type 'web_search_20250305' are not known",
+        ),
+        ({"tool_choice": {"type": "tool"}}, "has a field 'name'"),
+        ({"tool_choice": {"type": "some"}}, "'auto', 'any', 'tool' or 'none'"),
+        ({"thinking": {"type": "always"}}, "'enabled', 'adaptive' or 'disabled'"),
+        ({"output_config": {"format": {"type": "text"}}}, "'json_schema'"),
+        ({"context_management": {"edits": []}}, "'context_management' is not supported"),
         ({"mcp_servers": [{"url": "x"}]}, "'mcp_servers' is not supported"),
     ],
     ids=repr,

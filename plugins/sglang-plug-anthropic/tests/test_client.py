@@ -86,10 +86,36 @@ def test_tokens_are_counted(client: Any) -> None:
 
 
 def test_refusals_are_its_own_exceptions(client: Any, url: str) -> None:
-    with pytest.raises(anthropic.BadRequestError, match="'tools' is not supported") as refusal:
-        client.messages.create(**QUESTION, tools=[{"name": "t", "input_schema": {"type": "object"}}])
+    with pytest.raises(anthropic.BadRequestError, match="'mcp_servers' is not supported") as refusal:
+        client.messages.create(**{**QUESTION, "extra_body": {"mcp_servers": [{"url": "x"}]}})
     assert refusal.value.body["error"]["type"] == "invalid_request_error"
     assert refusal.value.request_id.startswith("req_")
     with anthropic.Anthropic(base_url=url, api_key="wrong", max_retries=0) as stranger:
         with pytest.raises(anthropic.AuthenticationError, match="API key"):
             stranger.messages.create(**QUESTION)
+
+
+WEATHER: Any = {
+    "name": "get_weather",
+    "input_schema": {"type": "object", "properties": {"city": {"enum": ["Boston", "Lima"]}}, "required": ["city"]},
+}
+
+
+def test_tools(client: Any) -> None:
+    asked: dict[str, Any] = {**QUESTION, "max_tokens": 64, "tools": [WEATHER], "tool_choice": {"type": "any"}}
+    asked["messages"] = [{"role": "user", "content": "What's the weather like in Boston today?"}]
+    message = client.messages.create(**asked)
+    call = message.content[-1]
+    assert (message.stop_reason, call.type, call.name) == ("tool_use", "tool_use", "get_weather")
+    assert call.input in ({"city": "Boston"}, {"city": "Lima"})
+    with client.messages.stream(**asked) as stream:
+        kinds = [event.type for event in stream]
+        streamed = stream.get_final_message()
+    assert "input_json" in kinds
+    assert [(block.name, block.input) for block in streamed.content] == [
+        (block.name, block.input) for block in message.content
+    ]
+    results = [{"type": "tool_result", "tool_use_id": one.id, "content": "sunny"} for one in message.content]
+    turns = [{"role": "assistant", "content": message.content}, {"role": "user", "content": results}]
+    answer = client.messages.create(**{**asked, "messages": asked["messages"] + turns, "tool_choice": {"type": "none"}})
+    assert answer.content[0].type == "text"

@@ -16,6 +16,17 @@ QUESTION: dict[str, Any] = {
     "temperature": 0,
     "messages": [{"role": "user", "content": "What is the capital of France?"}],
 }
+WEATHER = {
+    "name": "get_weather",
+    "description": "The weather of a city",
+    "input_schema": {"type": "object", "properties": {"city": {"enum": ["Boston"]}}, "required": ["city"]},
+}
+CALLING = {
+    **QUESTION,
+    "max_tokens": 64,
+    "tools": [WEATHER],
+    "messages": [{"role": "user", "content": "What's the weather like in Boston today?"}],
+}
 LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 4000, "ignore_eos": True}, "stream": True}
 
 
@@ -147,7 +158,13 @@ def test_system_prompts_count_and_matter(http: httpx.Client) -> None:
         ("/v1/messages", {"max_tokens": None}, "max_tokens"),
         ("/v1/messages", {"model": None}, "model"),
         ("/v1/messages", {"max_tokens": 100_000}, "maximum context length"),
-        ("/v1/messages", {"tools": [{"name": "t", "input_schema": {}}]}, "'tools' is not supported"),
+        ("/v1/messages", {"tools": [{"name": "t"}]}, "tools.0.input_schema"),
+        ("/v1/messages", {"tools": [{"type": "bash_20250124", "name": "bash"}]}, "'bash_20250124' are not known"),
+        ("/v1/messages", {"tools": [WEATHER, WEATHER]}, "two tools are called 'get_weather'"),
+        ("/v1/messages", {"tool_choice": {"type": "any"}}, "Tools cannot be empty"),
+        ("/v1/messages", {"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "x"}}, "Tool 'x' not found"),
+        ("/v1/messages", {"tools": [{**WEATHER, "input_schema": {"not": {}}, "strict": True}]}, "'not'"),
+        ("/v1/messages", {"thinking": {"type": "enabled"}}, "--reasoning-parser"),
         ("/v1/messages", {"stop_sequences": [""]}, "must not be empty"),
         ("/v1/messages", {"messages": "hello"}, "messages"),
         ("/v1/messages/count_tokens", {"messages": []}, "messages"),
@@ -193,6 +210,52 @@ def test_a_full_queue_and_an_abort(http: httpx.Client, stream: bool) -> None:
         assert "full" in refused(http.post("/v1/messages", json=body), 529, "overloaded_error")
         assert http.post("/abort_request", json={"abort_all": True}).status_code == 200
         assert "aborted" in refused(queued.result(), 400, "invalid_request_error")
+
+
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "get_weather"}], ids=repr)
+def test_a_call_that_must_be_made(http: httpx.Client, choice: dict[str, Any]) -> None:
+    body = {**CALLING, "tool_choice": {**choice, "disable_parallel_tool_use": True}}
+    found = http.post("/v1/messages", json=body).json()
+    (call,) = found["content"]
+    assert call.pop("id").startswith("toolu_")
+    assert call == {"type": "tool_use", "name": "get_weather", "input": {"city": "Boston"}}
+    assert found["stop_reason"] == "tool_use"
+    told = [data for _, data in events(http.post("/v1/messages", json={**body, "stream": True}).text)]
+    assert told[1]["content_block"]["name"] == "get_weather"
+    written = "".join(one["delta"]["partial_json"] for one in told if one["type"] == "content_block_delta")
+    assert json.loads(written) == {"city": "Boston"}
+    assert told[-2]["delta"]["stop_reason"] == "tool_use"
+
+
+def test_tools_are_shown_unless_they_are_switched_off(http: httpx.Client) -> None:
+    counting = {name: CALLING[name] for name in ("model", "messages", "tools")}
+    with_tools, without = (
+        http.post("/v1/messages/count_tokens", json={**counting, "tool_choice": {"type": kind}}).json()["input_tokens"]
+        for kind in ("auto", "none")
+    )
+    assert with_tools > without
+    found = http.post("/v1/messages", json={**CALLING, "tool_choice": {"type": "none"}}).json()
+    assert {block["type"] for block in found["content"]} == {"text"}
+
+
+def test_the_result_of_a_call_is_read(http: httpx.Client) -> None:
+    def prompt(result: Any) -> int:
+        call = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Boston"}}
+        answered = {"type": "tool_result", "tool_use_id": "toolu_1", "content": result}
+        turns = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [answered]}]
+        body = {**CALLING, "messages": [*CALLING["messages"], *turns]}
+        found = http.post("/v1/messages", json=body)
+        assert found.status_code == 200, found.text
+        usage = found.json()["usage"]
+        return int(usage["input_tokens"] + usage["cache_read_input_tokens"])
+
+    assert prompt("sunny and warm all day long") > prompt([{"type": "text", "text": "sunny"}]) > prompt("")
+
+
+def test_an_answer_keeps_to_a_format(http: httpx.Client) -> None:
+    form = {"type": "json_schema", "schema": {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}}
+    found = http.post("/v1/messages", json={**QUESTION, "output_config": {"format": form, "effort": "low"}}).json()
+    assert (json.loads(found["content"][0]["text"]), found["stop_reason"]) == ({"a": 1}, "end_turn")
 
 
 def test_both_routes_are_in_the_document(http: httpx.Client) -> None:
