@@ -14,6 +14,8 @@ PACKAGES := sglang_plug sglang_plug_models sglang_plug_backends sglang_plug_api
 VENV_STAMP := $(VENV)/.made
 SERVE_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
+# Tests whose examples Hypothesis draws: the same ones each time, but for `make fuzz`.
+DRAWING = $(shell grep -rl "from hypothesis import" tests --include="test_*.py")
 DOCS_STAMP := $(VENV)/.installed-docs
 CLIENTS := .venv-clients
 AGENTS := .venv-agents
@@ -90,8 +92,10 @@ bench: $(SERVE_STAMP) ## Measure throughput and latency against what the machine
 clients: $(DEV_STAMP) $(CLIENTS_STAMP) ## Test with other people's clients (langchain, litellm, instructor, agents, node)
 	$(BIN)/python -m pytest tests/e2e/clients $(ARGS)
 
-fuzz: $(DEV_STAMP) ## Send what a fuzzer makes of the OpenAPI document for ten minutes (FUZZ_SECONDS)
-	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} $(BIN)/python -m pytest tests/e2e/test_fuzz.py $(ARGS)
+fuzz: $(DEV_STAMP) ## Send what a fuzzer makes of the OpenAPI document for ten minutes (FUZZ_SECONDS), and draw much more
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} DRAWN_SCHEMAS=$${DRAWN_SCHEMAS:-1000} $(BIN)/python -m pytest \
+		tests/e2e/test_fuzz.py tests/e2e/test_realistic_schemas.py $(ARGS)
+	HYPOTHESIS_PROFILE=drawn $(BIN)/python -m pytest -n $(WORKERS) $(DRAWING) $(ARGS)
 
 clean: ## Remove what was built, the environment too
 	rm -rf $(VENV) $(CLIENTS) $(AGENTS) build dist .mypy_cache .ruff_cache .pytest_cache *.egg-info

@@ -47,6 +47,7 @@ def checks(backends: Sequence[str]) -> Iterator[tuple[str, ...]]:
     if "flashinfer" in backends:
         yield ("modules",)
     yield ("kernels",)
+    yield ("coded",)
     yield ("sampling",)
     if "triton" in backends:
         yield ("launches",)
@@ -59,6 +60,7 @@ def checks(backends: Sequence[str]) -> Iterator[tuple[str, ...]]:
         if backend != "flashinfer":
             yield ("conformance", backend, "float32")
             yield from (("parity", backend, graphs) for graphs in GRAPHS)
+            yield ("adapters", backend)
         if backend != "torch":
             yield from (("overlap", MEMORY_SHAPE, backend, graphs) for graphs in GRAPHS)
     yield from (("memory", MEMORY_SHAPE, backend) for backend in backends if backend != "torch")
@@ -80,6 +82,7 @@ def measurements(shapes: Sequence[str], backends: Sequence[str]) -> Iterator[tup
     yield ("speed", shapes[-1], first, FLOAT8[0])
     yield from (("speed", shape, backend) for backend in others for shape in shapes)
     if "triton" in backends:
+        yield ("coded_speed", shapes[-1])
         yield ("moe",)
 
 

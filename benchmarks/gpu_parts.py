@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
+from benchmarks.gpu_adapters import adapters_are_right
 from benchmarks.gpu_ceilings import ceilings
+from benchmarks.gpu_coded import coded, coded_speed
 from benchmarks.gpu_draws import draws, draws_are_right
 from benchmarks.gpu_engine import decode_steps, overlap_changes_nothing
 from benchmarks.gpu_flashinfer import modules
@@ -278,12 +280,15 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     "environment": environment,
     "ceilings": ceilings,
     "kernels": kernels,
+    "coded": coded,
+    "coded_speed": coded_speed,
     "launches": launches,
     "layers": layers,
     "sampling": draws_are_right,
     "draws": draws,
     "conformance": conformance,
     "parity": parity,
+    "adapters": adapters_are_right,
     "near": near,
     "overlap": overlap,
     "memory": memory,

@@ -7,8 +7,8 @@ noisy machine treats them alike.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,12 +24,29 @@ from sglang_plug.engine.build import build_engine
 from sglang_plug.engine.watchdog import Heartbeat
 
 Settings = dict[str, dict[str, Any]]
-FORMATS: dict[str, tuple[str, Settings]] = {
-    "bfloat16": ("none", {}),
-    "int8": ("int8", {}),
-    "int8 with head": ("int8", {"int8": {"head": True}}),
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """How the matrices of an engine are kept."""
+
+    quantization: str = "auto"
+    settings: Settings = field(default_factory=dict)
+    stored: Mapping[str, Any] | None = None
+    """The checkpoint's ``quantization_config``."""
+
+
+FOUR_BITS = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": False}
+FORMATS: dict[str, Format] = {
+    "bfloat16": Format(quantization="none"),
+    "int8": Format(quantization="int8"),
+    "int8 with head": Format(quantization="int8", settings={"int8": {"head": True}}),
+    "4 bits, groups of 128": Format(stored=FOUR_BITS),
+    "4 bits, groups of 32": Format(stored={**FOUR_BITS, "group_size": 32}),
+    "8 bits, groups of 128": Format(stored={**FOUR_BITS, "bits": 8}),
+    "e4m3, blocks of 128": Format(stored={"quant_method": "fp8", "weight_block_size": [128, 128]}),
 }
-"""Row -> quantization and settings."""
+"""Row -> how matrices are kept. How fast numbers are multiplied does not depend on them, so they are random."""
 SPARE = 3
 """Tokens of an output that are not measured."""
 
@@ -49,12 +66,13 @@ class Cost:
 class Bench:
     """One engine whose steps a script takes."""
 
-    def __init__(self, folder: Path, quantization: str, settings: Settings) -> None:
+    def __init__(self, folder: Path, kept: Format, kernels: str = "auto") -> None:
+        stored = {} if kept.stored is None else {"quantization_config": dict(kept.stored)}
         config = EngineConfig(
-            model=ModelOptions(path=str(folder), load_format="dummy", device="cpu", dtype="bfloat16"),
+            model=ModelOptions(path=str(folder), load_format="dummy", device="cpu", dtype="bfloat16", overrides=stored),
             cache=CacheOptions(max_total_tokens=4096, prefix_cache="none"),
-            backends=BackendOptions(quantization=quantization, grammar="none"),
-            plugins=PluginOptions(settings=settings),
+            backends=BackendOptions(quantization=kept.quantization, kernels=kernels, grammar="none"),
+            plugins=PluginOptions(settings=kept.settings),
             log_level="warning",
         )
         self.inbox = ListInbox()
@@ -86,11 +104,13 @@ def compare(benches: dict[str, Bench], batch: int, blocks: int, count: int) -> l
     ]
 
 
-def measure(shape: str, formats: Sequence[str], batches: Sequence[int], blocks: int, count: int) -> list[Cost]:
+def measure(
+    shape: str, formats: Sequence[str], batches: Sequence[int], blocks: int, count: int, kernels: str = "auto"
+) -> list[Cost]:
     """Build an engine for each format, and compare them at each batch size."""
     with tempfile.TemporaryDirectory() as folder:
         path = write_model(SHAPES[shape], Path(folder))
-        benches = {name: Bench(path, *FORMATS[name]) for name in formats}
+        benches = {name: Bench(path, FORMATS[name], kernels) for name in formats}
     return [cost for batch in batches for cost in compare(benches, batch, blocks, count)]
 
 
@@ -102,9 +122,10 @@ def main() -> None:
     arguments.add_argument("--formats", nargs="+", default=list(FORMATS), choices=list(FORMATS))
     arguments.add_argument("--batches", nargs="+", type=int, default=[1, 8])
     arguments.add_argument("--blocks", type=int, default=7)
+    arguments.add_argument("--kernels", default="auto")
     arguments.add_argument("--steps", type=int, default=16, help="decode steps of a block")
     options = arguments.parse_args()
-    found = measure(options.shape, options.formats, options.batches, options.blocks, options.steps)
+    found = measure(options.shape, options.formats, options.batches, options.blocks, options.steps, options.kernels)
     rows = [[one.format, one.batch, one.best, one.middle, one.times_as_fast] for one in found]
     print(table(["format", "sequences", "best (ms)", "median (ms)", "times as fast"], rows))
     write_json(options.json, {"costs": found})

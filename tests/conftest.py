@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,9 +46,34 @@ from sglang_plug import EngineConfig, Output, Plugins, Request
 from sglang_plug.engine.client import EngineClient
 from sglang_plug.engine.thread import ThreadClient
 
-# How long an example takes depends on what else the machine does.
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("unhurried")
+from .reaper import Reaper
+from .surroundings import forget_the_callers_options, seed
+
+# How long an example takes depends on what else the machine does. What is drawn is always the same, unless asked for.
+unhurried: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("unhurried", **unhurried, derandomize=True, database=None)
+settings.register_profile("drawn", **unhurried, derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
+
+REAPER = pytest.StashKey[Reaper]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before anything is collected."""
+    forget_the_callers_options()
+    config.stash[REAPER] = Reaper()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """After everything."""
+    config.stash[REAPER].close()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before the fixtures of a test, of whatever scope."""
+    seed()
+
 
 VOCABULARY = 512
 SHARED: dict[str, Any] = {

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import (
+    DraftCounts,
     EngineConfig,
     Finish,
     LogprobOptions,
@@ -129,6 +130,7 @@ class ScriptedEngine(EngineClient):
         self.error: Exception | None = None
         self.dead: str | None = None
         self.listeners: list[Callable[[StepStats], None]] = []
+        self.drafts: DraftCounts | None = None
         self.pause = asyncio.Event()
         self.pause.set()
 
@@ -159,6 +161,7 @@ class ScriptedEngine(EngineClient):
                     cached_tokens=2,
                     logprobs=tuple(_logprob(token, wanted) for token in part) if wanted else (),
                     prompt_logprobs=_prompt_logprobs(request) if at == 0 else (),
+                    drafts=self.drafts if finished else None,
                 )
         finally:
             if not finished:

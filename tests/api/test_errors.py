@@ -17,7 +17,7 @@ from sglang_plug_api.errors import ApiError, from_exception, from_validation, js
 def test_body_has_the_nested_object_and_the_same_keys_flat() -> None:
     body = ApiError("no", 404, param="model", code="model_not_found").body()
     error = {"message": "no", "type": "NotFoundError", "param": "model", "code": "model_not_found"}
-    assert body == {"error": error, "object": "error", **error}
+    assert body == {"error": error, "object": "error", **error, "code": 404}
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_body_has_the_nested_object_and_the_same_keys_flat() -> None:
 )
 def test_types_and_codes(status: int, kind: str) -> None:
     body = ApiError("x", status).body()
-    assert (body["type"], body["code"]) == (kind, status)
+    assert (body["type"], body["code"], body["error"]["code"]) == (kind, status, None)
 
 
 def test_response_has_status_and_headers() -> None:

@@ -21,7 +21,7 @@ from sglang_plug_api.fetching import Allowance, Fetcher
 
 LOOPBACK = "127.0.0.0/8"
 BODY = b"what the file holds"
-LONG = 5.0
+LONG = 300.0
 
 
 def answer(body: bytes = BODY, status: str = "200 OK", **headers: str) -> bytes:

@@ -20,19 +20,16 @@ from sglang_plug_api.options import add_arguments, server_config
 @pytest.mark.parametrize(
     ("flag", "answer"),
     [
-        ("--tp", "one engine uses one device"),
-        ("-tp", "one engine uses one device"),
-        ("--tensor-parallel-size", "one engine uses one device"),
-        ("--tensor_parallel_size", "one engine uses one device"),
-        ("--dp", "one engine uses one device"),
+        ("--dp", "ranks share a model by --tp-size alone"),
+        ("--nnodes", "ranks share a model by --tp-size alone"),
         ("--max-model-len", "use --context-length"),
         ("--gpu-memory-utilization", "use --mem-fraction-static"),
         ("--max_num_seqs", "use --max-running-requests"),
         ("--enable-prefix-caching", "it is on without being asked for; --disable-radix-cache switches it off"),
         ("--no-enable-prefix-caching", "--disable-radix-cache switches it off"),
         ("--trust-remote-code", "never run"),
-        ("--speculative-algorithm", "speculative decoding is not offered"),
-        ("--lora-paths", "adapters are not offered"),
+        ("--speculative-draft-model-path", "use --speculative-algorithm"),
+        ("--max-lora-rank", "adapters of any rank"),
         ("--hicache-ratio", "nothing is moved"),
     ],
 )
@@ -55,16 +52,18 @@ def test_a_typo_still_gets_the_nearest_option() -> None:
 
 def test_a_key_of_a_file_is_answered_too(tmp_path: Path) -> None:
     file = tmp_path / "serve.yaml"
-    file.write_text("tensor-parallel-size: 2\n")
+    file.write_text("data-parallel-size: 2\n")
     parser = Parser(prog="serve", parents=[plugin_flags()])
     add_arguments(parser, Plugins.discover())
-    with pytest.raises(ConfigError, match="unknown key 'tensor_parallel_size': one engine uses one device"):
+    with pytest.raises(ConfigError, match="unknown key .data_parallel_size.: ranks share a model"):
         server_config(parser.parse_args(["--config", str(file)]), Plugins.discover())
 
 
 def test_so_is_an_argument_of_the_offline_engine() -> None:
-    with pytest.raises(ConfigError, match="Engine has no option 'tp_size': one engine uses one device.*; see "):
-        Engine(tp_size=2)
+    with pytest.raises(
+        ConfigError, match="Engine has no option 'dp_size': ranks share a model by --tp-size alone.*; see "
+    ):
+        Engine(dp_size=2)
     with pytest.raises(ConfigError, match="no option 'contxt_length'; did you mean 'context_length'"):
         Engine(contxt_length=2)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sglang_plug import DraftCounts
 from sglang_plug_api.errors import ApiError
 from sglang_plug_api.native import Generation
 from sglang_plug_api.protocol.native import GenerateBody
@@ -38,6 +39,20 @@ async def test_one_text(text_engine: Any) -> None:
         "num_retractions": 0,
         "weight_version": "v2",
     }
+
+
+async def test_drafts_are_told_of_as_by_sglang(text_engine: Any, scripted: Any) -> None:
+    scripted.drafts = DraftCounts(drafted=16, accepted=8)
+    meta = (await answer(text_engine(), text="Hi"))["meta_info"]
+    assert {name: value for name, value in meta.items() if name.startswith("spec_")} == {
+        "spec_verify_ct": 5,
+        "spec_num_proposed_drafts": 16,
+        "spec_num_correct_drafts": 8,
+        "spec_accept_rate": 0.5,
+        "spec_accept_length": 13 / 5,
+    }
+    last = (await events(text_engine(), text="Hi"))[-1]
+    assert last["meta_info"]["spec_verify_ct"] == 5
 
 
 async def test_finish_reasons(text_engine: Any) -> None:

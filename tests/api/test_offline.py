@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_plug import ConfigError, RequestError
+from sglang_plug import ConfigError, PluginOptions, RequestError
 from sglang_plug_api import Engine
 from sglang_plug_api.errors import ApiError
 
@@ -30,6 +30,59 @@ def test_one_prompt_and_a_batch(engine: Engine) -> None:
     assert isinstance(batch, list)
     assert batch[0]["text"] == one["text"]
     assert "Tokyo" in batch[1]["text"]
+
+
+WAITING = """
+import pathlib
+import time
+
+from sglang_plug import Grammar, GrammarBackend, GrammarSpec, hookimpl
+
+@hookimpl
+def register_grammar_backends():
+    yield GrammarSpec(name="waiting", target=f"{__name__}:Waiting")
+
+class Waiting(GrammarBackend):
+    def refuses(self, constraint):
+        return None
+
+    def compile(self, constraint):
+        return constraint.source.encode()
+
+    def load(self, constraint, compiled):
+        return lambda: Anything(pathlib.Path(compiled.decode()))
+
+class Anything(Grammar):
+    may_end = ended = False
+
+    def __init__(self, file):
+        self.file, self.accepted = file, 0
+
+    def fill(self, mask, row):
+        mask[row] = -1
+
+    def accept(self, token):
+        self.accepted += 1
+        while self.accepted == 5 and not self.file.exists():
+            time.sleep(0.01)
+        return True
+
+    def rollback(self, count):
+        self.accepted -= count
+"""
+
+
+def test_a_grammar_that_does_not_answer_ends_its_request_alone(tmp_path: Path) -> None:
+    plugin, file = tmp_path / "waiting.py", tmp_path / "go_on"
+    plugin.write_text(WAITING)
+    params = {"temperature": 0.0, "max_new_tokens": 16, "regex": str(file), "grammar_backend": "waiting"}
+    options = PluginOptions(files=(str(plugin),))
+    with Engine(max_total_tokens=4096, device="cpu", plugins=options) as engine:
+        with pytest.raises((ApiError, RequestError), match="takes its grammar too long"):
+            engine.generate("Once", params)
+        assert isinstance(engine.generate("Once", GREEDY), dict)
+        file.touch()
+        assert isinstance(engine.generate("Once", params), dict)
 
 
 def test_token_ids(engine: Engine) -> None:
@@ -145,3 +198,12 @@ def test_unknown_options_and_models_are_refused() -> None:
         Engine(max_tokens=3)
     with pytest.raises(ConfigError, match="nowhere"):
         Engine(model_path="./nowhere/at/all")
+
+
+def test_drafts_change_nothing_but_the_steps(engine: Engine) -> None:
+    params = {"temperature": 0, "max_new_tokens": 40, "ignore_eos": True, "logit_bias": {"50": 100}}
+    plain = engine.generate("Hello there", params)
+    with Engine(max_total_tokens=4096, device="cpu", speculative_algorithm="NGRAM") as drafting:
+        found = drafting.generate("Hello there", params)
+    assert found["output_ids"] == plain["output_ids"]
+    assert found["meta_info"]["spec_num_correct_drafts"] > 20 and "spec_verify_ct" not in plain["meta_info"]

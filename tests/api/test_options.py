@@ -306,6 +306,16 @@ def test_what_kubernetes_sets_for_a_service_of_our_name(plugins: Plugins, monkey
         configured(plugins)
 
 
+def test_algorithms_may_be_in_capitals(plugins: Plugins) -> None:
+    def algorithm(name: str) -> str:
+        return configured(plugins, "--speculative-algorithm", name).engine.speculative.algorithm
+
+    assert algorithm("NGRAM") == algorithm("ngram") == "ngram"
+    assert algorithm("NONE") == "none"
+    with pytest.raises(ConfigError, match="--speculative-algorithm: no drafter named 'eagle'"):
+        algorithm("EAGLE")
+
+
 def test_misspelt_variables_are_named() -> None:
     given = ("SGLANG_PLUG_API_KEYS", "SGLANG_PLUG_API_KEY", "SGLANG_PLUG_SERVICE_HOST", "SGLANG_PLUG_PORT_30000_TCP")
     given += ("SGLANG_PLUG_CONFIG", "SGLANG_PLUG_STRICT_PLUGIN", "HOME")

@@ -191,7 +191,7 @@ async def test_what_is_no_http_is_refused_like_everything_else(sent: bytes, stat
     head, _, body = transport.written.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status)
     assert b"content-type: application/json" in head and b"x-request-id: " in head and b"connection: close" in head
-    error = json.loads(body)["error"]
+    error = json.loads(body)
     assert about.lower() in error["message"].lower() and error["code"] == status
     assert transport.closed
 

@@ -18,6 +18,7 @@ from sglang_plug.config import ModelOptions
 from sglang_plug_api import server
 from sglang_plug_api.config import MediaSourcesConfig, ServerConfig, StorageConfig
 from sglang_plug_api.server import assemble, load_observers, load_tokenizer, serve, start_engine
+from sglang_plug_api.start_checks import check_media_processor, check_paths
 
 OBSERVERS = """
     from sglang_plug import Observer
@@ -176,6 +177,7 @@ def test_a_taken_port_is_told_before_anything_is_loaded(plugins: Any) -> None:
             {"media_sources": MediaSourcesConfig(domains=("http://a",))},
             "--allowed-media-domains: 'http://a' is no host",
         ),
+        ({"allow_update_from": (".", "no/such")}, "--allow-update-from 'no/such' is not a folder"),
         ({"media_sources": MediaSourcesConfig(networks=("a",))}, "--allowed-media-networks: 'a' does not appear to be"),
     ],
 )
@@ -185,6 +187,29 @@ def test_paths_that_are_none_are_told_before_anything_is_loaded(
     monkeypatch.setattr(server, "make_client", lambda *given: pytest.fail("an engine is made"))
     with pytest.raises(ConfigError, match=message):
         serve(config(port=0, **given), plugins)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ({"revision": "main", "path": "."}, "--revision main changes nothing: --model-path . is a local folder"),
+        ({"revision": "main"}, "--revision main changes nothing: there is no --model-path"),
+        ({"revision": "main", "path": "owner/name"}, ""),
+        ({"path": "."}, ""),
+    ],
+)
+def test_a_revision_of_what_has_none(model: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture) -> None:
+    check_paths(ServerConfig(engine=EngineConfig(model=ModelOptions(**model))))
+    assert caplog.text.count("changes nothing") == bool(words) and words in caplog.text
+
+
+def test_a_media_processor_of_a_model_of_text() -> None:
+    named = ServerConfig(engine=EngineConfig(model=ModelOptions(media_processor="llava")))
+    text: Any = {"architecture": "LlamaForCausalLM", "inputs": ["text"]}
+    with pytest.raises(ConfigError, match="'llava' has nothing to do: LlamaForCausalLM takes text only"):
+        check_media_processor(named, text)
+    check_media_processor(ServerConfig(), text)
+    check_media_processor(named, {**text, "inputs": ["text", "image"]})
 
 
 def test_an_address_that_is_none(plugins: Any) -> None:

@@ -91,7 +91,7 @@ async def test_an_exception_becomes_an_event(error: Exception, status: int, show
     source, connection = Source({"a": 1}, error), Connection()
     await answer(source, connection)
     *_, event, done, _ = connection.body.split(b"\n\n")
-    found = json.loads(event.removeprefix(b"data: "))["error"]
+    found = json.loads(event.removeprefix(b"data: "))
     assert (found["code"], str(error) in found["message"]) == (status, shown)
     assert done == b"data: [DONE]"
     assert source.closed
@@ -158,6 +158,27 @@ async def test_plain_work_is_cancelled_when_the_client_leaves() -> None:
     connection.gone.set()
     assert (await task).status_code == CLIENT_LEFT
     assert ended == ["cancelled"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_who_leaves_before_anything_came_is_noticed(stream: bool) -> None:
+    source, connection = Source(endless=True), Connection()
+
+    async def whole() -> Any:
+        return [event async for event in source.stream()]
+
+    task = asyncio.create_task(respond(request_of(connection), stream, source.stream, whole))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not task.done()
+    connection.gone.set()
+    if stream:
+        with pytest.raises(ApiError) as left:
+            await task
+        assert left.value.status == CLIENT_LEFT
+    else:
+        assert (await task).status_code == CLIENT_LEFT
+    assert stream is False or source.closed
 
 
 async def test_first_of_fetches_one_and_loses_none() -> None:

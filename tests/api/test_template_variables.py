@@ -11,12 +11,14 @@ from sglang_plug_api.errors import ApiError
 from sglang_plug_api.template_variables import template_variables
 
 
-def variables(template: str | None, effort: str | None, *, reasons: bool = False, **given: Any) -> dict[str, Any]:
+def variables(
+    template: str | None, effort: str | None, *, reasons: bool = False, insist: bool = True, **given: Any
+) -> dict[str, Any]:
     engine: Any = SimpleNamespace(
         tokenizer=SimpleNamespace(chat_template=lambda *, tools: template),
         parsers=SimpleNamespace(reasoning=object() if reasons else None),
     )
-    return template_variables(engine, given, effort, tools=False)
+    return template_variables(engine, given, effort, tools=False, insist=insist)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,8 @@ def test_reasoning_that_cannot_be_left_out() -> None:
     with pytest.raises(ApiError, match="no way to leave reasoning out") as caught:
         variables("plain", "none", reasons=True)
     assert caught.value.param == "reasoning_effort"
+    assert variables("plain", "none", reasons=True, insist=False) == {}
+    assert variables("{% if thinking %}", "none", reasons=True, insist=False) == {"thinking": False}
 
 
 def test_the_caller_s_own_variables() -> None:

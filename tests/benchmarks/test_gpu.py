@@ -169,7 +169,8 @@ def options(out: Path, command: str = "check", **changed: Any) -> Namespace:
 
 def test_order_of_the_parts(tmp_path: Path) -> None:
     parts = [" ".join(part) for part in gpu.wanted_parts(options(tmp_path, backends=["triton", "flashinfer"]))]
-    assert parts[:6] == ["environment", "modules", "kernels", "sampling", "launches", "conformance triton bfloat16"]
+    first = ["environment", "modules", "kernels", "coded", "sampling", "launches", "conformance triton bfloat16"]
+    assert parts[: len(first)] == first
     assert parts.count("memory llama-1B triton") == parts.count("memory llama-1B flashinfer") == 1
     assert {f"near {backend} graphs fp8_e4m3" for backend in ("triton", "flashinfer")} <= set(parts)
     assert "parity triton no-graphs" in parts and "near flashinfer graphs" in parts
@@ -201,7 +202,7 @@ def test_a_failed_part_hides_no_other(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_parts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     running, most, beside_memory = set[str](), 0, set[str]()
-    two = threading.Barrier(2, timeout=30)
+    two = threading.Barrier(2, timeout=240)
 
     def run_part(part: tuple[str, ...], device: str, seconds: float) -> dict[str, Any]:
         nonlocal most
@@ -252,9 +253,9 @@ def test_no_part_is_started_without_time(tmp_path: Path) -> None:
 def test_a_part_in_its_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
     root = Path(__file__).resolve().parents[2]
     monkeypatch.chdir(root)
-    good = gpu.run_part(("environment",), "cpu", 60.0)
+    good = gpu.run_part(("environment",), "cpu", 240.0)
     assert good["ok"], good
-    bad = gpu.run_part(("conformance", "nosuch", "float32"), "cpu", 60.0)
+    bad = gpu.run_part(("conformance", "nosuch", "float32"), "cpu", 240.0)
     assert not bad["ok"] and "no attention named 'nosuch'" in gpu.summary(bad)
     hung = gpu.run_part(("environment",), "cpu", 0.2)
     assert hung["error"] == "not done after 0 s"

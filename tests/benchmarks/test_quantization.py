@@ -20,8 +20,12 @@ def test_every_format_is_measured_at_every_size() -> None:
 
 def test_engines_are_in_the_formats_they_are_named_after(tmp_path: Path) -> None:
     path = write_model(SHAPES["tiny"], tmp_path)
-    assert {name: Bench(path, *how).loop.info["quantization"] for name, how in FORMATS.items()} == {
+    assert {name: Bench(path, how).loop.info["quantization"] for name, how in FORMATS.items()} == {
         "bfloat16": None,
         "int8": "int8",
         "int8 with head": "int8",
+        "4 bits, groups of 128": "gptq",
+        "4 bits, groups of 32": "gptq",
+        "8 bits, groups of 128": "gptq",
+        "e4m3, blocks of 128": "fp8",
     }

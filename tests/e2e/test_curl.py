@@ -17,7 +17,7 @@ def curl(url: str, *options: str) -> bytes:
     program = shutil.which("curl")
     if program is None:
         pytest.skip("curl is not installed")
-    return subprocess.run([program, "-s", "-S", *options, url], capture_output=True, check=True, timeout=60).stdout
+    return subprocess.run([program, "-s", "-S", *options, url], capture_output=True, check=True, timeout=240).stdout
 
 
 def status(url: str, *options: str) -> tuple[int, bytes]:

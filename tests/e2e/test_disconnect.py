@@ -9,6 +9,9 @@ from typing import Any
 
 import httpx
 
+from .conftest import PATIENCE
+from .replaying import in_time, replayed
+
 CLIENTS = 40
 PROMPT = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n"
 
@@ -60,7 +63,7 @@ async def test_forty_clients_leave_and_others_stay(server: Any) -> None:
     async def stay(client: httpx.AsyncClient) -> str:
         return (await client.post("/generate", json=body)).json()["text"]
 
-    async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
         *texts, _ = await asyncio.gather(*(stay(client) for _ in range(5)), crowd(server, 1500))
     assert texts == [expected] * 5
     server.wait_whole()
@@ -74,37 +77,44 @@ async def test_forty_clients_leave_a_queue(narrow: Any) -> None:
     assert "Traceback" not in narrow.log
 
 
+@replayed
 async def test_a_request_leaves_the_queue_before_it_ran(narrow: Any) -> None:
+    narrow.wait_whole()
     params = {"max_new_tokens": 180, "ignore_eos": True}
-    async with httpx.AsyncClient(base_url=narrow.url, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=narrow.url, timeout=PATIENCE) as client:
         running = [
             asyncio.create_task(client.post("/generate", json={"text": text, "sampling_params": params}))
             for text in ("one", "two")
         ]
+
+        def both_run() -> bool:
+            return not any(one.done() for one in running)
+
         while (await client.get("/server_info")).json()["running"] < 2:
-            pass
+            in_time(both_run(), "two requests run")
         queued = asyncio.create_task(client.post("/generate", json={"text": "three", "sampling_params": params}))
         while (await client.get("/server_info")).json()["waiting"] < 1:
-            assert not running[0].done()
+            in_time(both_run(), "a third one waits")
         queued.cancel()
         await asyncio.gather(queued, return_exceptions=True)
-        while (info := (await client.get("/server_info")).json())["waiting"]:
-            pass
-        assert info["running"] == 2  # the queue was left before there was room
+        while (await client.get("/server_info")).json()["waiting"]:
+            in_time(both_run(), "the third one leaves")
+        in_time(both_run(), "the queue was left before there was room")
         for answer in await asyncio.gather(*running):
             assert answer.json()["meta_info"]["completion_tokens"] == 180
     narrow.wait_whole()
 
 
+@replayed
 async def test_an_abandoned_stream_frees_its_slots(server: Any) -> None:
     server.wait_whole()
     body = {"text": PROMPT, "stream": True, "sampling_params": {"max_new_tokens": 4000, "ignore_eos": True}}
-    async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
         async with client.stream("POST", "/generate", json=body) as stream:
             lines = stream.aiter_lines()
             for _ in range(5):
                 await anext(lines)
-            assert server.load()[0] == 1
+            in_time(server.load()[0] == 1, "the stream is running")
             await lines.aclose()
     server.wait_whole()
     assert server.info()["slots"]["running"] == 0

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import io
 import re
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sglang_plug_lang import set_default_backend, terminate_process, wait_for_server
+from sglang_plug_lang.utils import _free_port
 
 from .document_checks import CHECKS, Notebook, check
 from .document_models import make_models
@@ -52,7 +52,7 @@ EXCLUDED = {
     ("quick-start", "Terminal"): "the same command as in the cell after it",
 }
 """Cells that do not run, and why."""
-STARTS_WITHIN = 120.0
+STARTS_WITHIN = 300.0
 """Seconds; the cells would wait for ever for a server that has ended."""
 
 
@@ -94,18 +94,11 @@ def translated(text: str, models: Mapping[str, Path], port: int) -> str:
     return re.sub(names, lambda found: str(models[found[0]]), text)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("document", CELLS)
 def test_the_cells_of(document: str, book: Notebook) -> None:
-    port = free_port()
+    port = _free_port("")
     for cell, language, text in cells_of(document):
         if (document, cell) in EXCLUDED:
             continue

@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from typing import Any
 
 import httpx
+
+from .conftest import until
+from .replaying import in_time, replayed
 
 PARIS = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
 LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}, "stream": True}
 
 
-def refused(server: Any) -> httpx.Response:
-    """What a chat is answered with while there is no engine."""
-    deadline = time.monotonic() + 60
+def refused(server: Any, before: int) -> httpx.Response:
+    """What a chat is answered with while there is no engine, after ``before``."""
     while (answer := server.post("/v1/chat/completions", PARIS)).status_code == 200:
-        assert time.monotonic() < deadline, "nobody noticed that the engine is gone"
+        in_time(server.engine_pids() in ([], [before]), "there is no engine")
     return answer
 
 
 def served(server: Any) -> httpx.Response:
     """The first answer after that."""
-    deadline = time.monotonic() + 120
-    while (answer := server.post("/v1/chat/completions", PARIS)).status_code != 200:
-        assert answer.status_code == 503, answer.text
-        assert time.monotonic() < deadline, "it never served again"
-        time.sleep(0.05)
-    return answer
+
+    def ask() -> httpx.Response | None:
+        answer: httpx.Response = server.post("/v1/chat/completions", PARIS)
+        assert answer.status_code in (200, 503), answer.text
+        return answer if answer.status_code == 200 else None
+
+    found: httpx.Response = until(ask, "it serves again")
+    return found
 
 
+@replayed
 def test_the_engine_is_killed_and_the_server_serves_again(launch: Any) -> None:
     server = launch("--engine-restart")
     expected = served(server).json()["choices"]
@@ -41,12 +45,13 @@ def test_the_engine_is_killed_and_the_server_serves_again(launch: Any) -> None:
             next(lines)
             os.kill(first, signal.SIGKILL)
             rest = [line for line in lines if line]
-        assert "signal 9" in rest[-2] and rest[-1] == "data: [DONE]"
-        answer = refused(server)
+        assert rest[-1] == "data: [DONE]"
+        in_time("signal 9" in rest[-2], "the stream had not ended")
+        answer = refused(server, first)
         assert answer.status_code == 503
         assert "is being started again" in answer.json()["error"]["message"]
         assert int(answer.headers["retry-after"]) > 0
-        assert server.get("/health").status_code == 503
+        in_time(server.get("/health").status_code == 503, "there is no engine")
         assert served(server).json()["choices"] == expected
         assert server.get("/health").status_code == 200
         assert server.engine_pid != first
@@ -57,10 +62,12 @@ def test_the_engine_is_killed_and_the_server_serves_again(launch: Any) -> None:
     server.wait_gone()
 
 
+@replayed
 def test_stopping_while_the_engine_starts_again(launch: Any) -> None:
     server = launch("--engine-restart")
-    os.kill(server.engine_pid, signal.SIGKILL)
-    refused(server)
+    engine = server.engine_pid
+    os.kill(engine, signal.SIGKILL)
+    refused(server, engine)
     server.signal(signal.SIGTERM)
     assert server.exit_code() == 0
     server.wait_gone()

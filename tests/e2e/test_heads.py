@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from transformers import PretrainedConfig, PreTrainedModel
 
 from sglang_plug import EngineConfig, Output, Request, SamplingParams
-from sglang_plug.config import AUTO, CacheOptions, ModelOptions, ScheduleOptions
+from sglang_plug.config import AUTO, CacheOptions, ModelOptions, ParallelOptions, ScheduleOptions
 from sglang_plug.specs import Task
 
 SEPARATOR = 3
@@ -63,11 +63,12 @@ def build(architecture: str, config: PretrainedConfig) -> PreTrainedModel:
     return model
 
 
-def options(path: Path, *, task: str = AUTO, chunk: int = 8192, pool: int = 4096) -> EngineConfig:
+def options(path: Path, *, task: str = AUTO, chunk: int = 8192, pool: int = 4096, ranks: int = 1) -> EngineConfig:
     return EngineConfig(
         model=ModelOptions(path=str(path), device="cpu", dtype="float32", task=task),
         cache=CacheOptions(max_total_tokens=pool),
         schedule=ScheduleOptions(chunked_prefill_size=chunk, max_running_requests=16),
+        parallel=ParallelOptions(tp_size=ranks, executor="threads"),
     )
 
 
@@ -218,6 +219,24 @@ def test_decoders_as_embedders(name: str, chunk: int, pool: int, tmp_path: Path,
     assert sum(one.cached_tokens for one in found) > 80
     accounts = engine.control("check")
     assert accounts["free"] + accounts["cached"] == accounts["capacity"]
+
+
+@pytest.mark.parametrize("name", ["LlamaModel", "Qwen3ForCausalLM"])
+def test_ranks_share_an_embedder(name: str, tmp_path: Path, serve: Callable[..., Any]) -> None:
+    model = build(*DECODERS[name])
+    model.save_pretrained(tmp_path)
+    engine = serve(options(tmp_path, task="embed" if name.endswith("ForCausalLM") else AUTO, chunk=16, ranks=2))
+    expected = [F.normalize(states(model.base_model, one)[-1], dim=0) for one in prompts()]
+    agree(ask(engine, prompts(), "embed"), expected)
+
+
+def test_ranks_share_a_scorer(tmp_path: Path, serve: Callable[..., Any]) -> None:
+    model = build(*SCORERS["gemma2"])
+    model.save_pretrained(tmp_path)
+    engine = serve(options(tmp_path, chunk=16, ranks=2))
+    with torch.inference_mode():
+        expected = [model(input_ids=torch.tensor([one])).logits[0] for one in prompts()]
+    agree(ask(engine, prompts(), "classify"), expected)
 
 
 def test_a_headless_checkpoint_under_the_name_of_a_generating_one(tmp_path: Path, serve: Callable[..., Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import EngineConfig, LogprobOptions, Media, Plugins, Request, RequestError, SamplingParams
-from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
+from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ParallelOptions, ScheduleOptions
 
 from .seeing_families import FAMILIES
 from .seeing_models import SeeingModel, make_seeing, png
@@ -84,6 +84,16 @@ def test_prompts_cold_and_cached(
     check(model, engine, "cold")
     warm = check(model, engine, "warm")
     assert all(output.cached_tokens > 0 for output in warm)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ranks_share_the_decoder(family: str, seeing: Callable[[str], SeeingModel], serve: Callable[..., Any]) -> None:
+    """Rank 0 looks at the images, and tells the other one what it saw."""
+    model = seeing(family)
+    two = ParallelOptions(tp_size=2, executor="threads")
+    engine = serve(replace(config(model.path, chunk=7), parallel=two))
+    check(model, engine, "cold")
+    assert all(output.cached_tokens > 0 for output in check(model, engine, "warm"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -251,7 +251,7 @@ def test_an_engine_in_this_process() -> None:
 
 
 def test_a_server_of_its_own() -> None:
-    with Runtime(max_total_tokens=4096, log_level="error", timeout=60) as runtime:
+    with Runtime(max_total_tokens=4096, log_level="error", timeout=240) as runtime:
         assert text_qa(FRANCE, backend=runtime, temperature=0)["answer"] == PARIS
         process = runtime._process
     assert process.returncode == 0

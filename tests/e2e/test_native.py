@@ -234,7 +234,7 @@ def test_server_info(server: Any) -> None:
 
 def test_plugins_equal_the_command_line(server: Any) -> None:
     command = [sys.executable, "-m", "sglang_plug", "plugins", "list", "--json"]
-    listed = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=120).stdout)
+    listed = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=240).stdout)
     assert server.get("/plugins").json() == listed
     assert server.info()["plugins"] == listed
     assert ("route", "generate") in {(one["kind"], one["name"]) for one in listed["components"]}

@@ -217,8 +217,8 @@ LAYER = "model.layers.1.self_attn.k_proj"
         (lambda all: all.update({f"{LAYER}.weight": torch.zeros(32, 64)}), "k_proj.weight.*expected dtype.*float8"),
         (lambda all: all.update({f"{LAYER}.weight_scale": torch.ones(1)}), r"expected shape \(.*, 1\), found \(1,\)"),
         (
-            lambda all: all.update({f"{LAYER}.input_scale": torch.ones(1)}),
-            "no 'model.layers.1.self_attn.qkv_proj.input_s",
+            lambda all: all.update({f"{LAYER}.pre_quant_scale": torch.ones(1)}),
+            "no 'model.layers.1.self_attn.qkv_proj.pre_quant_s",
         ),
     ],
 )
@@ -235,7 +235,7 @@ def test_a_damaged_checkpoint_is_named(
     [
         ("none", CHANNEL, "--quantization none: .* quantized .compressed-tensors"),
         ("int8", CHANNEL, "converts ordinary weights, .* quantized .compressed-tensors"),
-        ("auto", {"quant_method": "gptq"}, "quantized .gptq., which no plugin reads of: fp8, int8"),
+        ("auto", {"quant_method": "aqlm"}, "quantized .aqlm., which no plugin reads of: awq, comp.*, fp8, gptq, int8"),
         ("fp8", {"quant_method": "gptq"}, "quant_method is 'gptq'"),
         ("int4", None, "no quantization named 'int4'; did you mean 'int8'"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from jsonschema import Draft202012Validator
 from .drawn_schemas import drawn_schemas
 from .written_schemas import BOUNDED, UNBOUNDED, Schema
 
-COUNT = 320
+COUNT = int(os.environ.get("DRAWN_SCHEMAS", "192"))
 BATCH = 16
 MOST_TOKENS = 1500
 CHECKER = Draft202012Validator.FORMAT_CHECKER
@@ -21,7 +22,7 @@ CHECKER = Draft202012Validator.FORMAT_CHECKER
 @pytest.fixture(scope="module")
 def random_server(module_launcher: Any) -> Any:
     """The embedded demo with random weights: nothing leads it to the end of a document but its grammar."""
-    return module_launcher("--load-format", "dummy", "--random-seed", "7", "--grammar-timeout", "60")
+    return module_launcher("--load-format", "dummy", "--random-seed", "7", "--grammar-timeout", "240")
 
 
 def outputs(server: Any, schemas: Sequence[Schema], most: int, **params: Any) -> list[tuple[Schema, Any]]:

@@ -25,12 +25,6 @@ SIMILAR = [(0, 1), (2, 3)]
 
 
 @pytest.fixture(scope="module")
-def encoder(module_launcher: Any) -> Any:
-    """With the flag of the documents; the model knows by itself that it makes embeddings."""
-    return module_launcher("--model-path", str(packaged.get_model_path()), "--is-embedding")
-
-
-@pytest.fixture(scope="module")
 def expected() -> Tensor:
     """As the model's authors compute it: mean of the states that are not padding, then length 1."""
     path = str(packaged.get_model_path())

@@ -13,16 +13,23 @@ from typing import Any
 import httpx
 import pytest
 
-LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 600, "ignore_eos": True}}
+from .conftest import PATIENCE
+from .replaying import in_time, replayed, within
+
+LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}, "stream": True}
 
 
 def test_sigterm_lets_streams_end_and_refuses_what_is_new(launch: Any) -> None:
-    server = launch()
-    with server.client.stream("POST", "/generate", json={**LONG, "stream": True, "incremental": True}) as stream:
+    server = launch("--drain-timeout", "600", "--send-timeout", "600")
+    # all of the text and ten alternatives for each token in every event: more than fits between the two, so that the
+    # stream is not over before it is read
+    params = {"max_new_tokens": 400, "ignore_eos": True}
+    body = {**LONG, "sampling_params": params, "return_logprob": True, "top_logprobs_num": 10}
+    with server.client.stream("POST", "/generate", json=body) as stream:
         lines = stream.iter_lines()
         next(lines)
         server.signal(signal.SIGTERM)
-        with httpx.Client(base_url=server.url, timeout=60) as other:
+        with httpx.Client(base_url=server.url, timeout=PATIENCE) as other:
             answer = other.get("/health")
             while answer.status_code == 200:  # the signal is on its way
                 answer = other.get("/health")
@@ -32,43 +39,50 @@ def test_sigterm_lets_streams_end_and_refuses_what_is_new(launch: Any) -> None:
                 assert refused.json()["error"]["type"] == "ServiceUnavailableError"
         rest = [line for line in lines if line]
     assert rest[-1] == "data: [DONE]"
-    assert json.loads(rest[-2].removeprefix("data: "))["meta_info"]["completion_tokens"] == 600
+    assert json.loads(rest[-2].removeprefix("data: "))["meta_info"]["completion_tokens"] == 400
     assert server.exit_code() == 0
     assert server.members() == []
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{server.url}/health")
 
 
+@replayed
 def test_a_second_sigterm_ends_at_once(launch: Any) -> None:
     server = launch("--drain-timeout", "600")
-    with server.client.stream("POST", "/generate", json={**LONG, "stream": True}) as stream:
+    with server.client.stream("POST", "/generate", json=LONG) as stream:
         lines = stream.iter_lines()
         next(lines)
-        server.signal(signal.SIGTERM)
-        while server.client.get("/health").status_code == 200:
-            pass
+        with within(2.0, "the stream had not ended"):
+            server.signal(signal.SIGTERM)
+            while server.client.get("/health").status_code == 200:
+                pass
         server.signal(signal.SIGTERM)
         assert server.exit_code() == 0
-        assert "shutting down" in [line for line in lines if line][-1]
+        last = [line for line in lines if line][-1]
     assert server.members() == []
+    in_time(last != "data: [DONE]", "the stream had not ended")
+    assert "shutting down" in last
 
 
+@replayed
 def test_requests_that_take_too_long_are_aborted(launch: Any) -> None:
     server = launch("--drain-timeout", "0.1")
-    with server.client.stream("POST", "/generate", json={**LONG, "stream": True}) as stream:
+    with server.client.stream("POST", "/generate", json=LONG) as stream:
         lines = stream.iter_lines()
         next(lines)
         server.signal(signal.SIGINT)
         assert server.exit_code() == 0
-        assert "shutting down" in [line for line in lines if line][-1]
+        last = [line for line in lines if line][-1]
     assert server.members() == []
+    in_time(last != "data: [DONE]", "the stream had not ended")
+    assert "shutting down" in last
     assert "1 requests did not end in time" in server.log
 
 
 def failed_start(*flags: str) -> str:
     """What a start that fails for a reason of the user's says; no traceback, exit status 2."""
     command = [sys.executable, "-m", "sglang_plug", "serve", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""

@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from .conftest import until
+from .conftest import PATIENCE, until
+from .replaying import replayed, within
 
 STREAMS = int(os.environ.get("STORM_STREAMS", "1000"))
 VANISHING = 200
@@ -23,9 +24,19 @@ SLOW = 10
 LORIS = 50
 DEAF = 5
 KEPT_ALIVE = 500
+GIVEN_UP = "took nothing of its answer"
 PROMPT = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n"
 SHORT = {"text": PROMPT, "sampling_params": {"temperature": 0, "max_new_tokens": 20, "ignore_eos": True}}
 HALF_A_HEAD = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-type: appli"
+
+
+HEADER_TIMEOUT = 1.0
+
+
+@pytest.fixture(scope="module")
+def impatient(module_launcher: Any) -> Any:
+    """Waits a second for what clients send, and for clients to take what they are sent."""
+    return module_launcher("--header-timeout", str(HEADER_TIMEOUT), "--send-timeout", "1", "--log-requests")
 
 
 def raw(path: str, body: dict[str, Any]) -> bytes:
@@ -49,7 +60,10 @@ async def read_stream(server: Any, body: dict[str, Any]) -> list[Any]:
     """The events of a stream over a connection of its own."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(raw("/generate", {**body, "stream": True}))
-    assert (await reader.readline()).split()[1] == b"200"
+    head = await reader.readline()
+    if not head:
+        raise ConnectionResetError("closed without an answer")
+    assert head.split()[1] == b"200"
     events: list[Any] = []
     while (line := (await reader.readline()).strip()) != b"data: [DONE]":
         assert not reader.at_eof(), "the stream was cut"
@@ -65,7 +79,7 @@ def text_of(server: Any) -> str:
 
 async def others(server: Any, count: int = 10) -> list[str]:
     """What well-behaved clients get meanwhile."""
-    async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
         answers = await asyncio.gather(*(client.post("/generate", json=SHORT) for _ in range(count)))
     return [answer.json()["text"] for answer in answers]
 
@@ -122,25 +136,28 @@ async def test_slow_readers_delay_nobody(server: Any) -> None:
     server.wait_whole()
 
 
-async def test_clients_that_never_finish_their_headers(launch: Any) -> None:
-    server = launch("--header-timeout", "2")
+@replayed
+async def test_clients_that_never_finish_their_headers(server: Any, impatient: Any) -> None:
     expected = text_of(server)
-    async with connections(server, LORIS) as opened:
+    async with connections(impatient, LORIS) as opened:
         for index, (_, writer) in enumerate(opened):
             if index % 2:  # the others say nothing at all
                 writer.write(HALF_A_HEAD)
-        assert await others(server) == [expected] * 10
+        with within(HEADER_TIMEOUT, "the time for heads"):
+            assert await others(impatient, 4) == [expected] * 4
         for reader, _ in opened:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 assert await reader.read() == b""  # the server closed it
-    assert text_of(server) == expected
+    with within(HEADER_TIMEOUT, "the time for heads"):
+        assert await others(impatient, 1) == [expected]
 
 
-async def test_one_byte_now_and_then_does_not_prolong_it(launch: Any) -> None:
-    server = launch("--header-timeout", "1")
-    async with connections(server, 1) as [(reader, writer)]:
-        writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-        assert b"200" in await reader.readuntil(b"\r\n\r\n")
+@replayed
+async def test_one_byte_now_and_then_does_not_prolong_it(impatient: Any) -> None:
+    async with connections(impatient, 1) as [(reader, writer)]:
+        with within(HEADER_TIMEOUT, "the time for heads"):
+            writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert b"200" in await reader.readuntil(b"\r\n\r\n")
         closed = asyncio.create_task(reader.read())
         for byte in HALF_A_HEAD * 40:  # a second request on the same connection
             if closed.done():
@@ -150,11 +167,13 @@ async def test_one_byte_now_and_then_does_not_prolong_it(launch: Any) -> None:
         assert closed.done() and closed.result() == b""
 
 
-async def test_a_request_that_takes_longer_than_the_header_timeout_is_served(launch: Any) -> None:
-    server = launch("--header-timeout", "0.2")
-    body = {"text": PROMPT, "sampling_params": {"temperature": 0, "max_new_tokens": 400, "ignore_eos": True}}
-    events = await read_stream(server, body)
-    assert events[-1]["meta_info"]["completion_tokens"] == 400
+@replayed
+async def test_a_request_that_takes_longer_than_the_header_timeout_is_served(impatient: Any) -> None:
+    tokens = 1000  # which takes longer than that where a step takes a millisecond
+    body = {"text": PROMPT, "sampling_params": {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}}
+    with within(HEADER_TIMEOUT, "the time for heads"):
+        events = await read_stream(impatient, {**body, "incremental": True})
+    assert events[-1]["meta_info"]["completion_tokens"] == tokens
 
 
 async def test_half_closed_connections_leave_nothing_behind(server: Any) -> None:
@@ -191,40 +210,45 @@ def deaf_socket(server: Any) -> socket.socket:
     return connection
 
 
-async def test_clients_that_never_read_are_given_up(launch: Any) -> None:
-    server = launch("--send-timeout", "1", "--log-requests")
+@replayed
+async def test_clients_that_never_read_are_given_up(server: Any, impatient: Any) -> None:
     expected, tokens = text_of(server), 4000
+    before = len(impatient.log)
     params = {"max_new_tokens": tokens, "ignore_eos": True}
     # with all of the text and ten alternatives for each token in every event, the system's buffers are soon full
     body = {"text": PROMPT, "stream": True, "sampling_params": params, "return_logprob": True, "top_logprobs_num": 10}
     with contextlib.ExitStack() as opened:
         for _ in range(DEAF):
-            opened.enter_context(deaf_socket(server)).sendall(raw("/generate", body))
-        assert await others(server, 2) == [expected] * 2
-        until(lambda: server.log.count("took nothing of its answer") == DEAF, "the connections are given up")
-        server.wait_whole()  # while the sockets are open
-        ended = [line for line in server.log.splitlines() if "reason='abort'" in line]
+            opened.enter_context(deaf_socket(impatient)).sendall(raw("/generate", body))
+        with within(HEADER_TIMEOUT, "the time for heads"):
+            assert await others(impatient, 2) == [expected] * 2
+        until(lambda: impatient.log[before:].count(GIVEN_UP) == DEAF, "the connections are given up")
+        with within(HEADER_TIMEOUT, "the time for heads"):
+            impatient.wait_whole()  # while the sockets are open
+        ended = [line for line in impatient.log[before:].splitlines() if "reason='abort'" in line]
         assert len(ended) == DEAF
         assert all(int(line.partition("output_tokens=")[2].partition(",")[0]) < tokens for line in ended)
-    assert text_of(server) == expected
+    with within(HEADER_TIMEOUT, "the time for heads"):
+        assert await others(impatient, 1) == [expected]
 
 
-async def test_a_whole_answer_that_is_never_read_keeps_no_connection(launch: Any) -> None:
-    server = launch("--send-timeout", "1")
-    ids = list(range(1000))
+@replayed
+async def test_a_whole_answer_that_is_never_read_keeps_no_connection(impatient: Any) -> None:
+    before, ids = len(impatient.log), list(range(1000))
     params = {"max_new_tokens": 100, "ignore_eos": True}
     body = {"text": PROMPT, "sampling_params": params, "return_logprob": True, "token_ids_logprob": ids}
-    with deaf_socket(server) as connection:
+    with deaf_socket(impatient) as connection:
         connection.sendall(raw("/generate", body))
-        server.wait_whole()
-        until(lambda: "took nothing of its answer" in server.log, "the connection is given up")
-    assert "Traceback" not in server.log
+        until(lambda: GIVEN_UP in impatient.log[before:], "the connection is given up")
+        with within(HEADER_TIMEOUT, "the time for heads"):
+            impatient.wait_whole()
+    assert "Traceback" not in impatient.log
 
 
 async def test_very_long_texts_delay_nobody(server: Any) -> None:
     expected = text_of(server)
     bodies = [{"text": "ab " * 300_000}, {"text": ["ab " * 5000] * 200}, {"text": "ab " * 8_000_000}]
-    async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
         refused = [asyncio.create_task(client.post("/generate", json=body)) for body in bodies]
         assert await others(server) == [expected] * 10
         answers = [await one for one in refused]

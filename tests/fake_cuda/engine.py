@@ -8,12 +8,15 @@ from contextlib import nullcontext
 from typing import Any
 
 from sglang_plug import EngineConfig, Output, Plugins, Request, SamplingParams
-from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
+from sglang_plug.config import AdapterOptions, BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
 from sglang_plug.engine.build import build_engine
 from sglang_plug.engine.messages import FromEngine, News, Submit, ToEngine
 from sglang_plug.engine.pending import merge
 from sglang_plug.engine.watchdog import Heartbeat
 from tests.fake_cuda.runtime import asynchronous
+
+FIELDS = ("logprobs", "constraint", "task", "media", "adapter")
+"""Of a request, besides its tokens and parameters."""
 
 
 class Engine:
@@ -35,6 +38,7 @@ class Engine:
         kv_dtype: str = "auto",
         task: str = "auto",
         context: int | None = None,
+        adapters: tuple[str, ...] = (),
         **backends: Any,
     ) -> None:
         config = EngineConfig(
@@ -44,6 +48,7 @@ class Engine:
                 chunked_prefill_size=chunk, max_running_requests=running, disable_overlap_schedule=not overlap
             ),
             backends=BackendOptions(attention=attention, kernels=kernels, quantization=quantization, **backends),
+            adapters=AdapterOptions(paths=adapters),
             log_level="warning",
         )
         self.messages: list[ToEngine] = []
@@ -65,7 +70,7 @@ class Engine:
 
     def submit(self, tokens: Iterable[int], count: int = 6, **options: Any) -> str:
         """A request; the name its output will have."""
-        fields = {name: options.pop(name) for name in ("logprobs", "constraint", "task", "media") if name in options}
+        fields = {name: options.pop(name) for name in FIELDS if name in options}
         params = SamplingParams(**{"temperature": 0.0, "max_new_tokens": count, "seed": 3, **options})
         name = str(len(self.outputs) + len(self.messages))
         self.messages.append(Submit(Request(id=name, tokens=tuple(tokens), params=params, **fields)))

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from sglang_plug_backends.triton import attention, draw, kernels, launch, moe, row  # their kernels are interpreted
+from sglang_plug_backends.triton import attention, coded, draw, kernels, launch, moe, row  # kernels are interpreted
 from tests.fake_cuda.tensors import DeviceTensor, clock
 
-MODULES = (attention, draw, kernels, moe, launch, row)
+MODULES = (attention, coded, draw, kernels, moe, launch, row)
 STRIDED = {
     "decode_kernel": ("q", "k", "v", "part", "tables"),
     "prefill_kernel": ("q", "k", "v", "out", "tables"),

@@ -23,12 +23,13 @@ PLUGINS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.to
 DEMO = ROOT / "builtin_models" / "sglang_plug_models" / "demo"
 READY = re.compile(r"http://127\.0\.0\.1:\d+")
 EXPECTED = {
+    ("drafter", "recall"): "sglang-plug-recall",
     ("eviction", "slru"): "sglang-plug-slru",
     ("model", "GPTNeoXForCausalLM"): "sglang-plug-gpt-neox",
     ("observer", "otel"): "sglang-plug-otel",
     ("route", "anthropic"): "sglang-plug-anthropic",
 }
-USED = {"eviction", "model"}
+USED = {"drafter", "eviction", "model"}
 """Kinds that ``/server_info`` names as in use."""
 
 
@@ -107,6 +108,8 @@ def url(
         *flags,
         "--eviction-policy",
         "slru",
+        "--speculative-algorithm",
+        "recall",
         "--max-total-tokens",
         "512",
     ]
@@ -153,13 +156,25 @@ def test_installed_it_is_listed_with_its_distribution(python: Path) -> None:
 def test_a_server_serves_the_model_and_says_whose_it_is(url: str, model: tuple[Path, GPTNeoXForCausalLM]) -> None:
     tokens = [17, 300, 44, 9, 1021, 2]
     sampling = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
-    with httpx.Client(base_url=url, timeout=60) as client:
+    with httpx.Client(base_url=url, timeout=240) as client:
         answer = client.post("/generate", json={"input_ids": tokens, "sampling_params": sampling})
         assert answer.status_code == 200, answer.text
         assert answer.json()["output_ids"] == greedy(model[1], tokens, 8)
         components = client.get("/server_info").json()["components"]
     used = {(kind, components[kind]["name"]): components[kind]["distribution"] for kind in USED}
     assert used == {key: distribution for key, distribution in EXPECTED.items() if key[0] in USED}
+
+
+@pytest.mark.slow
+def test_what_was_said_before_is_drafted(url: str) -> None:
+    body = {
+        "input_ids": [9, 401, 77, 5],
+        "sampling_params": {"temperature": 1.0, "sampling_seed": 5, "max_new_tokens": 40, "ignore_eos": True},
+    }
+    with httpx.Client(base_url=url, timeout=240) as client:
+        first, second = (client.post("/generate", json=body).json() for _ in range(2))
+    assert second["output_ids"] == first["output_ids"]
+    assert second["meta_info"]["spec_num_correct_drafts"] > 20
 
 
 def test_a_folder_is_enough_to_try_them() -> None:

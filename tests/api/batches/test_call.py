@@ -59,7 +59,7 @@ async def test_a_refusal_is_an_answer(error: Exception, status: int) -> None:
 
     answer = await ask(refuse)
     assert answer.status == status
-    assert answer.body["error"]["code"] == status
+    assert answer.body["code"] == status
     assert "secret" not in str(answer.body)
 
 

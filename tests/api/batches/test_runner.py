@@ -75,7 +75,7 @@ class Site:
         await self.storage.call(lambda store: store.move("batch_1", to, int(time.time())))
 
     async def until(self, *statuses: str) -> BatchRecord:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while (batch := await self.batch()).status not in statuses:
                 await asyncio.sleep(0.005)
         return batch

@@ -15,7 +15,7 @@ from sglang_plug_lang.choices import ChoicesMethod, Decision
 from sglang_plug_lang.ir import GenerationOptions
 from sglang_plug_lang.templates import template_named
 
-PATIENCE = 30.0
+PATIENCE = 240.0
 
 
 class FakeBackend:

@@ -114,7 +114,7 @@ def test_streams_come_in_pieces_while_the_program_runs(backend: Any) -> None:
     def program(s: Any) -> None:
         s += "start " + gen("x")
         _ = s["x"]
-        assert gate.wait(30)
+        assert gate.wait(240)
         s += " more " + gen("y")
 
     state = program.run(stream=True)

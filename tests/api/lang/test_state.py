@@ -126,7 +126,7 @@ def test_text_is_the_sum_of_its_parts(backend: Any, pieces: list[str | None], st
 
 def test_appending_does_not_wait(backend: Any) -> None:
     gate = threading.Event()
-    backend.reply = lambda prompt: "done" if gate.wait(30) else "never"
+    backend.reply = lambda prompt: "done" if gate.wait(240) else "never"
 
     def program(s: Any) -> None:
         s += gen("x")
@@ -322,7 +322,7 @@ async def test_pieces_for_coroutines(backend: Any) -> None:
 
 async def test_coroutines_wait_without_blocking_the_loop(backend: Any) -> None:
     gate = threading.Event()
-    backend.reply = lambda prompt: "ab" if gate.wait(30) else ""
+    backend.reply = lambda prompt: "ab" if gate.wait(240) else ""
     state = run(lambda s: s.__iadd__(gen("x")), stream=True)
     pieces = state.text_async_iter()
     import asyncio

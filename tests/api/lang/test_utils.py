@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import socket
 import sys
@@ -18,7 +19,7 @@ from sglang_plug_lang import (
     terminate_process,
     wait_for_server,
 )
-from sglang_plug_lang.utils import is_in_ci
+from sglang_plug_lang.utils import PORTS, is_in_ci
 
 FAMILY = """
 import signal, subprocess, sys, time
@@ -38,7 +39,7 @@ def alive(pid: int) -> bool:
 
 
 def until(holds: Any) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -52,6 +53,17 @@ def test_a_free_port_is_appended(capfd: Any) -> None:
     assert capfd.readouterr().out == f"['--flag', 'a b', '--port', '{port}'] {sys.executable}\n"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", port))
+    assert port in range(*PORTS)
+
+
+def test_where_those_ports_are_taken_any_other_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        monkeypatch.setattr("sglang_plug_lang.utils.PORTS", (taken, taken + 1))
+        process, port = launch_server_cmd("true", host="127.0.0.1")
+        assert process.wait() == 0 and port != taken
 
 
 def test_a_given_port_is_used(capfd: Any) -> None:
@@ -71,7 +83,7 @@ def test_no_shell_is_involved(capfd: Any) -> None:
 def test_the_whole_family_ends(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     (tmp_path / "family.py").write_text(FAMILY)
-    process = execute_shell_command(f"python {tmp_path}/family.py {file}")
+    process = execute_shell_command(shlex.join(["python", str(tmp_path / "family.py"), str(file)]))
     until(lambda: file.exists() and file.read_text())
     child = int(file.read_text())
     assert alive(child)

@@ -44,6 +44,21 @@ def test_decoding_is_a_line_every_so_many_steps(lines: Any) -> None:
     ]
 
 
+def test_drafts_that_came_true_are_tokens_and_said(lines: Any) -> None:
+    observer = LogObserver()
+    observer.on_start({"log_interval": 2})
+    blank = {"decode_sequences": 2, "running": 2, "used_slots": 50, "seconds": 1.0}
+    for second, drafts in enumerate([(8, 5), (0, 0), (3, 0), (0, 0), (0, 0), (0, 0)], start=1):
+        drafted, accepted = drafts
+        observer.on_step(step(**blank, time=float(second), drafted_tokens=drafted, accepted_tokens=accepted))
+    said = [line.split("token usage: 0.50, ")[1] for line in lines()]
+    assert said == [
+        "accept len: 2.25, gen throughput (token/s): 4.50, #queue-req: 0",
+        "accept len: 1.00, gen throughput (token/s): 2.00, #queue-req: 0",
+        "gen throughput (token/s): 2.00, #queue-req: 0",
+    ]
+
+
 def test_a_step_that_did_nothing_says_nothing(lines: Any) -> None:
     observer = LogObserver()
     observer.on_start({"log_interval": 0})

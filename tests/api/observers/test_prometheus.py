@@ -77,6 +77,17 @@ def test_forced_tokens_and_the_time_in_the_queue(observer: PrometheusObserver) -
     assert (found["queue_time_seconds_count"], found["queue_time_seconds_sum"]) == (2, 2.0)
 
 
+def test_drafts(observer: PrometheusObserver) -> None:
+    observer.on_step(step(decode_sequences=2))
+    found = values(observer)
+    assert (found["spec_accept_length"], found["spec_accept_rate"]) == (0, 0), "nothing is drafted"
+    observer.on_step(step(decode_sequences=2, drafted_tokens=6, accepted_tokens=5))
+    observer.on_step(step(decode_sequences=4, drafted_tokens=4, accepted_tokens=1))
+    found = values(observer)
+    assert (found["spec_drafted_tokens_total"], found["spec_accepted_tokens_total"]) == (10, 6)
+    assert (found["spec_accept_length"], found["spec_accept_rate"]) == (14 / 8, 0.6)
+
+
 def test_requests(observer: PrometheusObserver) -> None:
     observer.on_request(event())
     observer.on_request(event(reason="length", first_token=11.0))

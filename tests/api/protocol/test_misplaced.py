@@ -10,10 +10,12 @@ from pydantic import ValidationError
 
 from sglang_plug_api.errors import from_validation
 from sglang_plug_api.protocol.base import RequestBody
+from sglang_plug_api.protocol.embeddings import EmbeddingsBody, RerankBody
 from sglang_plug_api.protocol.misplaced import NEUTRAL
 from sglang_plug_api.protocol.native import GenerateBody, SamplingBody
 from sglang_plug_api.protocol.openai import ChatBody, CompletionBody
 from sglang_plug_api.protocol.responses import ResponsesBody
+from sglang_plug_api.protocol.score import ScoreBody
 
 BODIES: Mapping[type[RequestBody], Mapping[str, Any]] = {
     ChatBody: {"messages": [{"role": "user", "content": "Hi"}]},
@@ -21,6 +23,9 @@ BODIES: Mapping[type[RequestBody], Mapping[str, Any]] = {
     ResponsesBody: {"input": "x"},
     GenerateBody: {"text": "x"},
     SamplingBody: {},
+    EmbeddingsBody: {"input": "x"},
+    RerankBody: {"query": "x", "documents": ["y"]},
+    ScoreBody: {"query": "x", "items": ["y"], "label_token_ids": [1]},
 }
 CASES = [(body, name) for body in BODIES for name in body.misplaced]
 

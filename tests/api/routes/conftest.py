@@ -21,7 +21,7 @@ from sglang_plug_api.parsers import load_parsers
 from sglang_plug_api.sampling import SamplingDefaults
 from sglang_plug_api.server import assemble
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 
 
 class Streaming:
@@ -108,7 +108,7 @@ class App:
         response = self.post(path, body)
         assert response.status_code == status, response.text
         found: dict[str, Any] = response.json()["error"]
-        assert found["code"] is not None and found["message"]
+        assert response.json()["code"] == status and found["message"]
         return found
 
     def is_whole(self) -> bool:

@@ -101,7 +101,7 @@ def test_one_prompt_of_a_batch(app: Any) -> None:
 
 
 def test_only_the_request_with_exactly_this_id(app: Any) -> None:
-    others = [native(rid, sampling_params={**LONG, "max_new_tokens": 60}) for rid in ("a1", "1a", "A", "a-b")]
+    others = [native(rid, sampling_params={**LONG, "max_new_tokens": 150}) for rid in ("a1", "1a", "A", "a-b")]
     answers, count = run_and_abort(app, [native("a"), *others], {"rid": "a"}, 5)
     assert count == 1
     assert [one.json()["meta_info"]["finish_reason"]["type"] for one in answers] == ["abort", *["length"] * 4]

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 CHAT = "/v1/chat/completions"
 
 

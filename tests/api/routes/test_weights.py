@@ -92,7 +92,8 @@ def test_requests_in_flight_end_first_and_new_ones_wait(restored: Any, other: Pa
         while not restored.engine.in_flight:
             await asyncio.sleep(0.001)
         update = asyncio.ensure_future(restored.client.post(ROUTE, json={"model_path": str(other)}))
-        await asyncio.sleep(0.01)
+        while restored.engine._pause._open.is_set() and not update.done():
+            await asyncio.sleep(0.001)
         second = asyncio.ensure_future(restored.client.post("/generate", json=long))
         return [(await task).json() for task in (first, update, second)]
 

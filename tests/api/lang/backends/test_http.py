@@ -54,12 +54,23 @@ def test_what_is_not_json(client: Any, answering: Any) -> None:
 def test_events(client: Any, answering: Any) -> None:
     answering.answers["/a"] = (200, ': comment\n\ndata: {"a": 1}\n\ndata: {"a": 2}\n\ndata: [DONE]\n\n')
     assert list(client.events("/a", {})) == [{"a": 1}, {"a": 2}]
-    answering.answers["/a"] = (200, 'data: {"a": 1}\n\ndata: {"error": {"message": "died", "code": 503}}\n\n')
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        ('{"error": {"message": "died", "code": 503}}', 503),
+        ('{"error": {"message": "died", "code": "gone"}, "code": 503}', 503),
+        ('{"error": {"message": "died", "code": null}}', None),
+    ],
+)
+def test_errors_in_streams(client: Any, answering: Any, error: str, status: int | None) -> None:
+    answering.answers["/a"] = (200, f'data: {{"a": 1}}\n\ndata: {error}\n\n')
     events = client.events("/a", {})
     assert next(events) == {"a": 1}
     with pytest.raises(BackendError, match="died") as caught:
         next(events)
-    assert caught.value.status == 503
+    assert caught.value.status == status
 
 
 def test_nobody_there() -> None:

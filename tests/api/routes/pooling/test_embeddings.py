@@ -112,7 +112,8 @@ def test_another_servers_model_is_refused(served: Fixture) -> None:
 
 
 def test_a_generating_server_says_what_to_do(app: Any) -> None:
-    for path, body in ((PATH, {"input": "hi"}), ("/encode", {"text": "hi"}), ("/classify", {"text": "hi"})):
+    assert app.refusal("/classify", {"text": "hi"})["message"] == "this model cannot classify; it can: generate"
+    for path, body in ((PATH, {"input": "hi"}), ("/encode", {"text": "hi"})):
         message = app.refusal(path, body)["message"]
         assert message == (
             "This model does not appear to be an embedding model by default. "

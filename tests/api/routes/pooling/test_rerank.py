@@ -119,4 +119,4 @@ def test_a_model_without_the_answers_is_not_asked(app: Any) -> None:
     tokenizer = app.engine.tokenizer
     assert len(tokenizer.encode("yes", special=False)) != 1 or len(tokenizer.encode("no", special=False)) != 1
     message = app.refusal("/v1/rerank", {"query": QUERY, "documents": DOCUMENTS})["message"]
-    assert message.startswith("This model does not appear to be an embedding model by default.")
+    assert "no single token for each of 'yes' and 'no'" in message

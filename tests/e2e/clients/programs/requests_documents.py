@@ -13,7 +13,7 @@ URL = sys.argv[1]
 
 def post(path: str, body: Any = None, **options: Any) -> requests.Response:
     """``requests.post`` with a JSON body."""
-    return requests.post(f"{URL}{path}", json=body, timeout=60, **options)
+    return requests.post(f"{URL}{path}", json=body, timeout=240, **options)
 
 
 def streamed(path: str, body: dict[str, Any]) -> str:
@@ -40,16 +40,16 @@ print(
             "generate": post("/generate", {"text": "What is the capital of France?"}).json(),
             "whole": post("/generate", continued).json()["text"],
             "streamed": streamed("/generate", continued),
-            "model_info": requests.get(f"{URL}/get_model_info", timeout=60).json(),
-            "server_info": requests.get(f"{URL}/get_server_info", timeout=60).json(),
+            "model_info": requests.get(f"{URL}/get_model_info", timeout=240).json(),
+            "server_info": requests.get(f"{URL}/get_server_info", timeout=240).json(),
             "health": [
-                requests.get(f"{URL}{path}", timeout=60).status_code for path in ("/health", "/health_generate")
+                requests.get(f"{URL}{path}", timeout=240).status_code for path in ("/health", "/health_generate")
             ],
             "flush": post("/flush_cache").text,
             "ids": ids,
             "text": post("/detokenize", {"tokens": ids, "skip_special_tokens": True}).json()["text"],
             "update": post("/update_weights_from_disk", {"model_path": "no/such-model"}).json(),
-            "experts": requests.post(f"{URL}/start_expert_distribution_record", timeout=60).status_code,
+            "experts": requests.post(f"{URL}/start_expert_distribution_record", timeout=240).status_code,
             "refused": post("/encode", {"model": "demo", "text": "Once upon a time"}).status_code,
         }
     )

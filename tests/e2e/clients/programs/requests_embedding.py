@@ -7,8 +7,8 @@ import sys
 
 import requests
 
-native = requests.post(f"{sys.argv[1]}/encode", json={"model": "demo", "text": "Once upon a time"}, timeout=60).json()
+native = requests.post(f"{sys.argv[1]}/encode", json={"model": "demo", "text": "Once upon a time"}, timeout=240).json()
 openai = requests.post(
-    f"{sys.argv[1]}/v1/embeddings", json={"model": "demo", "input": "Once upon a time"}, timeout=60
+    f"{sys.argv[1]}/v1/embeddings", json={"model": "demo", "input": "Once upon a time"}, timeout=240
 ).json()
 print(json.dumps({"native": native["embedding"], "openai": openai["data"][0]["embedding"]}))

@@ -1,0 +1,89 @@
+"""What pages name exists: options, and the components of their tables."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import re
+from pathlib import Path
+
+import pytest
+
+from sglang_plug import Plugins
+from sglang_plug.plugin_flags import plugin_flags
+from sglang_plug_api.options import add_arguments
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("docs/*.md"), ROOT / "README.md"])
+OTHERS = {
+    "docs/benchmarks.md": None,
+    "docs/config.md": {"--name", "--no-name"},
+    "docs/deployment.md": {"--url"},
+    "docs/operations.md": {"--url"},
+}
+"""Options of other programs, and examples; of a page with ``None`` all may be."""
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+KINDS = {
+    "attention": "attention",
+    "kernels": "kernels",
+    "quantization": "quantization",
+    "grammar": "grammar",
+    "prefix cache": "prefix-cache",
+    "eviction": "eviction",
+    "schedule": "schedule",
+    "weights": "weights",
+    "checkpoint": "checkpoint",
+    "tokenizer": "tokenizer",
+    "media processor": "media-processor",
+    "observer": "observer",
+    "command": "command",
+}
+"""Row of the README's table -> kind of component."""
+ALIASES = {"attention": {"torch_native"}}
+
+
+@functools.cache
+def plugins() -> Plugins:
+    return Plugins.discover()
+
+
+@functools.cache
+def flags() -> set[str]:
+    parser = argparse.ArgumentParser(parents=[plugin_flags()], conflict_handler="resolve")
+    add_arguments(parser, plugins())
+    return {flag for action in parser._actions for flag in action.option_strings}
+
+
+def text(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_options_exist(page: str) -> None:
+    allowed = OTHERS.get(page, set())
+    if allowed is not None:
+        assert set(FLAG.findall(text(page))) <= flags() | allowed | {"--help"}
+
+
+@pytest.mark.parametrize("row", KINDS)
+def test_the_table_of_what_is_built_in(row: str) -> None:
+    kind = KINDS[row]
+    cells = re.search(rf"^\| {row} \| (.*?) \|", text("README.md"), re.MULTILINE)
+    assert cells is not None
+    assert set(re.findall(r"`([\w-]+)`", cells[1])) == set(plugins().names(kind)) - ALIASES.get(kind, set())
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"), [("parser of calls", "tool-parser"), ("parser of reasoning", "reasoning-parser")]
+)
+def test_the_tables_of_parsers(head: str, kind: str) -> None:
+    page = text("docs/tool-calling.md")
+    rows = re.search(rf"^\| {head} \|.*?\n\|[-|]+\n(.*?)\n\n", page, re.MULTILINE | re.DOTALL)
+    assert rows is not None
+    named = [re.findall(r"`([\w-]+)`", line.split("|")[1]) for line in rows[1].splitlines()]
+    assert sorted(name for names in named for name in names) == sorted(plugins().names(kind))
+    listed = re.search(r"^\| tool calls, reasoning \| (.*?) \|", text("README.md"), re.MULTILINE)
+    assert listed is not None
+    calls, reasoning = listed[1].split(";")
+    cell = calls if kind == "tool-parser" else reasoning
+    assert set(re.findall(r"`([\w-]+)`", cell)) == set(plugins().names(kind))

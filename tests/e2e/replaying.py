@@ -1,0 +1,69 @@
+"""Scenes in which the test has to act while a server is still at something: played again where it came too late.
+
+A machine may stand still for seconds between any two lines of a test. Such a scene proves nothing then, neither that
+the server is right nor that it is wrong; one that is late every time fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import httpx
+
+TIMES = 5
+
+Scene = TypeVar("Scene", bound=Callable[..., Any])
+
+
+class TooLate(AssertionError):
+    """What the test was to meet was over."""
+
+
+def in_time(holds: Any, what: str) -> None:
+    """Raises ``TooLate`` unless ``holds``."""
+    if not holds:
+        raise TooLate(f"over before the test came to it, {TIMES} times: {what}")
+
+
+@contextlib.contextmanager
+def within(seconds: float, what: str) -> Iterator[None]:
+    """Connections that the server ends are the test's fault once it took longer than ``seconds``."""
+    begun = time.monotonic()
+    try:
+        yield
+    except (httpx.TransportError, asyncio.IncompleteReadError, ConnectionError) as error:
+        if time.monotonic() - begun < seconds:
+            raise
+        raise TooLate(f"over before the test came to it, {TIMES} times: {what}") from error
+
+
+def replayed(test: Scene) -> Scene:
+    """Play a test up to ``TIMES`` times, until it comes in time for what it is about."""
+    left = range(TIMES - 1)
+    if inspect.iscoroutinefunction(test):
+
+        @functools.wraps(test)
+        async def later(*given: Any, **named: Any) -> None:
+            for _ in left:
+                with contextlib.suppress(TooLate):
+                    await test(*given, **named)
+                    return
+            await test(*given, **named)
+
+        return later  # type: ignore[return-value]
+
+    @functools.wraps(test)
+    def sooner(*given: Any, **named: Any) -> None:
+        for _ in left:
+            with contextlib.suppress(TooLate):
+                test(*given, **named)
+                return
+        test(*given, **named)
+
+    return sooner  # type: ignore[return-value]
