@@ -31,7 +31,7 @@ class Toy(Model):
     ignored = ("inv_freq",)
 
     def __init__(self) -> None:
-        super().__init__(SimpleNamespace(), None)  # type: ignore[arg-type]
+        super().__init__(SimpleNamespace(), SimpleNamespace(quantization=None))  # type: ignore[arg-type]
         self.embed = nn.Embedding(5, 3)
         self.joined = Joined()
         self.head_ = nn.Linear(3, 5, bias=False)
