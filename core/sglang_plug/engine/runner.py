@@ -87,7 +87,7 @@ class Runner:
             return Launched([], None, lambda: results)
         if postponed:
             return Postponed(partial(self._choose_late, found, complete, results))
-        return self._choose(found, sequences, complete, filling, results, _ahead(shares), shares)
+        return self._choose(found, sequences, complete, filling, results, _ahead(shares, complete), shares)
 
     def open(self, sequences: Ordered[Sequence]) -> dict[int, Verdict]:
         """What the grammars of new outputs make these begin with, by place in ``sequences``."""
@@ -111,13 +111,15 @@ class Runner:
         with nullcontext() if self.adapters is None else self.adapters.computing(shares, batch.query_lens):
             hidden = self.model(batch)  # [T, hidden]
         ends = list(accumulate(batch.query_lens))
-        own = ((share, end - len(share.drafts)) for share, end in zip(shares, ends, strict=True))
-        results = [self._known_logprobs(hidden, share, end) for share, end in own]
+        drafted = _drafted(shares)
+        own = [end - len(share.drafts) for share, end in zip(shares, ends, strict=True)] if drafted else ends
+        results = [self._known_logprobs(hidden, share, end) for share, end in zip(shares, own, strict=True)]
         self._pool(hidden, shares, ends, results)
         if not complete:
             return None, results
-        drafts = {place: len(shares[place].drafts) for place in complete}
-        rows = [row for place, behind in drafts.items() for row in range(ends[place] - behind - 1, ends[place])]
+        rows = [own[place] - 1 for place in complete]
+        if drafted:  # a place is there for each of its rows
+            rows = [row for place in dict.fromkeys(complete) for row in range(own[place] - 1, ends[place])]
         return self._head(hidden, rows), results
 
     def _head(self, hidden: Tensor, rows: list[int] | slice) -> Tensor:
@@ -181,7 +183,7 @@ class Runner:
             logits = found.logits() if isinstance(found, Decoded) else found
             drawn = self.sampler.draw(logits, sequences, allowed, ahead=ahead)
         refused = {} if allowed is None else allowed.errors
-        drafts = {place: share.drafts for place, share in enumerate(shares) if share.drafts}
+        drafts = {place: share.drafts for place, share in enumerate(shares) if share.drafts} if _drafted(shares) else {}
         read = partial(self._sampled, drawn, sequences, complete, refused, results, drafts)
         return Launched(sequences, drawn.tokens, read)
 
@@ -201,7 +203,7 @@ class Runner:
         tokens, logprobs = drawn.read()
         verdicts = {} if self.grammars is None else self.grammars.follow(sequences, tokens)
         for row, (index, token, logprob) in enumerate(zip(complete, tokens, logprobs, strict=True)):
-            if row and complete[row - 1] == index:
+            if drafts and row and complete[row - 1] == index:
                 continue  # behind a draft
             verdict = verdicts.get(row, NOTHING_MORE)
             error = refused.get(row, verdict.error)
@@ -241,8 +243,9 @@ class Runner:
     def build(self, shares: Ordered[Share], given: Given | None = None) -> ForwardBatch:
         """The tensors of a step; ``given``, if there, are those of its tokens that only the device knows."""
         starts = [share.start for share in shares]
-        counts = [share.width for share in shares]
-        kv_lens = [share.reach for share in shares]
+        drafted = _drafted(shares)
+        counts = [share.width if drafted else share.count for share in shares]
+        kv_lens = [share.reach if drafted else share.end for share in shares]
         positions = chain.from_iterable(share.positions for share in shares)
         slots = array("q")
         for share, start, end in zip(shares, starts, kv_lens, strict=True):
@@ -311,15 +314,21 @@ class Runner:
 
 def _complete(shares: Ordered[Share]) -> list[int]:
     """Places of the shares that a token is sampled for, each once, and once more for each of its drafts."""
-    found: list[int] = []
-    for place, share in enumerate(shares):
-        if share.complete and _generates(share):
-            found += [place] * (1 + len(share.drafts))
-    return found
+    found = [place for place, share in enumerate(shares) if share.complete and _generates(share)]
+    if not _drafted(shares):
+        return found
+    return [place for place in found for _ in range(1 + len(shares[place].drafts))]
 
 
-def _ahead(shares: Ordered[Share]) -> list[int]:
+def _drafted(shares: Ordered[Share]) -> bool:
+    """False for almost all steps of almost all servers, which then need not look at each share again and again."""
+    return any([share.drafts for share in shares])
+
+
+def _ahead(shares: Ordered[Share], complete: Ordered[int]) -> list[int]:
     """For each of these tokens, how many precede it that its sequence does not have yet."""
+    if not _drafted(shares):
+        return [int(shares[place].unseen) for place in complete]
     found: list[int] = []
     for share in shares:
         if share.complete and _generates(share):

@@ -39,13 +39,14 @@ class Share:
     @property
     def reach(self) -> int:
         """Place after the last of them."""
-        return self.end + len(self.drafts)
+        return self.start + self.count + len(self.drafts)
 
     @property
     def positions(self) -> Iterable[int]:
         """Of its tokens and drafts, as the model counts them."""
-        view = self.sequence.view
-        return range(self.start, self.reach) if view is None else view.positions(self.start, self.reach)
+        view, start = self.sequence.view, self.start
+        end = start + self.count + len(self.drafts)
+        return range(start, end) if view is None else view.positions(start, end)
 
     @property
     def unseen(self) -> bool:
