@@ -9,6 +9,9 @@ import sys
 import threading
 from typing import NoReturn
 
+TIME_TO_CLOSE = 2.0
+"""Seconds to close in order, if that is under way, once the parent is gone."""
+
 
 def leave(status: int) -> NoReturn:
     """End this process with ``status`` once other threads and what is registered with ``atexit`` are done.
@@ -25,3 +28,16 @@ def leave(status: int) -> NoReturn:
         except (OSError, ValueError):  # nobody reads, or it is closed
             pass
     os._exit(status)
+
+
+def end_with_parent(status: int) -> None:
+    """From now on, end this process with ``status`` when its parent, who holds the other end of its standard input, is
+    gone."""
+
+    def wait() -> None:
+        while os.read(sys.stdin.fileno(), 4096):  # not the buffered reader: its lock is fatal when the interpreter ends
+            pass
+        threading.Event().wait(TIME_TO_CLOSE)
+        os._exit(status)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import faulthandler
 import logging
-import os
 import signal
 import sys
-import threading
 from array import array
 from dataclasses import dataclass, field, replace
 
@@ -19,7 +17,7 @@ from sglang_plug.attribution import make
 from sglang_plug.batch import ForwardBatch, KVPool, Seen, SeenWhole
 from sglang_plug.config import ConfigError, EngineConfig
 from sglang_plug.executor import Executor, Seat
-from sglang_plug.leaving import leave
+from sglang_plug.leaving import end_with_parent, leave
 from sglang_plug.plugins import PluginError, Plugins
 from sglang_plug.request import RequestError
 
@@ -145,7 +143,7 @@ class Follower:
                 found = updater.load(source, revision)
         except RequestError as error:
             logger.error("rank %d: %s", self.seat.collectives.rank, error)
-        if vote(found is not None, self.parts) and found is not None:
+        if agreed(found is not None, self.seat.collectives, self.parts.device) and found is not None:
             self.parts.model = found
             self.parts.use_scales(self.kv)
         self.hidden = None
@@ -163,14 +161,8 @@ def follow(config: EngineConfig, plugins: Plugins, seat: Seat) -> None:
     if resolved.device.type == "cuda":
         torch.cuda.set_device(resolved.device)
     parts = build_parts(resolved, seat.collectives)
-    vote(True, parts)
+    agreed(True, seat.collectives, parts.device)
     Follower(parts, seat).run()
-
-
-def vote(done: bool, parts: Parts) -> bool:
-    """Whether every rank could do what all were asked for."""
-    votes = torch.tensor([float(done)], device=parts.device)
-    return agreed(parts.collectives.all_reduce(votes), parts.collectives.size)
 
 
 def rank_device(device: torch.device, rank: int) -> str:
@@ -189,7 +181,7 @@ def main() -> int:
     logging.basicConfig(level=launch.config.log_level.upper(), format=f"[%(asctime)s rank {launch.rank}] %(message)s")
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the engine says when to stop
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent(FAILED_EXIT)
     try:
         plugins = Plugins.discover(launch.config.plugins)
         compare(plugins, launch.fingerprint, f"rank {launch.rank}")
@@ -211,14 +203,6 @@ def _seat(launch: FollowerLaunch, plugins: Plugins) -> Seat:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return executor.join(launch.rank, launch.config.parallel.tp_size, device, launch.ticket)
-
-
-def _end_with_parent() -> None:
-    """The engine's process holds the other end of standard input; when it is gone, so are we."""
-    while os.read(sys.stdin.fileno(), 4096):  # not the buffered reader: its lock is fatal when the interpreter ends
-        pass
-    threading.Event().wait(2.0)  # time to end in order, if that is under way
-    os._exit(FAILED_EXIT)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,9 @@ from itertools import chain
 
 import msgspec
 import torch
-from torch import Tensor
 
 from sglang_plug.batch import ForwardBatch
-from sglang_plug.executor import Team
+from sglang_plug.executor import Collectives, Team
 
 from .sequence import Sequence
 from .shares import Share
@@ -166,7 +165,7 @@ class Ranks:
 
     def agreed(self, done: bool, device: torch.device) -> bool:
         """Whether every rank could do what all were asked for."""
-        return agreed(self.collectives.all_reduce(torch.tensor([float(done)], device=device)), self.collectives.size)
+        return agreed(done, self.collectives, device)
 
     def close(self) -> None:
         """End them."""
@@ -179,9 +178,10 @@ class Ranks:
         self._team.send(self._encoder.encode(message))
 
 
-def agreed(votes: Tensor, size: int) -> bool:
-    """Whether all of ``size`` ranks voted one, of the sum of their votes."""
-    return round(votes.item()) == size
+def agreed(done: bool, collectives: Collectives, device: torch.device) -> bool:
+    """Whether every rank could do what all were asked for; each tells of itself."""
+    votes = collectives.all_reduce(torch.tensor([float(done)], device=device))
+    return round(votes.item()) == collectives.size
 
 
 def _tokens(share: Share) -> Iterable[int]:

@@ -17,7 +17,7 @@ import msgspec
 import zmq
 
 from sglang_plug.config import ConfigError
-from sglang_plug.leaving import leave
+from sglang_plug.leaving import end_with_parent, leave
 from sglang_plug.plugins import PluginError, Plugins
 from sglang_plug.request import Finish, Output
 
@@ -74,7 +74,7 @@ def main() -> int:
     logging.basicConfig(level=launch.config.log_level.upper(), format="[%(asctime)s engine] %(message)s")
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent says when to stop
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent(FAILED_EXIT)
     context = zmq.Context()
     requests, outputs = context.socket(zmq.PULL), context.socket(zmq.PUSH)
     for socket, address in ((requests, launch.requests), (outputs, launch.outputs)):
@@ -127,14 +127,6 @@ def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox) -> int:
         outbox.send(Failed(describe(error)))
         return FAILED_EXIT
     return 0
-
-
-def _end_with_parent() -> None:
-    """The parent holds the other end of standard input; when it is gone, so are we."""
-    while os.read(sys.stdin.fileno(), 4096):  # not the buffered reader: its lock is fatal when the interpreter ends
-        pass
-    threading.Event().wait(2.0)  # time to close in order, if that is under way
-    os._exit(FAILED_EXIT)
 
 
 if __name__ == "__main__":
