@@ -48,6 +48,7 @@ def checks(backends: Sequence[str]) -> Iterator[tuple[str, ...]]:
         yield ("modules",)
     yield ("kernels",)
     yield ("coded",)
+    yield ("recurrent",)
     yield ("sampling",)
     if "triton" in backends:
         yield ("launches",)
@@ -57,9 +58,13 @@ def checks(backends: Sequence[str]) -> Iterator[tuple[str, ...]]:
         yield from (("near", backend, graphs) for graphs in GRAPHS)
         yield from (("conformance", backend, "bfloat16", "plain", kept) for kept in FLOAT8)
         yield ("near", backend, "graphs", FLOAT8[0])
+        if backend != "torch":
+            yield ("near", backend, "pieces")
         if backend != "flashinfer":
             yield ("conformance", backend, "float32")
             yield from (("parity", backend, graphs) for graphs in GRAPHS)
+            if backend != "torch":
+                yield ("parity", backend, "pieces")
             yield ("adapters", backend)
         if backend != "torch":
             yield from (("overlap", MEMORY_SHAPE, backend, graphs) for graphs in GRAPHS)
@@ -79,10 +84,14 @@ def measurements(shapes: Sequence[str], backends: Sequence[str]) -> Iterator[tup
         yield ("rows", *shapes)
         yield ("layers", *shapes)
     yield ("reference", shapes[-1])
+    yield ("prompts", first, *shapes)
+    if "triton" in backends:
+        yield ("adapter_steps", shapes[-1], first)
     yield ("speed", shapes[-1], first, FLOAT8[0])
     yield from (("speed", shape, backend) for backend in others for shape in shapes)
     if "triton" in backends:
         yield ("coded_speed", shapes[-1])
+        yield ("recurrent_speed",)
         yield ("moe",)
 
 
@@ -131,6 +140,10 @@ def summary(outcome: dict[str, Any]) -> str:
     result = outcome["result"]
     if outcome["part"].startswith("memory "):
         lines += [f"        {line}" for line in memory_lines(result)]
+    if outcome["part"].startswith("prompts "):
+        lines += [f"        {name}: {prompts_line(one)}" for name, one in result.items()]
+    if outcome["part"].startswith("adapter_steps "):
+        lines += [f"        {batch} at once: {steps_line(one)}" for batch, one in result.items()]
     if outcome["part"] == "moe":
         lines += [f"        {name}: {tiles_line(one)}" for name, one in result.items()]
     for name, one in result.items() if isinstance(result, dict) else ():
@@ -141,6 +154,16 @@ def summary(outcome: dict[str, Any]) -> str:
                 f"prefill {one['prefill_rate']:,.0f}, step {step:.2f} ms, {one['failures']} failed"
             )
     return "\n".join(lines)
+
+
+def prompts_line(found: dict[str, Any]) -> str:
+    """What a step takes for each length, and how much of that without pieces."""
+    return ", ".join(f"{length} tokens {one['pieces']:.2f} ms ({one['ratio']:.2f})" for length, one in found.items())
+
+
+def steps_line(found: dict[str, float]) -> str:
+    """What a step takes of each kind."""
+    return ", ".join(f"{kind} {milliseconds:.2f} ms" for kind, milliseconds in found.items())
 
 
 def memory_lines(found: dict[str, Any]) -> list[str]:

@@ -47,7 +47,7 @@ def random_weight(kind: Kind, size_out: int, size_in: int, group: int, device: s
 def coded(device: str) -> dict[str, float]:
     """The largest relative error for each kind of codes and dtype; raises if one is too large."""
     torch.manual_seed(13)
-    made, worst = _kernels(device), dict[str, float]()
+    made, worst = kernels_of(device), dict[str, float]()
     for kind in KINDS:
         for dtype, bound in BOUNDS.items():
             for size, rows, error in _errors(kind, dtype, device, made):
@@ -62,7 +62,7 @@ def coded(device: str) -> dict[str, float]:
 @torch.inference_mode()
 def coded_speed(device: str, *shapes: str) -> dict[str, Any]:
     """For matrices of a layer, kinds of codes and numbers of rows: seconds, beside bfloat16, and beside the limit."""
-    bandwidth, made, found = ceilings(device)["copy_bandwidth"], _kernels(device), dict[str, Any]()
+    bandwidth, made, found = ceilings(device)["copy_bandwidth"], kernels_of(device), dict[str, Any]()
     for name in shapes:
         shape = SHAPES[name]
         for matrix, (size_out, size_in) in {
@@ -99,7 +99,7 @@ def _errors(
             yield size, rows, relative_error(linear(x), F.linear(x.double(), exact, bias.double()))
 
 
-def _kernels(device: str) -> Kernels:
+def kernels_of(device: str) -> Kernels:
     """The kernel set that a GPU is given."""
     if not device.startswith("cuda"):
         return TORCH

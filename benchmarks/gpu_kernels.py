@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sglang_plug import AttentionShape, KVPool
+from sglang_plug import AttentionShape, KVPool, LowRank, LowRankPart, LowRankTable
 from sglang_plug import kernels as definitions
 from sglang_plug.kernels import Kernels
+from sglang_plug.low_rank import add_low_rank
 
 BOUNDS = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 """dtype -> relative error that is allowed."""
@@ -39,6 +41,7 @@ def kernels(device: str) -> dict[str, Any]:
                 raise AssertionError(f"{name} in {dtype} of {shapes}: relative error {error:.2e}, more than {bound}")
             worst[f"{name} {dtype}"] = max(worst.get(f"{name} {dtype}", 0.0), error)
         worst |= _rope_store(build(), device, dtype, bound)
+        worst |= _low_rank(build(), device, dtype, bound)
     return worst
 
 
@@ -66,6 +69,42 @@ def _rope_store(made: Kernels, device: str, dtype: torch.dtype, bound: float) ->
                 raise AssertionError(f"rope_store in {dtype} to a pool in {kv_dtype}: relative errors {errors}")
             name = f"rope_store {dtype} {kv_dtype or ''}".strip()
             found[name] = max(found.get(name, 0.0), *errors)
+    return found
+
+
+def _low_rank(made: Kernels, device: str, dtype: torch.dtype, bound: float) -> dict[str, float]:
+    """Errors of what adapters add to rows of their own, among them one that came after others."""
+    assert made.add_low_rank is not None
+    found: dict[str, float] = {}
+    for rows, size, widths, rank in (
+        (1, 4096, (4096, 1024, 1024), 16),
+        (64, 2048, (8192, 8192), 8),
+        (7, 512, (64,), 96),
+    ):
+        starts = [0, *accumulate(widths)]
+        columns = [slice(*pair) for pair in pairwise(starts)]
+        table = LowRankTable(columns, size, places=4, dtype=dtype, device=torch.device(device))
+        for place in (1, 2, 4):
+            down = (torch.randn(rank * len(widths), size, device=device) / size**0.5).to(dtype)
+            parts = [
+                LowRankPart(
+                    columns=own,
+                    ranks=slice(rank * number, rank * (number + 1)),
+                    up=torch.randn(rank, own.stop - own.start, device=device).to(dtype),
+                    scale=2.0,
+                )
+                for number, own in enumerate(columns)
+            ]
+            table.put(place, LowRank(down=down, parts=tuple(parts)))
+        x, which = torch.randn(rows, size, device=device).to(dtype), torch.arange(1, rows + 1, device=device) % 5
+        mine = torch.zeros(rows, starts[-1], device=device, dtype=dtype)
+        theirs = mine.to(torch.float32, copy=True)
+        made.add_low_rank(x, mine, table, which)
+        add_low_rank(x, theirs, table, which)
+        error = relative_error(mine, theirs)
+        if not error <= bound:
+            raise AssertionError(f"add_low_rank in {dtype} of {rows} x {size}: relative error {error:.2e}")
+        found[f"add_low_rank {dtype}"] = max(found.get(f"add_low_rank {dtype}", 0.0), error)
     return found
 
 

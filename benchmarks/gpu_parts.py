@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from benchmarks.gpu_adapters import adapters_are_right
+from benchmarks.gpu_adapters import adapter_steps, adapters_are_right
 from benchmarks.gpu_ceilings import ceilings
 from benchmarks.gpu_coded import coded, coded_speed
 from benchmarks.gpu_draws import draws, draws_are_right
@@ -24,6 +24,8 @@ from benchmarks.gpu_kernels import kernels
 from benchmarks.gpu_layers import launches, layers
 from benchmarks.gpu_memory import start_and_serve
 from benchmarks.gpu_moe import moe
+from benchmarks.gpu_prompts import prompt_steps
+from benchmarks.gpu_recurrent import recurrent, recurrent_speed
 from benchmarks.gpu_rows import rows
 from benchmarks.gpu_scales import enlarge
 from benchmarks.gpu_targets import CROWD, LONG_PROMPT, ONE_STREAM, name_of
@@ -55,6 +57,8 @@ KV_DTYPES = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 SWITCH_SECONDS = 2e-4
 """The clients' thread gives up Python's lock to the engine's after this time. Python's 5 ms are as long as a step, and
 a server has a process for each."""
+PIECES = 64
+"""Most tokens of a step that is captured in pieces, where these are to be right: more than some prompts have."""
 PARITY_TOKENS = 24
 PARITY_PROMPTS = (1, 7, 20, 41, 44, 45)
 """Tokens of each prompt; they begin alike, so that the longer ones meet the prefix cache."""
@@ -140,7 +144,11 @@ def _config(folder: Path, device: str, dtype: str, backend: str, graphs: str, kv
         model=ModelOptions(path=str(folder), device=device, dtype=dtype),
         cache=CacheOptions(max_total_tokens=4096, kv_dtype=kv_dtype),
         schedule=ScheduleOptions(max_running_requests=8),
-        backends=BackendOptions(attention=backend, disable_cuda_graph=graphs != "graphs"),
+        backends=BackendOptions(
+            attention=backend,
+            disable_cuda_graph=graphs == "no-graphs",
+            piecewise_cuda_graph_max_tokens=PIECES if graphs == "pieces" else 0,
+        ),
     )
 
 
@@ -289,11 +297,15 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     "conformance": conformance,
     "parity": parity,
     "adapters": adapters_are_right,
+    "adapter_steps": adapter_steps,
     "near": near,
     "overlap": overlap,
     "memory": memory,
     "moe": moe,
     "modules": modules,
+    "prompts": prompt_steps,
+    "recurrent": recurrent,
+    "recurrent_speed": recurrent_speed,
     "rows": rows,
     "speed": speed,
     "prefix": prefix,

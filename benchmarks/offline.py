@@ -60,6 +60,8 @@ class Choice:
     prefix_cache: str = AUTO
     kv_dtype: str = AUTO
     disable_cuda_graph: bool = False
+    piecewise: int = 0
+    """Most tokens of a step that is captured in pieces."""
 
     def config(self, folder: Path) -> EngineConfig:
         """The engine's configuration; writes the model's ``config.json`` into ``folder``."""
@@ -71,7 +73,10 @@ class Choice:
             ),
             schedule=ScheduleOptions(chunked_prefill_size=self.chunk, max_running_requests=self.running),
             backends=BackendOptions(
-                attention=self.attention, kernels=self.kernels, disable_cuda_graph=self.disable_cuda_graph
+                attention=self.attention,
+                kernels=self.kernels,
+                disable_cuda_graph=self.disable_cuda_graph,
+                piecewise_cuda_graph_max_tokens=self.piecewise,
             ),
             log_level="warning",
         )

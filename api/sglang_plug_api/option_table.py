@@ -198,6 +198,14 @@ MEMORY = Group(
         ),
         option("--max-total-tokens", "engine.cache.max_total_tokens", "KV slots in the pool", int, least=1),
         option(
+            "--max-states",
+            "engine.cache.max_states",
+            "recurrent states in memory, of running sequences and of prefixes that are remembered, in models that "
+            "have them",
+            int,
+            least=1,
+        ),
+        option(
             "--kv-cache-dtype",
             "engine.cache.kv_dtype",
             "what keys and values are kept in; auto is what the checkpoint says, else the model's dtype",
@@ -309,6 +317,13 @@ BACKENDS = Group(
             "most sequences of a decode step that is captured as a CUDA graph, or recorded on a CPU",
             int,
             least=1,
+        ),
+        option(
+            "--piecewise-cuda-graph-max-tokens",
+            "engine.backends.piecewise_cuda_graph_max_tokens",
+            "most tokens of a step with prompts that is captured as CUDA graphs, with attention in between; 0: none is",
+            int,
+            least=0,
         ),
         option(
             "--speculative-algorithm",

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
         Joinable,
         JoinedAdapters,
         LayerAdapter,
+        LowRankAdapter,
+        OwnPart,
     )
     from .attention import (
         Attention,
@@ -34,10 +36,11 @@ if TYPE_CHECKING:
     from .config import AUTO, CheckpointNotFoundError, ConfigError, EngineConfig, PluginOptions
     from .drafting import Drafter, SequenceDrafter
     from .drawing import DrawOptions
-    from .executor import Collectives, Executor, Order, Seat, Team
+    from .executor import Collectives, Executor, Order, Seat, Team, own_slice
     from .grammar import Constraint, ConstraintError, Grammar, GrammarBackend, Preamble, Vocabulary
     from .hookspecs import API_VERSION, hookimpl
     from .kernels import Kernels
+    from .low_rank import LowRank, LowRankPart, LowRankTable
     from .media import (
         Media,
         MediaArray,
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
         WeightLoader,
     )
     from .quantization import LinearScheme, Matrix, Quantization, QuantizationRequest, StoredTensor
+    from .recurrent import Recurrent, Runs, StatePool, StateShape
     from .request import DraftCounts, Finish, LogprobOptions, Output, Request, RequestError, TokenLogprob
     from .sampling import SamplingParams
     from .specs import (
@@ -102,6 +106,8 @@ _HOME = {
         "Joinable",
         "JoinedAdapters",
         "LayerAdapter",
+        "LowRankAdapter",
+        "OwnPart",
     ),
     "attention": (
         "Attention",
@@ -119,10 +125,11 @@ _HOME = {
     "config": ("AUTO", "CheckpointNotFoundError", "ConfigError", "EngineConfig", "PluginOptions"),
     "drafting": ("Drafter", "SequenceDrafter"),
     "drawing": ("DrawOptions",),
-    "executor": ("Collectives", "Executor", "Order", "Seat", "Team"),
+    "executor": ("Collectives", "Executor", "Order", "Seat", "Team", "own_slice"),
     "grammar": ("Constraint", "ConstraintError", "Grammar", "GrammarBackend", "Preamble", "Vocabulary"),
     "hookspecs": ("API_VERSION", "hookimpl"),
     "kernels": ("Kernels",),
+    "low_rank": ("LowRank", "LowRankPart", "LowRankTable"),
     "media": (
         "Media",
         "MediaArray",
@@ -150,6 +157,7 @@ _HOME = {
         "WeightLoader",
     ),
     "quantization": ("LinearScheme", "Matrix", "Quantization", "QuantizationRequest", "StoredTensor"),
+    "recurrent": ("Recurrent", "Runs", "StatePool", "StateShape"),
     "request": ("DraftCounts", "Finish", "LogprobOptions", "Output", "Request", "RequestError", "TokenLogprob"),
     "sampling": ("SamplingParams",),
     "specs": (
@@ -235,6 +243,10 @@ __all__ = [
     "LayerAdapter",
     "LinearScheme",
     "LogprobOptions",
+    "LowRank",
+    "LowRankAdapter",
+    "LowRankPart",
+    "LowRankTable",
     "Match",
     "Matrix",
     "Media",
@@ -254,6 +266,7 @@ __all__ = [
     "Order",
     "Output",
     "OutputParser",
+    "OwnPart",
     "PluginError",
     "PluginOptions",
     "Plugins",
@@ -268,10 +281,12 @@ __all__ = [
     "Reasoning",
     "ReasoningMarks",
     "ReasoningParserSpec",
+    "Recurrent",
     "Request",
     "RequestError",
     "RequestEvent",
     "RouteSpec",
+    "Runs",
     "SamplingParams",
     "SchedulePolicy",
     "ScheduleSpec",
@@ -281,6 +296,8 @@ __all__ = [
     "SeenWhole",
     "SequenceDrafter",
     "Spec",
+    "StatePool",
+    "StateShape",
     "StepStats",
     "StoredCapable",
     "StoredTensor",
@@ -300,6 +317,7 @@ __all__ = [
     "WeightLoader",
     "WeightsSpec",
     "hookimpl",
+    "own_slice",
     "pinned",
     "send",
     "upload",

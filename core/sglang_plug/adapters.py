@@ -17,6 +17,25 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from .low_rank import LowRank
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPart:
+    """What one of several ranks that share a model has of a dimension."""
+
+    pieces: tuple[slice, ...]
+    """One behind the other."""
+    whole: int
+    """What all have."""
+
+    def of(self, tensor: Tensor, dimension: int) -> Tensor:
+        """The own part of what a checkpoint holds."""
+        import torch
+
+        cut = [tensor.narrow(dimension, piece.start, piece.stop - piece.start) for piece in self.pieces]
+        return cut[0] if len(cut) == 1 else torch.cat(cut, dimension)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptableLayer:
@@ -29,6 +48,11 @@ class AdaptableLayer:
     parts: Mapping[str, slice]
     """What checkpoints call the layer, or one of its parts -> the columns of the product that are its own:
     ``{"model.layers.0.self_attn.q_proj": slice(0, 896), …}``."""
+    inputs: OwnPart | None = None
+    """What this rank has of the columns that checkpoints have for the input; ``None``: all. The ranks' products are
+    added up."""
+    outputs: Mapping[str, OwnPart] = field(default_factory=dict)
+    """By a name of ``parts``, what this rank has of the rows that checkpoints have for it; missing: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +99,15 @@ class Joinable(LayerAdapter):
     def join(cls, layers: Sequence[Self]) -> JoinedAdapters:
         """One function for all of ``layers``, which are of one layer of the model; ``before`` must leave inputs as they
         are."""
+
+
+class LowRankAdapter(LayerAdapter):
+    """A layer's adapter that is only a product of two narrow matrices: kernels apply it, also in captured steps."""
+
+    @property
+    @abstractmethod
+    def low_rank(self) -> LowRank:
+        """The matrices, which stay where they are. ``before`` must leave inputs as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -151,6 +152,11 @@ class GraphRecorder(ABC):
         Raises ``CannotCaptureError`` if that is not possible.
         """
 
+    def exchange(self, call: Callable[[], None]) -> None:
+        """While ``work`` is captured: make ``call``, by which ranks that share the model exchange tensors, and let
+        replays make it again. Raises ``CannotCaptureError`` if that is not possible."""
+        raise CannotCaptureError(f"several ranks share the model, and a {self.name} cannot wait for the others")
+
     @abstractmethod
     def free_bytes(self) -> int:
         """Memory left on the device."""
@@ -183,7 +189,7 @@ class Attention(nn.Module):
         super().__init__()
         self.index, self.scale, self.causal = index, scale, causal
         self.window, self.softcap = window, softcap
-        self._run = env.attention.run  # resolved once: no lookup per token
+        self._run: Callable[..., Any] = env.attention.run  # resolved once: no lookup per token
         self._rope = env.kernels.apply_rope
         self._rope_store = self._run_stored = None
         run_stored = None if env.attention.shape.values_in_keys else _own(env.attention, StoredCapable, "run_stored")
@@ -194,8 +200,21 @@ class Attention(nn.Module):
         if self._run_weighed is None and env.attention.shape.sinks:
             raise ConfigError(
                 f"the model has attention sinks, which {type(env.attention).__name__} does not do; "
-                "use --attention-backend torch"
+                "use --attention-backend torch or triton"
             )
+
+    @contextmanager
+    def attending_by(self, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+        """Inside, attend by what ``around`` makes of ``AttentionBackend.run``, and of the backend's other ways."""
+        before = self._run, self._run_stored, self._run_weighed
+        run, stored, weighed = before
+        self._run = around(run)
+        self._run_stored = None if stored is None else around(stored)
+        self._run_weighed = None if weighed is None else around(weighed)
+        try:
+            yield
+        finally:
+            self._run, self._run_stored, self._run_weighed = before
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         """``[T, heads, dim]``, ``[T, kv_heads, dim]``, ``[T, kv_heads, value_dim]`` to ``[T, heads, value_dim]``."""

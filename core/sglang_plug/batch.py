@@ -15,6 +15,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from .attention import AttentionShape
+    from .recurrent import Recurrent
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,13 @@ class KVPool:
         device: torch.device,
         values_in_keys: bool = False,
     ) -> None:
-        self.values_in_keys = values_in_keys
+        self.slots, self.values_in_keys = slots, values_in_keys
         self.k_scale, self.v_scale = [1.0] * layers, [1.0] * layers
-        self.k = [_zeros((slots, kv_heads, dim), dtype, device) for _ in range(layers)]
+        self.k = [zeros((slots, kv_heads, dim), dtype, device) for _ in range(layers)]
         if values_in_keys:
             self.v = [keys[..., :value_dim] for keys in self.k]
         else:
-            self.v = [_zeros((slots, kv_heads, value_dim), dtype, device) for _ in range(layers)]
+            self.v = [zeros((slots, kv_heads, value_dim), dtype, device) for _ in range(layers)]
 
     @classmethod
     def of(cls, shape: AttentionShape, *, slots: int, dtype: torch.dtype, device: torch.device) -> Self:
@@ -112,8 +113,8 @@ def _write(pool: Tensor, x: Tensor, scale: float, slots: Tensor) -> None:
     pool.index_copy_(0, slots, x)
 
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """On the host, memory that the system zeroes and hands out page by page when it is first written to."""
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros. On the host, memory that the system zeroes and hands out page by page when it is first written to."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     size = max(1, math.prod(shape)) * dtype.itemsize
@@ -190,5 +191,7 @@ class ForwardBatch:
     kv: KVPool | None = None
     seen: Seen | None = None
     """Set if some of the tokens stand for images."""
+    recurrent: Recurrent | None = None
+    """Set if the model has recurrent states."""
     plan: Any = None
     """Belongs to the attention backend."""

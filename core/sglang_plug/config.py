@@ -86,6 +86,9 @@ class CacheOptions:
     mem_fraction_static: float | None = None
     """On an accelerator, the share of its memory for everything together: weights, KV pool, the largest step, graphs;
     on the host, the share that the pool takes of what is free once the weights are loaded. ``None``: 0.9 and 0.5."""
+    max_states: int | None = None
+    """Recurrent states in memory, of running sequences and of prefixes that are remembered, in models that have them;
+    ``None`` sizes their pool from free memory."""
     kv_dtype: str = AUTO
     """What keys and values are kept in: ``fp8_e4m3``, ``fp8_e5m2``, ``bfloat16``, ``float16`` or ``float32``; ``auto``:
     what the checkpoint says, and the model's dtype if it does not."""
@@ -129,6 +132,8 @@ class BackendOptions:
     """Decode steps are run operation by operation, on a CPU too."""
     cuda_graph_max_bs: int = 256
     """Most sequences of a decode step that is captured as a graph."""
+    piecewise_cuda_graph_max_tokens: int = 0
+    """Most tokens of a step with prompts that is captured in pieces; 0: none is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

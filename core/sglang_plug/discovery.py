@@ -90,19 +90,27 @@ def _without_copies(found: list[Found]) -> list[Found]:
 def _installed() -> Iterator[Found]:
     seen = set[str]()
     for distribution in importlib.metadata.distributions():
-        name = normalise(distribution.metadata["Name"] or "unnamed")
         try:
             points = [point for point in distribution.entry_points if point.group == GROUP]
         except Exception as error:
             if GROUP in (distribution.read_text("entry_points.txt") or ""):
-                damage = f"its entry_points.txt cannot be read: {error}"
-                yield Found(name, name, distribution.version or "unknown", "", damage=damage)
+                name, version = _name_and_version(distribution)
+                yield Found(name, name, version, "", damage=f"its entry_points.txt cannot be read: {error}")
             continue
-        if not points or name in seen:  # an earlier entry of sys.path shadows this one
+        if not points:
+            continue
+        name, version = _name_and_version(distribution)
+        if name in seen:  # an earlier entry of sys.path shadows this one
             continue
         seen.add(name)
         for point in points:
-            yield Found(point.name, name, distribution.version or "unknown", point.value)
+            yield Found(point.name, name, version, point.value)
+
+
+def _name_and_version(distribution: importlib.metadata.Distribution) -> tuple[str, str]:
+    """Of few distributions, each once: its metadata are parsed anew each time that they are asked for."""
+    metadata = distribution.metadata
+    return normalise(metadata["Name"] or "unnamed"), metadata["Version"] or "unknown"
 
 
 def normalise(name: str) -> str:

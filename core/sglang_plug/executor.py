@@ -8,7 +8,8 @@ it. An executor decides where followers run and how they are reached; it sees ne
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +65,55 @@ class Alone(Collectives):
 
 
 ALONE = Alone()
+
+
+class Recorded(Collectives):
+    """Those of ``inner``; while a decode step is captured, each call is handed to who captures it."""
+
+    def __init__(self, inner: Collectives) -> None:
+        super().__init__(inner.rank, inner.size)
+        self.inner = inner
+        self._do: Callable[[Callable[[], None]], None] | None = None
+
+    @contextmanager
+    def handed_to(self, do: Callable[[Callable[[], None]], None]) -> Iterator[None]:
+        """Inside, ``do`` is given each call: it makes it, and lets replays make it again."""
+        self._do = do
+        try:
+            yield
+        finally:
+            self._do = None
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """As ``inner``."""
+        if self._do is None:
+            return self.inner.all_reduce(x)
+        self._do(lambda: _place(self.inner.all_reduce(x), x))
+        return x
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        """As ``inner``."""
+        if self._do is None:
+            return self.inner.all_gather(x)
+        found = x.new_empty(x.shape[0], self.size * x.shape[1])
+        self._do(lambda: _place(self.inner.all_gather(x), found))
+        return found
+
+    def broadcast(self, x: Tensor) -> None:
+        """As ``inner``."""
+        if self._do is None:
+            self.inner.broadcast(x)
+        else:
+            self._do(lambda: self.inner.broadcast(x))
+
+    def close(self) -> None:
+        """As ``inner``."""
+        self.inner.close()
+
+
+def _place(found: Tensor, place: Tensor) -> None:
+    if found is not place:
+        place.copy_(found)
 
 
 def own_slice(size: int, ranks: Collectives, *, units: int | None = None, what: str = "columns") -> slice:

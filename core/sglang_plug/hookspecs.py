@@ -128,7 +128,8 @@ def register_media_processors() -> Iterable[MediaProcessorSpec]:  # type: ignore
     """What makes prompts of tokens and images, selectable with ``--media-processor``; they live in the API process.
 
     Left at ``auto``, ``choose_component`` is asked with ``facts.model``, which has the ``architectures`` and the
-    ``model_type`` of the checkpoint. Nobody is asked for a model that takes text only.
+    ``model_type`` of the checkpoint; without an answer it is the one whose ``architectures`` have the model's. Nobody
+    is asked for a model that takes text only.
     """
 
 

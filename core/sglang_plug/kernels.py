@@ -16,6 +16,9 @@ from torch.nn import functional as F
 
 from .coded import CodedWeight
 from .drawing import DrawOptions, draw_tokens, mask_logits
+from .low_rank import AddLowRank
+from .recurrent import Runs
+from .scanning import causal_conv, gated_delta_rule, linear_attention, selective_scan
 
 if TYPE_CHECKING:
     from .batch import KVPool
@@ -24,6 +27,10 @@ LinearFunction = Callable[[Tensor], Tensor]
 """``[T, in]`` to ``[T, out]``."""
 RopeStore = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, "KVPool", int, Tensor], tuple[Tensor, Tensor]]
 """See ``rope_store``."""
+BiasedMoe = Callable[
+    [Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor, Tensor, Callable[[Tensor], Tensor]], Tensor
+]
+"""See ``biased_moe``."""
 
 
 def pack_linear(weight: Tensor, bias: Tensor | None) -> LinearFunction:
@@ -35,10 +42,13 @@ def pack_linear(weight: Tensor, bias: Tensor | None) -> LinearFunction:
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """``weight * x / sqrt(mean(x**2) + eps)`` over the last dimension, computed in float32, in ``x``'s dtype."""
+    """``weight * x / sqrt(mean(x**2) + eps)`` over the last dimension, computed in float32, in ``x``'s dtype.
+
+    A ``weight`` in float32 multiplies before the rounding to a narrower ``x``'s dtype, any other after it.
+    """
     wide = x.float()
     wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
-    return weight * wide.to(x.dtype)
+    return (weight * wide if weight.dtype == torch.float32 else weight * wide.to(x.dtype)).to(x.dtype)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -85,15 +95,7 @@ def rope_store(
     return q, k
 
 
-def moe(
-    x: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
-    experts: Tensor,
-    weights: Tensor,
-    *,
-    gated: Callable[[Tensor], Tensor] = silu_mul,
-) -> Tensor:
+def moe(x: Tensor, gate_up: Tensor, down: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
     """For each token, the weighted sum of what its chosen experts make of it, added in float32, in ``x``'s dtype.
 
     Expert ``e`` is ``down[e] @ (silu(gate) * up)`` with ``gate, up = gate_up[e] @ x``. Tokens are gathered by
@@ -105,11 +107,26 @@ def moe(
         down: ``[E, hidden, width]``.
         experts: ``[T, k]`` int64, which experts each token goes to.
         weights: ``[T, k]``, what each of them counts.
-        gated: in place of ``silu(gate) * up``, of ``[N, 2 * width]``; kernel sets need not have it.
     """
+    return biased_moe(x, gate_up, down, None, None, experts, weights, silu_mul)
+
+
+def biased_moe(
+    x: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    gate_up_bias: Tensor | None,
+    down_bias: Tensor | None,
+    experts: Tensor,
+    weights: Tensor,
+    gated: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """As ``moe``, of experts with biases ``[E, 2 * width]`` and ``[E, hidden]``, if any, and ``gated`` in place of
+    ``silu(gate) * up``, of ``[N, 2 * width]``, row by row; or of ``[N, width]``, where experts have no gates."""
 
     def expert(number: int, rows: Tensor) -> Tensor:
-        return F.linear(gated(F.linear(rows, gate_up[number])), down[number])
+        between = gated(F.linear(rows, gate_up[number], None if gate_up_bias is None else gate_up_bias[number]))
+        return F.linear(between, down[number], None if down_bias is None else down_bias[number])
 
     return each_expert(x, len(gate_up), expert, experts, weights)
 
@@ -155,6 +172,15 @@ class Kernels:
     """What ``kernels.rope_store`` does, in one go; used with a ``StoredCapable`` attention backend. ``None``:
     ``apply_rope``, and the backend stores."""
     moe: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor] = moe
+    biased_moe: BiasedMoe = biased_moe
+    causal_conv: Callable[[Tensor, Tensor, Tensor | None, Tensor, Runs], Tensor] = causal_conv
+    """See ``scanning.causal_conv``; so the three below."""
+    linear_attention: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Runs], Tensor] = linear_attention
+    gated_delta_rule: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Runs], Tensor] = gated_delta_rule
+    selective_scan: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Runs], Tensor] = selective_scan
+    add_low_rank: AddLowRank | None = None
+    """See ``low_rank.add_low_rank``. ``None``: adapters add what they add by themselves, and steps with any are not
+    captured."""
     mask_logits: Callable[[Tensor, Tensor | None, Tensor], Tensor] = mask_logits
     """See ``drawing.mask_logits``."""
     draw_tokens: Callable[[Tensor, DrawOptions, Tensor], Tensor] = draw_tokens

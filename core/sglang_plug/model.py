@@ -20,6 +20,7 @@ from .kernels import TORCH, Kernels
 from .media import Media
 from .policy import Pooling
 from .quantization import Quantization
+from .recurrent import StateShape
 from .specs import Task
 from .transfer import upload
 
@@ -49,6 +50,8 @@ class BuildEnv:
     """What will be served: what only other tasks need may be left out."""
     ranks: Collectives = field(default=ALONE)
     """What this rank computes together with others; layers know which part of them is its own."""
+    shares_tokens: bool = True
+    """Whether ranks share the embedding's tokens: then all embed the same ones, in every step."""
 
 
 class Model(nn.Module):
@@ -90,6 +93,12 @@ class Model(nn.Module):
             dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
             layers=config.num_hidden_layers,
         )
+
+    @classmethod
+    def state_shapes(cls, config: Any) -> Sequence[StateShape]:
+        """What its recurrent layers keep of each sequence, in the order of ``batch.recurrent.pool.states``; most models
+        have none. A model may have no attention at all: its ``attention_shape`` then has no layers."""
+        return ()
 
     @classmethod
     def context_length(cls, config: Any) -> int | None:
@@ -172,7 +181,8 @@ class Model(nn.Module):
                 raise WeightError(f"checkpoint has {name!r} but {type(self).__name__} has no {target!r}")
             if target not in parameters:
                 raise WeightError(f"checkpoint has {name!r} twice, or too late: {target!r} is packed already")
-            if (other := aliases.setdefault(keys[target], target)) != target and _differ(parameters[target], tensor):
+            other = aliases.setdefault(keys[target], target)
+            if other != target and _differ(self._layer_of(target), parameters[target], tensor):
                 logger.warning("%r and %r are not tied, as the checkpoint has other values for each", other, target)
                 parameters[target] = self._untied(target)
                 keys[target] = id(parameters[target])
@@ -213,6 +223,9 @@ class Model(nn.Module):
             pack = getattr(module, "pack_weights", None)
             if pack is not None:
                 pack()
+
+    def _layer_of(self, target: str) -> nn.Module:
+        return self.get_submodule(target.rpartition(".")[0])
 
     def _untied(self, target: str) -> nn.Parameter:
         """A parameter that has shared its memory with another one gets its own."""
@@ -294,9 +307,16 @@ class Model(nn.Module):
         return [f"{shard!r} is missing" for shard in expected if shard not in shards]
 
 
-def _differ(parameter: Tensor, tensor: Tensor) -> bool:
-    """True if ``tensor`` could be what ``parameter`` was filled with, and is not."""
-    return parameter.shape == tensor.shape and not torch.equal(parameter, tensor.to(parameter))
+def _differ(layer: nn.Module, parameter: Tensor, tensor: Tensor) -> bool:
+    """True if ``tensor`` could be what ``parameter`` of ``layer`` was filled with, and is not."""
+    whole: Any = getattr(layer, "whole_shape", None)
+    if tuple(tensor.shape) != (tuple(parameter.shape) if whole is None else whole(parameter)):
+        return False
+    if parameter.shape != tensor.shape:  # of which this rank has a part
+        load: Any = layer.load_shard
+        load(own := torch.empty_like(parameter), tensor, None)
+        tensor = own
+    return not torch.equal(parameter, tensor.to(parameter))
 
 
 class Seeing(ABC):

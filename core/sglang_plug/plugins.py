@@ -218,7 +218,10 @@ class Plugins:
                 ) from error
 
     def _answer(self, kind: str, facts: Facts) -> tuple[str | None, str]:
-        """The first answer to ``choose_component``, and the plugin that gave it; the last loaded is asked first."""
+        """The first answer to ``choose_component``, and the plugin that gave it; the last loaded is asked first.
+
+        Without an answer it is the first component whose spec says that it suits the model.
+        """
         given = {"kind": kind, "facts": facts}
         for call in reversed(self._manager.hook.choose_component.get_hookimpls()):
             try:
@@ -233,7 +236,9 @@ class Plugins:
                 )
             if answer is not None:
                 return answer, call.plugin_name
-        return None, ""
+        return next(
+            ((one.spec.name, one.found.name) for one in self.all(kind) if one.spec.suits(facts.model)), (None, "")
+        )
 
     @property
     def fingerprint(self) -> Fingerprint:

@@ -86,6 +86,10 @@ class Spec:
                 f"{type(self).__name__}({self.name!r}): a {self.kind} is given no settings; leave them out"
             )
 
+    def suits(self, model: Any) -> bool:
+        """Whether it is made for the model with this configuration, so that no plugin has to choose it."""
+        return False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec(Spec):
@@ -225,6 +229,13 @@ class MediaProcessorSpec(Spec):
     MediaProcessor``, called in the API process."""
 
     kind: ClassVar[str] = "media-processor"
+
+    architectures: frozenset[str] = frozenset()
+    """Names of the models it is for: it is theirs where none is named and no plugin chooses another."""
+
+    def suits(self, model: Any) -> bool:
+        """As ``Spec.suits``."""
+        return bool(self.architectures.intersection((getattr(model, "architectures", None) or ())[:1]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,7 +169,8 @@ def options(out: Path, command: str = "check", **changed: Any) -> Namespace:
 
 def test_order_of_the_parts(tmp_path: Path) -> None:
     parts = [" ".join(part) for part in gpu.wanted_parts(options(tmp_path, backends=["triton", "flashinfer"]))]
-    first = ["environment", "modules", "kernels", "coded", "sampling", "launches", "conformance triton bfloat16"]
+    first = ["environment", "modules", "kernels", "coded", "recurrent", "sampling", "launches"]
+    first += ["conformance triton bfloat16"]
     assert parts[: len(first)] == first
     assert parts.count("memory llama-1B triton") == parts.count("memory llama-1B flashinfer") == 1
     assert {f"near {backend} graphs fp8_e4m3" for backend in ("triton", "flashinfer")} <= set(parts)
@@ -182,7 +183,17 @@ def test_order_of_the_parts(tmp_path: Path) -> None:
     assert parts[:4] == ["environment", "ceilings", "speed llama-1B flashinfer", "speed llama-8B flashinfer"]
     assert parts[4:6] == ["step llama-8B flashinfer", "prefix llama-8B flashinfer"]
     assert {"reference llama-8B", "speed llama-8B flashinfer fp8_e4m3"} <= set(parts)
-    assert "layers llama-1B llama-8B" in parts
+    assert "layers llama-1B llama-8B" in parts and "adapter_steps llama-8B flashinfer" in parts
+    assert parts.index("reference llama-8B") < parts.index("prompts flashinfer llama-1B llama-8B")
+
+
+def test_lines_of_steps() -> None:
+    prompts = {"llama-8B": {"16": {"eager": 6.0, "pieces": 3.0, "ratio": 2.0}}}
+    told = gpu.summary({"part": "prompts triton llama-8B", "ok": True, "seconds": 1.0, "result": prompts})
+    assert told.endswith("llama-8B: 16 tokens 3.00 ms (2.00)")
+    steps = {"1": {"none": 4.0, "several": 5.5}}
+    told = gpu.summary({"part": "adapter_steps llama-8B triton", "ok": True, "seconds": 1.0, "result": steps})
+    assert told.endswith("1 at once: none 4.00 ms, several 5.50 ms")
 
 
 def test_a_failed_part_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,6 @@ def test_speed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_kernel_set_is_that_of_the_device() -> None:
-    assert gpu_coded._kernels("cpu") is TORCH
+    assert gpu_coded.kernels_of("cpu") is TORCH
     pytest.importorskip("triton", reason="Triton is not installed")
-    assert gpu_coded._kernels("cuda").name == "triton"
+    assert gpu_coded.kernels_of("cuda").name == "triton"

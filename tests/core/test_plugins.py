@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -337,6 +338,28 @@ class TestChoice:
         install("sglang-a", self.SOURCE.format(name="lfu"))
         install("sglang-b", self.SOURCE.format(name="fifo"))
         assert discover().choose("eviction", Facts(device="npu")) == "fifo"
+
+    def test_what_suits_a_model_is_its_own_unless_somebody_chooses(self, install: Install) -> None:
+        source = """
+            from sglang_plug import MediaProcessorSpec
+
+            @hookimpl
+            def register_media_processors():
+                return [
+                    MediaProcessorSpec(name=name, target="a.b:c", architectures=frozenset(given))
+                    for name, given in (("aaa-fancy", ["Fancy"]), ("aab-plain", ["Plain"]), ("aac-any", []))
+                ]
+
+            @hookimpl
+            def choose_component(kind, facts):
+                return "aac-any" if kind == "media-processor" and facts.device == "npu" else None
+        """
+        install("sglang-fancy", source)
+        plugins = discover()
+        fancy, nobody = (SimpleNamespace(architectures=[name]) for name in ("Fancy", "Other"))
+        assert plugins.resolve("media-processor", "auto", Facts(model=fancy)).spec.name == "aaa-fancy"
+        assert plugins.choose("media-processor", Facts(model=nobody)) is None
+        assert plugins.resolve("media-processor", "auto", Facts(model=fancy, device="npu")).spec.name == "aac-any"
 
     def test_nobody_answering_lists_the_names(self) -> None:
         with pytest.raises(PluginError, match="no plugin chose a flavour for 'auto'; name one of: none is declared"):

@@ -7,10 +7,20 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from sglang_plug_backends.triton import attention, coded, draw, kernels, launch, moe, row  # kernels are interpreted
+from sglang_plug_backends.triton import (  # kernels are interpreted
+    attention,
+    coded,
+    draw,
+    kernels,
+    launch,
+    low_rank,
+    moe,
+    recurrent,
+    row,
+)
 from tests.fake_cuda.tensors import DeviceTensor, clock
 
-MODULES = (attention, coded, draw, kernels, moe, launch, row)
+MODULES = (attention, coded, draw, kernels, low_rank, moe, launch, recurrent, row)
 STRIDED = {
     "decode_kernel": ("q", "k", "v", "part", "tables"),
     "prefill_kernel": ("q", "k", "v", "out", "tables"),
@@ -19,6 +29,12 @@ STRIDED = {
     "rope_kernel": ("x", "cos", "sin"),
     "rope_store_kernel": ("q", "k", "v", "cos", "sin", "pool_k", "pool_v"),
     "grouped_kernel": ("x",),
+    "shrink_kernel": ("x",),
+    "expand_kernel": ("y",),
+    "conv_kernel": ("x", "bias"),
+    "conv_state_kernel": ("x",),
+    "recurrence_kernel": ("q", "k", "v"),
+    "selective_scan_kernel": ("x", "b", "c"),
 }
 """Arguments whose strides the kernel is told; it takes all others for contiguous."""
 CHEAP = ("mask_kernel", "draw_kernel")

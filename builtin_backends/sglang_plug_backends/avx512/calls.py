@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sglang_plug import CannotCaptureError
@@ -30,6 +30,36 @@ class AttentionCall(ctypes.Structure):
     )
 
 
+class ConvolutionCall(ctypes.Structure):
+    """``Convolution`` of ``source/recurrent.h``."""
+
+    _fields_ = (
+        *((name, POINTER) for name in ("rows", "starts")),
+        *((name, LONG) for name in ("sequences", "channels", "width", "x_stride")),
+        *((name, POINTER) for name in ("x", "weight", "bias", "states", "out")),
+    )
+
+
+class RecurrenceCall(ctypes.Structure):
+    """``Recurrence`` of ``source/recurrent.h``."""
+
+    _fields_ = (
+        *((name, POINTER) for name in ("rows", "starts")),
+        *((name, LONG) for name in ("sequences", "key_heads", "heads", "dim", "value_dim")),
+        *((name, POINTER) for name in ("q", "k", "v")),
+        *((name, LONG) for name in ("q_stride", "k_stride", "v_stride", "wide_keys", "wide_values")),
+        *((name, POINTER) for name in ("decay", "rate", "states", "out")),
+    )
+
+
+DESCRIBED: Mapping[str, type[ctypes.Structure]] = {
+    "attend": AttentionCall,
+    "causal_conv": ConvolutionCall,
+    "recurrence": RecurrenceCall,
+}
+"""Functions that are given one address, and what is there."""
+
+
 class RecordedCall(ctypes.Structure):
     """``Call`` of ``source/tape.cpp``."""
 
@@ -51,17 +81,17 @@ class RecordedCall(ctypes.Structure):
 class Tape:
     """Calls that follow one another, made again in one call of the library.
 
-    Of an ``attend`` the structure it was given is copied, as the next layer's call overwrites it.
+    What is ``DESCRIBED`` by a structure is copied, as the next layer's call may overwrite it.
     """
 
     def __init__(self) -> None:
         self._calls: list[RecordedCall] = []
-        self._kept: list[AttentionCall] = []
+        self._kept: list[ctypes.Structure] = []
 
     def add(self, name: str, arguments: Sequence[Any]) -> None:
         """The next call. What its addresses point to must stay where it is."""
-        if name == "attend":
-            copied = AttentionCall.from_buffer_copy(AttentionCall.from_address(arguments[0]))
+        if (described := DESCRIBED.get(name)) is not None:
+            copied = described.from_buffer_copy(described.from_address(arguments[0]))
             self._kept.append(copied)
             arguments = (ctypes.addressof(copied),)
         self._calls.append(RecordedCall.of(name, arguments))

@@ -14,11 +14,14 @@ from sglang_plug.kernels import LinearFunction
 from .coded import pack_coded
 from .library import load
 from .memory import PageMemory
+from .recurrent import causal_conv, gated_delta_rule, linear_attention
 
 PANEL = 32
 """Columns that the packed matrix holds together."""
 DRAWN = 2048
 """Tokens whose probabilities ``draw`` adds up together."""
+WEIGHTS = (torch.bfloat16, torch.float32)
+"""Of norms."""
 LANES = 16
 """Columns of the gate, and as many of what it weighs, in a panel."""
 
@@ -37,6 +40,9 @@ def build() -> Kernels:
         add_rms_norm=add_rms_norm,
         silu_mul=silu_mul,
         apply_rope=apply_rope,
+        causal_conv=causal_conv,
+        linear_attention=linear_attention,
+        gated_delta_rule=gated_delta_rule,
         mask_logits=mask_logits,
         draw_tokens=draw_tokens,
     )
@@ -103,14 +109,14 @@ def pack_int8(weight: Tensor, scale: Tensor, bias: Tensor | None, *, memory: Pag
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """As the definition, rounded once."""
-    if x.dtype != torch.bfloat16 or weight.dtype != torch.bfloat16:
+    if x.dtype != torch.bfloat16 or weight.dtype not in WEIGHTS:
         return definitions.rms_norm(x, weight, eps)
     return _norm(x, None, weight, eps)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """``(rms_norm(x + residual), x + residual)``; the sum is written to ``residual``."""
-    if x.dtype != torch.bfloat16 or weight.dtype != torch.bfloat16 or not residual.is_contiguous():
+    if x.dtype != torch.bfloat16 or weight.dtype not in WEIGHTS or not residual.is_contiguous():
         return definitions.add_rms_norm(x, residual, weight, eps)
     return _norm(x, residual, weight, eps), residual
 
@@ -119,7 +125,8 @@ def _norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> Ten
     x = x.contiguous()
     out, width = torch.empty_like(x), x.shape[-1]
     added = None if residual is None else residual.data_ptr()
-    load().rms_norm(x.data_ptr(), added, weight.data_ptr(), out.data_ptr(), x.numel() // width, width, eps)
+    wide = weight.dtype == torch.float32
+    load().rms_norm(x.data_ptr(), added, weight.data_ptr(), out.data_ptr(), x.numel() // width, width, wide, eps)
     return out
 
 

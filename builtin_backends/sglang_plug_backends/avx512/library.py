@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cache, partial
@@ -40,12 +40,13 @@ PATIENCE = 300.0
 """Seconds that the compiler may take."""
 RECORDED = (
     *("linear", "linear_int8", "linear_codes4", "linear_codes8", "linear_e4m3"),
-    *("rms_norm", "silu_mul", "rope", "attend"),
+    *("rms_norm", "silu_mul", "rope", "attend", "causal_conv", "recurrence"),
 )
 """Functions whose calls can be made again, in the order of ``Function`` in ``source/tape.cpp``."""
 logger = logging.getLogger(__name__)
 
 Function = Callable[..., None]
+Teller = Callable[[str, tuple[Any, ...]], None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,35 +66,41 @@ class Library:
     silu_mul: Function
     rope: Function
     attend: Function
+    causal_conv: Function
+    recurrence: Function
     mask_logits: Function
     draw: Function
     replay: Function
-    _one_at_a_time: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _tellers: dict[int, Teller] = field(init=False, default_factory=dict)
+    _plain: dict[str, Function] = field(init=False, default_factory=dict)
+    _changing: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     @contextmanager
-    def telling(self, tell: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
+    def telling(self, tell: Teller) -> Iterator[None]:
         """While this is open, ``tell`` is given name and arguments of each of this thread's calls.
 
         Callers must look up the function in the library for every call.
         """
-        with self._one_at_a_time:
-            names = [one.name for one in fields(self) if one.init]
-            plain: dict[str, Function] = {name: getattr(self, name) for name in names}
-            mine = threading.get_ident()
-            for name, function in plain.items():
-                setattr(self, name, partial(_call_and_tell, name, function, mine, tell))
-            try:
-                yield
-            finally:
-                for name, function in plain.items():
-                    setattr(self, name, function)
+        thread = threading.get_ident()
+        with self._changing:
+            if not self._tellers:
+                self._plain = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
+                for name, function in self._plain.items():
+                    setattr(self, name, partial(_call_and_tell, name, function, self._tellers))
+            self._tellers[thread] = tell
+        try:
+            yield
+        finally:
+            with self._changing:
+                del self._tellers[thread]
+                if not self._tellers:
+                    for name, function in self._plain.items():
+                        setattr(self, name, function)
 
 
-def _call_and_tell(
-    name: str, function: Function, thread: int, tell: Callable[[str, tuple[Any, ...]], None], *arguments: Any
-) -> None:
+def _call_and_tell(name: str, function: Function, tellers: Mapping[int, Teller], *arguments: Any) -> None:
     function(*arguments)
-    if threading.get_ident() == thread:
+    if (tell := tellers.get(threading.get_ident())) is not None:
         tell(name, arguments)
 
 
@@ -139,10 +146,12 @@ def _declare(loaded: ctypes.CDLL) -> Library:
         "linear_codes8": (*[pointer] * 6, number, number, number, number),
         "pack_e4m3": (pointer, pointer, number, number),
         "linear_e4m3": (*[pointer] * 5, number, number, number, number),
-        "rms_norm": (pointer, pointer, pointer, pointer, number, number, real),
+        "rms_norm": (pointer, pointer, pointer, pointer, number, number, number, real),
         "silu_mul": (pointer, pointer, number, number),
         "rope": (pointer, pointer, pointer, pointer, number, number, number, number, long, long),
         "attend": (pointer,),
+        "causal_conv": (pointer,),
+        "recurrence": (pointer,),
         "mask_logits": (pointer, pointer, pointer, number, number, number),
         "draw": (*[pointer] * 6, number, number),
         "replay": (pointer, long),

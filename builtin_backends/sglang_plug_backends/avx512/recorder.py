@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from sglang_plug import CannotCaptureError, GraphRecorder
@@ -34,6 +34,7 @@ class CallRecorder(GraphRecorder):
 
     def __init__(self, library: Library) -> None:
         self._library = library
+        self._recording: Recording | None = None
 
     def sizes(self, most: int) -> list[int]:
         """Few, as each takes some steps of the model while starting."""
@@ -41,10 +42,20 @@ class CallRecorder(GraphRecorder):
 
     def capture(self, work: Replay) -> Replay:
         """Raises ``CannotCaptureError`` if ``work`` has results in Python, or shapes, that depend on numbers."""
-        recording = Recording(self._library)
-        with self._library.telling(recording.call), _Operations(recording):
-            work()
+        self._recording = recording = Recording(self._library)
+        try:
+            with self._library.telling(recording.call), _Operations(recording):
+                work()
+        finally:
+            self._recording = None
         return recording.finish()
+
+    def exchange(self, call: Replay) -> None:
+        """One action: what it consists of is not looked at."""
+        assert self._recording is not None, "ranks exchange something while nothing is captured"
+        with _disable_current_modes():
+            call()
+        self._recording.operation(call)
 
     def free_bytes(self) -> int:
         """As the system counts it."""

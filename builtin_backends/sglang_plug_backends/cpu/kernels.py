@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sglang_plug import Kernels
+from sglang_plug import kernels as definitions
 from sglang_plug.kernels import LinearFunction
 
 ROWS = 32
@@ -45,13 +46,15 @@ def pack_linear(weight: Tensor, bias: Tensor | None) -> LinearFunction:
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """As the definition, in torch's own operator: fewer calls, and one rounding less in bfloat16."""
+    if weight.dtype != x.dtype:
+        return definitions.rms_norm(x, weight, eps)
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """``(rms_norm(x + residual), x + residual)``; the sum is written to ``residual``."""
     total = residual.add_(x)
-    return F.rms_norm(total, (total.shape[-1],), weight, eps), total
+    return rms_norm(total, weight, eps), total
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:

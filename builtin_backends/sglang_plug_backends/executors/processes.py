@@ -1,12 +1,17 @@
-"""Ranks as processes of this machine. Messages go over ZeroMQ on unix sockets, tensors through torch.distributed."""
+"""Ranks as processes of this machine.
+
+Messages go over ZeroMQ on unix sockets, tensors through memory that CPUs share, or through torch.distributed.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +22,9 @@ from sglang_plug import Collectives, Executor, Order, Seat, Team
 from sglang_plug.private_folder import private_folder
 
 from .group import GroupCollectives
+from .shared import SharedCollectives, is_offered, memory_file
+
+logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 10.0
 """Seconds a follower has to end before it is killed."""
@@ -32,6 +40,9 @@ class ProcessSettings:
     unless ``OMP_NUM_THREADS`` says."""
     timeout: float = 1800.0
     """Seconds a rank waits for the others to join in what all do together."""
+    shared_memory: bool = True
+    """Let ranks on CPUs exchange tensors in memory that they share, where it can be had (Linux on x86-64), rather than
+    through sockets (gloo)."""
 
 
 class ProcessTeam(Team):
@@ -43,25 +54,27 @@ class ProcessTeam(Team):
         self._sockets: list[zmq.Socket[bytes]] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._closing = False
-        meeting = str(self._folder / "meeting")
-        self.collectives: Collectives = GroupCollectives(0, order.size, order.device, meeting, settings.timeout)
+        memory = _memory(order, settings)
+        ticket = _Ticket(str(self._folder), memory)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         if order.device.type == "cpu" and (threads := _threads(settings, order.size)) is not None:
             torch.set_num_threads(threads)
             environment[THREADS] = str(threads)
         for rank in range(1, order.size):
-            self._spawn(order, rank, environment)
+            self._spawn(order, rank, ticket, environment)
+        self.collectives = _collectives(0, order.size, order.device, ticket, settings, self.failure)
 
-    def _spawn(self, order: Order, rank: int, environment: dict[str, str]) -> None:
+    def _spawn(self, order: Order, rank: int, ticket: _Ticket, environment: dict[str, str]) -> None:
         socket = self._context.socket(zmq.PUSH)
         socket.set_hwm(0)
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(_address(self._folder, rank))  # whoever binds has no queue for a follower that is not there
         self._sockets.append(socket)
-        process = subprocess.Popen(order.command, stdin=subprocess.PIPE, env=environment)
+        files = () if ticket.memory is None else (ticket.memory,)
+        process = subprocess.Popen(order.command, stdin=subprocess.PIPE, env=environment, pass_fds=files)
         self._processes.append(process)
         assert process.stdin is not None
-        process.stdin.write(order.line(rank, str(self._folder)))  # kept open: its end tells the follower to end
+        process.stdin.write(order.line(rank, ticket.text()))  # kept open: its end tells the follower to end
         process.stdin.flush()
 
     def send(self, message: bytes) -> None:
@@ -81,6 +94,8 @@ class ProcessTeam(Team):
     def close(self) -> None:
         """Wait for the followers, then kill."""
         self._closing = True
+        if isinstance(self.collectives, SharedCollectives):
+            self.collectives.close()  # whoever still waits for a rank that is gone
         for process in self._processes:
             self._end(process)
         self.collectives.close()
@@ -108,13 +123,54 @@ class ProcessExecutor(Executor):
         return ProcessTeam(order, self.settings)
 
     def join(self, rank: int, size: int, device: torch.device, ticket: str) -> Seat:
-        """The ticket is the folder of sockets."""
-        folder = Path(ticket)
+        """Be a follower of the team that made the ticket."""
+        place = _Ticket.read(ticket)
         socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PULL)
         socket.set_hwm(0)
-        socket.bind(_address(folder, rank))
-        collectives = GroupCollectives(rank, size, device, str(folder / "meeting"), self.settings.timeout)
-        return Seat(collectives, socket.recv)
+        socket.bind(_address(Path(place.folder), rank))
+        return Seat(_collectives(rank, size, device, place, self.settings), socket.recv)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ticket:
+    """Where the ranks find each other."""
+
+    folder: str
+    """Of sockets."""
+    memory: int | None
+    """File descriptor of what they share, which processes inherit."""
+
+    def text(self) -> str:
+        return f"{'' if self.memory is None else self.memory}:{self.folder}"
+
+    @classmethod
+    def read(cls, text: str) -> _Ticket:
+        memory, _, folder = text.partition(":")
+        return cls(folder, int(memory) if memory else None)
+
+
+def _memory(order: Order, settings: ProcessSettings) -> int | None:
+    """A descriptor of memory to share; ``None``: tensors go through torch.distributed."""
+    if order.device.type != "cpu" or not settings.shared_memory or not is_offered():
+        return None
+    try:
+        return memory_file(order.size)
+    except OSError as error:
+        logger.info("Ranks exchange tensors through sockets: no memory can be shared (%s)", error)
+        return None
+
+
+def _collectives(
+    rank: int,
+    size: int,
+    device: torch.device,
+    ticket: _Ticket,
+    settings: ProcessSettings,
+    lost: Callable[[], str | None] = lambda: None,
+) -> Collectives:
+    if ticket.memory is not None:
+        return SharedCollectives(rank, size, ticket.memory, settings.timeout, lost)
+    return GroupCollectives(rank, size, device, f"{ticket.folder}/meeting", settings.timeout)
 
 
 def _address(folder: Path, rank: int) -> str:

@@ -33,15 +33,14 @@ def register_attention_backends() -> Iterator[AttentionSpec]:
 
 @hookimpl(trylast=True)
 def choose_component(kind: str, facts: Facts) -> str | None:
-    """For CUDA: FlashInfer where it can serve the model, else Triton's kernels where Triton is installed. Neither has
-    attention sinks."""
+    """For CUDA: FlashInfer where it can serve the model, else Triton's kernels where Triton is installed."""
     if kind != "attention" or facts.device != "cuda":
         return None
     reason = why_not(facts)
     if not reason:
         logger.info("Attention backend flashinfer is chosen: it serves the model's shape and dtype on this device")
         return "flashinfer"
-    if not _installed("triton") or (facts.shape is not None and facts.shape.sinks):
+    if not _installed("triton"):
         return None
     logger.info("Attention backend triton is chosen, and not flashinfer: %s", reason)
     return "triton"

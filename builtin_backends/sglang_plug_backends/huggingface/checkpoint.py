@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import huggingface_hub
-from transformers import CONFIG_MAPPING, PreTrainedConfig
 
 from sglang_plug import Checkpoint, CheckpointNotFoundError, CheckpointRequest, ConfigError
 
+from .config_classes import config_class
 from .kv_cache import keeps_weights_alone, kv_scale, read_kv_dtype
 from .pooling import read_pooling
 
@@ -63,8 +63,7 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 def _build_config(data: dict[str, Any], path: Path) -> Any:
     """The family's own configuration class if transformers knows it, otherwise plain attributes."""
     model_type = data.get("model_type")
-    known = isinstance(model_type, str) and model_type in CONFIG_MAPPING
-    kind = CONFIG_MAPPING[model_type] if known else PreTrainedConfig
+    kind, known = config_class(model_type)
     try:
         config = kind.from_dict(data)
     except Exception as error:  # the classes check themselves with many kinds of exceptions

@@ -22,6 +22,10 @@ RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "raise_excep
 REASONING = ("reasoning_content", "reasoning")
 """Names under which a message's reasoning is sent; templates read the first."""
 
+PROBE = "text of the probe"
+PROBED = {"user": ("user",), "system": ("system", "user"), "assistant": ("user", "assistant")}
+"""A conversation that shows how a template reads messages of a role; templates refuse others."""
+
 Message = dict[str, Any]
 
 
@@ -29,7 +33,8 @@ class ChatTemplate:
     """One compiled Jinja template.
 
     Content that comes as a list of parts is handed to the template as it is if the template can read it, which
-    is found out by trying; otherwise its text parts are joined with a space.
+    is found out by trying; otherwise its text parts are joined with a space. Text becomes a list of one part where the
+    template reads nothing else, as those of some models that see.
 
     Args:
         text: the template.
@@ -40,6 +45,7 @@ class ChatTemplate:
 
     def __init__(self, text: str, constants: Mapping[str, Any]) -> None:
         self.constants = dict(constants)
+        self._text_as_part: dict[str, bool] = {}
         try:
             self._template = _environment().from_string(text)
         except (jinja2.TemplateError, RecursionError) as error:
@@ -77,13 +83,23 @@ class ChatTemplate:
     @cached_property
     def reads_parts(self) -> bool:
         """True if the template writes the text of content that is a list of parts."""
-        probe = "text of the probe"
-        message = {"role": "user", "content": [{"type": "text", "text": probe}]}
+        return self._writes("user", [_part(PROBE)])
+
+    def _wants_text_as_part(self, role: str) -> bool:
+        """True if the template would write nothing of text in messages of ``role``, but writes it as a part."""
+        if role not in self._text_as_part:
+            self._text_as_part[role] = not self._writes(role, PROBE, on_error=True) and self._writes(
+                role, [_part(PROBE)]
+            )
+        return self._text_as_part[role]
+
+    def _writes(self, role: str, content: str | list[dict[str, str]], on_error: bool = False) -> bool:
+        messages = [{"role": one, "content": content} for one in PROBED[role]]
         try:
-            text = self._render({}, messages=[message], tools=None, add_generation_prompt=False)
+            text = self._render({}, messages=messages, tools=None, add_generation_prompt=False)
         except TemplateError:
-            return False
-        return probe in text and "'type'" not in text and '"type"' not in text
+            return on_error
+        return text.count(PROBE) >= len(messages) and "'type'" not in text and '"type"' not in text
 
     def _render(self, variables: Mapping[str, Any], **request: Any) -> str:
         try:
@@ -99,8 +115,11 @@ class ChatTemplate:
         """The message as templates expect it; nothing of the caller's is changed."""
         made = dict(message)
         content = made.get("content")
+        role = str(made.get("role"))
         if content is None:
             made["content"] = ""
+        elif isinstance(content, str) and content and role in PROBED and self._wants_text_as_part(role):
+            made["content"] = [_part(content)]
         elif isinstance(content, Sequence) and not isinstance(content, str) and not self.reads_parts:
             made["content"] = _joined(content)
         if calls := made.get("tool_calls"):
@@ -109,6 +128,10 @@ class ChatTemplate:
         if reasoning is not None:
             made[REASONING[0]] = reasoning
         return made
+
+
+def _part(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
 
 
 def _joined(parts: Sequence[Any]) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sglang_plug import Joinable, JoinedAdapters, send
+from sglang_plug import Joinable, JoinedAdapters, LowRank, LowRankAdapter, LowRankPart, send
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,19 @@ class Narrow:
             start += len(up)
         self._owners = [number for number, pair in owned for _ in range(len(pair.down))]
         self._scales = [pair.scale for _, pair in owned for _ in range(len(pair.down))]
+        self._lengths = [len(pair.down) for _, pair in owned for _ in range(len(pair.down))]
+
+    def of_one(self) -> LowRank:
+        """The pairs, which are one adapter's."""
+        parts = []
+        for columns, ranks, up in self._ups:
+            start = ranks.start
+            while start < ranks.stop:
+                stop = start + self._lengths[start]
+                own = up[start - ranks.start : stop - ranks.start]
+                parts.append(LowRankPart(columns=columns, ranks=slice(start, stop), up=own, scale=self._scales[start]))
+                start = stop
+        return LowRank(down=self._down, parts=tuple(parts))
 
     def factors(self, adapters: int) -> Tensor:
         """``[adapters + 1, ranks]``: what each rank counts in rows of each adapter, zero in those of others and in
@@ -67,7 +80,7 @@ class Narrow:
             y[:, columns].addmm_(inner[:, ranks], up)
 
 
-class LoraLayer(Joinable):
+class LoraLayer(Joinable, LowRankAdapter):
     """One adapter in one layer.
 
     Args:
@@ -75,9 +88,18 @@ class LoraLayer(Joinable):
     """
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
-        self.pairs = tuple(pairs)
         self._narrow = Narrow([(0, pair) for pair in pairs])
         self._factors = self._narrow.factors(1)[0]
+        self._low_rank = self._narrow.of_one()
+        self.pairs = tuple(
+            Pair(one.columns, self._low_rank.down[one.ranks], one.up.T, one.scale) for one in self._low_rank.parts
+        )
+        """In the same memory as what they are multiplied by together."""
+
+    @property
+    def low_rank(self) -> LowRank:
+        """As the contract says."""
+        return self._low_rank
 
     def after(self, x: Tensor, y: Tensor) -> None:
         """Add ``scale * up @ down @ x``."""

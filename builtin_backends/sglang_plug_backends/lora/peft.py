@@ -13,7 +13,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from sglang_plug import AdaptableLayer, Adapter, AdapterRequest, ConfigError
+from sglang_plug import AdaptableLayer, Adapter, AdapterRequest, ConfigError, OwnPart
 
 from .layer import LoraLayer, Pair
 
@@ -23,6 +23,8 @@ MATRIX = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.\w+)?\.weigh
 ROOTS = frozenset({"model", "language_model", "transformer"})
 """Names of what surrounds a decoder's layers, which differ from one class of transformers to the next."""
 SHOWN = 3
+Place = tuple[AdaptableLayer, slice, OwnPart | None, OwnPart | None]
+"""A layer, columns of its product, and what this rank has of the matrix's input and output."""
 
 REFUSED: Mapping[str, str] = {
     "use_dora": "DoRA needs the base model's weights in every step; merge it into them",
@@ -67,14 +69,16 @@ def read_lora(request: AdapterRequest, settings: None) -> Adapter | None:
         return None
     config = _checked(stored, request.path)
     found: dict[str, list[Pair]] = {}
-    for name, layer, columns, down, up in _matrices(request):
+    for name, (layer, columns, inputs, outputs), down, up in _matrices(request):
         rank, scale = config.pair(name)
-        expected = (rank, layer.size_in), (columns.stop - columns.start, rank)
+        rows = columns.stop - columns.start if outputs is None else outputs.whole
+        expected = (rank, layer.size_in if inputs is None else inputs.whole), (rows, rank)
         if (shapes := (tuple(down.shape), tuple(up.shape))) != expected:
             raise ConfigError(
                 f"{request.path / WEIGHTS}: lora_A and lora_B of {name!r} are {list(shapes[0])} and {list(shapes[1])}, "
                 f"but the model and {CONFIG} want {list(expected[0])} and {list(expected[1])}"
             )
+        down, up = down if inputs is None else inputs.of(down, 1), up if outputs is None else outputs.of(up, 0)
         down, up = (one.to(device=request.device, dtype=request.dtype) for one in (down, up))
         found.setdefault(layer.name, []).append(Pair(columns, down, up, scale))
     layers = {name: LoraLayer(pairs) for name, pairs in found.items()}
@@ -126,8 +130,8 @@ def _is_number(value: Any, kind: Any) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _matrices(request: AdapterRequest) -> Iterator[tuple[str, AdaptableLayer, slice, Tensor, Tensor]]:
-    """Each adapted matrix: PEFT's name, its layer, its columns of the product, ``lora_A`` and ``lora_B``."""
+def _matrices(request: AdapterRequest) -> Iterator[tuple[str, Place, Tensor, Tensor]]:
+    """Each adapted matrix: PEFT's name, where it belongs, ``lora_A`` and ``lora_B``."""
     tensors = _tensors(request.path)
     sides: dict[str, dict[str, Tensor]] = {}
     others = []
@@ -139,7 +143,10 @@ def _matrices(request: AdapterRequest) -> Iterator[tuple[str, AdaptableLayer, sl
     where = request.path / WEIGHTS
     if others:
         raise ConfigError(f"{where} holds what is neither lora_A nor lora_B of a matrix: {_some(others)}")
-    places = {_short(name): place for name, place in request.places().items()}
+    places = {
+        _short(name): (layer, columns, layer.inputs, layer.outputs.get(name))
+        for name, (layer, columns) in request.places().items()
+    }
     if unknown := [name for name in sides if _short(name) not in places]:
         raise ConfigError(
             f"{where} adapts what cannot be adapted in this model: {_some(unknown)}; only matrices of its layers can, "
@@ -151,8 +158,7 @@ def _matrices(request: AdapterRequest) -> Iterator[tuple[str, AdaptableLayer, sl
         for side, tensor in pair.items():
             if not tensor.is_floating_point() or not tensor.isfinite().all():
                 raise ConfigError(f"{where}: lora_{side} of {name!r} has numbers that are not finite, or no fractions")
-        layer, columns = places[_short(name)]
-        yield name, layer, columns, pair["A"], pair["B"]
+        yield name, places[_short(name)], pair["A"], pair["B"]
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 from sglang_plug import Facts, QuantizationSpec, hookimpl
 
-READERS = {"awq": "awq", "compressed-tensors": "compressed-tensors", "fbgemm_fp8": "fp8", "fp8": "fp8", "gptq": "gptq"}
+READERS = {
+    "awq": "awq",
+    "compressed-tensors": "compressed-tensors",
+    "fbgemm_fp8": "fp8",
+    "fp8": "fp8",
+    "gptq": "gptq",
+    "mxfp4": "mxfp4",
+}
 """``quant_method`` of a checkpoint -> who reads it."""
 HOST_AND_CUDA = frozenset({"cpu", "cuda"})
 
@@ -44,6 +51,12 @@ def register_quantizations() -> Iterator[QuantizationSpec]:
         target=f"{__name__}.compressed_tensors:build",
         devices=HOST_AND_CUDA,
         summary="reads checkpoints of compressed-tensors in whole numbers of four or eight bits",
+    )
+    yield QuantizationSpec(
+        name="mxfp4",
+        target=f"{__name__}.mxfp4:build",
+        devices=HOST_AND_CUDA,
+        summary="reads checkpoints whose experts are in MXFP4 into ordinary weights",
     )
 
 

@@ -17,9 +17,11 @@ from sglang_plug import (
     ForwardBatch,
     GraphCapable,
     StoredCapable,
+    WeighingCapable,
     pinned,
     send,
 )
+from sglang_plug.attention import Weighed
 
 from . import interpreter  # noqa: F401 - decides how the kernels below are defined
 from .kernels_decode import decode_kernel, merge_kernel
@@ -52,7 +54,7 @@ WIDE_VALUES, MOST_MEMBERS = 256, 16
 STAGES = 2
 
 
-class TritonAttention(AttentionBackend, GraphCapable, StoredCapable):
+class TritonAttention(AttentionBackend, GraphCapable, StoredCapable, WeighingCapable):
     """Split-KV decoding and paged prefill; rows of both kinds may come in one batch.
 
     Raises ``ConfigError`` on a device that Triton's compiler or interpreter does not serve.
@@ -113,6 +115,18 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable):
         return self.run_stored(layer, q, k, v, batch)
 
     def run_stored(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+        return self._attend(layer, q, k, v, batch, None)
+
+    def run_weighed(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Weighed:
+        if batch.kv is not None:
+            batch.kv.store(layer.index, k, v, batch.slots)
+        weighs = torch.empty(len(q), self.shape.heads, dtype=torch.float32, device=q.device)
+        return self._attend(layer, q, k, v, batch, weighs), weighs
+
+    def _attend(
+        self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch, weighs: Tensor | None
+    ) -> Tensor:
+        """Attention, and what each query's weighs if there is room for it."""
         plan: Plan = batch.plan
         keys, values = k, v
         if batch.kv is not None:
@@ -121,9 +135,9 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable):
         out = q.new_empty(len(q), self.shape.heads, self.value_dim)
         with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]
             if plan.decode is not None:
-                self._decode(plan.decode, layer, q, keys, values, out, batch)
+                self._decode(plan.decode, layer, q, keys, values, out, batch, weighs)
             if plan.prefill is not None:
-                self._prefill(plan.prefill, layer, q, keys, values, out, batch)
+                self._prefill(plan.prefill, layer, q, keys, values, out, batch, weighs)
         return out
 
     def _decode_plan(self, batch: ForwardBatch, rows: list[int], longest: int) -> DecodePlan:
@@ -157,7 +171,7 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable):
 
     def _largest_query_block(self, batch: ForwardBatch) -> int:
         narrow = self.shape.dim <= 128 and self.value_dim <= 128
-        halves = batch.kv is not None and batch.kv.k[0].dtype.itemsize <= 2
+        halves = batch.kv is not None and all(keys.dtype.itemsize <= 2 for keys in batch.kv.k[:1])
         if self._wide:
             return 32 if halves else 16
         return (128 if narrow else 64) if halves else (64 if narrow else 32)
@@ -171,6 +185,7 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable):
         values: Tensor,
         out: Tensor,
         batch: ForwardBatch,
+        weighs: Tensor | None,
     ) -> None:
         rows, kv_heads = len(plan.tokens), self.shape.kv_heads
         group = self.shape.heads // kv_heads
@@ -186,11 +201,13 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable):
             plan.tokens,
             plan.sequences,
             plan.lengths,
+            plan.lengths if weighs is None else weighs,
             *_scales(layer, batch),
             plan.splits,
             batch.tables.stride(0),
             *_strides(q, keys, values, out),
             SPLIT=split,
+            WEIGHED=weighs is not None,
             GROUP_BLOCK=self._group_block,
             GROUP_BLOCKS=self._group_blocks,
             **options,
@@ -203,8 +220,10 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable):
                 plan.sums,
                 out,
                 plan.tokens,
+                plan.tokens if weighs is None else weighs,
                 out.stride(0),
                 out.stride(1),
+                WEIGHED=weighs is not None,
                 SPLITS=plan.splits,
                 VALUE_DIM=self.value_dim,
                 VALUE_BLOCK=options["VALUE_BLOCK"],
@@ -220,6 +239,7 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable):
         values: Tensor,
         out: Tensor,
         batch: ForwardBatch,
+        weighs: Tensor | None,
     ) -> None:
         prefill_kernel[len(plan.block_starts), self.shape.heads](
             q,
@@ -232,10 +252,12 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable):
             plan.query_starts,
             plan.query_lengths,
             plan.lengths,
+            plan.lengths if weighs is None else weighs,
             *_scales(layer, batch),
             batch.tables.stride(0),
             *_strides(q, keys, values, out),
             PAGED=batch.kv is not None,
+            WEIGHED=weighs is not None,
             CAUSAL=layer.causal,
             QUERY_BLOCK=plan.query_block,
             **self._options(layer, q, self.shape.heads // self.shape.kv_heads),

@@ -19,7 +19,9 @@ from .draw import draw_tokens, mask_logits
 from .kernels_rope import rope_store_kernel
 from .kernels_rows import add_rms_norm_kernel, rms_norm_kernel, rope_kernel, silu_mul_kernel
 from .launch import launch_options, power_of_two, runs, writes
-from .moe import Tiles, multiply, sort_pairs, tiles_for
+from .low_rank import add_low_rank
+from .moe import Tiles, biased_moe, multiply, sort_pairs, tiles_for
+from .recurrent import causal_conv, gated_delta_rule, linear_attention, selective_scan
 from .row import RowProducts
 from .settings import TritonSettings
 
@@ -44,6 +46,12 @@ def build(settings: TritonSettings | None = None) -> Kernels:
         apply_rope=partial(apply_rope, overlap=overlap),
         rope_store=partial(rope_store, overlap=overlap),
         moe=partial(moe, overlap=overlap),
+        biased_moe=partial(biased_moe, overlap=overlap),
+        causal_conv=partial(causal_conv, overlap=overlap),
+        linear_attention=partial(linear_attention, overlap=overlap),
+        gated_delta_rule=partial(gated_delta_rule, overlap=overlap),
+        selective_scan=partial(selective_scan, overlap=overlap),
+        add_low_rank=partial(add_low_rank, overlap=overlap),
         mask_logits=partial(mask_logits, overlap=overlap),
         draw_tokens=partial(draw_tokens, overlap=overlap),
     )
@@ -55,7 +63,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, overlap: bool = False) ->
     if not runs(x, weight) or x.dim() not in (2, 3) or x.stride(-1) != 1 or size > WIDEST_ROW:
         return definitions.rms_norm(x, weight, eps)
     inner = x.shape[1] if x.dim() == 3 else 1
-    out = torch.empty(x.shape, dtype=torch.promote_types(x.dtype, weight.dtype), device=x.device)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
         rms_norm_kernel[(x.numel() // size,)](
             x,
@@ -79,7 +87,7 @@ def add_rms_norm(
     """As the definition; the sum is written to ``residual``, the norm to ``x``."""
     size = x.shape[-1]
     plain = x.is_contiguous() and residual.is_contiguous() and x.shape == residual.shape
-    same = x.dtype == residual.dtype == weight.dtype
+    same = x.dtype == residual.dtype and weight.dtype in (x.dtype, torch.float32)
     if not runs(x, residual, weight) or not plain or not same or size > WIDEST_ROW:
         return definitions.add_rms_norm(x, residual, weight, eps)
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]

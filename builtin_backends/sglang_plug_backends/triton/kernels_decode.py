@@ -12,6 +12,7 @@ import triton.language as tl
 from .kernels_ahead import await_inputs
 
 LOG2_E = tl.constexpr(1.4426950408889634)
+LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -36,6 +37,7 @@ def decode_kernel(
     tokens_pointer: tl.tensor,  # [rows]: the row's place in q and in the output
     sequences_pointer: tl.tensor,  # [rows]: the row's place in tables
     lengths_pointer: tl.tensor,  # [rows]: the row's context
+    weighs_pointer: tl.tensor,  # [T, heads]: the logarithm of the sum of exponentials, written if WEIGHED and not SPLIT
     scale: tl.tensor,
     value_scale: tl.tensor,  # what a unit of the pool's values counts
     splits: tl.tensor,
@@ -49,6 +51,7 @@ def decode_kernel(
     out_stride: tl.tensor,
     out_head_stride: tl.tensor,
     SPLIT: tl.constexpr,
+    WEIGHED: tl.constexpr,
     GROUP: tl.constexpr,
     GROUP_BLOCK: tl.constexpr,  # query heads of one program
     GROUP_BLOCKS: tl.constexpr,  # programs that share a key head
@@ -133,14 +136,17 @@ def decode_kernel(
 
     result = gathered / tl.where(total > 0, total, 1.0)[:, None] * value_scale
     out_mask = member_ok[:, None] & (places < VALUE_DIM)[None, :]
+    sums = tl.where(total > 0, highest + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
+    every = tl.num_programs(1) // GROUP_BLOCKS * GROUP
     if SPLIT:
-        part = (row.to(tl.int64) * (tl.num_programs(1) // GROUP_BLOCKS) * GROUP + heads) * splits + split
+        part = (row.to(tl.int64) * every + heads) * splits + split
         tl.store(part_pointer + part[:, None] * VALUE_DIM + places[None, :], result, mask=out_mask)
-        sums = tl.where(total > 0, highest + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
         tl.store(sums_pointer + part, sums, mask=member_ok)
     else:
         out = part_pointer + token * out_stride + heads[:, None] * out_head_stride + places[None, :]
         tl.store(out, result.to(part_pointer.dtype.element_ty), mask=out_mask)
+        if WEIGHED:
+            tl.store(weighs_pointer + token * every + heads, sums * LN_2, mask=member_ok)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -149,8 +155,10 @@ def merge_kernel(
     sums_pointer: tl.tensor,  # [rows, heads, SPLITS]
     out_pointer: tl.tensor,  # [T, heads, VALUE_DIM]
     tokens_pointer: tl.tensor,  # [rows]
+    weighs_pointer: tl.tensor,  # [T, heads]: the logarithm of the sum of exponentials, written if WEIGHED
     out_stride: tl.tensor,
     out_head_stride: tl.tensor,
+    WEIGHED: tl.constexpr,
     SPLITS: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     VALUE_BLOCK: tl.constexpr,
@@ -170,3 +178,6 @@ def merge_kernel(
     result = tl.sum(part * weights[:, None], 0) / tl.where(total > 0, total, 1.0)
     out = out_pointer + token * out_stride + head * out_head_stride + places
     tl.store(out, result.to(out_pointer.dtype.element_ty), mask=place_ok)
+    if WEIGHED:
+        whole = tl.where(total > 0, highest + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
+        tl.store(weighs_pointer + token * tl.num_programs(1) + head, whole * LN_2)

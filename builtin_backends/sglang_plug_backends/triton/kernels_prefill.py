@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from .kernels_ahead import await_inputs
-from .kernels_decode import score_logits
+from .kernels_decode import LN_2, score_logits
 
 
 @triton.jit(do_not_specialize=["table_stride"])  # type: ignore[untyped-decorator]
@@ -21,6 +21,7 @@ def prefill_kernel(
     query_starts_pointer: tl.tensor,  # [B]: the sequence's first token in q
     query_lengths_pointer: tl.tensor,  # [B]
     lengths_pointer: tl.tensor,  # [B]: whole contexts
+    weighs_pointer: tl.tensor,  # [T, heads]: the logarithm of the sum of exponentials, written if WEIGHED
     scale: tl.tensor,
     value_scale: tl.tensor,  # what a unit of the pool's values counts
     table_stride: tl.tensor,
@@ -33,6 +34,7 @@ def prefill_kernel(
     out_stride: tl.tensor,
     out_head_stride: tl.tensor,
     PAGED: tl.constexpr,
+    WEIGHED: tl.constexpr,
     CAUSAL: tl.constexpr,
     GROUP: tl.constexpr,
     DIM: tl.constexpr,
@@ -130,3 +132,6 @@ def prefill_kernel(
     result = gathered / tl.where(total > 0, total, 1.0)[:, None] * value_scale
     out = out_pointer + tokens[:, None] * out_stride + head * out_head_stride + places[None, :]
     tl.store(out, result.to(out_pointer.dtype.element_ty), mask=query_ok[:, None] & (places < VALUE_DIM)[None, :])
+    if WEIGHED:
+        whole = tl.where(total > 0, highest + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
+        tl.store(weighs_pointer + tokens * tl.num_programs(1) + head, whole * LN_2, mask=query_ok)

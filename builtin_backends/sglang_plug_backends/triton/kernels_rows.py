@@ -34,7 +34,9 @@ def rms_norm_kernel(
     weight = tl.load(weight_pointer + places, mask=ok, other=0.0)
     x = x.to(tl.float32)
     x = x * (1 / tl.sqrt_rn(tl.sum(x * x, 0) / SIZE + eps))
-    out = weight.to(tl.float32) * x.to(x_pointer.dtype.element_ty).to(tl.float32)
+    if weight_pointer.dtype.element_ty != tl.float32:
+        x = x.to(x_pointer.dtype.element_ty).to(tl.float32)
+    out = weight.to(tl.float32) * x
     tl.store(out_pointer + row * SIZE + places, out.to(out_pointer.dtype.element_ty), mask=ok)
 
 
@@ -64,7 +66,9 @@ def add_rms_norm_kernel(
     tl.store(residual_pointer + start + places, total, mask=ok)
     x = total.to(tl.float32)
     x = x * (1 / tl.sqrt_rn(tl.sum(x * x, 0) / SIZE + eps))
-    out = weight.to(tl.float32) * x.to(x_pointer.dtype.element_ty).to(tl.float32)
+    if weight_pointer.dtype.element_ty != tl.float32:
+        x = x.to(x_pointer.dtype.element_ty).to(tl.float32)
+    out = weight.to(tl.float32) * x
     tl.store(x_pointer + start + places, out.to(x_pointer.dtype.element_ty), mask=ok)
 
 

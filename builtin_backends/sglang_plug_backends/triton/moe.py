@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from sglang_plug import kernels as definitions
+
 from . import interpreter  # noqa: F401 - decides how the kernels below are defined
 from .kernels_moe import grouped_kernel
-from .launch import launch_options, precision
+from .launch import launch_options, precision, runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,3 +126,36 @@ def multiply(
             **launch_options(x.device, overlap),
         )
     return out
+
+
+def biased_moe(
+    x: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    gate_up_bias: Tensor | None,
+    down_bias: Tensor | None,
+    experts: Tensor,
+    weights: Tensor,
+    gated: Callable[[Tensor], Tensor],
+    *,
+    overlap: bool = False,
+) -> Tensor:
+    """As the definition, in two grouped products; biases and ``gated`` are torch's, and the host waits for nothing."""
+    whole = gate_up.is_contiguous() and down.is_contiguous()
+    if not runs(x, gate_up, down, experts) or x.stride(-1) != 1 or not whole:
+        return definitions.biased_moe(x, gate_up, down, gate_up_bias, down_bias, experts, weights, gated)
+    count, hidden, _ = down.shape
+    chosen, owners = experts.shape[1], experts.flatten()
+    tiles = tiles_for(len(owners), count, x.dtype)
+    blocks = sort_pairs(experts, count, tiles.rows)
+    pairs = x.new_empty(len(owners), gate_up.shape[1])
+    multiply(x, gate_up, blocks, tiles, chosen=chosen, factors=None, out=pairs, overlap=overlap)
+    if gate_up_bias is not None:
+        pairs += gate_up_bias.index_select(0, owners.index_select(0, blocks.order))
+    between = gated(pairs).contiguous()
+    parts = torch.empty(len(owners), hidden, dtype=torch.float32, device=x.device)
+    factors = weights.flatten().float()
+    multiply(between, down, blocks, tiles, chosen=chosen, factors=factors, out=parts, overlap=overlap)
+    if down_bias is not None:
+        parts += factors[:, None] * down_bias.index_select(0, owners)
+    return parts.view(len(x), chosen, hidden).sum(1).to(x.dtype)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import nn
-
 from sglang_plug.adapters import AdaptableLayer
 from sglang_plug.attention import Attention
 from sglang_plug.layers import Linear
@@ -29,21 +27,26 @@ def adaptable_layers(model: Model) -> dict[str, Linear]:
 
 def described(model: Model, layers: dict[str, Linear]) -> list[AdaptableLayer]:
     """What formats of adapters are told of ``layers``."""
-    return [
-        AdaptableLayer(name=name, size_in=one.size_in, size_out=one.size_out, parts=_parts(model, name, one))
-        for name, one in layers.items()
-    ]
+    return [_described(model, name, one) for name, one in layers.items()]
 
 
-def _parts(model: Model, name: str, layer: nn.Module) -> dict[str, slice]:
-    """Names of the layer and of its parts in checkpoints -> their columns of the product."""
-    assert isinstance(layer, Linear)
+def _described(model: Model, name: str, layer: Linear) -> AdaptableLayer:
     path, dot, last = name.rpartition(".")
-    found = {last: slice(0, layer.size_out)}
+    shards: dict[str, str | None] = {last: None}
     for alias, (ours, shard) in model.packed.items():
         if ours == last and (shard is None or shard in layer.parts):
-            found[alias] = slice(0, layer.size_out) if shard is None else layer.parts[shard]
-    return {f"{path}{dot}{alias}": columns for alias, columns in found.items()}
+            shards[alias] = shard
+    whole = slice(0, layer.size_out)
+    return AdaptableLayer(
+        name=name,
+        size_in=layer.size_in,
+        size_out=layer.size_out,
+        parts={f"{path}{dot}{alias}": whole if one is None else layer.parts[one] for alias, one in shards.items()},
+        inputs=layer.own_inputs,
+        outputs={
+            f"{path}{dot}{alias}": own for alias, one in shards.items() if (own := layer.own_outputs(one)) is not None
+        },
+    )
 
 
 def _block(path: Sequence[str]) -> tuple[str, ...]:

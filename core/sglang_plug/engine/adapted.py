@@ -15,8 +15,10 @@ from sglang_plug.adapters import Joinable, JoinedAdapters, LayerAdapter
 from sglang_plug.kernels import LinearFunction
 from sglang_plug.transfer import upload
 
+from .adapter_tables import AdapterTables
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LoadedAdapter:
     """An adapter that requests may name."""
 
@@ -26,6 +28,10 @@ class LoadedAdapter:
     """Separates its prefixes from all others' in the prefix cache; nobody outside of the engine knows it."""
     layers: Mapping[str, LayerAdapter]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    place: int = 0
+    """In the tables that captured steps read; 0: in none."""
+    number: int = 0
+    """What other ranks know it by."""
 
 
 Joint = tuple[LoadedAdapter, ...]
@@ -79,14 +85,23 @@ class AdaptedStep:
             start += count
 
 
+@dataclass(frozen=True, slots=True)
+class CapturedStep:
+    """A step that is being captured, or tried before."""
+
+    which: Tensor
+    """``[T]`` int64: the place of each token's adapter in the tables, where each replay finds it; 0: none."""
+    tables: AdapterTables
+
+
 class CurrentStep:
     """The step that is being computed, for all products of a model; ``None`` while it is one without adapters."""
 
     def __init__(self) -> None:
-        self.step: AdaptedStep | None = None
+        self.step: AdaptedStep | CapturedStep | None = None
 
     @contextmanager
-    def being(self, step: AdaptedStep) -> Iterator[None]:
+    def being(self, step: AdaptedStep | CapturedStep) -> Iterator[None]:
         """``step`` is being computed."""
         self.step = step
         try:
@@ -113,6 +128,10 @@ class AdaptedProduct:
         step = self._current.step
         if step is None:
             return self._multiply(x)
+        if isinstance(step, CapturedStep):
+            y = self._multiply(x)
+            step.tables.add(self._name, x, y, step.which)
+            return y
         found: Found = [(one, layer) for one in step.adapters if (layer := one.layers.get(self._name)) is not None]
         if len(x) != step.tokens:
             raise RuntimeError(f"{self._name!r} got {len(x)} rows in a step of {step.tokens} tokens: no adapter fits")

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,12 +15,15 @@ from sglang_plug.attention import AttentionBackend, GraphCapable
 from sglang_plug.attribution import described, make
 from sglang_plug.batch import KVPool
 from sglang_plug.cache import EvictionPolicy, PrefixCache
+from sglang_plug.collecting import collecting_later
 from sglang_plug.config import EngineConfig
-from sglang_plug.executor import ALONE
+from sglang_plug.executor import ALONE, Collectives
 from sglang_plug.plugins import Plugins
 from sglang_plug.policy import SchedulePolicy
+from sglang_plug.recurrent import StatePool
 
 from .adapter_formats import build_adapters
+from .adapters import Adapters
 from .checked_order import CheckedOrder
 from .compiler import BackendCompiler, GrammarSources
 from .constraints import Constraints
@@ -35,13 +37,16 @@ from .loop import EngineLoop, Inbox
 from .memory import DeviceMemory, MemoryLedger, device_memory
 from .messages import FromEngine
 from .parts import Parts, build_parts
+from .prefill_graphs import prefill_graphs_of
 from .ranks import Ranks
+from .recurrence import StateSteps
 from .resolve import Resolved, resolve
 from .runner import Runner
 from .sampler import Sampler
 from .scheduler import Scheduler
-from .sizing import GRAPHS, WEIGHTS, MakeGraphs, advice, allocate, pool_capacity
+from .sizing import GRAPHS, PREFILL_GRAPHS, WEIGHTS, MakeGraphs, advice, allocate, allocate_states, pool_capacity
 from .slots import SlotPool
+from .states import StateRows
 from .team import start_ranks
 from .update import WeightUpdater
 from .watchdog import Heartbeat
@@ -65,7 +70,8 @@ def build_engine(
     rank that is gone. Raises ``ConfigError`` if the configuration cannot be served.
     """
     plugins.configure(config)
-    resolved = resolve(config, plugins)
+    with collecting_later():  # components are imported
+        resolved = resolve(config, plugins)
     if config.random_seed is not None:
         torch.manual_seed(config.random_seed)
     with ExitStack() as unless_built:
@@ -89,30 +95,36 @@ def _build(
 ) -> EngineLoop:
     config, adapters = resolved.config, build_adapters(resolved, plugins)
     with ledger.stage(WEIGHTS, advice(WEIGHTS, resolved)):
-        parts = build_parts(
-            resolved,
-            ALONE if ranks is None else ranks.collectives,
-            # adapters come between product and activation
-            lambda kernels: kernels if adapters is None else replace(kernels, pack_gated=None),
-        )
+        parts = build_parts(resolved, ALONE if ranks is None else ranks.collectives, adapters is not None)
         if adapters is not None:
+            if resolved.device.type == "cuda" and not config.backends.disable_cuda_graph and ranks is None:
+                adapters.capture_by(parts.kernels.add_low_rank)
             adapters.install(parts.model)
+        if ranks is not None:
+            ranks.agreed(True, parts.device)  # all are there, their weights loaded
+        if adapters is not None:
+            adapters.ranks = ranks
             adapters.load_first(config.adapters.paths)
-    if ranks is not None:
-        ranks.agreed(True, parts.device)  # all are there, their weights loaded
-    make_graphs = _make_graphs(resolved, parts.backend)
-    capacity = pool_capacity(parts, make_graphs, ledger, ranks)
-    pool = SlotPool(capacity, config.cache.page_size)
+    make_graphs = _make_graphs(resolved, parts.backend, adapters, ranks, parts.collectives)
+    make_prefill_graphs = prefill_graphs_of(resolved, parts.backend)
+    capacity = pool_capacity(parts, make_graphs, ledger, ranks, make_prefill_graphs)
+    pool = SlotPool(capacity.slots, config.cache.page_size)
     kv = allocate(parts, pool, ledger, ranks) if resolved.causal else None
+    states = allocate_states(resolved, capacity.states, ledger) if capacity.states else None
     graphs = None
     if make_graphs is not None and kv is not None:
         with ledger.stage(GRAPHS, advice(GRAPHS, resolved)):
-            graphs = make_graphs(kv, pool.capacity)
+            graphs = make_graphs(kv, pool.capacity, states)
             graphs.capture(parts.model, must_fit=True)
     runner = _runner(parts, kv, graphs, ranks)
+    if make_prefill_graphs is not None and kv is not None:
+        with ledger.stage(PREFILL_GRAPHS, advice(PREFILL_GRAPHS, resolved)):
+            runner.prefill_graphs = make_prefill_graphs(kv)
+            runner.prefill_graphs.capture(parts.model, must_fit=True)
     runner.adapters = adapters
+    runner.states = None if states is None else StateSteps(states)
     updater = WeightUpdater(parts, kv, ranks)
-    scheduler = _scheduler(resolved, pool)
+    scheduler = _scheduler(resolved, pool, states)
     if adapters is not None:
         scheduler.policy = FewAdapters(scheduler.policy, scheduler.running, config.adapters.most_in_step)
     return EngineLoop(
@@ -120,7 +132,7 @@ def _build(
         runner,
         inbox,
         send,
-        info={**_info(resolved, plugins, pool, ledger), "adapters": None if adapters is None else adapters.paths},
+        info={**_info(resolved, plugins, scheduler, ledger), "adapters": None if adapters is None else adapters.paths},
         max_queued=config.schedule.max_queued_requests,
         heartbeat=heartbeat,
         update_weights=updater if adapters is None else lambda *given: adapters.install(updater(*given)),
@@ -149,19 +161,21 @@ def _runner(parts: Parts, kv: KVPool | None, graphs: DecodeGraphs | None, ranks:
     )
 
 
-def _scheduler(resolved: Resolved, pool: SlotPool) -> Scheduler:
+def _scheduler(resolved: Resolved, pool: SlotPool, states: StatePool | None) -> Scheduler:
     page_size = resolved.config.cache.page_size
     eviction = resolved.make("eviction", EvictionPolicy)
     component = resolved.choices["prefix-cache"].component
+    rows = None if states is None else StateRows(states.rows, page_size)
     cache: PrefixCache = make(component, page_size, eviction, time.monotonic, base=PrefixCache)
     return Scheduler(
         pool,
         cache,
         CheckedOrder(resolved.make("schedule", SchedulePolicy), str(resolved.choices["schedule"].component)),
         chunk=resolved.chunk,
-        max_running=resolved.max_running,
+        max_running=resolved.max_running if rows is None else min(resolved.max_running, rows.capacity),
         whole=resolved.whole,
         speculation=build_speculation(resolved),
+        states=rows,
     )
 
 
@@ -171,7 +185,13 @@ def _constraints(resolved: Resolved) -> Constraints:
     return Constraints(BackendCompiler(GrammarSources(resolved)), forms=forms(resolved.grammars))
 
 
-def _make_graphs(resolved: Resolved, backend: AttentionBackend) -> MakeGraphs | None:
+def _make_graphs(
+    resolved: Resolved,
+    backend: AttentionBackend,
+    adapters: Adapters | None = None,
+    ranks: Ranks | None = None,
+    collectives: Collectives = ALONE,
+) -> MakeGraphs | None:
     """What makes graphs for decoding, where device, backend, task and configuration allow them."""
     options = resolved.config.backends
     if not resolved.causal or "generate" not in resolved.tasks:
@@ -180,16 +200,13 @@ def _make_graphs(resolved: Resolved, backend: AttentionBackend) -> MakeGraphs | 
     if resolved.device.type != "cuda" and recorder is None:
         return None
     name = CudaRecorder.name if recorder is None else recorder.name
-    if resolved.config.parallel.tp_size > 1:
-        logger.info("Decoding runs without %ss: several ranks share the model", name)
-        return None
     if options.disable_cuda_graph or not isinstance(backend, GraphCapable):
         component = resolved.choices["attention"].component
         why = "--disable-cuda-graph" if options.disable_cuda_graph else f"{component} does not offer them"
         logger.info("Decoding runs without %ss: %s", name, why)
         return None
 
-    def make(kv: KVPool, capacity: int) -> DecodeGraphs:
+    def make(kv: KVPool, capacity: int, states: StatePool | None) -> DecodeGraphs:
         return DecodeGraphs(
             backend,
             kv,
@@ -198,12 +215,16 @@ def _make_graphs(resolved: Resolved, backend: AttentionBackend) -> MakeGraphs | 
             page_size=resolved.config.cache.page_size,
             most=min(resolved.max_running, options.cuda_graph_max_bs),
             width=min(resolved.context_length, capacity),
+            ranks=ranks,
+            collectives=collectives,
+            states=states,
+            adapters=adapters,
         )
 
     return make
 
 
-def _info(resolved: Resolved, plugins: Plugins, pool: SlotPool, ledger: MemoryLedger) -> dict[str, Any]:
+def _info(resolved: Resolved, plugins: Plugins, scheduler: Scheduler, ledger: MemoryLedger) -> dict[str, Any]:
     """What is known of the engine; plain data, it crosses the process line."""
     config, checkpoint = resolved.config, resolved.checkpoint
     return {
@@ -219,8 +240,8 @@ def _info(resolved: Resolved, plugins: Plugins, pool: SlotPool, ledger: MemoryLe
         "kv_cache_dtype": kv_dtype_name(resolved.kv_dtype),
         "quantization": _quantization_name(resolved),
         "device": str(resolved.device),
-        "max_total_tokens": pool.capacity,
-        "max_running_requests": resolved.max_running,
+        "max_total_tokens": scheduler.pool.capacity,
+        "max_running_requests": scheduler.max_running,
         "max_queued_requests": config.schedule.max_queued_requests,
         "chunked_prefill_size": resolved.chunk,
         "page_size": config.cache.page_size,

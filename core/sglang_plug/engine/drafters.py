@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from sglang_plug.attribution import described
 from sglang_plug.config import AUTO, NO_SPECULATION, ConfigError, EngineConfig
 from sglang_plug.drafting import Drafter
 from sglang_plug.plugins import Component, Facts, Plugins
+from sglang_plug.recurrent import StateShape
 
 from .speculation import Speculation
 
@@ -21,21 +23,24 @@ ACCELERATOR_STEP_TOKENS = 64
 
 
 def choose_drafter(
-    config: EngineConfig, plugins: Plugins, facts: Facts, *, generates: bool
+    config: EngineConfig, plugins: Plugins, facts: Facts, *, generates: bool, states: Sequence[StateShape] = ()
 ) -> tuple[Component, str] | None:
     """The drafter and why it is that one; ``None`` if nothing is to be guessed.
 
     Names of algorithms may be in capitals. Raises ``ConfigError`` for one that nobody declares, or where nothing is
-    generated.
+    generated, or the model has recurrent ``states``.
     """
+    unable = None if generates else "there is nothing to guess, the model does not generate"
+    if states:
+        unable = "the model's recurrent states cannot be taken back from tokens that were guessed wrongly"
     name = config.speculative.algorithm
     if name == AUTO:
-        chosen = plugins.choose("drafter", facts) if generates else None
+        chosen = plugins.choose("drafter", facts) if unable is None else None
         return None if chosen is None else (plugins.get("drafter", chosen), f"chosen for {facts.device}")
     if name.lower() == NO_SPECULATION:
         return None
-    if not generates:
-        raise ConfigError(f"--speculative-algorithm {name}: there is nothing to guess, the model does not generate")
+    if unable is not None:
+        raise ConfigError(f"--speculative-algorithm {name}: {unable}")
     known = plugins.names("drafter")
     return plugins.get("drafter", name if name in known else name.lower()), "named by the configuration"
 

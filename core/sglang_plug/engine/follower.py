@@ -7,12 +7,14 @@ import logging
 import signal
 import sys
 from array import array
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import msgspec
 import torch
 from torch import Tensor
 
+from sglang_plug.attention import GraphCapable
 from sglang_plug.attribution import make
 from sglang_plug.batch import ForwardBatch, KVPool, Seen, SeenWhole
 from sglang_plug.config import ConfigError, EngineConfig
@@ -21,9 +23,26 @@ from sglang_plug.leaving import end_with_parent, leave
 from sglang_plug.plugins import PluginError, Plugins
 from sglang_plug.request import RequestError
 
+from .adapter_formats import build_adapters
 from .fingerprint import compare
+from .followed_adapters import FollowedAdapters
+from .graphs import CudaRecorder, DecodeGraphs
+from .memory import is_out_of_memory
 from .parts import Parts, build_parts
-from .ranks import End, Head, Pool, Step, ToFollower, ToldSeen, Weights, agreed
+from .ranks import (
+    Capture,
+    End,
+    ForgetAdapter,
+    Head,
+    LoadAdapter,
+    Pool,
+    Replay,
+    Step,
+    ToFollower,
+    ToldSeen,
+    Weights,
+    agreed,
+)
 from .resolve import resolve
 from .tables import tables
 from .update import WeightUpdater
@@ -54,6 +73,10 @@ class Follower:
     """``[T, hidden]`` of the last step."""
     slots: list[array[int]] = field(default_factory=list)
     """Of each sequence of the last step."""
+    graphs: DecodeGraphs | None = None
+    """Of the pool."""
+    adapters: FollowedAdapters | None = None
+    """If requests may have some."""
 
     @torch.inference_mode()
     def run(self) -> None:
@@ -66,12 +89,21 @@ class Follower:
                 return
             match message:
                 case Pool(slots):
-                    self.kv, self.slots = None, []  # the old one's memory first
+                    self.kv, self.slots, self.graphs = None, [], None  # the old one's memory first
                     self.kv = self.parts.pool(slots)
                 case Step():
                     self._step(message)
                 case Head(rows):
                     self._head(rows)
+                case Capture():
+                    self._capture(message)
+                case Replay():
+                    assert self.graphs is not None, "graphs are captured before they are replayed"
+                    self.graphs.follow(message)
+                case LoadAdapter(number, path):
+                    self._with_adapters().load(number, path)
+                case ForgetAdapter(number):
+                    self._with_adapters().forget(number)
                 case Weights(source, revision):
                     self._update(source, revision)
                 case End():
@@ -80,7 +112,12 @@ class Follower:
     def _step(self, step: Step) -> None:
         batch = self._batch(step)
         self.parts.backend.plan(batch)
-        self.hidden = self.parts.model(batch)
+        with nullcontext() if self.adapters is None else self.adapters.computing(step.adapters, step.counts):
+            self.hidden = self.parts.model(batch)
+
+    def _with_adapters(self) -> FollowedAdapters:
+        assert self.adapters is not None, "adapters are enabled for all ranks or none"
+        return self.adapters
 
     def _batch(self, step: Step) -> ForwardBatch:
         device, count = self.parts.device, sum(step.counts)
@@ -135,6 +172,32 @@ class Follower:
         hidden = self.hidden[self._numbers(rows)] if isinstance(rows, bytes) else self.hidden[slice(*rows)]
         self.parts.model.head(hidden)
 
+    def _capture(self, wanted: Capture) -> None:
+        """Capture graphs if every rank can; rank 0 tells why not."""
+        if self.graphs is None:
+            self.graphs = self._graphs(wanted)
+        try:
+            self.graphs.capture_sizes(self.parts.model, wanted.sizes)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise  # the others do not know, and wait
+            logger.debug("rank %d captures no graphs: %s", self.seat.collectives.rank, error)
+
+    def _graphs(self, wanted: Capture) -> DecodeGraphs:
+        parts, backend = self.parts, self.parts.backend
+        recorder = backend.recorder() if isinstance(backend, GraphCapable) else None
+        assert self.kv is not None, "a pool comes before its graphs"
+        return DecodeGraphs(
+            backend,
+            self.kv,
+            recorder or CudaRecorder(parts.device),
+            device=parts.device,
+            page_size=parts.resolved.config.cache.page_size,
+            most=wanted.most,
+            width=wanted.width,
+            collectives=parts.collectives,
+        )
+
     def _update(self, source: str, revision: str | None) -> None:
         """Load weights, and serve them if every rank could."""
         updater, found = WeightUpdater(self.parts), None
@@ -144,7 +207,7 @@ class Follower:
         except RequestError as error:
             logger.error("rank %d: %s", self.seat.collectives.rank, error)
         if agreed(found is not None, self.seat.collectives, self.parts.device) and found is not None:
-            self.parts.model = found
+            self.parts.model = found if self.adapters is None else self.adapters.install(found)
             self.parts.use_scales(self.kv)
         self.hidden = None
 
@@ -160,9 +223,14 @@ def follow(config: EngineConfig, plugins: Plugins, seat: Seat) -> None:
     resolved = resolve(config, plugins)
     if resolved.device.type == "cuda":
         torch.cuda.set_device(resolved.device)
-    parts = build_parts(resolved, seat.collectives)
+    adapters = build_adapters(resolved, plugins)
+    parts = build_parts(resolved, seat.collectives, adapters is not None)
+    follower = Follower(parts, seat)
+    if adapters is not None:
+        adapters.install(parts.model)
+        follower.adapters = FollowedAdapters(adapters, seat.collectives)
     agreed(True, seat.collectives, parts.device)
-    Follower(parts, seat).run()
+    follower.run()
 
 
 def rank_device(device: torch.device, rank: int) -> str:

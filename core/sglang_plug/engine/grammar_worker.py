@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from sglang_plug.collecting import collecting_later
 from sglang_plug.config import ConfigError, PluginOptions
 from sglang_plug.grammar import Constraint, ConstraintError, GrammarBackend, Vocabulary
 from sglang_plug.plugins import Plugins
@@ -64,7 +65,8 @@ def main() -> int:
         return 0
     setup = msgspec.msgpack.decode(message, type=Setup)
     try:
-        backend = _backend(setup)
+        with collecting_later():
+            backend = _backend(setup)
     except Exception as error:
         text = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
         write_message(answers, msgspec.msgpack.encode(Started(text)))

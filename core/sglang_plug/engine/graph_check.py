@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import chain, cycle, islice
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from sglang_plug.attention import AttentionBackend, CannotCaptureError, GraphCapable
 from sglang_plug.batch import ForwardBatch, KVPool
 from sglang_plug.model import Model
+from sglang_plug.recurrent import RESERVED
 
 LONGEST = 24
 """Tokens of the longest context among several."""
@@ -43,7 +45,11 @@ def check_replay(
     _fill(batch, contexts, logits.shape[1])
     eager = replace(batch, query_lens=list(batch.query_lens), kv_lens=list(batch.kv_lens), plan=None)
     used = torch.tensor(sorted(set(chain(*contexts))), device=batch.slots.device)
-    with _borrowed(batch.kv, used) as refill:
+    parts = batch.kv.k if batch.kv.values_in_keys else [*batch.kv.k, *batch.kv.v]
+    borrowed = [(part, used) for part in parts]
+    if (states := batch.recurrent) is not None:
+        borrowed += [(state, states.runs.rows) for state in states.pool.states]
+    with _borrowed(borrowed) as refill:
         refill()
         backend.plan(eager)
         expected = model.head(model(eager))
@@ -63,7 +69,7 @@ def _contexts(batch: ForwardBatch, kv: KVPool) -> list[list[int]]:
     A sequence alone has the longest context there is, with the same slots again and again.
     """
     page = batch.page_size
-    pages = max(1, len(kv.k[0]) // page - 1)  # but for the spare one
+    pages = max(1, kv.slots // page - 1)  # but for the spare one
     each = max(1, min(-(-LONGEST // page), pages // len(batch.kv_lens)))
     most = batch.tables.shape[1] - page + 1  # tables end with a page, the model's positions perhaps before
     longest = min(each * page, most)
@@ -84,25 +90,27 @@ def _fill(batch: ForwardBatch, contexts: list[list[int]], vocabulary: int) -> No
     batch.positions.copy_(torch.tensor(lengths) - 1)
     batch.slots.copy_(torch.tensor([context[-1] for context in contexts]))
     batch.input_ids.copy_(torch.arange(3, 3 + 5 * len(contexts), 5) % vocabulary)
+    if (states := batch.recurrent) is not None:
+        rows = torch.arange(RESERVED, RESERVED + len(contexts))
+        states.runs.rows.copy_(rows if states.pool.rows >= RESERVED + len(contexts) else torch.zeros_like(rows))
 
 
 @contextmanager
-def _borrowed(kv: KVPool, slots: Tensor) -> Iterator[Callable[[], None]]:
-    """Gives a function that puts noise, each time the same, into ``slots``; their contents come back at the end."""
-    parts = kv.k if kv.values_in_keys else [*kv.k, *kv.v]
-    before = [part[slots] for part in parts]
+def _borrowed(parts: list[tuple[Tensor, Tensor]]) -> Iterator[Callable[[], None]]:
+    """Gives a function that puts noise, each time the same, into these rows of these tensors; what they held comes back
+    at the end."""
+    before = [part[rows] for part, rows in parts]
     generator = torch.Generator().manual_seed(7)
     noise = [torch.randn(held.shape, generator=generator).to(held) for held in before]
 
-    def refill() -> None:
-        for part, values in zip(parts, noise, strict=True):
-            part[slots] = values
+    def fill(contents: list[Tensor]) -> None:
+        for (part, rows), values in zip(parts, contents, strict=True):
+            part[rows] = values
 
     try:
-        yield refill
+        yield partial(fill, noise)
     finally:
-        for part, values in zip(parts, before, strict=True):
-            part[slots] = values
+        fill(before)
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:

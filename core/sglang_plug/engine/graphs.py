@@ -15,9 +15,10 @@ import gc
 import logging
 import time
 import weakref
+from array import array
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Ordered
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -25,15 +26,19 @@ from torch import Tensor
 
 from sglang_plug.attention import AttentionBackend, CannotCaptureError, GraphCapable, GraphRecorder
 from sglang_plug.batch import ForwardBatch, KVPool
+from sglang_plug.executor import ALONE, Collectives, Recorded
 from sglang_plug.layers import Router
 from sglang_plug.model import Model
-from sglang_plug.transfer import pinned, upload
+from sglang_plug.recurrent import Recurrent, Runs, StatePool
+from sglang_plug.transfer import upload
 
+from .adapters import Adapters
 from .graph_check import check_replay
+from .graph_inputs import ADAPTERS, POSITIONS, SLOTS, STATES, TOKENS, GraphInputs
 from .launched import Given
 from .memory import GIB, is_out_of_memory
 from .progress import Progress
-from .sequence import Sequence
+from .ranks import Capture, Ranks, Replay, agreed
 from .shares import Share
 
 logger = logging.getLogger(__name__)
@@ -72,6 +77,10 @@ class CudaRecorder(GraphRecorder):
         replay: Callable[[], None] = graph.replay
         return replay
 
+    def exchange(self, call: Callable[[], None]) -> None:
+        """NCCL's work on the device is captured like any other."""
+        call()
+
     def free_bytes(self) -> int:
         """As the driver counts it."""
         return torch.cuda.mem_get_info(self._device)[0]
@@ -106,20 +115,6 @@ class Decoded:
 
 
 @dataclass(slots=True)
-class Held:
-    """What a row's table on the device holds: a prefix of one sequence's slots."""
-
-    sequence: Sequence
-    placement: int
-    length: int
-
-    def precedes(self, share: Share) -> bool:
-        """True if ``share``, of one token, needs the same and one slot more."""
-        same = self.sequence is share.sequence and self.placement == share.sequence.placement
-        return same and self.length == share.start
-
-
-@dataclass(slots=True)
 class Captured:
     """The decode step of one batch size."""
 
@@ -138,6 +133,10 @@ class DecodeGraphs:
         page_size: slots in a page.
         most: largest batch size that may be captured.
         width: tokens of the longest context.
+        ranks: the other ranks, of rank 0, if any: they capture and replay the same.
+        collectives: of this rank, which the model was built with.
+        states: the pool of recurrent states, if the model has any; its spare row is the padding's.
+        adapters: those of requests, if their steps are to be captured too, which is done a second time for them.
     """
 
     def __init__(
@@ -150,21 +149,25 @@ class DecodeGraphs:
         page_size: int,
         most: int,
         width: int,
+        ranks: Ranks | None = None,
+        collectives: Collectives = ALONE,
+        states: StatePool | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
         self.backend, self.kv, self.recorder = backend, kv, recorder
         self.sizes = recorder.sizes(most)
         self.device, self.page_size, self.most = device, page_size, (most := self.sizes[-1])
-        self._staged = torch.zeros(4, most, dtype=torch.int64)
-        self._host = self._staged.numpy()
-        self._inputs = torch.zeros(4, most, dtype=torch.int64, device=device)  # tokens, positions, slots, places
-        self._every_row = torch.arange(most, device=device)
-        self._tables = torch.zeros(most, -(-width // page_size) * page_size, dtype=torch.int64, device=device)
+        self.width, self.ranks, self.collectives, self.states = width, ranks, collectives, states
+        self.adapters = None if adapters is None or adapters.tables is None else adapters
+        self._inputs = GraphInputs(most, -(-width // page_size) * page_size, device)
         self._likeliest = torch.zeros(most, dtype=torch.int64, device=device)
         self._logits: Tensor | None = None
-        self._held: list[Held | None] = [None] * most
         self._model: Callable[[], Model | None] = lambda: None
         self._routers: list[Router] = []
         self.captured: dict[int, Captured] = {}
+        self.adapted: dict[int, Captured] = {}
+        """Of steps in which requests have adapters."""
+        self._grown = 0
 
     @torch.inference_mode()
     def capture(self, model: Model, *, must_fit: bool = False) -> None:
@@ -173,10 +176,7 @@ class DecodeGraphs:
         A model that cannot be captured is served without graphs; the log tells why. With ``must_fit``, an error that
         says that memory does not suffice is raised.
         """
-        self._model, self.captured = weakref.ref(model), {}  # weights that were replaced can be freed
-        self._routers = [one for one in model.modules() if isinstance(one, Router)]
-        self._held = [None] * self.most
-        self.recorder.begin()
+        self.begin(model)
         name, started, before = self.recorder.name, time.perf_counter(), self.recorder.free_bytes()
         kind = name.lower()
         logger.info("Capture %s begin. This can take up to several minutes. avail mem=%.2f GB", kind, before / GIB)
@@ -185,13 +185,13 @@ class DecodeGraphs:
             with Progress("Capturing batches", len(self.sizes)) as progress:
                 self.capture_sizes(model, self.sizes[::-1], progress)
         except CannotCaptureError as error:
-            self.captured = {}
+            self.captured, self.adapted = {}, {}
             logger.info("The model's decode steps run without %ss: %s", name, error)
             return
         except Exception as error:
-            self.captured = {}
-            if must_fit and is_out_of_memory(error):
-                raise
+            self.captured, self.adapted = {}, {}
+            if (must_fit or self.collectives.size > 1) and is_out_of_memory(error):
+                raise  # other ranks wait for a vote
             logger.warning(
                 "The model's decode steps cannot be captured as %ss and run without (slower): %s: %s",
                 name,
@@ -208,12 +208,39 @@ class DecodeGraphs:
             after / GIB,
         )
 
+    def begin(self, model: Model) -> None:
+        """Forget what is captured: ``model`` comes next."""
+        self._model, self.captured, self.adapted = weakref.ref(model), {}, {}  # replaced weights can be freed
+        self._routers = [one for one in model.modules() if isinstance(one, Router)]
+        self._inputs.forget()
+        self.recorder.begin()
+
     @torch.inference_mode()
     def capture_sizes(self, model: Model, sizes: Ordered[int], progress: Progress | None = None) -> None:
-        """Capture ``sizes`` in this order, beside what is captured already. Raises what capturing them raises."""
-        with _no_collection():
+        """Capture ``sizes`` in this order, beside what is captured already. Raises what capturing them raises.
+
+        Ranks that share the model capture the same, or none of it; one that is out of memory cannot tell the others.
+        """
+        if model is not self._model():
+            self.begin(model)
+        if self.ranks is not None:
+            self.ranks.capture(Capture(self.most, self.width, list(sizes)))
+        problem: Exception | None = None
+        try:
+            self._capture_sizes(model, sizes, progress)
+        except Exception as error:
+            if self.collectives.size == 1 or is_out_of_memory(error):
+                raise
+            problem = error
+        if self.collectives.size > 1 and not agreed(problem is None, self.collectives, self.device):
+            raise problem or CannotCaptureError("another rank could not capture its part")
+
+    def _capture_sizes(self, model: Model, sizes: Ordered[int], progress: Progress | None) -> None:
+        with no_collection():
             for done, size in enumerate(sizes, 1):
                 self.captured[size] = self._capture_size(model, size)
+                if self.adapters is not None:
+                    self._capture_adapted(self.adapters, model, size)
                 if progress is not None:
                     progress.show(done, f"bs={size} avail_mem={self.recorder.free_bytes() / GIB:.2f} GB")
 
@@ -232,27 +259,49 @@ class DecodeGraphs:
         if not self.captured:
             return None
         size = min(one for one in self.captured if one >= len(shares))
-        captured = self.captured[size]
-        rows = self._place(shares, size)
-        self._fill(captured.batch, shares, rows, given)
-        assert isinstance(self.backend, GraphCapable)
-        self.backend.refresh(captured.batch)
-        captured.replay()
+        if (captured := self._captured(model, shares, size)) is None:
+            return None
+        rows = self._inputs.rows(shares, size)
+        fresh = self._inputs.describe(shares, rows)
+        if self.ranks is not None:
+            tables = [(row, slots.tobytes()) for row, slots in fresh]
+            self.ranks.replay(Replay(size, self._inputs.told(size), tables, given is None))
+        self._inputs.apply(captured.batch, fresh)
+        if given is not None:
+            self._inputs.give(given.tokens, [rows[place] for place in given.places])
+            if self.ranks is not None:
+                self.collectives.broadcast(captured.batch.input_ids)
+        self._replay(captured)
         assert self._logits is not None
         return Decoded(rows, self._likeliest[:size], self._logits[:size])
 
+    def follow(self, told: Replay) -> None:
+        """Replay what rank 0 replays. Call in inference mode."""
+        captured = self.captured[told.size]
+        self._inputs.take(told.size, told.inputs)
+        self._inputs.apply(captured.batch, [(row, array("q", slots)) for row, slots in told.tables])
+        if not told.known:
+            self.collectives.broadcast(captured.batch.input_ids)
+        self._replay(captured)
+
+    def _replay(self, captured: Captured) -> None:
+        assert isinstance(self.backend, GraphCapable)
+        self.backend.refresh(captured.batch)
+        captured.replay()
+
     def _capture_size(self, model: Model, size: int) -> Captured:
         assert isinstance(self.backend, GraphCapable)
-        self._inputs.zero_()  # the slots of the last step may be somebody's
+        self._inputs.tensors.zero_()  # the slots of the last step may be somebody's
         batch = ForwardBatch(
-            input_ids=self._inputs[0, :size],
-            positions=self._inputs[1, :size],
-            slots=self._inputs[2, :size],
-            tables=self._tables[:size],
+            input_ids=self._inputs.of(TOKENS, size),
+            positions=self._inputs.of(POSITIONS, size),
+            slots=self._inputs.of(SLOTS, size),
+            tables=self._inputs.tables[:size],
             query_lens=[1] * size,
             kv_lens=[1] * size,
             page_size=self.page_size,
             kv=self.kv,
+            recurrent=self._recurrent(size),
         )
         self.backend.static_plan(batch)
 
@@ -265,11 +314,49 @@ class DecodeGraphs:
 
         for _ in range(self.recorder.warm_ups):
             work()
-        captured = Captured(batch, self.recorder.capture(work))
+        with self._exchanges():
+            captured = Captured(batch, self.recorder.capture(work))
         if self.recorder.exact:
             assert self._logits is not None
             check_replay(captured.replay, model, self.backend, batch, self._logits[:size])
         return captured
+
+    def _captured(self, model: Model, shares: Ordered[Share], size: int) -> Captured | None:
+        """What is replayed for ``shares``; captured again if adapters have more ranks than there was room for."""
+        if not any([share.sequence.adapter for share in shares]):
+            return self.captured[size]
+        if self.adapters is None or self.adapters.tables is None:
+            return None
+        if self._grown != self.adapters.tables.grown:
+            self.adapted = {}
+        if size not in self.adapted:
+            with no_collection():
+                self._capture_adapted(self.adapters, model, size)
+        return self.adapted.get(size)
+
+    def _capture_adapted(self, adapters: Adapters, model: Model, size: int) -> None:
+        """Capture the steps with adapters; where that is not possible, they run without from now on."""
+        assert adapters.tables is not None
+        self._grown = adapters.tables.grown
+        try:
+            with adapters.capturing(self._inputs.of(ADAPTERS, size)):
+                self.adapted[size] = self._capture_size(model, size)
+        except Exception as error:
+            logger.warning("Steps with adapters run without %ss from now on: %s", self.recorder.name, error)
+            self.adapters, self.adapted = None, {}
+
+    def _exchanges(self) -> AbstractContextManager[None]:
+        """Inside, the recorder is told of what ranks exchange."""
+        collectives = self.collectives
+        return collectives.handed_to(self.recorder.exchange) if isinstance(collectives, Recorded) else nullcontext()
+
+    def _recurrent(self, size: int) -> Recurrent | None:
+        """Where the states of a step's sequences are, as the inputs say."""
+        if self.states is None:
+            return None
+        return Recurrent(
+            self.states, Runs(self._inputs.of(STATES, size), [1] * size, self._inputs.every_row[: size + 1])
+        )
 
     def _results(self, logits: Tensor) -> Tensor:
         """Where every graph leaves its logits; made in the first warm-up, of the largest batch."""
@@ -277,65 +364,25 @@ class DecodeGraphs:
             self._logits = torch.zeros(self.most, logits.shape[1], dtype=logits.dtype, device=self.device)
         return self._logits
 
-    def _place(self, shares: Ordered[Share], size: int) -> list[int]:
-        """A row below ``size`` for each share: the one it has, if it has one."""
-        had = {id(held.sequence): row for row, held in enumerate(self._held[:size]) if held is not None}
-        rows = [had.get(id(share.sequence), -1) for share in shares]
-        taken = set(rows)
-        free = (row for row in range(size) if row not in taken)
-        return [next(free) if row < 0 else row for row in rows]
-
-    def _fill(
-        self, batch: ForwardBatch, shares: Ordered[Share], rows: Ordered[int], given: Given | None = None
-    ) -> None:
-        """Bring the static inputs up to date, tables included."""
-        size = len(batch.kv_lens)
-        lengths = [1] * size
-        held: list[Held | None] = [None] * self.most
-        tokens, positions, slots, places = self._host
-        self._host[:] = 0
-        for share, row in zip(shares, rows, strict=True):
-            sequence, place = share.sequence, share.start
-            known = self._held[row]
-            if known is None or not known.precedes(share):
-                whole = torch.frombuffer(sequence.slots, dtype=torch.int64, count=place + 1)
-                self._tables[row, : place + 1].copy_(pinned(whole, self.device), non_blocking=True)
-                known = Held(sequence, sequence.placement, place)
-            known.length = place + 1
-            held[row] = known
-            places[row], slots[row] = place, sequence.slots[place]
-            positions[row] = place if sequence.view is None else place + sequence.view.shift
-            if not share.unseen:
-                tokens[row] = sequence.tokens[place]
-            lengths[row] = place + 1
-        self._held = held
-        batch.kv_lens[:] = lengths
-        self._inputs.copy_(pinned(self._staged, self.device), non_blocking=True)
-        if given is not None:
-            self._give(given.tokens, [rows[place] for place in given.places])
-        # padding rows write slot 0 to the start of their tables, which nobody holds
-        self._tables[self._every_row[:size], self._inputs[3, :size]] = batch.slots
-
-    def _give(self, tokens: Tensor, rows: Ordered[int]) -> None:
-        """Let the rows' input tokens be ``tokens``."""
-        if rows == list(range(len(rows))):
-            self._inputs[0, : len(rows)].copy_(tokens)
-        else:
-            self._inputs[0].index_copy_(0, upload(rows, torch.int64, self.device), tokens)
-
 
 def _decodes(share: Share) -> bool:
-    """True if the share is one generated token's, or a prompt's last of which nothing is reported, without adapter."""
+    """True if the share is one generated token's, or a prompt's last of which nothing is reported, and its adapter, if
+    it has one, is one that captured steps find."""
     sequence = share.sequence
-    if share.width != 1 or not share.complete or sequence.request.task != "generate" or sequence.adapter is not None:
+    if share.width != 1 or not share.complete or sequence.request.task != "generate":
+        return False
+    if sequence.adapter is not None and not sequence.adapter.place:
         return False
     request = sequence.request
     return sequence.generated + share.ahead > 0 or (request.logprobs is None and not request.media)
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
-    """Each capture collects garbage; let it not look at what is there for good."""
+def no_collection() -> Iterator[None]:
+    """Inside, graphs are captured: each collects garbage; let it not look at what is there for good."""
+    if gc.get_freeze_count() > 0:  # it does not, since the engine was ready
+        yield
+        return
     gc.collect()
     gc.freeze()
     try:

@@ -15,7 +15,7 @@ from sglang_plug.attention import AttentionBackend
 from sglang_plug.attribution import attributed
 from sglang_plug.executor import ALONE, Collectives
 from sglang_plug.kernels import Kernels
-from sglang_plug.model import BuildEnv, Model, WeightError
+from sglang_plug.model import BuildEnv, Model, Seeing, WeightError
 from sglang_plug.policy import WeightLoader
 from sglang_plug.quantization import Quantization
 
@@ -44,6 +44,7 @@ def load_model(
         pooling=resolved.pooling.to(resolved.device),
         tasks=resolved.tasks,
         ranks=ranks,
+        shares_tokens=not issubclass(resolved.model_class, Seeing),  # rank 0 may embed some while it looks, alone
     )
     of_model = partial(
         attributed, resolved.choices["model"].component, among=resolved.components, passes=is_out_of_memory

@@ -295,7 +295,8 @@ class EngineLoop:
         scheduler = self.scheduler
         load = {"running": len(scheduler.running), "waiting": len(scheduler.waiting) + len(self.constraints)}
         adapters = None if self.adapters is None else self.adapters.paths
-        return {**self.info, "slots": scheduler.accounts(), **load, "adapters": adapters}
+        states = None if scheduler.states is None else scheduler.states.accounts()
+        return {**self.info, "slots": scheduler.accounts(), "states": states, **load, "adapters": adapters}
 
     def _flush_cache(self) -> dict[str, Any]:
         done = not self.busy and self.scheduler.flush()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -11,7 +10,7 @@ from sglang_plug.attention import AttentionBackend
 from sglang_plug.attribution import graphs_problem, make, make_with_settings
 from sglang_plug.batch import KVPool
 from sglang_plug.config import ConfigError
-from sglang_plug.executor import ALONE, Collectives
+from sglang_plug.executor import ALONE, Collectives, Recorded
 from sglang_plug.kernels import Kernels
 from sglang_plug.model import Model
 from sglang_plug.quantization import Quantization, QuantizationRequest, stored_quantization
@@ -53,17 +52,17 @@ class Parts:
             kv.use_scales(self.model.kv_scales)
 
 
-def build_parts(
-    resolved: Resolved,
-    collectives: Collectives = ALONE,
-    adjusted: Callable[[Kernels], Kernels] = lambda kernels: kernels,
-) -> Parts:
-    """Everything of one rank, its weights loaded, with kernels as ``adjusted`` says.
+def build_parts(resolved: Resolved, collectives: Collectives = ALONE, adapters: bool = False) -> Parts:
+    """Everything of one rank, its weights loaded; ``adapters``: requests may have some.
 
     Raises ``ConfigError`` if it cannot be served.
     """
+    if collectives.size > 1:
+        collectives = Recorded(collectives)  # the model's calls may be part of graphs
     backend = _attention(resolved)
-    kernels = adjusted(_kernels(resolved))
+    kernels = _kernels(resolved)
+    if adapters:  # they come between product and activation
+        kernels = replace(kernels, pack_gated=None)
     quantization = _quantization(resolved, kernels)
     model = load_model(resolved, backend, kernels, quantization, collectives)
     return Parts(resolved, collectives, backend, kernels, quantization, model)

@@ -59,6 +59,8 @@ class Step(msgspec.Struct, tag="step", frozen=True):
     tokens: bytes | None
     """``None``: they follow from the device."""
     seen: ToldSeen | None = None
+    adapters: list[int] | None = None
+    """The number of each sequence's, 0: none; ``None``: no sequence has one."""
 
 
 class Head(msgspec.Struct, tag="head", frozen=True):
@@ -66,6 +68,41 @@ class Head(msgspec.Struct, tag="head", frozen=True):
 
     rows: bytes | tuple[int, int]
     """Their numbers, or from where to where."""
+
+
+class Capture(msgspec.Struct, tag="capture", frozen=True):
+    """Capture decode steps of some batch sizes as graphs, in this order; a vote follows."""
+
+    most: int
+    """The largest size that may be captured."""
+    width: int
+    """Tokens of the longest context."""
+    sizes: list[int]
+
+
+class Replay(msgspec.Struct, tag="replay", frozen=True):
+    """Replay the decode step of a batch size."""
+
+    size: int
+    inputs: bytes
+    """``[5, size]`` int64: tokens, positions, slots, places, rows of states."""
+    tables: list[tuple[int, bytes]]
+    """Rows that begin with other slots than before, and these."""
+    known: bool
+    """Whether the tokens are among the inputs; if not, they follow from the device."""
+
+
+class LoadAdapter(msgspec.Struct, tag="load adapter", frozen=True):
+    """Load this rank's part of an adapter, and keep it if all ranks could."""
+
+    number: int
+    path: str
+
+
+class ForgetAdapter(msgspec.Struct, tag="forget adapter", frozen=True):
+    """No step will have this adapter any more."""
+
+    number: int
 
 
 class Weights(msgspec.Struct, tag="weights", frozen=True):
@@ -79,7 +116,7 @@ class End(msgspec.Struct, tag="end", frozen=True):
     """Nothing more will come."""
 
 
-ToFollower = Pool | Step | Head | Weights | End
+ToFollower = Pool | Step | Head | Capture | Replay | LoadAdapter | ForgetAdapter | Weights | End
 
 
 class Ranks:
@@ -146,6 +183,7 @@ class Ranks:
                 None if seen.coordinates is None else tuple(seen.coordinates.shape),
                 [(one.sequence, one.row, one.place, one.count) for one in seen.whole],
             ),
+            _adapters(shares),
         )
         self._tell(step)
         if not known:
@@ -158,6 +196,22 @@ class Ranks:
     def head(self, rows: Ordered[int] | slice) -> None:
         """Let them compute logits of ``rows`` of the last step's hidden states."""
         self._tell(Head((rows.start, rows.stop) if isinstance(rows, slice) else _bytes(rows)))
+
+    def capture(self, wanted: Capture) -> None:
+        """Let them capture the same graphs; ``agreed`` must follow."""
+        self._tell(wanted)
+
+    def replay(self, step: Replay) -> None:
+        """Let them replay the same graph."""
+        self._tell(step)
+
+    def load_adapter(self, number: int, path: str) -> None:
+        """Let them load an adapter; ``agreed`` must follow."""
+        self._tell(LoadAdapter(number, path))
+
+    def forget_adapter(self, number: int) -> None:
+        """Let them forget an adapter."""
+        self._tell(ForgetAdapter(number))
 
     def weights(self, source: str, revision: str | None) -> None:
         """Let them load weights; ``agreed`` must follow."""
@@ -186,6 +240,11 @@ def agreed(done: bool, collectives: Collectives, device: torch.device) -> bool:
 
 def _tokens(share: Share) -> Iterable[int]:
     return chain(share.sequence.tokens[share.start : share.end], share.drafts)
+
+
+def _adapters(shares: Ordered[Share]) -> list[int] | None:
+    owners = [share.sequence.adapter for share in shares]
+    return [0 if one is None else one.number for one in owners] if any(owners) else None
 
 
 def _bytes(numbers: Ordered[int] | chain[int]) -> bytes:

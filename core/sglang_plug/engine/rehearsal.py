@@ -12,17 +12,20 @@ from dataclasses import dataclass
 
 from sglang_plug.media import Media
 from sglang_plug.model import Model
+from sglang_plug.recurrent import RESERVED
 from sglang_plug.request import LogprobOptions, Request
 from sglang_plug.sampling import SamplingParams
 from sglang_plug.specs import Task
 
 from .graphs import DecodeGraphs
 from .memory import DeviceMemory, is_out_of_memory
+from .prefill_graphs import PrefillGraphs
 from .runner import Runner
 from .sequence import Sequence
 from .shares import Share
 from .sight import view_of
 from .slots import SlotPool
+from .states import Held
 
 FURTHER_GRAPHS = 3
 """Captured after the largest one, to see what each more takes."""
@@ -42,6 +45,7 @@ class LargestSteps:
         vocabulary: tokens are below it.
         page_size: slots in a page.
         media: images that the first prompt begins with; a step that may not cut them gets longer by one of them.
+        states: the model has recurrent ones; all sequences share a row.
     """
 
     tokens: int
@@ -51,6 +55,7 @@ class LargestSteps:
     vocabulary: int
     page_size: int
     media: tuple[Media, ...] = ()
+    states: bool = False
 
     def lengths(self) -> list[list[int]]:
         """Prompt lengths of each step."""
@@ -79,7 +84,7 @@ class LargestSteps:
         length, *others = self.lengths()[0]
         tokens = tuple(place % self.vocabulary for place in range(max(length, self.media[-1].end + 1)))
         request = Request(id="images", tokens=tokens, params=DRAWN, task=self.task, media=self.media)
-        sequence = Sequence.of(request, self.longest)
+        sequence = self._sequence(request)
         sequence.view = view_of(runner.model, request)
         pool, count = SlotPool(self.slots, self.page_size), sequence.count(0, length)
         pool.extend(sequence.slots, count)
@@ -93,13 +98,19 @@ class LargestSteps:
         for index, length in enumerate(lengths):
             tokens = tuple((index + place) % self.vocabulary for place in range(length))
             request = Request(id=str(index), tokens=tokens, params=DRAWN, logprobs=logprobs, task=self.task)
-            sequence = Sequence.of(request, self.longest)
+            sequence = self._sequence(request)
             pool.extend(sequence.slots, length)
             shares.append(Share(sequence, length))
         return shares
 
+    def _sequence(self, request: Request) -> Sequence:
+        sequence = Sequence.of(request, self.longest)
+        if self.states:
+            sequence.held = Held(RESERVED, None)
+        return sequence
 
-def graph_bytes(make: Callable[[], DecodeGraphs], model: Model, memory: DeviceMemory) -> int:
+
+def graph_bytes(make: Callable[[], DecodeGraphs | PrefillGraphs], model: Model, memory: DeviceMemory) -> int:
     """What all graphs of ``model`` will take: the largest, and each further one as much as the next ones do.
 
     They share their memory, so that further ones take little more than their descriptions. Zero if the model cannot be

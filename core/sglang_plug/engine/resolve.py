@@ -18,12 +18,15 @@ from sglang_plug.model import Model
 from sglang_plug.plugins import Component, Facts, PluginError, Plugins
 from sglang_plug.policy import Checkpoint, CheckpointRequest, Pooling
 from sglang_plug.quantization import stored_quantization
+from sglang_plug.recurrent import StateShape
 from sglang_plug.specs import AttentionSpec, ExecutorSpec, KernelSpec, ModelSpec, QuantizationSpec, Task
 
+from . import limits
 from .drafters import choose_drafter
 from .grammar_backends import choose_backend, installed
 from .kv_dtype import fit_kv_dtype, kv_dtype
 from .sharing import choose_executor, of_rank
+from .state_sizing import state_shapes
 
 NATIVE = "native"
 DTYPES = {
@@ -33,10 +36,6 @@ DTYPES = {
     "float16": torch.float16,
     "half": torch.float16,
 }
-DEFAULT_CONTEXT = 4096
-DEFAULT_CHUNK = {"cpu": 2048}
-DEFAULT_RUNNING = {"cpu": 128}
-ACCELERATOR_CHUNK, ACCELERATOR_RUNNING = 8192, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +67,8 @@ class Resolved:
     dtype: torch.dtype
     model_class: type[Model]
     shape: AttentionShape
+    states: tuple[StateShape, ...]
+    """What the model keeps of each sequence besides keys and values."""
     context_length: int
     tasks: tuple[Task, ...]
     """What requests may ask for."""
@@ -165,9 +166,10 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     choose("eviction", config.cache.eviction_policy, facts)
     choose("schedule", config.schedule.policy, facts)
     refusal = _choose_grammar(config, plugins, facts, choices) if "generate" in tasks else None
-    if (found := choose_drafter(config, plugins, facts, generates="generate" in tasks)) is not None:
+    states = state_shapes(model, model_class, checkpoint)
+    if (found := choose_drafter(config, plugins, facts, generates="generate" in tasks, states=states)) is not None:
         choices["drafter"] = Choice(*found)
-    context_length = _context_length(config.model.context_length, model_class, checkpoint.config)
+    context_length = limits.context_length(config.model.context_length, model_class, checkpoint.config)
     return Resolved(
         config=config,
         checkpoint=checkpoint,
@@ -175,13 +177,14 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
         dtype=dtype,
         model_class=model_class,
         shape=shape,
+        states=states,
         context_length=context_length,
         tasks=tasks,
         pooling=pooling,
         whole=whole,
         causal=model.spec.causal,
-        chunk=_chunk(config.schedule.chunked_prefill_size, device, context_length),
-        max_running=config.schedule.max_running_requests or DEFAULT_RUNNING.get(device.type, ACCELERATOR_RUNNING),
+        chunk=limits.chunk(config.schedule, device, context_length),
+        max_running=limits.running(config.schedule, device),
         no_grammars=refusal,
         grammars=installed(plugins, choices["grammar"].component) if "grammar" in choices else (),
         choices=choices,
@@ -194,12 +197,6 @@ def _choose(plugins: Plugins, choices: dict[str, Choice], kind: str, name: str, 
     reason = f"chosen for {facts.device}" if name == AUTO else "named by the configuration"
     choices[kind] = Choice(component, reason)
     return component
-
-
-def _chunk(asked: int, device: torch.device, context_length: int) -> int:
-    """Most new tokens of one step; below 0: as many as the longest sequence has."""
-    chunk = asked or DEFAULT_CHUNK.get(device.type, ACCELERATOR_CHUNK)
-    return chunk if chunk > 0 else context_length
 
 
 def _choose_grammar(config: EngineConfig, plugins: Plugins, facts: Facts, choices: dict[str, Choice]) -> str | None:
@@ -375,19 +372,6 @@ def _dtype(name: str, config: Any, text: Any, device: torch.device) -> torch.dty
     if dtype == torch.float16 and device.type == "cpu":  # arithmetic in float16 is emulated on most CPUs
         return torch.float32 if stored_quantization(config) is None else torch.bfloat16  # rounded already, and far more
     return dtype if isinstance(dtype, torch.dtype) else torch.float32
-
-
-def _context_length(wanted: int | None, model_class: type[Model], config: Any) -> int:
-    names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-    text = model_class.text_config(config)
-    stated = next((value for name in names if (value := getattr(text, name, None))), DEFAULT_CONTEXT)
-    own = model_class.context_length(config) or stated
-    if wanted is not None and wanted > own:
-        raise ConfigError(
-            f"--context-length {wanted} is longer than the model's {own} tokens; if the model can do it, "
-            f"say so with --json-model-override-args '{{\"max_position_embeddings\": {wanted}}}'"
-        )
-    return int(own if wanted is None else wanted)
 
 
 def _check_device(component: Component, device: torch.device) -> None:

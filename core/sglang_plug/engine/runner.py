@@ -23,7 +23,9 @@ from .grammars import NOTHING_MORE, Filling, Grammars, Verdict
 from .graphs import Decoded, DecodeGraphs
 from .launched import Given, Launched, Postponed
 from .logprobs import describe
+from .prefill_graphs import PrefillGraphs
 from .ranks import Ranks
+from .recurrence import StateSteps
 from .sampler import Drawn, Sampler, count, takes_likeliest
 from .sequence import Sequence
 from .shares import Sampled, Share
@@ -52,12 +54,16 @@ class Runner:
         sampler: Sampler | None = None,
         ranks: Ranks | None = None,
         adapters: Adapters | None = None,
+        states: StateSteps | None = None,
+        prefill_graphs: PrefillGraphs | None = None,
     ) -> None:
         self.model, self.backend, self.kv = model, backend, kv
         self.device, self.page_size, self.grammars, self.graphs = device, page_size, grammars, graphs
         self.sampler = Sampler() if sampler is None else sampler
         self.ranks = ranks
         self.adapters = adapters
+        self.states = states
+        self.prefill_graphs = prefill_graphs
 
     @property
     def asynchronous(self) -> bool:
@@ -101,15 +107,20 @@ class Runner:
         Returns the logits of the shares at ``complete``, or what a replayed graph made of them, or ``None`` if there
         are none of them; and what is known so far of each share.
         """
+        if self.states is not None:
+            self.states.begin(shares)
         decoded = None if self.graphs is None else self.graphs.run(self.model, shares, given)
         if decoded is not None:
+            if self.states is not None:
+                self.states.end(shares)
             return decoded, [NOTHING_YET] * len(shares)
         batch = self.build(shares, given)
         if self.ranks is not None:
             self.ranks.step(shares, batch, known=given is None)
         self.backend.plan(batch)
-        with nullcontext() if self.adapters is None else self.adapters.computing(shares, batch.query_lens):
-            hidden = self.model(batch)  # [T, hidden]
+        hidden = self._hidden(shares, batch)
+        if self.states is not None:
+            self.states.end(shares)
         ends = list(accumulate(batch.query_lens))
         drafted = _drafted(shares)
         own = [end - len(share.drafts) for share, end in zip(shares, ends, strict=True)] if drafted else ends
@@ -121,6 +132,16 @@ class Runner:
         if drafted:  # a place is there for each of its rows
             rows = [row for place in dict.fromkeys(complete) for row in range(own[place] - 1, ends[place])]
         return self._head(hidden, rows), results
+
+    def _hidden(self, shares: Ordered[Share], batch: ForwardBatch) -> Tensor:
+        """``[T, hidden]`` of a step that is planned; from graphs only until the next step is queued."""
+        if self.prefill_graphs is not None and not any(share.sequence.adapter for share in shares):
+            found = self.prefill_graphs.run(self.model, batch)
+            if found is not None:
+                return found
+        with nullcontext() if self.adapters is None else self.adapters.computing(shares, batch.query_lens):
+            hidden: Tensor = self.model(batch)
+        return hidden
 
     def _head(self, hidden: Tensor, rows: list[int] | slice) -> Tensor:
         """Logits of ``rows`` of the step's hidden states."""
@@ -260,6 +281,7 @@ class Runner:
             page_size=self.page_size,
             kv=self.kv,
             seen=seen(self.model, shares, self.device),
+            recurrent=None if self.states is None else self.states.of(shares, counts),
         )
 
     def _input_ids(self, shares: Ordered[Share], given: Given | None) -> Tensor:

@@ -17,16 +17,16 @@ from sglang_plug.cache import Match, PrefixCache
 from sglang_plug.policy import SchedulePolicy
 from sglang_plug.request import Finish, Output
 
+from .holdings import Holdings
 from .outcome import append
 from .sequence import Sequence
 from .shares import Sampled, Share, Tally
 from .slots import SlotPool
 from .speculation import Speculation
+from .states import StateRows
 
 SHARED_RUN = 32
 """A waiting sequence that continues with the same tokens as one being computed waits for its prefix."""
-EVICT_AT_ONCE = 64
-"""Eviction frees at least this fraction of the pool, so that not every step has to look for leaves."""
 RESERVE_START, RESERVE_LEAST, RESERVE_DECAY, RESERVE_RAISE = 0.5, 0.1, 0.002, 0.2
 """Share of the remaining output of running sequences that admission keeps free; raised by a retraction."""
 AHEAD_OF_QUEUE = 8
@@ -44,6 +44,7 @@ class Scheduler:
         max_running: most sequences computed together.
         whole: never cut a prompt into chunks; one longer than ``chunk`` gets a step of its own.
         speculation: adds drafts to what is planned.
+        states: who has the recurrent states, if the model has any.
     """
 
     def __init__(
@@ -56,10 +57,12 @@ class Scheduler:
         max_running: int,
         whole: bool = False,
         speculation: Speculation | None = None,
+        states: StateRows | None = None,
     ) -> None:
+        self.holdings = Holdings(pool, cache, states)
         self.pool, self.cache, self.policy = pool, cache, policy
         self.chunk, self.max_running, self.whole = chunk, max_running, whole
-        self.speculation = speculation
+        self.speculation, self.states = speculation, states
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.tally = Tally()
@@ -105,7 +108,7 @@ class Scheduler:
                 continue
             count = sequence.count(sequence.computed, budget)
             budget -= count
-            shares.append(Share(sequence, count))
+            shares.append(self._share(sequence, count))
         if self.tally.retracted:
             shares = [share for share in shares if share.sequence in self.running]
         else:
@@ -137,7 +140,7 @@ class Scheduler:
             sequence = share.sequence
             count = sequence.count(share.end, budget, tokens=len(sequence.tokens) + share.complete)
             if count > 0:
-                planned.append(Share(sequence, count, ahead=share.count))
+                planned.append(self._share(sequence, count, ahead=share.count))
                 budget -= count
         needed = sum(self.pool.missing(len(share.sequence.slots), share.end) for share in planned)
         if needed > self.pool.free:
@@ -152,6 +155,11 @@ class Scheduler:
         self.tally = Tally()
         self._count([share for share in shares if not share.dropped])
         self._lower_reserve()
+
+    def _share(self, sequence: Sequence, count: int, ahead: int = 0) -> Share:
+        share = Share(sequence, count, ahead)
+        self.holdings.planned(sequence, share.end)
+        return share
 
     def _count(self, shares: list[Share]) -> None:
         """Let the tally know of what a step computes."""
@@ -168,7 +176,7 @@ class Scheduler:
     def _make_room(self, sequence: Sequence) -> bool:
         """Give ``sequence`` a slot for each of its tokens, at the cost of cached runs, then of later sequences."""
         needed = self.pool.missing(len(sequence.slots), len(sequence.tokens))
-        while not self._free_up(needed):
+        while not self.holdings.free_up(needed):
             victim = min(reversed(self.running), key=lambda one: one.priority)
             self._retract(victim)
             if victim is sequence:
@@ -176,19 +184,11 @@ class Scheduler:
         self.pool.extend(sequence.slots, len(sequence.tokens))
         return True
 
-    def _free_up(self, needed: int) -> bool:
-        """Evict until ``needed`` slots are free; False if the cache has not that many to give."""
-        short = needed - self.pool.free
-        if short > 0:
-            if self.cache.evictable < short:
-                return False
-            self.pool.give_back(self.cache.evict(max(short, self.pool.capacity // EVICT_AT_ONCE)))
-        return self.pool.free >= needed
-
     def _retract(self, sequence: Sequence) -> None:
         """Take a running sequence's slots; it keeps its tokens and starts over at the head of the queue."""
         self.running.remove(sequence)
-        self._release(sequence)
+        self._ahead_left = 0
+        self.holdings.release(sequence)
         sequence.retractions += 1
         self.waiting.insert(0, sequence)
         self.tally.retracted += 1
@@ -200,11 +200,11 @@ class Scheduler:
         prefilling = (one for one in self.running if len(one.tokens) - one.computed > max(1, one.latest))
         in_work = {key for one in prefilling if (key := self._continuation(one, one.match))}
         admitted = set[int]()
-        for waiting in self.policy.order(self.waiting, self._match):
+        for waiting in self.policy.order(self.waiting, self.holdings.match):
             assert isinstance(waiting, Sequence)
             if budget <= 0 or len(self.running) >= self.max_running:
                 break
-            match = self._match(waiting)
+            match = self.holdings.match(waiting)
             key = self._continuation(waiting, match)
             if key is not None and key in in_work:
                 continue  # its prefix is being computed: reuse it once it is there
@@ -217,19 +217,9 @@ class Scheduler:
             admitted.add(id(waiting))
             count = waiting.count(waiting.computed, len(waiting.tokens) if self.whole else budget)
             budget -= count
-            shares.append(Share(waiting, count))
+            shares.append(self._share(waiting, count))
         if admitted:
             self.waiting = [one for one in self.waiting if id(one) not in admitted]
-
-    def _match(self, waiting: object) -> Match:
-        assert isinstance(waiting, Sequence)
-        length = waiting.reusable
-        while True:
-            match = self.cache.match(waiting.keys(0, length), waiting.salt, waiting.priority)
-            found = len(match.slots)
-            length = found if waiting.view is None else waiting.view.reusable(found)
-            if length == found:
-                return match
 
     @staticmethod
     def _continuation(sequence: Sequence, match: Match | None) -> Hashable:
@@ -241,18 +231,9 @@ class Scheduler:
 
     def _take(self, sequence: Sequence, match: Match) -> bool:
         """Admit a waiting sequence if its tokens fit, and what the running ones will probably need."""
-        self.cache.lock(match)
-        needed = self.pool.missing(len(match.slots), len(sequence.tokens))
         growth = sum(one.limit - len(one.tokens) for one in self.running) + sequence.limit - len(sequence.tokens)
-        reserve = int(growth * self._reserve) if self.running else 0
-        if self.pool.free + self.cache.evictable < needed + reserve or not self._free_up(needed):
-            self.cache.unlock(match)
+        if not self.holdings.begin(sequence, match, int(growth * self._reserve) if self.running else 0):
             return False
-        sequence.match = match
-        sequence.computed = len(match.slots)
-        del sequence.slots[:]
-        sequence.slots.extend(match.slots)
-        self.pool.extend(sequence.slots, len(sequence.tokens))
         if sequence.cached is None:
             sequence.cached = sequence.computed
             self.tally.cached_tokens += sequence.computed
@@ -279,8 +260,7 @@ class Scheduler:
             sequence.computed += share.count
             sequence.prompt_logprobs.extend(result.prompt_logprobs)
             sequence.forced_logprobs.extend(result.forced_logprobs)
-            if prefilling:
-                self._remember(sequence)
+            self.holdings.committed(sequence, prefilling=prefilling)
             if result.values is not None:
                 outputs.append(self._pooled(sequence, result.values))
                 continue
@@ -314,79 +294,30 @@ class Scheduler:
             self._leave(sequence)
         return output
 
-    def _remember(self, sequence: Sequence) -> None:
-        """Hand the computed whole pages to the prefix cache and hold on to them there.
-
-        ::
-
-            0 ........ shared ........ whole ...... len(slots)
-            | cache's  | ours, becomes | stays ours |
-            |          | the cache's   |            |
-
-        Where the cache had a page already, ours is a duplicate: it is freed and the cache's is used instead.
-        """
-        whole = sequence.computed // self.pool.page_size * self.pool.page_size
-        shared = sequence.shared
-        if whole <= shared:
-            return
-        old = sequence.match
-        own = sequence.slots[:whole]
-        match = self.cache.insert(sequence.keys(0, whole), own, sequence.salt, sequence.priority)
-        self.cache.lock(match)
-        if old is not None:
-            self.cache.unlock(old)
-        sequence.match = match
-        kept = match.slots
-        for start in range(shared, len(kept), self.pool.page_size):
-            if kept[start] != own[start]:
-                sequence.placement += 1
-                self.pool.give_back(own[start : start + self.pool.page_size])
-        sequence.slots[: len(kept)] = type(own)("q", kept)
-
     def _leave(self, sequence: Sequence, remember: bool = True) -> None:
         """A running sequence is over."""
         self.running.remove(sequence)
-        self._release(sequence, remember)
+        self._ahead_left = 0
+        self.holdings.release(sequence, remember)
         self._forget(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
         if self.speculation is not None:
             self.speculation.end(sequence)
 
-    def _release(self, sequence: Sequence, remember: bool = True) -> None:
-        """The one place where a sequence's slots go back: finish, abort, error and retraction all end here."""
-        if remember:
-            self._remember(sequence)
-        self.pool.give_back(sequence.slots[sequence.shared :])
-        if sequence.match is not None:
-            self.cache.unlock(sequence.match)
-        sequence.match = None
-        sequence.computed = 0
-        sequence.placement += 1
-        del sequence.slots[:]
-        self._ahead_left = 0
-
     # -- accounts ---------------------------------------------------------------------------------------------------
 
     def accounts(self) -> dict[str, int]:
         """Slots by owner: ``free``, ``cached``, ``running`` and the ``capacity`` they add up to."""
-        running = sum(self.pool.missing(one.shared, len(one.slots)) for one in self.running)
-        return {
-            "free": self.pool.free,
-            "cached": self.cache.size,
-            "running": running,
-            "capacity": self.pool.capacity,
-        }
+        return self.holdings.accounts(self.running)
 
     def check(self) -> None:
         """Raise ``AssertionError`` if a slot was lost or is owned twice."""
-        accounts = self.accounts()
-        total = accounts["free"] + accounts["cached"] + accounts["running"]
-        assert total == accounts["capacity"], f"KV slots do not add up: {accounts}"
+        self.holdings.check(self.running)
 
     def flush(self) -> bool:
         """Empty the prefix cache; refused (False) while there is anything to do."""
         if self.busy:
             return False
-        self.pool.give_back(self.cache.reset())
+        self.holdings.flush()
         return True

@@ -17,6 +17,7 @@ from .view import View, prompt_keys
 
 if TYPE_CHECKING:
     from .speculation import Drafting
+    from .states import Held
 
 SEED_BITS = 63
 
@@ -68,6 +69,8 @@ class Sequence:
     """From token ``told`` on."""
     latest: int = 0
     """Tokens that the last sampled one came with, itself included."""
+    held: Held | None = None
+    """Its recurrent state, while admitted, if the model has any."""
     adapter: LoadedAdapter | None = None
     """What the request names, kept to its end even if it is unloaded."""
     overtaken: int = 0
@@ -97,8 +100,10 @@ class Sequence:
 
     def count(self, start: int, most: int, tokens: int | None = None) -> int:
         """How many tokens from place ``start`` on a step computes that has room for ``most``, when the sequence has
-        ``tokens`` (``None``: as many as now); an image that must not be cut may make it more than ``most``."""
+        ``tokens`` (``None``: as many as now); an image that must not be cut may make it more than ``most``, a state
+        that is to be remembered less."""
         end = start + min((len(self.tokens) if tokens is None else tokens) - start, most)
+        end = end if self.held is None else self.held.stop(start, end)
         return (end if self.view is None else self.view.stop(end)) - start
 
     @property

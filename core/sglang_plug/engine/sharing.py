@@ -18,8 +18,6 @@ def of_rank(shape: AttentionShape, model: Component, config: EngineConfig) -> At
         return shape
     if not spec.parallel:
         raise ConfigError(f"--tp-size {size}: several ranks cannot share {model}; leave it out, or at 1")
-    if config.adapters.enabled or config.adapters.paths:
-        raise ConfigError(f"--tp-size {size}: adapters are not offered where several ranks share the model")
     return shape.of_rank(size)
 
 

@@ -4,33 +4,41 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from sglang_plug.batch import KVPool
 from sglang_plug.config import ConfigError
 from sglang_plug.media import MediaLimits
+from sglang_plug.recurrent import RESERVED, StatePool
 
 from .drafters import sampled_rows
 from .graphs import DecodeGraphs
 from .host_memory import available_bytes
 from .memory import MemoryLedger, gigabytes
 from .parts import Parts
+from .prefill_graphs import MakePrefillGraphs
 from .ranks import Ranks
+from .recurrence import StateSteps
 from .rehearsal import LargestSteps, graph_bytes
 from .resolve import Resolved
 from .runner import Runner
 from .sampler import Sampler
 from .sight import largest_media
 from .slots import SlotPool
+from .state_sizing import bytes_per_state, make_states, state_rows
 
 logger = logging.getLogger(__name__)
 
 CPU_FRACTION, ACCELERATOR_FRACTION = 0.5, 0.9
-WEIGHTS, STEP, GRAPHS, KV_POOL = "weights", "largest step", "graphs", "KV pool"
+WEIGHTS, STEP, GRAPHS, KV_POOL, STATES = "weights", "largest step", "graphs", "KV pool", "recurrent states"
+COUNTED = 2**20
+"""Slots of a model without attention, unless its longest sequence needs more: they are counted, but take no memory."""
+PREFILL_GRAPHS = "piecewise graphs"
 """Stages of the start that take memory."""
 
-MakeGraphs = Callable[[KVPool, int], DecodeGraphs]
-"""Of a pool and the tokens of the longest context; nothing is captured yet."""
+MakeGraphs = Callable[[KVPool, int, StatePool | None], DecodeGraphs]
+"""Of pools and the tokens of the longest context; nothing is captured yet."""
 
 
 def advice(stage: str, resolved: Resolved) -> str:
@@ -42,16 +50,33 @@ def advice(stage: str, resolved: Resolved) -> str:
         f"{resolved.max_running})",
         GRAPHS: f"lower --cuda-graph-max-bs (now {batch}), --mem-fraction-static or --max-total-tokens, or set "
         "--disable-cuda-graph",
+        PREFILL_GRAPHS: "lower --piecewise-cuda-graph-max-tokens (now "
+        f"{resolved.config.backends.piecewise_cuda_graph_max_tokens}), --mem-fraction-static or --max-total-tokens",
         KV_POOL: "lower --mem-fraction-static or --max-total-tokens",
+        STATES: "lower --max-states or --max-running-requests",
     }[stage]
 
 
-def pool_capacity(
-    parts: Parts, make_graphs: MakeGraphs | None, ledger: MemoryLedger, ranks: Ranks | None = None
-) -> int:
-    """KV slots: what was asked for, or what fits and could be used at all.
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """How much the pools hold."""
 
-    Raises ``ConfigError`` if there is no room for a pool.
+    slots: int
+    """Of the KV pool."""
+    states: int = 0
+    """Rows of the pool of recurrent states; 0: there is none."""
+
+
+def pool_capacity(
+    parts: Parts,
+    make_graphs: MakeGraphs | None,
+    ledger: MemoryLedger,
+    ranks: Ranks | None = None,
+    make_prefill_graphs: MakePrefillGraphs | None = None,
+) -> Capacity:
+    """What was asked for, or what fits and could be used at all.
+
+    Raises ``ConfigError`` if there is no room for the pools.
     """
     resolved = parts.resolved
     cache, page = resolved.config.cache, resolved.config.cache.page_size
@@ -62,17 +87,20 @@ def pool_capacity(
         if cache.max_total_tokens < 2 * page:
             raise ConfigError(f"--max-total-tokens must be at least {2 * page}, got {cache.max_total_tokens}")
         if resolved.causal:
-            _check_room(cache.max_total_tokens, resolved, ledger)
-            return cache.max_total_tokens
-        return min(cache.max_total_tokens, useful)
+            left = _check_room(cache.max_total_tokens, resolved, ledger)
+            return Capacity(cache.max_total_tokens, state_rows(resolved, left))
+        return Capacity(min(cache.max_total_tokens, useful))
     if not resolved.causal:
-        return useful  # slots are only counted: an encoder keeps no keys and values
+        return Capacity(useful)  # slots are only counted: an encoder keeps no keys and values
     if ledger.memory is None:
         room, share = _host_room(resolved)
     else:
-        _rehearse(parts, make_graphs, ledger, ranks)
+        _rehearse(parts, make_graphs, ledger, ranks, make_prefill_graphs)
         room, share = _device_room(resolved, ledger)
-    slots = min(int(room // bytes_per_slot(resolved)), useful)
+    states = state_rows(resolved, room)
+    room -= states * bytes_per_state(resolved)
+    each = bytes_per_slot(resolved)
+    slots = min(int(room // each) if each else max(COUNTED, resolved.context_length + page), useful)
     if slots < 2 * page:
         taken = f" (taken: {ledger.account()})" if ledger.taken else ""
         raise ConfigError(
@@ -80,11 +108,14 @@ def pool_capacity(
             f"allows{taken}, and a slot takes {bytes_per_slot(resolved)} bytes; raise --mem-fraction-static, set "
             f"--max-total-tokens, or serve a smaller model; or {advice(STEP, resolved)}"
         )
-    return slots
+    return Capacity(slots, states)
 
 
-def _check_room(slots: int, resolved: Resolved, ledger: MemoryLedger) -> None:
-    """Raises ``ConfigError`` if ``slots`` can never fit: on the host memory is given before it is there."""
+def _check_room(slots: int, resolved: Resolved, ledger: MemoryLedger) -> float:
+    """The memory that ``slots`` leave; on the host memory is given before it is there.
+
+    Raises ``ConfigError`` if they can never fit.
+    """
     room = _host_bytes(resolved) if ledger.memory is None else ledger.memory.total()
     taken = slots * bytes_per_slot(resolved)
     if taken > room:
@@ -93,6 +124,7 @@ def _check_room(slots: int, resolved: Resolved, ledger: MemoryLedger) -> None:
             f"out of memory: no room for {KV_POOL}: {slots} tokens take {gigabytes(taken)}, and {gigabytes(room)} "
             f"{has}; lower --max-total-tokens, or leave it out"
         )
+    return room - taken - sum(ledger.taken.values())
 
 
 def allocate(parts: Parts, pool: SlotPool, ledger: MemoryLedger, ranks: Ranks | None = None) -> KVPool:
@@ -103,6 +135,15 @@ def allocate(parts: Parts, pool: SlotPool, ledger: MemoryLedger, ranks: Ranks | 
         kv = _tensors(parts, pool.rows, ranks)
     logger.info("KV Cache is allocated. #tokens: %d, size: %s", pool.capacity, size)
     return kv
+
+
+def allocate_states(resolved: Resolved, rows: int, ledger: MemoryLedger) -> StatePool:
+    """The pool of recurrent states. Raises ``ConfigError`` if it does not fit."""
+    size = gigabytes(rows * bytes_per_state(resolved))
+    with ledger.stage(STATES, f"{rows} states take {size}; {advice(STATES, resolved)}"):
+        states = make_states(resolved, rows)
+    logger.info("Recurrent states are allocated. #states: %d, size: %s", rows - RESERVED, size)
+    return states
 
 
 def bytes_per_slot(resolved: Resolved) -> int:
@@ -117,7 +158,13 @@ def _tensors(parts: Parts, rows: int, ranks: Ranks | None) -> KVPool:
     return parts.pool(rows)
 
 
-def _rehearse(parts: Parts, make_graphs: MakeGraphs | None, ledger: MemoryLedger, ranks: Ranks | None) -> None:
+def _rehearse(
+    parts: Parts,
+    make_graphs: MakeGraphs | None,
+    ledger: MemoryLedger,
+    ranks: Ranks | None,
+    make_prefill_graphs: MakePrefillGraphs | None,
+) -> None:
     """Enter into the ledger what the largest step and the graphs take."""
     resolved, model = parts.resolved, parts.model
     page, context = resolved.config.cache.page_size, resolved.context_length
@@ -129,17 +176,31 @@ def _rehearse(parts: Parts, make_graphs: MakeGraphs | None, ledger: MemoryLedger
         vocabulary=resolved.vocab_size,
         page_size=page,
         media=largest_media(model, min(MediaLimits().tokens, context - 1)),
+        states=bool(resolved.states),
     )
     with ledger.guard(f"a KV pool of {steps.slots} tokens for a trial", advice(STEP, resolved)):
         kv = _tensors(parts, SlotPool(steps.slots, page).rows, ranks)
-    sampler = Sampler(parts.kernels)
-    runner = Runner(model, parts.backend, kv, device=resolved.device, page_size=page, sampler=sampler, ranks=ranks)
+    states = make_states(resolved, RESERVED + 1) if resolved.states else None
+    runner = Runner(
+        model,
+        parts.backend,
+        kv,
+        device=resolved.device,
+        page_size=page,
+        sampler=Sampler(parts.kernels),
+        ranks=ranks,
+        states=None if states is None else StateSteps(states),
+    )
     with ledger.stage(STEP, advice(STEP, resolved), peak=True):
         steps.run(runner)
     if make_graphs is not None and ledger.memory is not None:
         with ledger.guard(GRAPHS, advice(GRAPHS, resolved)):
-            taken = graph_bytes(partial(make_graphs, kv, context), model, ledger.memory)
+            taken = graph_bytes(partial(make_graphs, kv, context, states), model, ledger.memory)
         ledger.enter(GRAPHS, taken)
+    if make_prefill_graphs is not None and ledger.memory is not None:
+        with ledger.guard(PREFILL_GRAPHS, advice(PREFILL_GRAPHS, resolved)):
+            taken = graph_bytes(partial(make_prefill_graphs, kv), model, ledger.memory)
+        ledger.enter(PREFILL_GRAPHS, taken)
 
 
 def _device_room(resolved: Resolved, ledger: MemoryLedger) -> tuple[float, str]:

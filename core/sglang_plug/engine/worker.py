@@ -16,17 +16,20 @@ from pathlib import Path
 import msgspec
 import zmq
 
+from sglang_plug.collecting import collecting_later
 from sglang_plug.config import ConfigError
 from sglang_plug.leaving import end_with_parent, leave
 from sglang_plug.plugins import PluginError, Plugins
 from sglang_plug.request import Finish, Output
 
-from .build import build_engine
 from .fingerprint import compare
-from .grammar_guard import GrammarGuard
-from .grammars import TOO_SLOW
 from .messages import Failed, FromEngine, Launch, News, Ready, ToEngine
 from .watchdog import Heartbeat, watch
+
+with collecting_later():  # torch comes with them
+    from .build import build_engine
+    from .grammar_guard import GrammarGuard
+    from .grammars import TOO_SLOW
 
 logger = logging.getLogger(__name__)
 

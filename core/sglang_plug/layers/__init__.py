@@ -5,18 +5,21 @@ from __future__ import annotations
 from .activation import activation, gated_activation
 from .embedding import Embedding, Head
 from .gated import Gated
-from .linear import Linear, Packed, Row
+from .linear import Column, Linear, Packed, Row
 from .moe import Experts, Router
-from .norm import RMSNorm
+from .norm import RMSNorm, SharedRMSNorm
 from .recorder import ExpertRecorder
+from .recurrent import GatedRMSNorm, ShortConv, recurrent
 from .rotary import Rope
 from .unpacked import Unpacking
 
 __all__ = [
+    "Column",
     "Embedding",
     "ExpertRecorder",
     "Experts",
     "Gated",
+    "GatedRMSNorm",
     "Head",
     "Linear",
     "Packed",
@@ -24,7 +27,10 @@ __all__ = [
     "Rope",
     "Router",
     "Row",
+    "SharedRMSNorm",
+    "ShortConv",
     "Unpacking",
     "activation",
     "gated_activation",
+    "recurrent",
 ]

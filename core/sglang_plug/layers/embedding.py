@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sglang_plug.executor import ALONE, Collectives
 from sglang_plug.model import BuildEnv
 from sglang_plug.quantization import MatrixRole
 
@@ -15,15 +16,40 @@ from .linear import Linear, checked, resized
 
 
 class Embedding(nn.Module):
-    """A row for each token: ``[T]`` to ``[T, hidden]``."""
+    """A row for each token: ``[T]`` to ``[T, hidden]``.
 
-    def __init__(self, size: int, hidden: int) -> None:
+    Args:
+        size: number of tokens.
+        hidden: width of a row.
+        env: the surroundings the model is built in, if ranks are to share the tokens as those of a ``Head``; without
+            it, every rank has all of them.
+    """
+
+    def __init__(self, size: int, hidden: int, env: BuildEnv | None = None) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(size, hidden))
+        ranks = env.ranks if env is not None and env.shares_tokens else ALONE
+        self._tokens, self._all = _own_tokens(size, ranks), size
+        self._count = self._tokens.stop - self._tokens.start
+        self._reduce = ranks.all_reduce if ranks.size > 1 else None
+        self.weight = nn.Parameter(torch.empty(self._count, hidden))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """``[T]`` int64 to ``[T, hidden]``."""
-        return F.embedding(tokens, self.weight)
+        if self._reduce is None:
+            return F.embedding(tokens, self.weight)
+        if not self._count:
+            return self._reduce(self.weight.new_zeros(len(tokens), self.weight.shape[1]))
+        own = tokens - self._tokens.start
+        found = F.embedding(own.clamp(0, self._count - 1), self.weight)
+        return self._reduce(found.masked_fill(((own < 0) | (own >= self._count))[:, None], 0))
+
+    def load_shard(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> None:
+        """Copy this rank's rows of the checkpoint's tensor. Raises ``ValueError`` if that has another shape."""
+        parameter.copy_(checked(tensor, self.whole_shape(parameter))[self._tokens])
+
+    def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:
+        """``[vocabulary, hidden]``"""
+        return (self._all, *parameter.shape[1:])
 
 
 class Head(Linear):
@@ -44,9 +70,7 @@ class Head(Linear):
     def __init__(
         self, hidden: int, size: int, env: BuildEnv, *, tied: Embedding | None = None, bias: bool = False
     ) -> None:
-        each = -(-size // env.ranks.size)
-        start = min(each * env.ranks.rank, size)
-        self._tokens, self._all, self._padded = slice(start, min(start + each, size)), size, each
+        self._tokens, self._all, self._padded = _own_tokens(size, env.ranks), size, -(-size // env.ranks.size)
         own = self._tokens.stop - self._tokens.start
         super().__init__(hidden, own if tied is None else 0, env, bias=bias)
         self._gather = env.ranks.all_gather if env.ranks.size > 1 else None
@@ -64,15 +88,15 @@ class Head(Linear):
         found = F.pad(found, (0, missing)) if missing else found.contiguous()
         return self._gather(found)[:, : self._all]
 
-    def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:
+    def _all_ranks(self, parameter: Tensor) -> tuple[int, ...]:
         """``[vocabulary, hidden]`` or ``[vocabulary]``, or as a quantized checkpoint stores it."""
         if (stored := self._stored_as(parameter)) is not None:
             return resized(parameter, stored.axis, -(-self._all // stored.rows))
         return (self._all, *parameter.shape[1:])
 
     def pack_weights(self) -> None:
-        """As ``Linear``; of a weight that is shared with the embedding, only the own part."""
-        if self._tied and self._gather is not None and self.weight is not None:
+        """As ``Linear``; of a weight that is shared with an embedding of all tokens, only the own part."""
+        if self._tied and self._gather is not None and self.weight is not None and len(self.weight) == self._all:
             self.weight = nn.Parameter(self.weight.detach()[self._tokens], requires_grad=False)
         super().pack_weights()
 
@@ -81,3 +105,10 @@ class Head(Linear):
             return stored.own_rows(tensor, self._tokens)
         whole = checked(tensor, self.whole_shape(parameter))
         return whole if parameter.shape == whole.shape else whole[self._tokens]
+
+
+def _own_tokens(size: int, ranks: Collectives) -> slice:
+    """Which of ``size`` tokens this rank has; the last ranks may have fewer."""
+    each = -(-size // ranks.size)
+    start = min(each * ranks.rank, size)
+    return slice(start, min(start + each, size))

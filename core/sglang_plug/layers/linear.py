@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sglang_plug.adapters import OwnPart
 from sglang_plug.config import ConfigError
 from sglang_plug.executor import own_slice
 from sglang_plug.kernels import LinearFunction
@@ -106,7 +107,7 @@ class Linear(nn.Module):
 
     def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:
         """What the checkpoint holds for ``parameter``, all parts in one: more than this rank has, if ranks share it."""
-        return tuple(parameter.shape)
+        return self._all_ranks(parameter)
 
     def pack_weights(self) -> None:
         """Let the quantization or the kernel set prepare the weight for many multiplications."""
@@ -124,9 +125,22 @@ class Linear(nn.Module):
         """Columns of the product that belong to each part; empty if there is only one."""
         return {}
 
+    @property
+    def own_inputs(self) -> OwnPart | None:
+        """What this rank has of the checkpoint's columns; ``None``: all."""
+        return None
+
+    def own_outputs(self, part: str | None) -> OwnPart | None:
+        """What this rank has of the checkpoint's rows, or of those of one part; ``None``: all."""
+        return None
+
     def wrap_product(self, around: Callable[[LinearFunction], LinearFunction]) -> None:
         """After ``pack_weights``: multiply by what ``around`` makes of the multiplication so far."""
         self._multiply = around(self._multiply)
+
+    def _all_ranks(self, parameter: Tensor) -> tuple[int, ...]:
+        """The shape of ``parameter`` with what all ranks have of it."""
+        return tuple(parameter.shape)
 
     def _own_part(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> Tensor:
         """What this rank keeps of a checkpoint's tensor. Raises ``ValueError`` if that has another shape."""
@@ -184,11 +198,16 @@ class Row(Linear):
         found = self._multiply(x)
         return found if self._reduce is None else self._reduce(found)
 
-    def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:
-        """``[out, in]`` of all ranks, or ``[out]``, or as a quantized checkpoint stores it."""
+    def _all_ranks(self, parameter: Tensor) -> tuple[int, ...]:
+        """``[out, in]``, or ``[out]``, or as a quantized checkpoint stores it."""
         if (stored := self._stored_as(parameter)) is not None:
             return resized(parameter, stored.inner, -(-self._whole_in // stored.columns))
         return tuple(parameter.shape) if parameter.dim() == 1 else (parameter.shape[0], self._whole_in)
+
+    @property
+    def own_inputs(self) -> OwnPart | None:
+        """As ``Linear``."""
+        return None if self._reduce is None else OwnPart((self._columns,), self._whole_in)
 
     def pack_weights(self) -> None:
         """As ``Linear``."""
@@ -199,7 +218,7 @@ class Row(Linear):
     def _own_part(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> Tensor:
         if (stored := self._stored_as(parameter)) is not None:
             return stored.own_columns(tensor, self._columns)
-        tensor = checked(tensor, self.whole_shape(parameter))
+        tensor = checked(tensor, self._all_ranks(parameter))
         return tensor if tensor.dim() == 1 else tensor[:, self._columns]
 
 
@@ -245,13 +264,25 @@ class Packed(Linear):
         """As ``Linear``."""
         return self._rows
 
+    def own_outputs(self, part: str | None) -> OwnPart | None:
+        """As ``Linear``."""
+        if self._ranks.size == 1:
+            return None
+        if part is not None:
+            return OwnPart((self._own[part],), self._whole[part])
+        pieces, start = [], 0
+        for name, rows in self._own.items():
+            pieces.append(slice(start + rows.start, start + rows.stop))
+            start += self._whole[name]
+        return OwnPart(tuple(pieces), start)
+
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
         """``forward``, and the result cut into the parts, as views."""
         found: tuple[Tensor, ...] = self(x).split(self._sizes, dim=-1)
         return found
 
-    def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:
-        """``[out, in]`` or ``[out]`` of all parts and ranks, or as a quantized checkpoint stores it."""
+    def _all_ranks(self, parameter: Tensor) -> tuple[int, ...]:
+        """``[out, in]`` or ``[out]`` of all parts, or as a quantized checkpoint stores it."""
         if (stored := self._stored_as(parameter)) is not None:
             return resized(parameter, stored.axis, sum(-(-size // stored.rows) for size in self._whole.values()))
         return (sum(self._whole.values()), *parameter.shape[1:])
@@ -261,7 +292,7 @@ class Packed(Linear):
             return self._own_stored(stored, tensor, shard)
         if shard is not None:
             return checked(tensor, (self._whole[shard], *parameter.shape[1:]))[self._own[shard]]
-        parts = checked(tensor, self.whole_shape(parameter)).split_with_sizes(list(self._whole.values()))
+        parts = checked(tensor, self._all_ranks(parameter)).split_with_sizes(list(self._whole.values()))
         return torch.cat([part[rows] for part, rows in zip(parts, self._own.values(), strict=True)])
 
     def _own_stored(self, stored: StoredTensor, tensor: Tensor, shard: str | None) -> Tensor:
@@ -279,3 +310,26 @@ class Packed(Linear):
 
     def _slice(self, stored: StoredTensor | None, shard: str) -> slice | tuple[int | slice, ...]:
         return self._rows[shard] if stored is None else stored.place(self.shards.index(shard), self._sizes)
+
+
+class Column(Packed):
+    """A matrix whose rows the ranks share; what comes of it is the input of a ``Row``.
+
+    Args:
+        size_in: columns.
+        size_out: rows of all ranks.
+        env: the surroundings the model is built in.
+        bias: whether there is one.
+        heads: how many attention heads the rows are, if they are some. Raises ``ConfigError`` if the ranks cannot share
+            them.
+    """
+
+    def __init__(
+        self, size_in: int, size_out: int, env: BuildEnv, *, bias: bool = False, heads: int | None = None
+    ) -> None:
+        super().__init__(size_in, {"": size_out}, env, bias=bias, heads=None if heads is None else {"": heads})
+
+    @property
+    def parts(self) -> Mapping[str, slice]:
+        """None: there is only one."""
+        return {}

@@ -189,8 +189,9 @@ class Experts(nn.Module):
         count: how many experts there are.
         env: the surroundings the model is built in.
         names: what the checkpoint calls an expert's matrices -> ``gate``, ``up``, ``down``.
-        activation_name: in place of ``silu``, as checkpoints call it; any other is computed by the torch reference.
-            Raises ``ConfigError`` if it is unknown.
+        activation_name: in place of ``silu``, as checkpoints call it. Raises ``ConfigError`` if it is unknown.
+        gated: experts have a gate; those without are ``down(activation(up(x)))``, all of them in ``up_proj``
+            ``[E, width, hidden]``, or one by one.
     """
 
     def __init__(
@@ -202,34 +203,44 @@ class Experts(nn.Module):
         *,
         names: Mapping[str, str] = NAMES,
         activation_name: str = "silu",
+        gated: bool = True,
     ) -> None:
         super().__init__()
         alone = env.kernels.moe is moe and env.ranks.size == 1
-        self.gate_up_proj = Stacked(count, {"gate": width, "up": width}, hidden, env.ranks, one_by_one=alone)
+        self._parts = ("gate", "up") if gated else ("up",)
+        self.gate_up_proj = Stacked(count, dict.fromkeys(self._parts, width), hidden, env.ranks, one_by_one=alone)
         self.down_proj = Stacked(count, {"down": hidden}, width, env.ranks, shared="columns", one_by_one=alone)
-        self._count, self._gated = count, gated_activation(activation_name, env)
+        self._count = count
+        self._gated = gated_activation(activation_name, env) if gated else activation(activation_name)
         self._reduce = env.ranks.all_reduce if env.ranks.size > 1 else None
         self._names = names
         self._moe = env.kernels.moe
-        if activation(activation_name) is not F.silu:
-            self._moe = partial(moe, gated=gated_activation(activation_name, env))
+        self._biased_moe = None
+        if not gated or activation(activation_name) is not F.silu:
+            self._biased_moe = env.kernels.biased_moe
 
     def forward(self, x: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
         """``x`` ``[T, hidden]``, sent to ``experts`` ``[T, k]`` with ``weights`` ``[T, k]``, to ``[T, hidden]``."""
         if self.gate_up_proj.products:
             return each_expert(x, self._count, self._expert, experts, weights)
-        found = self._moe(x, self.gate_up_proj.weight, self.down_proj.weight, experts, weights)
+        gate_up, down = self.gate_up_proj.weight, self.down_proj.weight
+        if self._biased_moe is None:
+            found = self._moe(x, gate_up, down, experts, weights)
+        else:
+            found = self._biased_moe(x, gate_up, down, None, None, experts, weights, self._gated)
         return found if self._reduce is None else self._reduce(found)
 
     def _expert(self, number: int, rows: Tensor) -> Tensor:
         """What one expert makes of ``rows``, by its products."""
-        gate, up = (self.gate_up_proj.products[f"{number}.{part}"](rows) for part in ("gate", "up"))
-        return self.down_proj.products[f"{number}.down"](self._gated(torch.cat((gate, up), dim=-1)))
+        wide = torch.cat([self.gate_up_proj.products[f"{number}.{part}"](rows) for part in self._parts], dim=-1)
+        return self.down_proj.products[f"{number}.down"](self._gated(wide))
 
     def place(self, rest: str) -> tuple[str, str | None]:
         """Our parameter and shard for a checkpoint's name below this module; an unknown name stays as it is."""
         if rest in ("gate_up_proj", "down_proj"):
             return f"{rest}.weight", None
+        if rest == "up_proj" and len(self._parts) == 1:
+            return "gate_up_proj.weight", None
         found = ONE_EXPERT.fullmatch(rest)
         part = self._names.get(found[2]) if found else None
         if found is None or part is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from sglang_plug.executor import own_slice
 from sglang_plug.model import BuildEnv
 
 
@@ -28,22 +29,62 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Same shape and dtype as ``x``."""
-        if not self.wide:
-            return self._norm(x, self.weight, self.eps)
-        gain = self._wide_weight() if self._gain is None else self._gain
-        return self._norm(x.float(), gain, self.eps).to(x.dtype)
+        return self._norm(x, self._factor(), self.eps)
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """``(norm(x + residual), x + residual)``; may write to either input."""
-        if not self.wide:
-            return self._add_norm(x, residual, self.weight, self.eps)
-        total = x + residual
-        return self(total), total
+        return self._add_norm(x, residual, self._factor(), self.eps)
 
     def pack_weights(self) -> None:
         """Compute the factor in float32 once."""
         if self.wide:
             self._gain = self._wide_weight()
 
+    def _factor(self) -> Tensor:
+        """In float32 if it is to multiply before rounding."""
+        if not self.wide:
+            return self.weight
+        return self._wide_weight() if self._gain is None else self._gain
+
     def _wide_weight(self) -> Tensor:
         return self.weight.detach().float() + self.offset
+
+
+class SharedRMSNorm(RMSNorm):
+    """``RMSNorm`` over all attention heads together, of which each rank has its own.
+
+    Args:
+        heads: how many there are; where there are fewer than ranks, several ranks have the same one.
+        dim: width of each.
+        eps: added to the mean square.
+        env: the surroundings the model is built in.
+        wide: as ``RMSNorm``.
+    """
+
+    def __init__(self, heads: int, dim: int, eps: float, env: BuildEnv, *, wide: bool = False) -> None:
+        self._own = own_slice(heads * dim, env.ranks, units=heads, what="heads")
+        super().__init__(self._own.stop - self._own.start, eps, env, wide=wide)
+        self._whole = heads * dim
+        self._counted = self._whole * max(1, env.ranks.size // heads)
+        self._reduce = env.ranks.all_reduce if env.ranks.size > 1 else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[T, own]`` to the same."""
+        if self._reduce is None:
+            return super().forward(x)
+        wide = x.float()
+        squares = self._reduce(wide.square().sum(-1, keepdim=True))
+        wide = wide * torch.rsqrt(squares / self._counted + self.eps)
+        if not self.wide:
+            return wide.to(x.dtype) * self.weight
+        return (wide * (self._wide_weight() if self._gain is None else self._gain)).to(x.dtype)
+
+    def load_shard(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> None:
+        """Copy what this rank has of the checkpoint's tensor. Raises ``ValueError`` if that has another shape."""
+        if tuple(tensor.shape) != (self._whole,):
+            raise ValueError(f"expected shape {(self._whole,)}, found {tuple(tensor.shape)}")
+        parameter.copy_(tensor[self._own])
+
+    def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:
+        """Of all ranks."""
+        return (self._whole,)

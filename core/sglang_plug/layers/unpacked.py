@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sglang_plug.quantization import LinearScheme
+from sglang_plug.quantization import LinearScheme, StoredTensor
 
 
 class Unpacking:
@@ -43,12 +43,19 @@ class Unpacking:
             delattr(self._layer, name)
         self._layer.register_parameter("weight", nn.Parameter(self.weight, requires_grad=False) if keep else None)
 
+    def stored_as(self, parameter: Tensor) -> StoredTensor:
+        """How the checkpoint stores what ``parameter`` stands for, in the first kind of matrix."""
+        return next(iter(self.schemes.values())).stored[self._name(parameter)]
+
+    def _name(self, parameter: Tensor) -> str:
+        return next(name for name, one in self._parameters.items() if one is parameter)
+
     def add(self, kind: str, matrix: str, parameter: Tensor, tensor: Tensor) -> Mapping[str, Tensor] | None:
         """A tensor of a matrix, for which ``parameter`` stands; all tensors of the matrix, if this is its last.
 
         Raises ``ValueError`` if the tensor has another shape than the matrix's kind has.
         """
-        name = next(name for name, one in self._parameters.items() if one is parameter)
+        name = self._name(parameter)
         scheme = self.schemes[kind]
         stored = scheme.stored[name]
         if stored.one_per_part and tensor.numel() == 1:

@@ -17,6 +17,7 @@ from sglang_plug.kernels import TORCH, Kernels, rope_store
 from sglang_plug.model import BuildEnv, Model
 from sglang_plug.plugins import Plugins
 from sglang_plug.quantization import Quantization, QuantizationRequest
+from sglang_plug.recurrent import RESERVED, Recurrent, Runs, StatePool, StateShape
 
 from .scene import ShuffledSlots, make_batch
 
@@ -24,6 +25,7 @@ LONGEST = 48
 CHUNKS = (11, 1, 20, 16)
 PROMPTS = (17, 1, 30, 8)
 DECODE_STEPS = 4
+CPU = torch.device("cpu")
 
 
 @torch.inference_mode()
@@ -115,11 +117,13 @@ class Bench:
 
     model: Model
     backend: AttentionBackend
+    states: Sequence[StateShape]
+    """What the model keeps of each sequence."""
 
     def logits(self, prompts: Sequence[Tensor], steps: Steps) -> list[Tensor]:
         """``[tokens, vocabulary]`` of each prompt, computed in ``steps``, in slots of random order."""
         slots = ShuffledSlots(sum(map(len, prompts)), len(prompts), 1, torch.Generator().manual_seed(3))
-        pool = self._pool(slots.rows)
+        pool, states = self._pool(slots.rows), self._states(len(prompts))
         contexts: list[list[int]] = [[] for _ in prompts]
         pieces: list[list[Tensor]] = [[] for _ in prompts]
         for counts in steps:
@@ -128,21 +132,36 @@ class Bench:
             for row, start in zip(active, starts, strict=True):
                 slots.extend(contexts[row], start + counts[row])
             new = [prompts[row][start : start + counts[row]] for row, start in zip(active, starts, strict=True)]
-            logits = self._step([contexts[row] for row in active], new, pool)
+            recurrent = None if states is None else (states, [RESERVED + row for row in active])
+            logits = self._step([contexts[row] for row in active], new, pool, recurrent)
             for row, piece in zip(active, logits, strict=True):
                 pieces[row].append(piece)
         return [torch.cat(piece) for piece in pieces]
 
-    def _step(self, contexts: Sequence[Sequence[int]], new: Sequence[Tensor], pool: KVPool) -> list[Tensor]:
+    def _step(
+        self,
+        contexts: Sequence[Sequence[int]],
+        new: Sequence[Tensor],
+        pool: KVPool,
+        recurrent: tuple[StatePool, list[int]] | None,
+    ) -> list[Tensor]:
         lengths = [len(tokens) for tokens in new]
-        batch = make_batch(contexts, lengths, tokens=torch.cat(list(new)), kv=pool, device=torch.device("cpu"))
+        batch = make_batch(contexts, lengths, tokens=torch.cat(list(new)), kv=pool, device=CPU)
+        if recurrent is not None:
+            states, rows = recurrent
+            batch.recurrent = Recurrent(states, Runs.of(rows, lengths, CPU))
         self.backend.plan(batch)
         logits = self.model.head(self.model(batch))
         ends = [0, *accumulate(lengths)]
         return [logits[start:end] for start, end in pairwise(ends)]
 
     def _pool(self, rows: int) -> KVPool:
-        return KVPool.of(self.backend.shape, slots=rows, dtype=torch.float32, device=torch.device("cpu"))
+        return KVPool.of(self.backend.shape, slots=rows, dtype=torch.float32, device=CPU)
+
+    def _states(self, sequences: int) -> StatePool | None:
+        if not self.states:
+            return None
+        return StatePool(self.states, rows=RESERVED + sequences, dtype=torch.float32, device=CPU)
 
 
 def _bench(
@@ -152,10 +171,10 @@ def _bench(
     kernels: Kernels,
     quantization: Quantization | None,
 ) -> Bench:
-    backend = attention(model_class.attention_shape(config), torch.device("cpu"))
+    backend = attention(model_class.attention_shape(config), CPU)
     model = model_class(config, BuildEnv(attention=backend, kernels=kernels, quantization=quantization))
     model.quantize()
-    return Bench(model, backend)
+    return Bench(model, backend, model_class.state_shapes(config))
 
 
 def _of_transformers(architecture: str, config: Any) -> nn.Module:
@@ -204,7 +223,7 @@ def _quantization(name: str | None) -> Quantization | None:
     if name is None:
         return None
     component = Plugins.discover().get("quantization", name)
-    request = QuantizationRequest(device=torch.device("cpu"), dtype=torch.float32)
+    request = QuantizationRequest(device=CPU, dtype=torch.float32)
     found: Quantization = component.load()(request, component.settings())
     return found
 

@@ -15,14 +15,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sglang_plug import EngineConfig, LogprobOptions, Plugins, Request, SamplingParams
-from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
+from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ParallelOptions, ScheduleOptions
 from sglang_plug.engine.build import build_engine
 from sglang_plug.engine.messages import Abort, Control, FromEngine, News, Reply, Submit, ToEngine
 from sglang_plug.engine.watchdog import Heartbeat
 
 pytestmark = pytest.mark.usefixtures("compiled")
 RECORDED = ["llama-3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b", "mistral-7b", "gemma-2-2b", "gemma-3-1b", "phi-3-mini"]
-RECORDED += ["phi-4-mini", "olmo-2-1b", "gpt2"]
+RECORDED += ["phi-4-mini", "olmo-2-1b", "gpt2", "qwen3.5"]
 OTHERS = ["qwen3-moe", "mixtral-8x7b", "deepseek-v2-lite", "deepseek-v3", "starcoder2-3b"]
 """Families whose steps need not be recorded."""
 VOCABULARY = 512
@@ -40,6 +40,7 @@ class Engine:
         pool: int = 4096,
         quantization: str = "auto",
         overlap: bool = False,
+        ranks: int = 1,
         **model: Any,
     ) -> None:
         config = EngineConfig(
@@ -49,6 +50,7 @@ class Engine:
             backends=BackendOptions(
                 attention="avx512", kernels="avx512", quantization=quantization, disable_cuda_graph=not graphs
             ),
+            parallel=ParallelOptions(tp_size=ranks, executor="threads" if ranks > 1 else "auto"),
         )
         self.messages: list[ToEngine] = []
         self.outputs: Outputs = {}
@@ -124,7 +126,8 @@ def test_families(family: str, tiny_model: Callable[..., Any]) -> None:
     plain, recorded = Engine(path, graphs=False), Engine(path, graphs=True)
     expected = crowd(plain)
     assert crowd(recorded) == expected and len(expected) == 31
-    assert all(recorded.replayed[size] for size in (1, 3, 8)) and not recorded.replayed[9]
+    largest = 7 if family == "qwen3.5" else 8  # whose prompts begin anew, and so do not fit into one step
+    assert all(recorded.replayed[size] for size in (1, 3, largest)) and not recorded.replayed[9]
     assert recorded.loop.runner.graphs is not None and plain.loop.runner.graphs is None
 
 

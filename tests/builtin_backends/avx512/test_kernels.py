@@ -106,8 +106,10 @@ def test_other_dtypes_and_odd_sizes_are_left_to_torch(built: Kernels, size_in: i
 
 
 @pytest.mark.parametrize(("rows", "width"), [(1, 896), (5, 50), (3, 16), (40, 300), (2, 7)])
-def test_norms(built: Kernels, rows: int, width: int) -> None:
+@pytest.mark.parametrize("wide_weight", [False, True])
+def test_norms(built: Kernels, rows: int, width: int, wide_weight: bool) -> None:
     x, residual, weight = bfloat16(rows, width), bfloat16(rows, width), bfloat16(width)
+    weight = torch.randn(width) if wide_weight else weight
     wide = x.double(), weight.double()
     torch.testing.assert_close(built.rms_norm(x, weight, 1e-6).double(), definitions.rms_norm(*wide, 1e-6), **ROUNDED)
     total = x + residual

@@ -37,8 +37,10 @@ TOLERANCE = {torch.float32: {"atol": 1e-5, "rtol": 1e-5}, torch.bfloat16: {"atol
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_norms(dtype: torch.dtype) -> None:
-    x, residual, weight = torch.randn(5, 48).to(dtype), torch.randn(5, 48).to(dtype), torch.randn(48).to(dtype)
+@pytest.mark.parametrize("wide_weight", [False, True])
+def test_norms(dtype: torch.dtype, wide_weight: bool) -> None:
+    x, residual, weight = torch.randn(5, 48).to(dtype), torch.randn(5, 48).to(dtype), torch.randn(48)
+    weight = weight if wide_weight else weight.to(dtype)
     found, expected = kernels.build(), definitions.TORCH
     torch.testing.assert_close(found.rms_norm(x, weight, 1e-6), expected.rms_norm(x, weight, 1e-6), **TOLERANCE[dtype])
     ours = found.add_rms_norm(x.clone(), residual.clone(), weight, 1e-6)

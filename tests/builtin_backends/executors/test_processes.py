@@ -14,7 +14,9 @@ import torch
 
 from sglang_plug import Order, Team
 from sglang_plug_backends.executors import processes
+from sglang_plug_backends.executors.group import GroupCollectives
 from sglang_plug_backends.executors.processes import ProcessExecutor, ProcessSettings
+from sglang_plug_backends.executors.shared import SharedCollectives, is_offered
 
 BOUND = 120.0
 """Seconds, only reached by what fails."""
@@ -47,13 +49,13 @@ def until(true: Callable[[], Any]) -> Any:
     return found
 
 
-@pytest.fixture
-def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
+@pytest.fixture(params=[True, False], ids=["shared memory", "sockets"])
+def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Team]:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     program = tmp_path / "follower.py"
     program.write_text(PROGRAM)
     before = torch.get_num_threads()
-    found = ProcessExecutor(ProcessSettings(threads=3)).start(
+    found = ProcessExecutor(ProcessSettings(threads=3, shared_memory=request.param)).start(
         Order(
             size=3,
             device=torch.device("cpu"),
@@ -62,6 +64,7 @@ def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
             follow=lambda rank, seat: None,
         )
     )
+    assert isinstance(found.collectives, SharedCollectives if request.param and is_offered() else GroupCollectives)
     yield found
     found.send(b"end")
     found.close()
@@ -82,9 +85,24 @@ def test_what_all_do_together(team: Team) -> None:
 
 def test_one_that_ends_is_told(team: Team) -> None:
     team.send(b"die")
+    if isinstance(team.collectives, SharedCollectives):
+        with pytest.raises(ConnectionError, match=r"of the model ended \(exit code 7\)"):
+            team.collectives.all_reduce(torch.ones(3))
     assert "of the model ended (exit code 7)" in until(team.failure)
     team.close()
     assert team.failure() is None
+
+
+def test_without_memory_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(size: int) -> int:
+        raise PermissionError("not permitted here")
+
+    order: Any = type("Order", (), {"device": torch.device("cpu"), "size": 2})
+    monkeypatch.setattr(processes, "memory_file", refused)
+    assert processes._memory(order, ProcessSettings()) is None
+    monkeypatch.undo()
+    order.device = torch.device("cuda", 0)
+    assert processes._memory(order, ProcessSettings()) is None
 
 
 def test_one_that_does_not_heed_the_end_is_killed(team: Any, monkeypatch: pytest.MonkeyPatch) -> None:

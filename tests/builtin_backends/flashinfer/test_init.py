@@ -28,7 +28,7 @@ def test_chosen_where_it_fits(installed: set[str]) -> None:
     assert plugins.choose("attention", HOPPER) == "flashinfer"
     assert plugins.choose("attention", Facts(device="cpu", dtype="float32", shape=SHAPE)) == "torch"
     assert plugins.choose("attention", replace(HOPPER, device="xpu")) == "torch"
-    assert plugins.choose("attention", replace(HOPPER, shape=replace(SHAPE, sinks=True))) == "torch"
+    assert plugins.choose("attention", replace(HOPPER, shape=replace(SHAPE, sinks=True))) == "triton"
     narrow = replace(SHAPE, kv_dtype=torch.float8_e5m2)
     assert plugins.choose("attention", replace(HOPPER, shape=narrow)) == "flashinfer"
 

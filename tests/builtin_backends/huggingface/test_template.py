@@ -34,6 +34,11 @@ PARTS = """\
 {% if content is string %}{{ content }}{% else %}{% for part in content %}({{ part.text }}){% endfor %}{% endif %}
 {% endfor %}
 """
+ONLY_PARTS = """\
+{% for message in messages %}
+{{ message['role'] }}:{% for part in message['content'] | selectattr('type', 'equalto', 'text') %}{{ part['text'] }}
+{% endfor %}{% endfor %}
+"""
 CONTROLS = """\
 {% for message in messages %}
 {% if message.role == 'system' %}{% continue %}{% endif %}
@@ -114,6 +119,25 @@ def test_parts_are_joined_for_a_template_that_wants_text() -> None:
 def test_parts_are_left_to_a_template_that_reads_them() -> None:
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     assert chat_template(PARTS).render([{"role": "user", "content": parts}]) == "(one)(two)"
+
+
+def test_text_is_a_part_for_a_template_that_reads_nothing_else() -> None:
+    as_parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in TALK]
+    template = chat_template(ONLY_PARTS)
+    assert template.render(TALK) == template.render(as_parts) and "Be <brief>." in template.render(TALK)
+    assert template.render(TALK, continue_final_message=True).endswith(" Hi, I am")
+    call = {"function": {"name": "f", "arguments": "{}"}}
+    assert template.render([TALK[1], {"role": "assistant", "content": None, "tool_calls": [call]}]).endswith(
+        "assistant:"
+    )
+
+
+@pytest.mark.parametrize("told", ["message['content'] | upper", "message['content'][0]['text']"])
+def test_text_stays_text_in_messages_that_a_template_reads_so(told: str) -> None:
+    mixed = "{% for message in messages %}{% if message['role'] == 'system' %}{{ message['content'] + '|' }}{% else %}"
+    mixed += "{{ " + told + " }}{% endif %}{% endfor %}"
+    talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
+    assert chat_template(mixed).render(talk) == ("Be brief.|HI" if "upper" in told else "Be brief.|hi")
 
 
 @pytest.mark.parametrize(

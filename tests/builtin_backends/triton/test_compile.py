@@ -37,6 +37,7 @@ LATENT = AttentionShape(heads=128, kv_heads=1, dim=576, value_dim=512, values_in
         (torch.float16, AttentionShape(heads=8, kv_heads=2, dim=256, layers=1, kv_dtype=torch.float8_e5m2), {}),
         (torch.float32, AttentionShape(heads=8, kv_heads=2, dim=128, layers=1, kv_dtype=torch.float8_e4m3fn), {}),
         (torch.bfloat16, replace(LATENT, kv_dtype=torch.float8_e4m3fn), {}),
+        (torch.bfloat16, AttentionShape(heads=64, kv_heads=8, dim=64, layers=1, sinks=True), {"window": 128}),
         (torch.bfloat16, LATENT, {}),
         (torch.float32, LATENT, {}),
     ],
@@ -77,4 +78,8 @@ def launch(layer: Attention, backend: attention.TritonAttention, dtype: torch.dt
     batch = make_batch(contexts, [200, 1], kv=pool, device=device)
     backend.plan(batch)
     keys = torch.zeros(201, shape.kv_heads, shape.dim, dtype=dtype)
-    layer(torch.zeros(201, shape.heads, shape.dim, dtype=dtype), keys, keys[..., : shape.value_dim], batch)
+    queries, values = torch.zeros(201, shape.heads, shape.dim, dtype=dtype), keys[..., : shape.value_dim]
+    if shape.sinks:
+        layer.with_sinks(queries, keys, values, torch.zeros(shape.heads), batch)
+    else:
+        layer(queries, keys, values, batch)

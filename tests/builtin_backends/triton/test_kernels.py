@@ -36,8 +36,9 @@ def close(found, expected, dtype, where, slack=1.0):
     assert error <= bound, (where, float(error))
 """
 NORMS = """
-for dtype, size, rows in itertools.product(DTYPES, (1, 7, 64, 160, 2048), (1, 3)):
-    x, residual, weight = draw(rows, size, dtype=dtype), draw(rows, size, dtype=dtype), draw(size, dtype=dtype)
+for dtype, size, rows, wide in itertools.product(DTYPES, (1, 7, 64, 160, 2048), (1, 3), (False, True)):
+    x, residual, weight = draw(rows, size, dtype=dtype), draw(rows, size, dtype=dtype), draw(size)
+    weight = weight if wide else weight.to(dtype)
     close(kernels.rms_norm(x, weight, 1e-5), definitions.rms_norm(x, weight, 1e-5), dtype, (dtype, size, rows))
     normed, total = definitions.add_rms_norm(x, residual, weight, 1e-5)
     found, summed = kernels.add_rms_norm(x, residual, weight, 1e-5)
@@ -46,7 +47,7 @@ for dtype, size, rows in itertools.product(DTYPES, (1, 7, 64, 160, 2048), (1, 3)
     assert summed is residual, "the kernel was not used"
 for dtype in DTYPES:
     heads = draw(4, 6, 3 * 16, dtype=dtype)[:, 2:5, 16:32]
-    weight = draw(16, dtype=torch.float32)
+    weight = draw(16)
     close(kernels.rms_norm(heads, weight, 1e-6), definitions.rms_norm(heads, weight, 1e-6), dtype, ("heads", dtype))
 small = torch.full((2, 8), 1e-4, device=device)
 ones = torch.ones(8, device=device)
@@ -119,6 +120,8 @@ for kv_dtype, dtype in itertools.product((torch.float8_e4m3fn, torch.float8_e5m2
         assert torch.equal(mine.float()[normal], theirs.float()[normal]), (dtype, kv_dtype)
 """
 EXPERTS = """
+from sglang_plug_backends.triton.moe import biased_moe
+
 cases = itertools.product(DTYPES, ((1, 4, 2), (9, 4, 1), (40, 3, 3), (33, 20, 4)), ((16, 8), (70, 36)))
 for dtype, (tokens, count, chosen), (hidden, width) in cases:
     x = draw(tokens, hidden, dtype=dtype)
@@ -129,6 +132,11 @@ for dtype, (tokens, count, chosen), (hidden, width) in cases:
     arguments = (x, gate_up, down, experts, weights)
     where = (dtype, tokens, count, chosen, hidden)
     close(kernels.moe(*arguments), definitions.moe(*arguments), dtype, where, slack=1.5)
+    biases = draw(count, 2 * width, dtype=dtype), draw(count, hidden, dtype=dtype)
+    biased = (x, gate_up, down, *biases, experts, weights, lambda both: both[:, :width].tanh() * both[:, width:])
+    close(biased_moe(*biased), definitions.biased_moe(*biased), dtype, where, slack=1.5)
+    ungated = (x, gate_up[:, :width].contiguous(), down, None, None, experts, weights, torch.relu)
+    close(biased_moe(*ungated), definitions.biased_moe(*ungated), dtype, where, slack=1.5)
 everyone = torch.zeros(50, 1, dtype=torch.int64, device=device) + 2
 arguments = (draw(50, 16), draw(5, 16, 16), draw(5, 16, 8), everyone, torch.ones(50, 1, device=device))
 close(kernels.moe(*arguments), definitions.moe(*arguments), torch.float32, "all tokens choose one expert", slack=1.5)

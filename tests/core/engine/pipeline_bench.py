@@ -11,15 +11,18 @@ from sglang_plug import Finish, Output, Request, SamplingParams
 from sglang_plug.engine.launched import Launched, Postponed
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.messages import FromEngine, News, Submit, ToEngine
+from sglang_plug.engine.recurrence import StateSteps
 from sglang_plug.engine.scheduler import Scheduler
 from sglang_plug.engine.sequence import Sequence
 from sglang_plug.engine.shares import Sampled, Share
 from sglang_plug.engine.slots import SlotPool
+from sglang_plug.engine.states import StateRows
 from sglang_plug.engine.watchdog import Heartbeat
+from sglang_plug.recurrent import RESERVED
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.policies import FirstCome
-from tests.core.engine.scheduler_bench import STOP, next_token
+from tests.core.engine.scheduler_bench import STOP, PlayedStates, next_token
 from tests.core.engine.scheduler_bench import sampled as drafted
 
 WIDTH = 400
@@ -42,6 +45,8 @@ class Device:
 
     def __init__(self) -> None:
         self.slots: dict[int, tuple[int, ...]] = {}
+        self.states = PlayedStates()
+        self.steps = StateSteps(self.states)  # type: ignore[arg-type]
         self.log: list[str] = []
         self.asked: list[list[str]] = []
         self.launches = 0
@@ -62,7 +67,9 @@ class Device:
         if number in self.unlaunchable:
             raise MemoryError(f"no memory for {number}")
         known = {} if before is None else self._drawn[id(before.results)]
+        self.steps.begin(shares)
         tokens = [self._write(share, known) for share in shares]
+        self.steps.end(shares)
         complete = [share.complete for share in shares]
         if before is not None and any(share.complete and share.sequence.grammar is not None for share in shares):
 
@@ -84,6 +91,8 @@ class Device:
             self.slots[one.slots[position]] = written[: position + 1]
         for position in range(end):
             assert self.slots[one.slots[position]] == written[: position + 1]
+        if one.held is not None:
+            self.states.compute(one.held, tokens, start, share.end)
         return tokens
 
     def _choose(
@@ -148,6 +157,8 @@ class Bench:
     ) -> None:
         self.box, self.device, self.sent = Box(), Device(), list[FromEngine]()
         clock = itertools.count()
+        if options.get("states") is not None:
+            options["states"] = StateRows(RESERVED + options["states"], page_size, grain=4, least=3)
         self.scheduler = Scheduler(
             SlotPool(capacity, page_size),
             cache(page_size, LeastRecentlyUsed(), lambda: float(next(clock))),

@@ -6,11 +6,17 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from sglang_plug import Output, Request, SamplingParams
+from sglang_plug.engine.recurrence import StateSteps
 from sglang_plug.engine.scheduler import Scheduler
 from sglang_plug.engine.sequence import Sequence
 from sglang_plug.engine.shares import Sampled, Share
 from sglang_plug.engine.slots import SlotPool
+from sglang_plug.engine.states import Held, StateRows
+from sglang_plug.recurrent import RESERVED, ZEROS
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.policies import FirstCome
@@ -35,15 +41,35 @@ def sampled(tokens: tuple[int, ...], drafts: tuple[int, ...] = ()) -> Sampled:
     return Sampled(first, further=tuple(found))
 
 
+class PlayedStates:
+    """A pool whose rows hold the tokens that their states include, so that a wrong or lost state shows."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.rows: dict[int, tuple[int, ...]] = {ZEROS: ()}
+
+    def copy(self, sources: Tensor, targets: Tensor) -> None:
+        read = [self.rows[row] for row in sources.tolist()]
+        self.rows.update(zip(targets.tolist(), read, strict=True))
+
+    def compute(self, held: Held, tokens: tuple[int, ...], start: int, end: int) -> None:
+        assert held.row >= RESERVED and self.rows[held.row] == tokens[:start], "not the state of what came before"
+        self.rows[held.row] = tokens[:end]
+
+
 class Device:
     """Keeps what each slot was written with, so that a wrong or lost slot shows."""
 
     def __init__(self) -> None:
         self.slots: dict[int, tuple[int, ...]] = {}
+        self.states = PlayedStates()
+        self.steps = StateSteps(self.states)  # type: ignore[arg-type]
         self.computed = 0
 
     def run(self, shares: list[Share]) -> list[Sampled]:
         results = []
+        self.steps.begin(shares)
         for share in shares:
             one = share.sequence
             tokens = (*one.tokens, *share.drafts)
@@ -54,8 +80,11 @@ class Device:
                 self.slots[one.slots[position]] = tokens[: position + 1]
             for position in range(end):
                 assert self.slots[one.slots[position]] == tokens[: position + 1]
+            if one.held is not None:
+                self.states.compute(one.held, tokens, one.computed, share.end)
             self.computed += share.count
             results.append(sampled(tuple(one.tokens), share.drafts) if share.complete else Sampled())
+        self.steps.end(shares)
         return results
 
 
@@ -65,6 +94,8 @@ def make(
     pool = SlotPool(capacity, page_size)
     clock = itertools.count()
     options = {"chunk": 16, "max_running": 8, **options}
+    if options.get("states") is not None:
+        options["states"] = StateRows(RESERVED + options["states"], page_size, grain=4, least=3)
     return Scheduler(pool, cache(page_size, LeastRecentlyUsed(), lambda: float(next(clock))), policy(), **options)
 
 

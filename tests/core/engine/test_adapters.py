@@ -27,7 +27,6 @@ from sglang_plug.config import (
     BackendOptions,
     CacheOptions,
     ModelOptions,
-    ParallelOptions,
     ScheduleOptions,
     SpeculativeOptions,
 )
@@ -322,8 +321,6 @@ def test_models_that_take_none_are_refused(tiny_model: Callable[[str], Any], ser
     with pytest.raises(ConfigError, match="has no layers that adapters could change; leave out --enable-lora"):
         serve(config(path, {}))
     llama = config(tiny_model("llama-3.2-1b").path, {})
-    with pytest.raises(ConfigError, match="adapters are not offered where several ranks share the model"):
-        serve(replace(llama, parallel=ParallelOptions(tp_size=2)))
     with pytest.raises(ConfigError, match="no plugin declares a format of adapters"):
         serve(replace(llama, plugins=PluginOptions(block=("adapter:lora",))))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import logging
 import sys
@@ -15,7 +16,8 @@ import torch
 from sglang_plug import AttentionBackend, CannotCaptureError, GraphRecorder
 from sglang_plug.config import BackendOptions, EngineConfig
 from sglang_plug.engine import build
-from sglang_plug.engine.graphs import DecodeGraphs, Held
+from sglang_plug.engine.graph_inputs import SLOTS, Held
+from sglang_plug.engine.graphs import DecodeGraphs, no_collection
 from sglang_plug.engine.sequence import Sequence
 from sglang_plug.engine.shares import Share
 from sglang_plug.request import LogprobOptions, Request
@@ -304,8 +306,8 @@ def test_padding_writes_to_the_spare_slot_only() -> None:
     engine.step()
     assert engine.graphs is not None
     used = {sequence.slots[sequence.computed - 1] for sequence in engine.scheduler.running}
-    assert set(engine.graphs._inputs[2, :4].tolist()) == {0, *used}
-    assert engine.graphs._inputs[:, 3].tolist() == [0] * 4
+    assert set(engine.graphs._inputs.of(SLOTS, 4).tolist()) == {0, *used}
+    assert not engine.graphs._inputs.tensors[:, 3].any()
 
 
 def test_a_sequence_whose_slots_were_replaced_does_not_follow_on() -> None:
@@ -350,7 +352,7 @@ def test_where_the_engine_uses_graphs(monkeypatch: pytest.MonkeyPatch, caplog: p
         )
         with caplog.at_level(logging.INFO):
             make = build._make_graphs(resolved, backend)  # type: ignore[arg-type]
-        return None if make is None else make(kv, 40)
+        return None if make is None else make(kv, 40, None)
 
     able, unable = StaticAttention(SHAPE, CPU), TorchAttention(SHAPE, CPU)
     assert made(able)["most"] == 256 and made(able)["width"] == 40
@@ -363,3 +365,13 @@ def test_where_the_engine_uses_graphs(monkeypatch: pytest.MonkeyPatch, caplog: p
     assert made(own, device="cpu")["most"] == 256
     assert made(own, device="cpu", disable_cuda_graph=True) is None
     assert "without decode graphs: --disable-cuda-graph" in caplog.text
+
+
+@pytest.mark.usefixtures("nothing_frozen")
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_the_collector_was_told_before_a_capture_holds_after_it(frozen: bool) -> None:
+    if frozen:
+        gc.freeze()
+    with no_collection():
+        assert gc.get_freeze_count() > 0
+    assert (gc.get_freeze_count() > 0) is frozen

@@ -15,9 +15,12 @@ import pytest
 from sglang_plug import Constraint, EngineConfig, LogprobOptions, Output, Preamble, Request, SamplingParams, StepStats
 from sglang_plug.config import BackendOptions, CacheOptions, ScheduleOptions
 from sglang_plug.engine import scheduler
+from sglang_plug.engine.holdings import Holdings
 from sglang_plug.engine.sequence import Sequence
 from sglang_plug.tokenizer import Tokenizer, TokenizerSource
 from sglang_plug_backends.huggingface.tokenizer import load_tokenizer
+
+pytestmark = pytest.mark.usefixtures("compiling_here")
 
 PATTERN = r"Anna lives in (Paris|London), and she (likes|drinks) (tea|coffee) in the (morning|evening)\."
 NAMES = ("first_name", "country_of_birth", "identification_number", "favourite_colour")
@@ -167,13 +170,13 @@ def test_the_minimum_counts_forced_tokens(serve: Callable[..., Any]) -> None:
 
 def test_penalties_know_of_forced_tokens(serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[Sequence] = []
-    release = scheduler.Scheduler._release
+    release = Holdings.release
 
-    def watched(self: scheduler.Scheduler, sequence: Sequence, remember: bool = True) -> None:
+    def watched(self: Holdings, sequence: Sequence, remember: bool = True) -> None:
         ended.append(sequence)
         release(self, sequence, remember)
 
-    monkeypatch.setattr(scheduler.Scheduler, "_release", watched)
+    monkeypatch.setattr(Holdings, "release", watched)
     bench = Bench(serve)
     (output,) = bench.ask(bench.request(JSON, frequency_penalty=0.5))
     assert bench.forced > 0

@@ -225,6 +225,7 @@ class Knotted:
 
 
 @pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.usefixtures("nothing_frozen")
 def test_a_replaced_model_is_freed_though_the_collector_was_told_to_look_no_more(make: Make, frozen: bool) -> None:
     """As the engine's process does once all is loaded."""
     bench, model = make(), Knotted()
@@ -232,12 +233,9 @@ def test_a_replaced_model_is_freed_though_the_collector_was_told_to_look_no_more
     del model
     if frozen:
         gc.freeze()
-    try:
-        bench.loop.handle(Control(1, "update_weights", {"source": "new"}))
-        assert old() is None
-        assert (gc.get_freeze_count() > 0) is frozen
-    finally:
-        gc.unfreeze()
+    bench.loop.handle(Control(1, "update_weights", {"source": "new"}))
+    assert old() is None
+    assert (gc.get_freeze_count() > 0) is frozen
 
 
 def test_weights_that_cannot_be_loaded_leave_the_old_ones(make: Make) -> None:

@@ -21,6 +21,8 @@ from sglang_plug.engine.watchdog import Heartbeat
 from sglang_plug.tokenizer import Tokenizer, TokenizerSource
 from sglang_plug_backends.huggingface.tokenizer import load_tokenizer
 
+pytestmark = pytest.mark.usefixtures("compiling_here")
+
 QUESTIONS = ("Tell me a story.", "Count from 1 to 10.", "Who are you?", "List 3 countries and their capitals.")
 
 

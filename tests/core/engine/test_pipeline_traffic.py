@@ -80,6 +80,7 @@ def test_random_traffic(data: st.DataObject) -> None:
         policy=draw(st.sampled_from([FirstCome, Priority])),
         chunk=draw(st.sampled_from([4, 16, 64])),
         max_running=draw(st.integers(1, 6)),
+        states=draw(st.sampled_from([None, 1, 3, 20])),
     )
     requests, aborted = traffic(bench, draw)
     bench.finish()

@@ -151,6 +151,7 @@ def test_random_traffic(data: st.DataObject) -> None:
         policy=draw(st.sampled_from([FirstCome, LongestPrefix, Priority, DepthFirst])),
         chunk=draw(st.sampled_from([3, 16, 64])),
         max_running=draw(st.integers(1, 6)),
+        states=draw(st.sampled_from([None, 1, 3, 20])),
     )
     device, alive, prompts, tokens = Device(), set[str](), dict[str, list[int]](), dict[str, list[int]]()
     stems = [[1] * 36, [1] * 10 + [2] * 10, [3]]
@@ -215,6 +216,7 @@ def test_forced_tokens_in_random_traffic(data: st.DataObject) -> None:
         cache=draw(st.sampled_from([RadixCache, NoCache])),
         chunk=draw(st.sampled_from([2, 5, 64])),
         max_running=draw(st.integers(1, 6)),
+        states=draw(st.sampled_from([None, 2, 20])),
     )
     device, prompts = Forcing(), dict[str, list[int]]()
     limit = draw(st.integers(1, 12))

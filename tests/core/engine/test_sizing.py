@@ -204,6 +204,20 @@ def test_no_larger_than_useful(start: Start) -> None:
     assert engine.scheduler.pool.capacity == 8 * (512 + 1)
 
 
+def test_slots_that_take_no_memory_are_counted_all_the_same(
+    start: Start, tiny_model: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start.path, start.memory_of = tiny_model("mamba-2-130m").path, lambda: None
+    engine = start(graphs=False)
+    assert engine.scheduler.pool.capacity == 8 * (512 + 1), "no more than could be used"
+    monkeypatch.setattr(sizing, "COUNTED", 700)
+    engine = start(graphs=False)
+    assert engine.scheduler.pool.capacity == 700, "nor more than are worth a place in a list"
+    monkeypatch.setattr(sizing, "COUNTED", 7)
+    engine = start(graphs=False)
+    assert engine.scheduler.pool.capacity == 512 + 1, "but the longest sequence finds room"
+
+
 def test_without_graphs_theirs_is_the_pool_s(start: Start) -> None:
     start.memory.size = 24 * MIB
     engine = start(graphs=False)

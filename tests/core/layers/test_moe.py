@@ -122,3 +122,30 @@ def test_a_watcher_sees_what_is_chosen() -> None:
     watched.watcher = None
     watched.choose(x)
     assert seen == [(7, [[1, 2]])]
+
+
+class Ungated(Model):
+    def __init__(self) -> None:
+        super().__init__(SimpleNamespace(), ENV)
+        self.experts = Experts(HIDDEN, WIDTH, COUNT, ENV, activation_name="relu2", gated=False)
+
+
+def test_experts_without_gates() -> None:
+    """In both layouts, and their product."""
+    draw = torch.Generator().manual_seed(1)
+    up, down = torch.randn(COUNT, WIDTH, HIDDEN, generator=draw), torch.randn(COUNT, HIDDEN, WIDTH, generator=draw)
+    fused, each = Ungated(), Ungated()
+    fused.load_weights({"experts.up_proj": up, "experts.down_proj": down}.items())
+    each.load_weights(
+        (f"experts.{expert}.{name}.weight", part[expert])
+        for name, part in (("up_proj", up), ("down_proj", down))
+        for expert in range(COUNT)
+    )
+    x, experts, weights = torch.randn(7, HIDDEN, generator=draw), torch.tensor([[1, 2]] * 7), torch.rand(7, 2)
+    expected = sum(
+        weights[:, [place]] * ((x @ up[one].T).relu() ** 2 @ down[one].T) for place, one in enumerate((1, 2))
+    )
+    for model in (fused, each):
+        torch.testing.assert_close(model.experts(x, experts, weights), expected)
+    with pytest.raises(WeightError, match="unfilled"):
+        Ungated().load_weights({"experts.down_proj": down}.items())

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sglang_plug import AttentionBackend, AttentionShape, BuildEnv, Collectives, ConfigError
 from sglang_plug.executor import ALONE, own_slice
-from sglang_plug.layers import Embedding, Experts, Gated, Head, Packed, Row
+from sglang_plug.layers import Column, Embedding, Experts, Gated, Head, Packed, RMSNorm, Row, SharedRMSNorm
 from sglang_plug_backends.torch_native.attention import TorchAttention
 
 HIDDEN, WIDTH, TOKENS = 12, 24, 5
@@ -98,6 +98,38 @@ def test_heads_are_not_cut(size: int) -> None:
             torch.testing.assert_close(found.unflatten(-1, (-1, 3)), whole[:, first : first + count])
 
 
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_column_and_a_row(size: int) -> None:
+    up, down, x = drawn(WIDTH, HIDDEN), drawn(HIDDEN, WIDTH, seed=2), drawn(TOKENS, HIDDEN, seed=3)
+    columns: list[Any] = filled(lambda env: Column(HIDDEN, WIDTH, env, heads=8), {"weight": up}, size)
+    rows = filled(lambda env: Row(WIDTH, HIDDEN, env), {"weight": down}, size)
+    assert all(one.parts == {} and one.size_out == WIDTH // size for one in columns)
+    parts = [row(column(x)) for column, row in zip(columns, rows, strict=True)]
+    torch.testing.assert_close(torch.stack(parts).sum(0), x @ up.T @ down.T)
+    if size == 2:
+        with pytest.raises(ConfigError, match="3 heads cannot be shared by 2 ranks"):
+            Column(HIDDEN, WIDTH, env(0, 2), heads=3)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_norm_over_all_heads(size: int, wide: bool) -> None:
+    """What ranks have of the squares adds up; heads that several have count once."""
+    heads, dim = 4, 6
+    weight, x = drawn(heads * dim), drawn(TOKENS, heads * dim, seed=2)
+    whole = RMSNorm(heads * dim, 1e-5, env(), wide=wide)
+    with torch.no_grad():
+        whole.weight.copy_(weight)
+    norms: list[Any] = filled(lambda env: SharedRMSNorm(heads, dim, 1e-5, env, wide=wide), {"weight": weight}, size)
+    own = [x[:, norm._own] for norm in norms]
+    total = torch.stack([one.square().sum(-1, keepdim=True) for one in own]).sum(0)
+    for norm, part in zip(norms, own, strict=True):
+        norm._reduce = None if size == 1 else lambda squares: total
+        torch.testing.assert_close(norm(part), whole(x)[:, norm._own])
+    with pytest.raises(ValueError, match=r"expected shape \(24,\), found \(12,\)"):
+        norms[0].load_shard(norms[0].weight, torch.ones(12), None)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
@@ -123,6 +155,28 @@ def test_a_head_gathers_all_tokens(size: int, tied: bool, bias: bool) -> None:
         torch.testing.assert_close(found[:, own], expected[:, own])
         if embedding is not None:
             torch.testing.assert_close(embedding(torch.arange(vocabulary)), weight)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("vocabulary", [16, 3])
+def test_an_embedding_that_ranks_share_with_the_head(size: int, vocabulary: int) -> None:
+    weight, x = drawn(vocabulary, HIDDEN), drawn(TOKENS, HIDDEN, seed=3)
+    tokens, found, each = torch.tensor([0, vocabulary - 1, 2, 1, 2]), [], -(-vocabulary // size)
+    for rank in range(size):
+        surroundings = env(rank, size)
+        embedding = Embedding(vocabulary, HIDDEN, surroundings)
+        head = Head(HIDDEN, vocabulary, surroundings, tied=embedding)
+        with torch.no_grad():
+            embedding.load_shard(embedding.weight, weight, None)
+        assert head.weight is embedding.weight and len(embedding.weight) <= each
+        assert embedding.whole_shape(embedding.weight) == (vocabulary, HIDDEN)
+        head.pack_weights()
+        own = slice(rank * each, min((rank + 1) * each, vocabulary))
+        torch.testing.assert_close(head(x)[:, own], (x @ weight.T)[:, own])
+        found.append(embedding(tokens))
+        with pytest.raises(ValueError, match="expected shape"):
+            embedding.load_shard(embedding.weight, weight[:-1], None)
+    assert torch.equal(torch.stack(found).sum(0), weight[tokens]), "one rank has it, and it is not rounded"
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

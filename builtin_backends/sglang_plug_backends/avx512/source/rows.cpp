@@ -6,7 +6,11 @@ namespace {
 
 constexpr long ALONE = 1 << 13;  // fewer numbers than this are not worth waking the other threads
 
-void norm_row(const bf16* x, bf16* residual, const bf16* weight, bf16* out, int width, float eps) {
+inline __m512 load(const float* at, __mmask16 lanes) { return _mm512_maskz_loadu_ps(lanes, at); }
+using ::load;
+
+template <typename Weight>
+void norm_row(const bf16* x, bf16* residual, const Weight* weight, bf16* out, int width, float eps) {
     __m512 squares = _mm512_setzero_ps();
     for (int i = 0; i < width; i += 16) {
         const __mmask16 lanes = first(width - i);
@@ -42,11 +46,14 @@ void rotate(const bf16* x, const bf16* cos, const bf16* sin, bf16* out, int dim,
 }  // namespace
 
 // out = norm(x) * weight; with residual (or null): residual += x, then out = norm(residual) * weight. All [rows, width].
-EXPORT void rms_norm(const bf16* x, bf16* residual, const bf16* weight, bf16* out, int rows, int width, float eps) {
+// The weight may be in float32 (`wide`).
+EXPORT void rms_norm(const bf16* x, bf16* residual, const void* weight, bf16* out, int rows, int width, int wide, float eps) {
 #pragma omp parallel for if ((long)rows * width >= ALONE)
     for (int row = 0; row < rows; ++row) {
         const size_t at = (size_t)row * width;
-        norm_row(x + at, residual ? residual + at : nullptr, weight, out + at, width, eps);
+        bf16* sum = residual ? residual + at : nullptr;
+        if (wide) norm_row(x + at, sum, (const float*)weight, out + at, width, eps);
+        else norm_row(x + at, sum, (const bf16*)weight, out + at, width, eps);
     }
 }
 

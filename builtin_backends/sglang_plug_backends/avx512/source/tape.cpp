@@ -2,7 +2,8 @@
 #include "functions.h"
 
 enum Function : int64_t {  // in the order of RECORDED in library.py
-    LINEAR, LINEAR_INT8, LINEAR_CODES4, LINEAR_CODES8, LINEAR_E4M3, RMS_NORM, SILU_MUL, ROPE, ATTEND
+    LINEAR, LINEAR_INT8, LINEAR_CODES4, LINEAR_CODES8, LINEAR_E4M3, RMS_NORM, SILU_MUL, ROPE, ATTEND,
+    CAUSAL_CONV, RECURRENCE
 };
 
 struct Call {  // the same fields in the same order stand in calls.py
@@ -29,13 +30,17 @@ struct Call {  // the same fields in the same order stand in calls.py
             case LINEAR_E4M3:
                 return linear_e4m3(at<bf16>(0), at<uint8_t>(1), at<float>(2), at<bf16>(3), at<bf16>(4), w[5], w[6], w[7], w[8]);
             case RMS_NORM:
-                return rms_norm(at<bf16>(0), at<bf16>(1), at<bf16>(2), at<bf16>(3), w[4], w[5], (float)real);
+                return rms_norm(at<bf16>(0), at<bf16>(1), at<void>(2), at<bf16>(3), w[4], w[5], w[6], (float)real);
             case SILU_MUL:
                 return silu_mul(at<bf16>(0), at<bf16>(1), w[2], w[3]);
             case ROPE:
                 return rope(at<bf16>(0), at<bf16>(1), at<bf16>(2), at<bf16>(3), w[4], w[5], w[6], w[7], w[8], w[9]);
             case ATTEND:
                 return attend(at<Attention>(0));
+            case CAUSAL_CONV:
+                return causal_conv(at<Convolution>(0));
+            case RECURRENCE:
+                return recurrence(at<Recurrence>(0));
         }
         abort();
     }

@@ -1,0 +1,130 @@
+"""What a decode step takes with one rank, and with several that exchange tensors in one way or another.
+
+Run as ``python -m benchmarks.ranks``. Random weights; the engines take turns, so that the figures of one round may be
+compared where other work runs on the machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.inbox import ListInbox, decode_seconds, nobody
+from benchmarks.load import Load, prompts
+from benchmarks.models import SHAPES
+from benchmarks.offline import Choice
+from benchmarks.report import parser, table, write_json
+from sglang_plug import Plugins, Request, SamplingParams
+from sglang_plug.config import AUTO, EngineConfig, ParallelOptions, PluginOptions
+from sglang_plug.engine.build import build_engine
+from sglang_plug.engine.watchdog import Heartbeat
+
+SOCKETS = {"processes": {"shared_memory": False}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Median seconds of a decode step."""
+
+    ranks: int
+    exchange: str
+    step: float
+
+
+class Bench:
+    """An engine, with its followers."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.inbox, self._runs = ListInbox(), 0
+        plugins = Plugins.discover(config.plugins)
+        self.loop = build_engine(config, plugins, self.inbox, nobody, Heartbeat())
+
+    def step(self, load: Load) -> float:
+        """A decode step's median."""
+        self._runs += 1
+        params = SamplingParams(max_new_tokens=load.output_len, temperature=0.0)
+        requests = [
+            Request(id=f"{self._runs}-{number}", tokens=tuple(tokens), params=params)
+            for number, tokens in enumerate(prompts(load))
+        ]
+        return statistics.median(decode_seconds(self.loop, self.inbox, requests, load.output_len // 2))
+
+    def close(self) -> None:
+        """End the followers."""
+        if self.loop.ranks is not None:
+            self.loop.ranks.close()
+
+
+def measure(choice: Choice, load: Load, *, ranks: int, executor: str = AUTO, rounds: int = 3) -> list[Found]:
+    """One rank, and ``ranks`` that use sockets and shared memory; the medians of ``rounds``."""
+    several = [(ranks, "sockets", SOCKETS), (ranks, "shared memory", {})] if ranks > 1 else []
+    ways: list[tuple[int, str, Mapping[str, Mapping[str, Any]]]] = [(1, "none", {}), *several]
+    with ExitStack() as ending, tempfile.TemporaryDirectory() as folder:
+        config = choice.config(Path(folder))
+        benches = []
+        for size, _, settings in ways:
+            benches.append(
+                Bench(
+                    dataclasses.replace(
+                        config,
+                        parallel=ParallelOptions(tp_size=size, executor=executor),
+                        plugins=PluginOptions(settings=settings),
+                    )
+                )
+            )
+            ending.callback(benches[-1].close)
+        steps = [[bench.step(load) for bench in benches] for _ in range(rounds + 1)][1:]
+    return [
+        Found(ranks=size, exchange=exchange, step=statistics.median(one))
+        for (size, exchange, _), one in zip(ways, zip(*steps, strict=True), strict=True)
+    ]
+
+
+def show(found: list[Found]) -> str:
+    """As a table."""
+    rows = [(one.ranks, one.exchange, f"{one.step * 1e3:.2f}", f"{found[0].step / one.step:.2f}") for one in found]
+    return table(("ranks", "exchange", "ms for a step", "times as fast"), rows)
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parser(__doc__)
+    options.add_argument("--shape", choices=sorted(SHAPES), default="0.5B")
+    options.add_argument("--ranks", type=int, default=2)
+    options.add_argument("--requests", type=int, default=1, help="at once")
+    options.add_argument("--input-len", type=int, default=128)
+    options.add_argument("--output-len", type=int, default=64)
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--dtype", default="bfloat16")
+    options.add_argument("--attention-backend", default=AUTO)
+    options.add_argument("--kernels", default=AUTO)
+    given = options.parse_args()
+    choice = Choice(
+        shape=SHAPES[given.shape],
+        device="cpu",
+        dtype=given.dtype,
+        attention=given.attention_backend,
+        kernels=given.kernels,
+        max_total_tokens=2 * given.requests * (given.input_len + given.output_len + 32),
+        running=given.requests,
+    )
+    load = Load(
+        url="",
+        requests=given.requests,
+        input_len=given.input_len,
+        output_len=given.output_len,
+        vocabulary=choice.shape.vocabulary,
+    )
+    found = measure(choice, load, ranks=given.ranks, rounds=given.rounds)
+    print(show(found))
+    write_json(given.json, found)
+
+
+if __name__ == "__main__":
+    main()

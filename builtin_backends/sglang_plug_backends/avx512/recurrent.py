@@ -1,0 +1,97 @@
+"""Recurrent layers by the compiled library."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from sglang_plug import Runs, scanning
+
+from .calls import ConvolutionCall, RecurrenceCall
+from .library import load
+
+LONGEST_TAPS, LONGEST_KEY = 8, 512
+"""As in ``source/recurrent.cpp``."""
+NUMBERS = (torch.bfloat16, torch.float32)
+
+
+def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, runs: Runs) -> Tensor:
+    """As the definition, rounded once."""
+    given = (x, weight, states) if bias is None else (x, weight, states, bias)
+    if any(one.dtype != torch.bfloat16 for one in given) or weight.shape[1] > LONGEST_TAPS or x.stride(-1) != 1:
+        return scanning.causal_conv(x, weight, bias, states, runs)
+    weight = weight.contiguous()
+    out = torch.empty((len(x), x.shape[1]), dtype=x.dtype)
+    call = ConvolutionCall(
+        rows=runs.rows.data_ptr(),
+        starts=runs.starts.data_ptr(),
+        sequences=len(runs.lengths),
+        channels=x.shape[1],
+        width=weight.shape[1],
+        x_stride=x.stride(0),
+        x=x.data_ptr(),
+        weight=weight.data_ptr(),
+        bias=None if bias is None else bias.data_ptr(),
+        states=states.data_ptr(),
+        out=out.data_ptr(),
+    )
+    load().causal_conv(ctypes.addressof(call))
+    return out
+
+
+def linear_attention(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, states: Tensor, runs: Runs) -> Tensor:
+    """As the definition, token by token, rounded once."""
+    if not _fits(q, k, v, decay, states):
+        return scanning.linear_attention(q, k, v, decay, states, runs)
+    return _recur(q, k, v, decay, None, states, runs)
+
+
+def gated_delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, states: Tensor, runs: Runs
+) -> Tensor:
+    """As the definition, token by token, rounded once."""
+    if not _fits(q, k, v, decay, states):
+        return scanning.gated_delta_rule(q, k, v, decay, beta, states, runs)
+    return _recur(q, k, v, decay, beta.float().contiguous(), states, runs)
+
+
+def _fits(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, states: Tensor) -> bool:
+    known = q.dtype in NUMBERS and k.dtype == q.dtype and v.dtype in NUMBERS
+    return known and decay.dtype == states.dtype == torch.float32 and decay.dim() == 2 and q.shape[-1] <= LONGEST_KEY
+
+
+def _recur(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, rate: Tensor | None, states: Tensor, runs: Runs
+) -> Tensor:
+    q, k, v, decay = _dense(q), _dense(k), _dense(v), decay.contiguous()
+    out = torch.empty(v.shape, dtype=v.dtype)
+    call = RecurrenceCall(
+        rows=runs.rows.data_ptr(),
+        starts=runs.starts.data_ptr(),
+        sequences=len(runs.lengths),
+        key_heads=k.shape[1],
+        heads=v.shape[1],
+        dim=k.shape[2],
+        value_dim=v.shape[2],
+        q=q.data_ptr(),
+        k=k.data_ptr(),
+        v=v.data_ptr(),
+        q_stride=q.stride(0),
+        k_stride=k.stride(0),
+        v_stride=v.stride(0),
+        wide_keys=q.dtype == torch.float32,
+        wide_values=v.dtype == torch.float32,
+        decay=decay.data_ptr(),
+        rate=None if rate is None else rate.data_ptr(),
+        states=states.data_ptr(),
+        out=out.data_ptr(),
+    )
+    load().recurrence(ctypes.addressof(call))
+    return out
+
+
+def _dense(x: Tensor) -> Tensor:
+    """``x`` with the heads of a token one after the other; the tokens may be further apart."""
+    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()

@@ -1,0 +1,62 @@
+"""Checkpoints whose experts are in MXFP4 (Open Compute Project, 2023): four bits each, 32 of which share an exponent.
+
+They are turned back into ordinary weights as they are loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sglang_plug import ConfigError, LinearScheme, Matrix, Quantization, QuantizationRequest, StoredTensor
+from sglang_plug.kernels import LinearFunction
+
+GROUP = 32
+"""Numbers that share an exponent."""
+BYTES = GROUP // 2
+MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""What codes stand for; the fourth bit is the sign."""
+BIAS = 127
+"""Of exponents."""
+
+
+def build(request: QuantizationRequest, settings: Any = None) -> Quantization:
+    """The reader. Raises ``ConfigError`` for a checkpoint that is not in MXFP4."""
+    method = (request.stored or {}).get("quant_method")
+    if method != "mxfp4":
+        raise ConfigError(f"--quantization mxfp4 reads checkpoints whose quant_method is 'mxfp4', and not {method!r}")
+    return Quantization(name="mxfp4", scheme=partial(_scheme, request=request))
+
+
+def _scheme(matrix: Matrix, request: QuantizationRequest) -> LinearScheme | None:
+    """Of experts only; everything else is stored as it is."""
+    if matrix.role != "experts":
+        return None
+    if matrix.size_in % GROUP:
+        raise ConfigError(f"{matrix.name!r} has {matrix.size_in} columns: in MXFP4 they must be a multiple of {GROUP}")
+    groups = matrix.size_in // GROUP
+    numbers = partial(_numbers, dtype=matrix.dtype)
+
+    def pack(held: Mapping[str, Tensor], bias: Tensor | None) -> LinearFunction:
+        return request.kernels.pack_linear(numbers(held), bias)
+
+    return LinearScheme(
+        pack=pack,
+        dense=numbers,
+        stored={
+            "blocks": StoredTensor(shape=(matrix.size_out, groups, BYTES), dtype=torch.uint8, inner=1, columns=GROUP),
+            "scales": StoredTensor(shape=(matrix.size_out, groups), dtype=torch.uint8, inner=1, columns=GROUP),
+        },
+    )
+
+
+def _numbers(held: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+    """``[out, in]``: the lower half of each byte is the number before the one in its upper half."""
+    blocks, exponents = held["blocks"], held["scales"].int() - BIAS
+    table = torch.tensor([*MAGNITUDES, *(-one for one in MAGNITUDES)], dtype=torch.float32, device=blocks.device)
+    codes = torch.stack((blocks & 15, blocks >> 4), dim=-1).int()
+    return torch.ldexp(table[codes], exponents[..., None, None]).flatten(1).to(dtype)

@@ -1,0 +1,207 @@
+"""Recurrent layers: one launch for all sequences of a step; long prompts are computed as the definitions do, in chunks,
+where products of matrices are worth more than fewer launches."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sglang_plug import Runs, scanning, upload
+
+from .kernels_recurrent import conv_kernel, conv_state_kernel, recurrence_kernel, selective_scan_kernel
+from .launch import launch_options, power_of_two, runs
+
+CHANNELS_BLOCK, SCAN_BLOCK, VALUE_BLOCK = 256, 64, 32
+TOKENS_BLOCK = 16
+LONG = 64
+"""New tokens of a sequence from which on it is computed in chunks."""
+WIDEST_KEY = 256
+
+
+def causal_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, step: Runs, *, overlap: bool = False
+) -> Tensor:
+    """As the definition."""
+    if not runs(x, weight, states) or x.stride(-1) != 1 or not weight.is_contiguous() or weight.shape[1] < 2:
+        return scanning.causal_conv(x, weight, bias, states, step)
+    channels, width = weight.shape
+    out = torch.empty((len(x), channels), dtype=x.dtype, device=x.device)
+    tokens = min(TOKENS_BLOCK, power_of_two(max(step.lengths)))
+    sequences, blocks = len(step.lengths), -(-channels // CHANNELS_BLOCK)
+    shared = {"BLOCK": CHANNELS_BLOCK, **launch_options(x.device, overlap)}
+    with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+        conv_kernel[(sequences, -(-max(step.lengths) // tokens), blocks)](
+            x,
+            weight,
+            x if bias is None else bias,
+            states,
+            step.rows,
+            step.starts,
+            out,
+            channels,
+            x.stride(0),
+            WIDTH=width,
+            TOKENS=tokens,
+            HAS_BIAS=bias is not None,
+            **shared,
+        )
+        conv_state_kernel[(sequences, blocks)](
+            x,
+            states,
+            step.rows,
+            step.starts,
+            channels,
+            x.stride(0),
+            BEFORE=width - 1,
+            BEFORE_BLOCK=power_of_two(width - 1),
+            **shared,
+        )
+    return out
+
+
+def linear_attention(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, states: Tensor, step: Runs, *, overlap: bool = False
+) -> Tensor:
+    """As the definition."""
+    if not _fits(q, k, v, decay, states) or decay.dim() != 2:
+        return scanning.linear_attention(q, k, v, decay, states, step)
+    return _recur(q, k, v, decay, None, states, step, overlap)
+
+
+def gated_delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, states: Tensor, step: Runs, *, overlap: bool = False
+) -> Tensor:
+    """As the definition."""
+    if not _fits(q, k, v, decay, states):
+        return scanning.gated_delta_rule(q, k, v, decay, beta, states, step)
+    return _recur(q, k, v, decay, beta, states, step, overlap)
+
+
+def selective_scan(
+    x: Tensor,
+    step: Tensor,
+    rates: Tensor,
+    b: Tensor,
+    c: Tensor,
+    states: Tensor,
+    of: Runs,
+    *,
+    overlap: bool = False,
+) -> Tensor:
+    """As the definition; token by token, whatever a prompt's length."""
+    wide = step.dtype == rates.dtype == states.dtype == torch.float32
+    dense = x.stride(-1) == b.stride(-1) == c.stride(-1) == 1 and rates.is_contiguous()
+    if not runs(x, step, states) or not wide or not dense:
+        return scanning.selective_scan(x, step, rates, b, c, states, of)
+    channels, size = rates.shape
+    out = torch.empty((len(x), channels), dtype=x.dtype, device=x.device)
+    with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+        selective_scan_kernel[(len(of.lengths), -(-channels // SCAN_BLOCK))](
+            x,
+            step.contiguous(),
+            rates,
+            b,
+            c,
+            states,
+            of.rows,
+            of.starts,
+            out,
+            channels,
+            x.stride(0),
+            b.stride(0),
+            c.stride(0),
+            SIZE=size,
+            SIZE_BLOCK=power_of_two(size),
+            BLOCK=SCAN_BLOCK,
+            **launch_options(x.device, overlap),
+        )
+    return out
+
+
+def _fits(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, states: Tensor) -> bool:
+    wide = decay.dtype == states.dtype == torch.float32
+    return runs(q, k, v, states) and wide and q.shape[-1] <= WIDEST_KEY
+
+
+def _recur(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    rate: Tensor | None,
+    states: Tensor,
+    step: Runs,
+    overlap: bool,
+) -> Tensor:
+    q, k, v, decay = _dense(q), _dense(k), _dense(v), decay.contiguous()
+    rate = None if rate is None else rate.float().contiguous()
+    out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    short = [place for place, length in enumerate(step.lengths) if length < LONG]
+    if short:
+        _short(q, k, v, decay, rate, states, step, short, out, overlap)
+    end = 0
+    for place, length in enumerate(step.lengths):
+        start, end = end, end + length
+        if length >= LONG:
+            own, part = _alone(step, place), slice(start, end)
+            given = (q[part], k[part], v[part], decay[part])
+            if rate is None:
+                out[part] = scanning.linear_attention(*given, states, own)
+            else:
+                out[part] = scanning.gated_delta_rule(*given, rate[part], states, own)
+    return out
+
+
+def _alone(step: Runs, place: int) -> Runs:
+    """The sequence at ``place`` as if there were no other."""
+    starts = step.starts[place : place + 2]
+    return Runs(step.rows[place : place + 1], [step.lengths[place]], starts - starts[:1])
+
+
+def _short(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    rate: Tensor | None,
+    states: Tensor,
+    step: Runs,
+    places: list[int],
+    out: Tensor,
+    overlap: bool,
+) -> None:
+    """The sequences at ``places``."""
+    heads, dim, value_dim = states.shape[1:]
+    chosen = len(places) < len(step.lengths)
+    block = min(VALUE_BLOCK, power_of_two(value_dim))
+    with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]
+        recurrence_kernel[(len(places), heads, -(-value_dim // block))](
+            q,
+            k,
+            v,
+            decay,
+            decay if rate is None else rate,
+            states,
+            step.rows,
+            step.starts,
+            upload(places, torch.int64, q.device) if chosen else step.rows,
+            out,
+            heads,
+            heads // k.shape[1],
+            q.stride(0),
+            k.stride(0),
+            v.stride(0),
+            DIM=dim,
+            DIM_BLOCK=power_of_two(dim),
+            VALUE_DIM=value_dim,
+            BLOCK=block,
+            DELTA=rate is not None,
+            BY_CHANNEL=decay.dim() == 3,
+            CHOSEN=chosen,
+            **launch_options(q.device, overlap),
+        )
+
+
+def _dense(x: Tensor) -> Tensor:
+    """``x`` with the heads of a token one after the other; the tokens may be further apart."""
+    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()

@@ -1,0 +1,137 @@
+"""Steps with prompts that are replayed in pieces: outputs are the same, nothing waits, little is launched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from sglang_plug import Attention, ForwardBatch, LogprobOptions, Model, Plugins
+from tests.core.engine.drafting_bench import speculation
+from tests.core.engine.test_speculation_engine import knowing
+from tests.fake_cuda.engine import Engine
+from tests.fake_cuda.tensors import clock
+from tests.fake_cuda.test_engine import submit_all
+
+Tiny = Callable[[str], Any]
+MOST = 48
+FAMILIES = ["llama-3.2-1b", "qwen3-moe", "deepseek-v3", "gemma-3-1b", "gpt2"]
+
+
+def pieced(path: Any, **options: Any) -> Engine:
+    return Engine(path, cuda_graph_max_bs=4, piecewise_cuda_graph_max_tokens=MOST, **options)
+
+
+@pytest.mark.usefixtures("idle_device")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_step_waits(tiny_model: Tiny, family: str) -> None:
+    engine = pieced(tiny_model(family).path, dtype="bfloat16")
+    graphs = engine.loop.runner.prefill_graphs
+    assert graphs is not None and sorted(graphs.captured) == graphs.sizes == [8, 16, 32, 40]
+    layers = sum(isinstance(one, Attention) for one in engine.loop.runner.model.modules())
+    clock.executed.clear()
+    engine.submit(range(3, 13), 1)
+    engine.finish()
+    assert clock.executed["graph"] == layers + 1
+    submit_all(engine)
+    engine.finish()
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("family", ["llama-3.2-1b", "gpt2", "gemma-3-1b"])
+def test_what_is_computed_is_what_a_cpu_computes(tiny_model: Tiny, family: str) -> None:
+    path, found = tiny_model(family).path, []
+    for options in ({"piecewise_cuda_graph_max_tokens": 24}, {"attention": "torch", "device": "cpu"}):
+        engine = Engine(path, kernels="torch", running=3, chunk=20, **options)  # type: ignore[arg-type]
+        engine.submit(range(3, 40), 3)
+        engine.submit(range(3, 9), 3, logprobs=LogprobOptions(start=0, top=2))
+        engine.submit([7], 3)
+        engine.submit([9], 2)
+        found.append(engine.finish())
+    device, host = found
+    assert clock.executed["graph"] > 6
+    assert {name: one.tokens for name, one in device.items()} == {name: one.tokens for name, one in host.items()}
+    for one, other in zip(device["1"].prompt_logprobs, host["1"].prompt_logprobs, strict=True):
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
+
+
+@pytest.mark.usefixtures("idle_device")
+def test_a_prompt_takes_few_launches(tiny_model: Tiny) -> None:
+    """Of each layer a piece, its attention, and what brings that to the next piece."""
+    engine = pieced(tiny_model("llama-3.2-1b").path, dtype="bfloat16")
+    graphs = engine.loop.runner.prefill_graphs
+    assert graphs is not None
+    for length in (10, 12):
+        clock.executed.clear()
+        engine.submit(range(3, 3 + length), 1)
+        engine.finish()
+    launches = clock.launches()
+    layers = len(graphs.captured[16].steps)
+    assert launches["prefill_kernel"] == layers and launches["graph"] == layers + 1
+    assert sum(launches.values()) <= 3 * layers + 18, launches
+
+
+@pytest.mark.usefixtures("idle_device")
+def test_new_weights_are_captured(tiny_model: Tiny) -> None:
+    engine = pieced(tiny_model("llama-3.2-1b").path, dtype="bfloat16")
+    graphs = engine.loop.runner.prefill_graphs
+    assert graphs is not None
+    before = dict(graphs.captured)
+    engine.loop._update_weights(str(tiny_model("llama-3.2-1b").path))
+    engine.submit(range(3, 13), 1)
+    engine.finish(strict=False)
+    assert graphs.captured.keys() == before.keys() and graphs.captured[16] is not before[16]
+
+
+@pytest.mark.usefixtures("idle_device")
+def test_a_model_that_looks_at_lengths_runs_without(
+    tiny_model: Tiny, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    target = Plugins.discover().get("model", "LlamaForCausalLM").load(Model)
+    forward = target.forward
+
+    def looking(model: Any, batch: ForwardBatch) -> Tensor:
+        return forward(model, batch) * (1 + (max(batch.kv_lens) > 1 << 20))
+
+    monkeypatch.setattr(target, "forward", looking)
+    engine = pieced(tiny_model("llama-3.2-1b").path, dtype="bfloat16")
+    assert "it looks at the lengths of sequences" in caplog.text
+    clock.executed.clear()
+    engine.submit(range(3, 13), 1)
+    engine.finish()
+    assert "graph" not in clock.executed
+
+
+@pytest.mark.usefixtures("idle_device")
+def test_steps_that_are_larger_run_without(tiny_model: Tiny) -> None:
+    engine = pieced(tiny_model("llama-3.2-1b").path, dtype="bfloat16", chunk=64)
+    clock.executed.clear()
+    engine.submit(range(3, 3 + MOST + 1), 1)
+    engine.finish()
+    assert "graph" not in clock.executed
+
+
+@pytest.mark.usefixtures("idle_device")
+def test_steps_with_drafts_are_replayed(tiny_model: Tiny) -> None:
+    path, prompt = tiny_model("llama-3.2-1b").path, list(range(3, 13))
+    plain, engine = Engine(path, dtype="bfloat16"), pieced(path, dtype="bfloat16")
+    plain.submit(prompt, 12)
+    (known,) = plain.finish().values()
+    graphs = engine.loop.runner.prefill_graphs
+    assert graphs is not None
+    guess = knowing([[*prompt, *known.tokens]], 0.0, 100)
+    engine.loop.scheduler.speculation, _ = speculation(guess, vocabulary=engine.loop.info["vocab_size"])
+    replayed, run = list[int](), graphs.run
+
+    def noted(model: Model, batch: ForwardBatch) -> Tensor | None:
+        found = run(model, batch)
+        replayed.append(len(batch.input_ids) if found is not None else 0)
+        return found
+
+    graphs.run = noted  # type: ignore[method-assign]
+    engine.submit(prompt, 12)
+    (found,) = engine.finish().values()
+    assert found.tokens == known.tokens
+    assert replayed[0] == 10 and any(count > 1 for count in replayed[1:])
