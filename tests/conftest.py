@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,33 +20,52 @@ from transformers import (
     DeepseekV2Config,
     DeepseekV3Config,
     FalconConfig,
+    FalconH1Config,
     Gemma2Config,
     Gemma3TextConfig,
     Gemma4TextConfig,
+    Glm4Config,
+    Glm4MoeConfig,
     GPT2Config,
     GPTJConfig,
     GPTNeoConfig,
     GptOssConfig,
     GraniteConfig,
+    GraniteMoeHybridConfig,
+    JambaConfig,
+    KimiLinearConfig,
+    Lfm2Config,
+    Lfm2MoeConfig,
+    Llama4TextConfig,
     LlamaConfig,
+    Mamba2Config,
+    MambaConfig,
+    MiniMaxConfig,
     MistralConfig,
     MixtralConfig,
+    NemotronHConfig,
     Olmo2Config,
+    OlmoHybridConfig,
     Phi3Config,
     PretrainedConfig,
     PreTrainedModel,
     Qwen2Config,
     Qwen2MoeConfig,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
+    RecurrentGemmaConfig,
     StableLmConfig,
     Starcoder2Config,
 )
 
 from sglang_plug import EngineConfig, Output, Plugins, Request
+from sglang_plug.engine import build, loop
 from sglang_plug.engine.client import EngineClient
 from sglang_plug.engine.thread import ThreadClient
 
+from .compiling import CompilerHere
 from .reaper import Reaper
 from .surroundings import forget_the_callers_options, seed
 
@@ -56,6 +76,7 @@ settings.register_profile("drawn", **unhurried, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
 
 REAPER = pytest.StashKey[Reaper]()
+COLLECT_ALL = loop._collect_all
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -67,6 +88,20 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """After everything."""
     config.stash[REAPER].close()
+    gc.unfreeze()  # libraries that count what is left at the end find nothing
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Libraries and tests stay to the end: the garbage collector, which would look through them again and again and
+    take longer than many tests, does not while they are made, and never again after that."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -113,6 +148,21 @@ LATENT: dict[str, Any] = {
         "mscale_all_dim": 0.707,
     },
 }
+
+
+DELTA: dict[str, Any] = {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+}
+"""Gated DeltaNets, and attention in every fourth layer."""
+
+
+MAMBA2: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_state": 16, "mamba_n_groups": 1}
 
 
 def families() -> dict[str, PretrainedConfig]:
@@ -180,6 +230,100 @@ def families() -> dict[str, PretrainedConfig]:
             norm_topk_prob=True,
             rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
         ),
+        "qwen3-next": Qwen3NextConfig(
+            **{**SHARED, "num_hidden_layers": 4},
+            **DELTA,
+            num_experts=8,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            shared_expert_intermediate_size=32,
+        ),
+        "qwen3.5": Qwen3_5TextConfig(**{**SHARED, "num_hidden_layers": 4}, **DELTA, tie_word_embeddings=True),
+        "granite-4-tiny": GraniteMoeHybridConfig(
+            **{**SHARED, **MAMBA2, "num_hidden_layers": 4},
+            num_attention_heads=8,
+            num_key_value_heads=2,
+            layer_types=["mamba", "mamba", "attention", "mamba"],
+            num_local_experts=8,
+            num_experts_per_tok=3,
+            shared_intermediate_size=48,
+            attention_multiplier=0.2,
+            embedding_multiplier=3.0,
+            residual_multiplier=0.5,
+            logits_scaling=2.0,
+        ),
+        "nemotron-3-nano": NemotronHConfig(
+            **{name: value for name, value in SHARED.items() if name != "num_hidden_layers"},
+            hybrid_override_pattern="MEM*EM-",
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=16,
+            mamba_num_heads=8,
+            mamba_head_dim=16,
+            ssm_state_size=16,
+            n_groups=2,
+            n_routed_experts=8,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            moe_shared_expert_intermediate_size=32,
+        ),
+        "falcon-h1": FalconH1Config(
+            **SHARED, **MAMBA2, num_attention_heads=4, num_key_value_heads=2, mamba_d_ssm=96, key_multiplier=0.5
+        ),
+        "jamba": JambaConfig(
+            **SHARED,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            num_experts=4,
+            attn_layer_period=3,
+            attn_layer_offset=1,
+        ),
+        "kimi-linear": KimiLinearConfig(
+            **{**SHARED, "num_hidden_layers": 4},
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            kv_lora_rank=32,
+            qk_rope_head_dim=8,
+            qk_nope_head_dim=16,
+            v_head_dim=16,
+            moe_intermediate_size=24,
+            num_experts=8,
+            num_experts_per_token=3,
+            linear_head_dim=16,
+            linear_num_heads=4,
+            layer_types=["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+        ),
+        "minimax-text-01": MiniMaxConfig(
+            **{**SHARED, "num_hidden_layers": 4}, num_attention_heads=4, num_key_value_heads=2, num_local_experts=4
+        ),
+        "olmo-hybrid": OlmoHybridConfig(
+            **{**SHARED, "num_hidden_layers": 4},
+            num_attention_heads=4,
+            linear_key_head_dim=16,
+            linear_value_head_dim=16,  # transformers saves three convolutions of one width
+        ),
+        "recurrent-gemma-2b": RecurrentGemmaConfig(
+            **SHARED, num_attention_heads=4, num_key_value_heads=1, attention_window_size=24
+        ),
+        "lfm2-1.2b": Lfm2Config(
+            **{**SHARED, "num_hidden_layers": 4},
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            block_multiple_of=16,
+            layer_types=["conv", "conv", "full_attention", "conv"],
+        ),
+        "lfm2-8b-a1b": Lfm2MoeConfig(
+            **{**SHARED, "num_hidden_layers": 4},
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            moe_intermediate_size=24,
+            num_dense_layers=1,
+            num_experts=8,
+            num_experts_per_tok=3,
+            layer_types=["conv", "full_attention", "conv", "conv"],
+        ),
+        "mamba-130m": MambaConfig(**SHARED, state_size=8),
+        "mamba-2-130m": Mamba2Config(**SHARED, state_size=16, num_heads=8, head_dim=16, n_groups=1),
         "mixtral-8x7b": MixtralConfig(
             **SHARED,
             num_attention_heads=8,
@@ -283,6 +427,30 @@ def families() -> dict[str, PretrainedConfig]:
             num_experts_per_tok=2,
             sliding_window=24,
         ),
+        "glm-4-9b": Glm4Config(
+            **SHARED, num_attention_heads=4, num_key_value_heads=2, head_dim=16, attention_bias=True
+        ),
+        "glm-4.5-air": Glm4MoeConfig(
+            **SHARED,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=32,
+            attention_bias=True,
+            use_qk_norm=True,
+            moe_intermediate_size=24,
+            n_routed_experts=8,
+            num_experts_per_tok=3,
+        ),
+        "llama-4-scout": Llama4TextConfig(
+            **{**SHARED, "num_hidden_layers": 4, "intermediate_size": 24},
+            intermediate_size_mlp=96,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=16,
+            num_local_experts=4,
+            attention_chunk_size=24,
+            floor_scale=16,
+        ),
         "gemma-4-e2b": Gemma4TextConfig(
             **{**SHARED, "num_hidden_layers": 4},
             num_attention_heads=4,
@@ -373,6 +541,29 @@ class Served:
         """Stop the engine."""
         self.runner.run(self.client.close())
         self.runner.close()
+
+
+@pytest.fixture
+def compiling_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines of this process compile grammars here; the process that servers have for that has tests of its own."""
+    monkeypatch.setattr(build, "BackendCompiler", CompilerHere)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def all_but_what_stays() -> Iterator[None]:
+    """Engines of this process that free all they can leave alone what was frozen after the collection."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "_collect_all", gc.collect)
+        yield
+
+
+@pytest.fixture
+def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The garbage collector looks at everything, as in a process that has told it nothing."""
+    monkeypatch.setattr(loop, "_collect_all", COLLECT_ALL)
+    gc.unfreeze()
+    yield
+    gc.freeze()
 
 
 @pytest.fixture

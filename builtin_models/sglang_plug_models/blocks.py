@@ -22,6 +22,12 @@ def head_dim(config: Any) -> int:
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
+def norm_epsilon(config: Any) -> float:
+    """What RMSNorm adds to the mean square, whatever the configuration calls it."""
+    names = ("rms_norm_eps", "norm_eps", "layer_norm_epsilon")
+    return next(float(found) for name in names if (found := getattr(config, name, None)) is not None)
+
+
 def window_of(config: Any, index: int) -> int | None:
     """How many tokens layer ``index`` sees, itself included; ``None``: all."""
     kinds = getattr(config, "layer_types", None)
@@ -58,8 +64,8 @@ class SelfAttention(nn.Module):
         self.qkv_proj = Packed(config.hidden_size, parts, env, bias=qkv_bias, heads=of_parts)
         self.o_proj = Row(heads * self.dim, config.hidden_size, env, bias=out_bias)
         self.heads, self.kv_heads = heads // env.ranks.size, max(1, kv_heads // env.ranks.size)
-        self.q_norm = norm(self.dim, config.rms_norm_eps, env) if qk_norm else None
-        self.k_norm = norm(self.dim, config.rms_norm_eps, env) if qk_norm else None
+        self.q_norm = norm(self.dim, norm_epsilon(config), env) if qk_norm else None
+        self.k_norm = norm(self.dim, norm_epsilon(config), env) if qk_norm else None
         scale = self.dim**-0.5 if scale is None else scale
         self.attention = Attention(env, index, scale=scale, window=window, softcap=softcap)
         self._rope = env.kernels.apply_rope
@@ -126,9 +132,9 @@ class Decoder(nn.Module):
 
     def __init__(self, config: Any, env: BuildEnv, layers: list[nn.Module], *, norm: NormBuilder = RMSNorm) -> None:
         super().__init__()
-        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, env)
         self.layers = nn.ModuleList(layers)
-        self.norm = norm(config.hidden_size, config.rms_norm_eps, env)
+        self.norm = norm(config.hidden_size, norm_epsilon(config), env)
         self.rope = self.positions(config, env)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
@@ -171,8 +177,7 @@ class CausalLM(Model):
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__(config, env)
-        layers: list[nn.Module] = [self.layer(config, env, index) for index in range(config.num_hidden_layers)]
-        self.model = self.decoder(config, env, layers)
+        self.model = self.decoder(config, env, self.layers(config, env))
         self.states_width = config.hidden_size
         tied = self.model.embed_tokens if config.tie_word_embeddings else None
         if "generate" in env.tasks:
@@ -181,6 +186,10 @@ class CausalLM(Model):
     def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
         """Everything but the head."""
         return Decoder(config, env, layers)
+
+    def layers(self, config: Any, env: BuildEnv) -> list[nn.Module]:
+        """All layers."""
+        return [self.layer(config, env, index) for index in range(config.num_hidden_layers)]
 
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Layer ``index``."""

@@ -21,10 +21,9 @@ PREFIXES: Mapping[str, str] = {
     "model.language_model.": "language_model.model.",
     "lm_head.": "language_model.lm_head.",
 }
-"""How checkpoints of newer versions begin names -> how those of the first did."""
 HEAD = "language_model.lm_head.weight"
 PIXELS = "pixel_values"
-"""Name of an image's array ``[1, colours, height, width]``."""
+"""Name of an image's array ``[tiles, colours, height, width]``; most families have one tile."""
 
 
 class Projected(Model, Seeing):
@@ -34,6 +33,8 @@ class Projected(Model, Seeing):
     ignored: ClassVar[tuple[str, ...]] = (*CausalLM.ignored, "embeddings.position_ids")
     decoders: ClassVar[Mapping[str, type[CausalLM]]]
     """By ``model_type`` of the checkpoint's ``text_config``."""
+    prefixes: ClassVar[Mapping[str, str]] = PREFIXES
+    """How checkpoints of newer versions begin names -> how those of the first did."""
     projector: Callable[[Any], nn.Module]
     """From the checkpoint's configuration."""
 
@@ -71,54 +72,57 @@ class Projected(Model, Seeing):
         """Each token's place. Raises ``RequestError`` for media of another processor."""
         for one in media:
             found = one.arrays.get(PIXELS)
-            if found is None or len(found.shape) != 4 or found.shape[0] != 1:
+            if found is None or len(found.shape) != 4:
                 raise wrong_media(f"there are {', '.join(sorted(one.arrays)) or 'no arrays'}")
-            if one.count != (places := self.places(found)):
+            if one.count != (places := self.places(one.arrays)):
                 raise wrong_media(
                     f"an image of {found.shape[3]} x {found.shape[2]} has {places} places, not {one.count}"
                 )
 
     def example(self, tokens: int) -> Media | None:
         """An image as large as any of at most ``tokens`` places; ``None`` if all have more."""
-        vision = self.config.vision_config
-        height, width = self.largest(tokens)
-        shape = (1, vision.num_channels, height, width)
-        arrays = {PIXELS: MediaArray("float32", shape, bytes(4 * math.prod(shape)))}
-        count = self.places(arrays[PIXELS])
+        arrays = self.largest(tokens)
+        count = self.places(arrays)
         return Media(start=0, count=count, digest=b"", arrays=arrays) if 0 < count <= tokens else None
 
-    def largest(self, tokens: int) -> tuple[int, int]:
-        """Height and width in pixels of the largest image of at most ``tokens`` places: the one size there is."""
+    def largest(self, tokens: int) -> Mapping[str, MediaArray]:
+        """Arrays of the largest image of at most ``tokens`` places: of the one size there is."""
         side = int(self.config.vision_config.image_size)
-        return side, side
+        return {PIXELS: self.blank(side, side)}
 
-    def places(self, pixels: MediaArray) -> int:
-        """How many tokens an image of these pixels takes. Raises ``RequestError`` for a size that is none."""
-        raise NotImplementedError(f"{type(self).__name__} does not define places(pixels)")
+    def blank(self, height: int, width: int, tiles: int = 1) -> MediaArray:
+        """Pixels without a picture, ``[tiles, colours, height, width]``."""
+        shape = (tiles, int(self.config.vision_config.num_channels), height, width)
+        return MediaArray("float32", shape, bytes(4 * math.prod(shape)))
+
+    def places(self, arrays: Mapping[str, MediaArray]) -> int:
+        """How many tokens an image takes, of its arrays. Raises ``RequestError`` for a size that is none."""
+        raise NotImplementedError(f"{type(self).__name__} does not define places(arrays)")
 
     def pixels(self, media: Sequence[Media]) -> Tensor:
-        """``[images, colours, height, width]`` of images of one size, where the tower is and in its dtype."""
+        """``[tiles, colours, height, width]`` of images of one size, where the tower is and in its dtype."""
         weight = next(self.vision_tower.parameters())
         return torch.cat([upload_array(one.arrays[PIXELS], weight.device) for one in media]).to(weight.dtype)
 
     def attending_layer(self, path: str) -> int | None:
         """As ``Model``, whichever version wrote the name."""
-        return super().attending_layer(renamed(path, PREFIXES))
+        return super().attending_layer(renamed(path, self.prefixes))
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """As ``Model``, whichever version wrote the names."""
         inner = "" if hasattr(self.vision_tower.body, "vision_model") else "vision_model."
         headless = "generate" not in self.env.tasks
         named = (
-            (renamed(name, PREFIXES).replace(f"vision_tower.{inner}", "vision_tower.", 1), tensor)
+            (renamed(name, self.prefixes).replace(f"vision_tower.{inner}", "vision_tower.", 1), tensor)
             for name, tensor in weights
         )
         super().load_weights(one for one in named if not (headless and one[0] == HEAD))
 
 
-def square(pixels: MediaArray, side: int) -> None:
-    """Raises ``RequestError`` unless the image has ``side`` rows and columns."""
-    if tuple(pixels.shape[2:]) != (side, side):
+def square(pixels: MediaArray, side: int, tiles: int = 1) -> None:
+    """Raises ``RequestError`` unless there are so many tiles with ``side`` rows and columns."""
+    if pixels.shape[0] != tiles or tuple(pixels.shape[2:]) != (side, side):
         raise wrong_media(
-            f"one has {pixels.shape[3]} x {pixels.shape[2]} pixels, and this model's have {side} x {side}"
+            f"one has {pixels.shape[3]} x {pixels.shape[2]} pixels, {pixels.shape[0]} times, and this model's have "
+            f"{side} x {side}, {tiles} times"
         )

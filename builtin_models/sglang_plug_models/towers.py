@@ -10,6 +10,9 @@ from torch import nn
 
 from sglang_plug import RequestError
 
+LOGITS = ("logits_scaling", "logit_scale")
+"""What some decoders do to their logits; heads of models that see are matrices, and nothing else."""
+
 
 class Tower(nn.Module):
     """A part that reads images, as transformers computes it; checkpoints leave the name ``body`` out.
@@ -30,6 +33,9 @@ def decoder_config(config: Any) -> Any:
     """The configuration of the decoder within that of a model that sees, complete for a decoder of its own."""
     found = copy.copy(config.text_config)
     found.tie_word_embeddings = bool(getattr(config, "tie_word_embeddings", False))
+    for name in LOGITS:
+        if hasattr(found, name):
+            setattr(found, name, 1.0)
     return found
 
 

@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import transformers
 from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, PreTrainedModel
 
-from sglang_plug import MediaPrompt, MediaSource, Plugins
+from sglang_plug import MediaProcessor, MediaPrompt, MediaSource, Plugins
 
 from .document_models import demo
 from .seeing_families import FAMILIES, SPECIAL, TEXT, Family, Ids
@@ -29,7 +30,6 @@ TEMPLATE = (
 QWEN_IMAGE = FAMILIES["qwen2-vl"].in_text
 SQUARE = 8
 """Side of what one token of the tiny Mistral sees, in pixels."""
-ROW_ENDS = ("image_break_token", "image_end_token")
 
 
 def png(width: int, height: int, seed: int = 0, form: str = "PNG") -> bytes:
@@ -79,9 +79,13 @@ class SeeingModel:
 
     def prompt(self, text: str, images: Sequence[bytes]) -> MediaPrompt:
         """What the server's processor makes of a text and images."""
+        return self._processor.prompt(self.tokens(text), images)
+
+    @cached_property
+    def _processor(self) -> MediaProcessor:
         load = Plugins.discover().get("media-processor", self.family.processor).load()
-        found: MediaPrompt = load(MediaSource(path=self.path)).prompt(self.tokens(text), images)
-        return found
+        made: MediaProcessor = load(MediaSource(path=self.path))
+        return made
 
     def _seen(self, images: Sequence[bytes]) -> dict[str, Any]:
         if not images:
@@ -89,8 +93,10 @@ class SeeingModel:
         opened = [Image.open(io.BytesIO(one)).convert("RGB") for one in images]
         processor = AutoImageProcessor.from_pretrained(self.path, backend="pil")
         own = {"patch_size": SQUARE} if "Pixtral" in type(processor).__name__ else {}
-        found = dict(processor(images=opened, return_tensors="pt", **own))
-        found.pop("num_crops", None)
+        given = [opened] if "Onevision" in type(processor).__name__ else opened
+        found = dict(processor(images=given, return_tensors="pt", **own))
+        for name in ("num_crops", "num_patches"):
+            found.pop(name, None)
         return found
 
     def _types(self, ids: torch.Tensor, given: dict[str, Any]) -> dict[str, Any]:
@@ -104,8 +110,9 @@ class SeeingModel:
 def make_seeing(name: str, folder: Path) -> SeeingModel:
     """A model of the family ``name``, with random weights and the demo's tokenizer."""
     family = FAMILIES[name]
-    tokenizer = AutoTokenizer.from_pretrained(demo())
-    tokenizer.add_special_tokens({"additional_special_tokens": list(SPECIAL)})
+    of_tokenizer = {name: SPECIAL[index] for name, index in family.of_tokenizer.items()}
+    tokenizer = AutoTokenizer.from_pretrained(demo(), extra_special_tokens=of_tokenizer)
+    tokenizer.add_special_tokens({"additional_special_tokens": [*SPECIAL, *family.more]})
     tokenizer.chat_template = TEMPLATE.replace("IMAGE", family.in_text)
     text = {**TEXT, "vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
     config = family.config(text, Ids(*(tokenizer.convert_tokens_to_ids(one) for one in SPECIAL)))
@@ -119,6 +126,6 @@ def make_seeing(name: str, folder: Path) -> SeeingModel:
     tokenizer.save_pretrained(folder)
     family.images().save_pretrained(folder)
     if family.named:
-        ends = {name: SPECIAL[index] for name, index in zip(ROW_ENDS, family.named, strict=True)}
-        (folder / "processor_config.json").write_text(json.dumps(ends))
+        named = {name: SPECIAL[index] for name, index in family.named.items()}
+        (folder / "processor_config.json").write_text(json.dumps(named))
     return SeeingModel(folder, family, model, tokenizer)

@@ -14,8 +14,16 @@ from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, Sched
 FAMILIES = ["gemma-2-2b", "gemma-3-1b", "phi-3-mini", "phi-4-mini", "olmo-2-1b", "gpt2", "falcon-7b"]
 FAMILIES += ["deepseek-v2-lite", "deepseek-v2", "deepseek-v3"]
 FAMILIES += ["bloom-560m", "gpt-j-6b", "gpt-neo-125m"]
-FALLBACK = ["starcoder2-3b", "granite-3-2b", "command-r", "stablelm-2", "gpt-oss-20b", "gemma-4-e2b"]
+FAMILIES += ["qwen3-next", "qwen3.5"]
+FAMILIES += ["granite-4-tiny", "nemotron-3-nano", "falcon-h1", "jamba", "lfm2-1.2b", "lfm2-8b-a1b"]
+FAMILIES += ["mamba-130m", "mamba-2-130m", "kimi-linear", "minimax-text-01", "olmo-hybrid"]
+FAMILIES += ["recurrent-gemma-2b"]
+FAMILIES += ["granite-3-2b", "command-r", "gpt-oss-20b", "glm-4-9b", "glm-4.5-air", "llama-4-scout"]
+FALLBACK = ["starcoder2-3b", "stablelm-2", "gemma-4-e2b"]
 """Architectures without a plugin of their own."""
+CLOSE = 1e-4
+LESS_CLOSE = {"qwen3-next": 1e-3, "qwen3.5": 1e-3}
+"""Normalised states make the rounding of small numbers large: transformers itself is that far from its float64."""
 NEW_TOKENS = 12
 LONG_RUN = 40
 
@@ -49,7 +57,7 @@ def requests(new_tokens: int, name: str, start: int = -1) -> list[Request]:
     ]
 
 
-def check(model: Any, engine: Any, new_tokens: int) -> int:
+def check(model: Any, engine: Any, new_tokens: int, close: float = CLOSE) -> int:
     """Greedy tokens and logprobs, cold and warm; how often a sequence was retracted."""
     expected = [model.greedy(tokens, new_tokens) for tokens in prompts()]
     logprobs = [
@@ -60,7 +68,7 @@ def check(model: Any, engine: Any, new_tokens: int) -> int:
         outputs = engine.outputs(requests(new_tokens, temperature))
         assert [list(output.tokens) for output in outputs] == expected, temperature
         for output, wanted in zip(outputs, logprobs, strict=True):
-            assert [one.logprob for one in output.logprobs] == pytest.approx(wanted, abs=1e-4)
+            assert [one.logprob for one in output.logprobs] == pytest.approx(wanted, abs=close)
         retractions += sum(output.retractions for output in outputs)
     accounts = engine.control("check")
     assert accounts["free"] + accounts["cached"] == accounts["capacity"]
@@ -77,11 +85,12 @@ def test_greedy_tokens_and_logprobs_in_chunks(
     engine = serve(config(model.path))
     chosen = engine.info["components"]["model"]
     assert (chosen["name"] == "transformers") == (family in FALLBACK), chosen
-    check(model, engine, NEW_TOKENS)
+    close = LESS_CLOSE.get(family, CLOSE)
+    check(model, engine, NEW_TOKENS, close)
     outputs = engine.outputs(requests(NEW_TOKENS, "logprobs", start=0))
     for tokens, output in zip(prompts(), outputs, strict=True):
         found = [one.logprob for one in output.prompt_logprobs[1:]]
-        assert found == pytest.approx(model.logprobs(tokens), abs=1e-4)
+        assert found == pytest.approx(model.logprobs(tokens), abs=close)
 
 
 @pytest.mark.parametrize("family", FAMILIES + FALLBACK)
@@ -89,7 +98,8 @@ def test_retracted_sequences_go_on_as_if_nothing_had_happened(
     family: str, tiny_model: Callable[..., Any], serve: Callable[..., Any]
 ) -> None:
     model = tiny_model(family)
-    assert check(model, serve(config(model.path, pool=140)), LONG_RUN) > 0
+    close = LESS_CLOSE.get(family, CLOSE)
+    assert check(model, serve(config(model.path, pool=140)), LONG_RUN, close) > 0
 
 
 @pytest.mark.parametrize("family", ["qwen3-0.6b", "mistral-7b", "gemma-2-2b", "gpt2"])

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from sglang_plug import ConfigError, EngineConfig, LogprobOptions, Request, RequestError, SamplingParams
 from sglang_plug.config import (
-    AdapterOptions,
     BackendOptions,
     CacheOptions,
     ModelOptions,
@@ -39,6 +39,14 @@ SHARED = [
     ("gemma-3-1b", 4),
     ("phi-3-mini", 2),
     ("phi-4-mini", 2),
+    ("olmo-2-1b", 2),
+    ("olmo-2-1b", 4),
+    ("deepseek-v2-lite", 2),
+    ("deepseek-v3", 4),
+    ("gpt2", 2),
+    ("gpt-oss-20b", 2),
+    ("glm-4.5-air", 2),
+    ("llama-4-scout", 2),
 ]
 NEW_TOKENS = 8
 
@@ -165,6 +173,23 @@ def test_all_ranks_take_new_weights_or_none(
     assert engine.outputs(asked)[0].tokens != before.tokens
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_a_head_that_the_checkpoint_has_although_it_is_tied(
+    tiny_model: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path, same: bool
+) -> None:
+    """Where it has other numbers it is a head of its own, in each rank's part."""
+    path = copy_of(tiny_model("llama-3.2-1b").path, tmp_path / "model")
+    stored = load_file(path / "model.safetensors")
+    embedding = stored["model.embed_tokens.weight"]
+    stored["lm_head.weight"] = embedding.clone() if same else embedding.flip(0).contiguous()
+    save_file(stored, path / "model.safetensors")
+    found = []
+    for size in (1, 4):
+        outputs = serve(config(path, size)).outputs(requests("x", start=0))
+        found.append([one.logprob for output in outputs for one in output.prompt_logprobs[1:]])
+    assert found[0] == pytest.approx(found[1], abs=1e-4)
+
+
 def test_a_rank_that_fails_ends_the_engine(
     tiny_model: Callable[[str], Any], serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +219,7 @@ def test_quantized(tiny_model: Callable[[str], Any], serve: Callable[..., Any], 
 @pytest.mark.parametrize(
     ("family", "size", "message"),
     [
-        ("gpt2", 2, r"--tp-size 2: several ranks cannot share model 'GPT2LMHeadModel'.*; leave it out"),
+        ("bloom-560m", 2, r"--tp-size 2: several ranks cannot share model 'BloomForCausalLM'.*; leave it out"),
         ("qwen2.5-0.5b", 4, r"--tp-size 4: the model's 14 attention heads, 2 of them with keys .* choose a number"),
         ("mixtral-8x7b", 0, r"--tp-size must be at least 1, got 0"),
     ],
@@ -204,8 +229,3 @@ def test_what_cannot_be_shared(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         serve(config(tiny_model(family).path, size))
-
-
-def test_adapters_are_refused(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:
-    with pytest.raises(ConfigError, match="adapters are not offered where several ranks share the model"):
-        serve(replace(config(tiny_model("qwen3-0.6b").path, 2), adapters=AdapterOptions(enabled=True)))

@@ -15,8 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sglang_plug import Attention, AttentionShape, BuildEnv, ConfigError, ForwardBatch, Matrix, Quantization
-from sglang_plug.layers import Linear, RMSNorm, Unpacking
+from sglang_plug import (
+    Attention,
+    AttentionShape,
+    BuildEnv,
+    Collectives,
+    ConfigError,
+    ForwardBatch,
+    Matrix,
+    Quantization,
+    own_slice,
+)
+from sglang_plug.layers import Column, Linear, RMSNorm, Row, Unpacking
 from sglang_plug_models.blocks import Angles
 
 EPSILON = 1e-6
@@ -37,7 +47,7 @@ def latent_shape(config: Any) -> AttentionShape:
 
 def softmax_scale(config: Any) -> float:
     """One by the root of a query's width, and the temperature of YaRN where the checkpoint asks for it."""
-    rope, width = config.rope_parameters, config.qk_nope_head_dim + config.qk_rope_head_dim
+    rope, width = getattr(config, "rope_parameters", None) or {}, config.qk_nope_head_dim + config.qk_rope_head_dim
     stretched = rope.get("rope_type", "default") != "default" and rope.get("factor", 1.0) > 1
     share = rope.get("mscale_all_dim") or 0.0
     temperature = 0.1 * share * math.log(rope["factor"]) + 1.0 if stretched else 1.0
@@ -45,12 +55,15 @@ def softmax_scale(config: Any) -> float:
 
 
 class Expansion(nn.Module):
-    """From a latent to each head's key and value: ``weight`` is ``[heads * (key_dim + value_dim), rank]``."""
+    """From a latent to each head's key and value: ``weight`` is ``[heads * (key_dim + value_dim), rank]``, of the heads
+    of this one of the ranks that share the model."""
 
-    def __init__(self, rank: int, heads: int, key_dim: int, value_dim: int) -> None:
+    def __init__(self, rank: int, heads: int, key_dim: int, value_dim: int, ranks: Collectives) -> None:
         super().__init__()
-        self.heads, self.key_dim, self.value_dim = heads, key_dim, value_dim
-        self.weight = nn.Parameter(torch.empty(heads * (key_dim + value_dim), rank))
+        width = key_dim + value_dim
+        self._own, self._rows = own_slice(heads * width, ranks, units=heads, what="heads"), heads * width
+        self.heads, self.key_dim, self.value_dim = heads // ranks.size, key_dim, value_dim
+        self.weight = nn.Parameter(torch.empty(self.heads * width, rank))
         self._unpacking: Unpacking | None = None
 
     def quantize_weights(self, name: str, checkpoint_names: Sequence[str], quantization: Quantization) -> bool:
@@ -74,7 +87,11 @@ class Expansion(nn.Module):
     def load_shard(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> None:
         """Copy the checkpoint's tensor. Raises ``ValueError`` if the shapes differ."""
         found: Tensor | None = tensor
-        if self._unpacking is not None:
+        if self._unpacking is None:
+            if tensor.shape[:1] == (self._rows,):
+                found = tensor[self._own]
+        else:
+            tensor = self._unpacking.stored_as(parameter).own_rows(tensor, self._own)
             held, dense = self._unpacking.add("", "", parameter, tensor), self._unpacking.schemes[""].dense
             found = None if held is None or dense is None else dense(held)
             parameter = self._unpacking.weight
@@ -82,6 +99,10 @@ class Expansion(nn.Module):
             if parameter.shape != found.shape:
                 raise ValueError(f"expected shape {tuple(parameter.shape)}, found {tuple(found.shape)}")
             parameter.copy_(found)
+
+    def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:
+        """Of all ranks, if it is not quantized."""
+        return (self._rows, *parameter.shape[1:]) if self._unpacking is None else tuple(parameter.shape)
 
     def pack_weights(self) -> None:
         """The weight instead of what it was stored as."""
@@ -107,33 +128,35 @@ class LatentAttention(nn.Module):
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
         super().__init__()
         hidden, bias = config.hidden_size, config.attention_bias
-        self.heads, self.rank = config.num_attention_heads, config.kv_lora_rank
+        heads, self.rank = config.num_attention_heads, config.kv_lora_rank
+        self.heads = heads // env.ranks.size
         self.plain, self.turned = config.qk_nope_head_dim, config.qk_rope_head_dim
-        width = self.heads * (self.plain + self.turned)
+        width = heads * (self.plain + self.turned)
         self.q_lora = config.q_lora_rank is not None
         if self.q_lora:
             self.q_a_proj = Linear(hidden, config.q_lora_rank, env, bias=bias)
             self.q_a_layernorm = RMSNorm(config.q_lora_rank, EPSILON, env)
-            self.q_b_proj = Linear(config.q_lora_rank, width, env)
+            self.q_b_proj = Column(config.q_lora_rank, width, env, heads=heads)
         else:
-            self.q_proj = Linear(hidden, width, env)
+            self.q_proj = Column(hidden, width, env, heads=heads)
         self.kv_a_proj_with_mqa = Linear(hidden, self.rank + self.turned, env, bias=bias)
         self.kv_a_layernorm = RMSNorm(self.rank, EPSILON, env)
-        self.kv_b_proj = Expansion(self.rank, self.heads, self.plain, config.v_head_dim)
-        self.o_proj = Linear(self.heads * config.v_head_dim, hidden, env, bias=bias)
+        self.kv_b_proj = Expansion(self.rank, heads, self.plain, config.v_head_dim, env.ranks)
+        self.o_proj = Row(heads * config.v_head_dim, hidden, env, bias=bias)
         self.attention = Attention(env, index, scale=softmax_scale(config))
         self.interleaved = getattr(config, "rope_interleave", True)
         self._rope = env.kernels.apply_rope
 
-    def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+    def forward(self, x: Tensor, angles: Angles | None, batch: ForwardBatch) -> Tensor:
+        """``[T, hidden]`` to ``[T, hidden]``; without angles, nothing is turned."""
         q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))) if self.q_lora else self.q_proj(x)
         q, q_turned = q.view(-1, self.heads, self.plain + self.turned).split((self.plain, self.turned), dim=-1)
         latent, k_turned = self.kv_a_proj_with_mqa(x).split((self.rank, self.turned), dim=-1)
         turned = torch.cat((q_turned, k_turned[:, None]), dim=1)
         if self.interleaved:  # neighbours are one pair; any order will do that queries and keys share
             turned = turned.view(-1, self.heads + 1, self.turned // 2, 2).transpose(-1, -2).flatten(-2)
-        q_turned, k_turned = self._rope(turned, *angles).tensor_split((self.heads,), dim=1)
+        turned = turned if angles is None else self._rope(turned, *angles)
+        q_turned, k_turned = turned.tensor_split((self.heads,), dim=1)
         keys = torch.cat((self.kv_a_layernorm(latent)[:, None], k_turned), dim=-1)
         queries = torch.cat((self.kv_b_proj.compress(q), q_turned), dim=-1)
         found = self.attention(queries, keys, keys[..., : self.rank], batch)

@@ -6,7 +6,7 @@ token passes through. Experts come in groups; a token's experts are looked for i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -34,7 +34,8 @@ class GroupedRouter(Router):
     """
 
     def __init__(self, config: Any, env: BuildEnv, layer: int, *, groups: int, kept: int, normalise: bool) -> None:
-        experts, chosen = config.n_routed_experts, config.num_experts_per_tok
+        experts = getattr(config, "n_routed_experts", None) or config.num_experts
+        chosen = config.num_experts_per_tok
         if experts % groups or not 1 <= kept <= groups or chosen > kept * (experts // groups):
             raise ConfigError(f"cannot choose {chosen} of {experts} experts from {kept} of {groups} groups")
         super().__init__(config.hidden_size, experts, chosen, env, layer=layer, normalise=normalise)
@@ -76,7 +77,7 @@ class BalancedRouter(GroupedRouter):
     def __init__(self, config: Any, env: BuildEnv, layer: int) -> None:
         groups, kept = config.n_group or 1, config.topk_group or 1
         super().__init__(config, env, layer, groups=groups, kept=kept, normalise=config.norm_topk_prob)
-        self.e_score_correction_bias = nn.Parameter(torch.empty(config.n_routed_experts, dtype=torch.float32))
+        self.e_score_correction_bias = nn.Parameter(torch.empty(self.experts, dtype=torch.float32))
 
     def select(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """The best experts of the groups with the best pair; weights are sigmoids."""
@@ -143,6 +144,11 @@ class DeepseekV3(DeepseekV2):
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """As ``CausalLM``; layers beyond the last are those that predict further tokens."""
-        last, more = self.config.num_hidden_layers, getattr(self.config, "num_nextn_predict_layers", None) or 0
-        beyond = tuple(f"model.layers.{index}." for index in range(last, last + more))
-        super().load_weights(one for one in weights if not one[0].startswith(beyond))
+        super().load_weights(without_further_layers(weights, self.config))
+
+
+def without_further_layers(weights: Iterable[tuple[str, Tensor]], config: Any) -> Iterator[tuple[str, Tensor]]:
+    """What is not of the layers behind the last, which predict further tokens."""
+    last, more = config.num_hidden_layers, getattr(config, "num_nextn_predict_layers", None) or 0
+    beyond = tuple(f"model.layers.{index}." for index in range(last, last + more))
+    return (one for one in weights if not one[0].startswith(beyond))

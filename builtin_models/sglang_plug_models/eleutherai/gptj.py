@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from sglang_plug import Attention, BuildEnv, ForwardBatch
 from sglang_plug.layers import Embedding, Linear, Packed, Rope, activation
 from sglang_plug_models.blocks import Angles, TransformerLM
+from sglang_plug_models.paired import halved
 
 CODEGEN_BLOCKS = 4
 """CodeGen's matrix has the queries, values and keys of a quarter of the heads one below the other."""
@@ -40,13 +40,8 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
         """``[T, hidden]`` to ``[T, hidden]``."""
         q, k, v = self.parts(x)
-        q, k = self._halved(q), self._halved(k)  # any order will do that queries and keys share
+        q, k = halved(q, self.turned), halved(k, self.turned)
         return self.out_proj(self.attention.rotary(q, k, v, *angles, batch).flatten(1))
-
-    def _halved(self, x: Tensor) -> Tensor:
-        """Of the numbers to be turned, the first of every pair before the second of every pair."""
-        turned, rest = x.tensor_split((self.turned,), dim=-1)
-        return torch.cat((turned[..., ::2], turned[..., 1::2], rest), dim=-1)
 
 
 class CodeGenAttention(SelfAttention):

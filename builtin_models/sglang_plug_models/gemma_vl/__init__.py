@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sglang_plug import Facts, MediaProcessorSpec, ModelSpec, hookimpl
+from sglang_plug import MediaProcessorSpec, ModelSpec, hookimpl
 
 ARCHITECTURE = "Gemma3ForConditionalGeneration"
 
@@ -27,11 +27,6 @@ def register_media_processors() -> Iterator[MediaProcessorSpec]:
         name="gemma3",
         target=f"{__name__}.processor:load_processor",
         summary="images of one size, with lines around them",
+        architectures=frozenset({ARCHITECTURE}),
         needs=("transformers>=5.18", "PIL"),
     )
-
-
-@hookimpl(trylast=True)
-def choose_component(kind: str, facts: Facts) -> str | None:
-    names = getattr(facts.model, "architectures", None) or ("",)
-    return "gemma3" if kind == "media-processor" and names[0] == ARCHITECTURE else None

@@ -15,7 +15,7 @@ from transformers.models.gemma3.modeling_gemma3 import Gemma3MultiModalProjector
 from sglang_plug import Media, MediaArray
 from sglang_plug_models.blocks import CausalLM
 from sglang_plug_models.gemma.model import Gemma3
-from sglang_plug_models.projected import Projected, square
+from sglang_plug_models.projected import PIXELS, Projected, square
 
 
 class Gemma3VL(Projected):
@@ -25,9 +25,9 @@ class Gemma3VL(Projected):
     projector = Gemma3MultiModalProjector
     sees_whole: ClassVar[bool] = True
 
-    def places(self, pixels: MediaArray) -> int:
+    def places(self, arrays: Mapping[str, MediaArray]) -> int:
         """The same for all."""
-        square(pixels, self.config.vision_config.image_size)
+        square(arrays[PIXELS], self.config.vision_config.image_size)
         return int(self.config.mm_tokens_per_image)
 
     def see(self, media: Sequence[Media]) -> Sequence[Tensor]:

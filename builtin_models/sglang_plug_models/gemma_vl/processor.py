@@ -8,7 +8,8 @@ from typing import Any
 from PIL import Image
 from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
 
-from sglang_plug import ConfigError, MediaArray, MediaLimits, MediaPrompt, MediaSource
+from sglang_plug import MediaArray, MediaLimits, MediaPrompt, MediaSource
+from sglang_plug_models.checkpoint_parts import from_checkpoint
 from sglang_plug_models.pictures import as_array, put_images
 
 PIXELS = "pixel_values"
@@ -68,12 +69,7 @@ class GemmaProcessor:
 
 def load_processor(source: MediaSource) -> GemmaProcessor:
     """As the checkpoint's ``preprocessor_config.json`` says. Raises ``ConfigError`` if there is none."""
-    try:
-        config = AutoConfig.from_pretrained(source.path, local_files_only=True)
-        images = AutoImageProcessor.from_pretrained(source.path, local_files_only=True, backend="pil")
-        tokenizer = AutoTokenizer.from_pretrained(source.path, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{source.path} does not say how images are prepared: {str(error)[:200]}") from error
+    config, images, tokenizer = from_checkpoint(source, AutoConfig, AutoImageProcessor, AutoTokenizer)
 
     def newlines(count: int) -> list[int]:
         found: list[int] = tokenizer("\n" * count, add_special_tokens=False)["input_ids"]

@@ -4,33 +4,40 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from sglang_plug import Attention, BuildEnv, ConfigError, ForwardBatch
-from sglang_plug.layers import Embedding, Linear, activation
+from sglang_plug.layers import Column, Embedding, Linear, Packed, Row, activation
+from sglang_plug.layers.linear import checked
 from sglang_plug_models.blocks import TransformerLM
 
 
-class Conv1D(Linear):
-    """``x @ weight + bias``: the checkpoint stores ``weight`` as ``[in, out]``."""
+class Turned(Linear):
+    """A matrix that the checkpoint stores as ``[in, out]``."""
 
     plain = True
 
-    def __init__(self, size_in: int, size_out: int, env: BuildEnv) -> None:
-        super().__init__(size_in, size_out, env, bias=True)
-        self.weight = nn.Parameter(torch.empty(size_in, size_out))
+    def load_shard(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> None:
+        """As ``Linear``."""
+        if tensor.dim() == 2:
+            tensor = checked(tensor, self.whole_shape(parameter)).T
+        super().load_shard(parameter, tensor, shard)
 
-    def pack_weights(self) -> None:
-        """Turn the weight round, then let the kernel set prepare it."""
-        if self.weight is not None:
-            self.weight = nn.Parameter(self.weight.detach().T.contiguous(), requires_grad=False)
-            super().pack_weights()
+    def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:
+        """``[in, out]`` or ``[out]`` of all ranks."""
+        return self._all_ranks(parameter)[::-1]
 
-    def _plain(self, x: Tensor) -> Tensor:
-        assert self.weight is not None
-        return F.linear(x, self.weight.T, self.bias)
+
+class TurnedPacked(Turned, Packed):
+    """Several of one input, side by side in the checkpoint."""
+
+
+class TurnedColumn(Turned, Column):
+    """Ranks share its rows."""
+
+
+class TurnedRow(Turned, Row):
+    """Ranks share its columns."""
 
 
 class SelfAttention(nn.Module):
@@ -38,10 +45,14 @@ class SelfAttention(nn.Module):
 
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
         super().__init__()
-        width, self.heads = config.n_embd, config.n_head
-        self.c_attn = Conv1D(width, 3 * width, env)
-        self.c_proj = Conv1D(width, width, env)
-        scale = (width // self.heads) ** -0.5 if config.scale_attn_weights else 1.0
+        width, heads = config.n_embd, config.n_head
+        parts = ("q", "k", "v")
+        self.heads = heads // env.ranks.size
+        self.c_attn = TurnedPacked(
+            width, dict.fromkeys(parts, width), env, bias=True, heads=dict.fromkeys(parts, heads)
+        )
+        self.c_proj = TurnedRow(width, width, env, bias=True)
+        scale = (width // heads) ** -0.5 if config.scale_attn_weights else 1.0
         if config.scale_attn_by_inverse_layer_idx:
             scale /= index + 1
         self.attention = Attention(env, index, scale=scale)
@@ -58,8 +69,8 @@ class MLP(nn.Module):
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__()
         width = config.n_inner or 4 * config.n_embd
-        self.c_fc = Conv1D(config.n_embd, width, env)
-        self.c_proj = Conv1D(width, config.n_embd, env)
+        self.c_fc = TurnedColumn(config.n_embd, width, env, bias=True)
+        self.c_proj = TurnedRow(width, config.n_embd, env, bias=True)
         self.activation = activation(config.activation_function)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -88,7 +99,7 @@ class Decoder(nn.Module):
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__()
-        self.wte = Embedding(config.vocab_size, config.n_embd)
+        self.wte = Embedding(config.vocab_size, config.n_embd, env)
         self.wpe = Embedding(config.n_positions, config.n_embd)
         self.h = nn.ModuleList(Layer(config, env, index) for index in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)

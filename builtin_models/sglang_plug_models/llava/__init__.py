@@ -1,24 +1,32 @@
-"""LLaVA: a decoder that is given what a vision transformer sees."""
+"""LLaVA 1.5, LLaVA-NeXT and LLaVA-OneVision: a decoder that is given what a vision transformer sees."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sglang_plug import Facts, MediaProcessorSpec, ModelSpec, hookimpl
+from sglang_plug import MediaProcessorSpec, ModelSpec, hookimpl
 
-ARCHITECTURE = "LlavaForConditionalGeneration"
+ONE_SIZE = {
+    "LlavaForConditionalGeneration": ("model:Llava", "LLaVA 1.5 with a Llama, Mistral, Qwen, Phi-3 or Granite decoder"),
+}
+ANY_SIZE = {
+    "LlavaNextForConditionalGeneration": ("anyres:LlavaNext", "LLaVA-NeXT (1.6) with images of any resolution"),
+    "LlavaOnevisionForConditionalGeneration": ("anyres:LlavaOnevision", "LLaVA-OneVision with images"),
+}
+"""Target and summary of each architecture."""
 
 
 @hookimpl
 def register_models() -> Iterator[ModelSpec]:
-    yield ModelSpec(
-        name=ARCHITECTURE,
-        target=f"{__name__}.model:Llava",
-        summary="LLaVA 1.5 with a Llama, Mistral or Qwen2 decoder",
-        inputs=frozenset({"text", "image"}),
-        parallel=True,
-        needs=("transformers>=5.18",),
-    )
+    for name, (target, summary) in (ONE_SIZE | ANY_SIZE).items():
+        yield ModelSpec(
+            name=name,
+            target=f"{__name__}.{target}",
+            summary=summary,
+            inputs=frozenset({"text", "image"}),
+            parallel=True,
+            needs=("transformers>=5.18",),
+        )
 
 
 @hookimpl
@@ -27,11 +35,13 @@ def register_media_processors() -> Iterator[MediaProcessorSpec]:
         name="llava",
         target=f"{__name__}.processor:load_processor",
         summary="images of one size",
+        architectures=frozenset(ONE_SIZE),
         needs=("transformers>=5.18", "PIL"),
     )
-
-
-@hookimpl(trylast=True)
-def choose_component(kind: str, facts: Facts) -> str | None:
-    names = getattr(facts.model, "architectures", None) or ("",)
-    return "llava" if kind == "media-processor" and names[0] == ARCHITECTURE else None
+    yield MediaProcessorSpec(
+        name="llava-tiles",
+        target=f"{__name__}.processor:load_tiles_processor",
+        summary="images of any resolution, whole and in tiles",
+        architectures=frozenset(ANY_SIZE),
+        needs=("transformers>=5.18", "PIL"),
+    )

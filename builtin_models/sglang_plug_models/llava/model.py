@@ -14,16 +14,26 @@ from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 
 from sglang_plug import BuildEnv, Media, MediaArray
 from sglang_plug_models.blocks import CausalLM
+from sglang_plug_models.granite.model import Granite
 from sglang_plug_models.llama.model import Llama
 from sglang_plug_models.mistral.model import Mistral
-from sglang_plug_models.projected import Projected, square
+from sglang_plug_models.phi.model import Phi3
+from sglang_plug_models.projected import PIXELS, Projected, square
 from sglang_plug_models.qwen.qwen2 import Qwen2
+from sglang_plug_models.qwen.qwen3 import Qwen3
 
 
 class Llava(Projected):
     """LLaVA 1.5 and its kin."""
 
-    decoders: ClassVar[Mapping[str, type[CausalLM]]] = {"llama": Llama, "mistral": Mistral, "qwen2": Qwen2}
+    decoders: ClassVar[Mapping[str, type[CausalLM]]] = {
+        "llama": Llama,
+        "mistral": Mistral,
+        "qwen2": Qwen2,
+        "qwen3": Qwen3,
+        "granite": Granite,
+        "phi3": Phi3,
+    }
     projector = LlavaMultiModalProjector
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
@@ -33,14 +43,19 @@ class Llava(Projected):
         self.skipped = 1 if config.vision_feature_select_strategy == "default" else 0
         self.extra = int(config.vision_config.model_type.startswith("clip"))  # the class token
 
-    def places(self, pixels: MediaArray) -> int:
+    def places(self, arrays: Mapping[str, MediaArray]) -> int:
         """One for each patch, and for the class token if it is kept."""
         vision = self.config.vision_config
-        square(pixels, vision.image_size)
+        square(arrays[PIXELS], vision.image_size)
         return int((vision.image_size // vision.patch_size) ** 2) + self.extra - self.skipped
 
     def see(self, media: Sequence[Media]) -> Sequence[Tensor]:
         """All images through tower and projector, at once: ``[count, hidden]`` for each."""
-        states = self.vision_tower.body(self.pixels(media), output_hidden_states=True).hidden_states
+        return self.projected(self.pixels(media)).unbind()
+
+    def projected(self, pixels: Tensor) -> Tensor:
+        """``[tiles, colours, height, width]`` to ``[tiles, patches, hidden]``."""
+        states = self.vision_tower.body(pixels, output_hidden_states=True).hidden_states
         chosen = torch.cat([states[layer][:, self.skipped :] for layer in self.layers], dim=-1)
-        return self.multi_modal_projector.body(chosen).unbind()
+        found: Tensor = self.multi_modal_projector.body(chosen)
+        return found

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from PIL import Image
 from transformers import AutoConfig, AutoImageProcessor
 
 from sglang_plug import ConfigError, MediaArray, MediaLimits, MediaPrompt, MediaSource
+from sglang_plug_models.checkpoint_parts import from_checkpoint
 from sglang_plug_models.pictures import as_array, put_images
 
+from .tiles import SIZES, patches, pinpoints, places
+
 PIXELS = "pixel_values"
+SINGLE = "llava_onevision"
+"""``model_type`` of models that look at tiles only where a prompt has one image."""
 
 
 class LlavaProcessor:
@@ -40,11 +46,50 @@ class LlavaProcessor:
         return (height // self._patch) * (width // self._patch) + self._extra, {PIXELS: as_array(found)}
 
 
+class TilesProcessor:
+    """Brings every image to the size that the vision transformer was trained on, and cuts a larger copy into tiles.
+
+    Args:
+        images: transformers' processor, as the checkpoint sets it up.
+        config: the checkpoint's configuration.
+        limits: of one request.
+
+    Raises:
+        ConfigError: the two state different resolutions.
+    """
+
+    def __init__(self, images: Any, config: Any, limits: MediaLimits) -> None:
+        prepared, seen = (pinpoints(one.image_grid_pinpoints) for one in (images, config))
+        if prepared != seen:
+            raise ConfigError(
+                f"image_grid_pinpoints of preprocessor_config.json ({prepared}) and of config.json ({seen}) differ"
+            )
+        self._images, self._config, self._limits = images, config, limits
+
+    def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
+        """As ``MediaProcessor``."""
+        whole_only = self._config.model_type == SINGLE and len(images) > 1
+        look = self._look_at_whole if whole_only else self._look
+        return put_images(tokens, images, int(self._config.image_token_index), self._limits, look)
+
+    def _look(self, image: Image.Image) -> tuple[int, dict[str, MediaArray]]:
+        count = places(self._config, image.height, image.width)
+        pixels = self._images(images=[image], return_tensors="np")[PIXELS][0].astype("float32")
+        size = np.array([image.height, image.width], dtype="int64")
+        return count, {PIXELS: as_array(pixels), SIZES: as_array(size)}
+
+    def _look_at_whole(self, image: Image.Image) -> tuple[int, dict[str, MediaArray]]:
+        pixels = self._images(images=[[image, image]], return_tensors="np")[PIXELS][0]  # several make the difference
+        return patches(self._config) ** 2 + 1, {PIXELS: as_array(pixels[:1].astype("float32"))}
+
+
 def load_processor(source: MediaSource) -> LlavaProcessor:
     """As the checkpoint's ``preprocessor_config.json`` says. Raises ``ConfigError`` if there is none."""
-    try:
-        config = AutoConfig.from_pretrained(source.path, local_files_only=True)
-        images = AutoImageProcessor.from_pretrained(source.path, local_files_only=True, backend="pil")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{source.path} does not say how images are prepared: {str(error)[:200]}") from error
+    config, images = from_checkpoint(source, AutoConfig, AutoImageProcessor)
     return LlavaProcessor(images, config, source.limits)
+
+
+def load_tiles_processor(source: MediaSource) -> TilesProcessor:
+    """As the checkpoint's ``preprocessor_config.json`` says. Raises ``ConfigError`` if there is none."""
+    config, images = from_checkpoint(source, AutoConfig, AutoImageProcessor)
+    return TilesProcessor(images, config, source.limits)

@@ -1,10 +1,10 @@
-"""Mistral Small 3.1 and later, and Pixtral: Mistral with images."""
+"""Mistral Small 3.1 and later, and Ministral 3: Mistral with images."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sglang_plug import Facts, MediaProcessorSpec, ModelSpec, hookimpl
+from sglang_plug import MediaProcessorSpec, ModelSpec, hookimpl
 
 ARCHITECTURE = "Mistral3ForConditionalGeneration"
 
@@ -14,7 +14,7 @@ def register_models() -> Iterator[ModelSpec]:
     yield ModelSpec(
         name=ARCHITECTURE,
         target=f"{__name__}.model:Mistral3",
-        summary="Mistral Small 3.1 and later, with images",
+        summary="Mistral Small 3.1 and later and Ministral 3, with images",
         inputs=frozenset({"text", "image"}),
         parallel=True,
         needs=("transformers>=5.18",),
@@ -27,11 +27,6 @@ def register_media_processors() -> Iterator[MediaProcessorSpec]:
         name="pixtral",
         target=f"{__name__}.processor:load_processor",
         summary="images of any size, row by row",
+        architectures=frozenset({ARCHITECTURE}),
         needs=("transformers>=5.18", "PIL"),
     )
-
-
-@hookimpl(trylast=True)
-def choose_component(kind: str, facts: Facts) -> str | None:
-    names = getattr(facts.model, "architectures", None) or ("",)
-    return "pixtral" if kind == "media-processor" and names[0] == ARCHITECTURE else None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -18,6 +17,7 @@ from sglang_plug import BuildEnv, Media, MediaArray
 from sglang_plug.transfer import upload_array
 from sglang_plug_models.blocks import CausalLM
 from sglang_plug_models.llama.model import Llama
+from sglang_plug_models.mistral.ministral import Ministral3
 from sglang_plug_models.mistral.model import Mistral
 from sglang_plug_models.projected import PIXELS, Projected
 from sglang_plug_models.qwen.qwen2 import Qwen2
@@ -30,7 +30,12 @@ ENDS = "row_ends"
 class Mistral3(Projected):
     """Mistral Small 3.1 and later."""
 
-    decoders: ClassVar[Mapping[str, type[CausalLM]]] = {"mistral": Mistral, "llama": Llama, "qwen2": Qwen2}
+    decoders: ClassVar[Mapping[str, type[CausalLM]]] = {
+        "mistral": Mistral,
+        "ministral3": Ministral3,
+        "llama": Llama,
+        "qwen2": Qwen2,
+    }
     projector = Mistral3MultiModalProjector
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
@@ -39,34 +44,22 @@ class Mistral3(Projected):
         self.layers: list[int] = [layers] if isinstance(layers, int) else list(layers)
         self.side = int(config.vision_config.patch_size) * int(config.spatial_merge_size)
 
-    def coordinates(self, media: Sequence[Media], length: int) -> None:
-        """Each token's place. Raises ``RequestError`` for media of another processor."""
-        super().coordinates(media, length)
-        for one in media:
-            ends, rows = one.arrays.get(ENDS), one.arrays[PIXELS].shape[2] // self.side
-            if ends is None or tuple(ends.shape) != (rows,):
-                raise wrong_media(f"the tokens that end the {rows} rows of one are missing")
-
-    def places(self, pixels: MediaArray) -> int:
+    def places(self, arrays: Mapping[str, MediaArray]) -> int:
         """One for each square of patches, and one after each row."""
-        height, width = pixels.shape[2:]
-        if height % self.side or width % self.side:
+        tiles, _, height, width = arrays[PIXELS].shape
+        if tiles != 1 or height % self.side or width % self.side:
             raise wrong_media(f"one has {width} x {height} pixels, which are no multiples of {self.side}")
-        return height // self.side * (width // self.side + 1)
+        ends, rows = arrays.get(ENDS), height // self.side
+        if ends is None or tuple(ends.shape) != (rows,):
+            raise wrong_media(f"the tokens that end the {rows} rows of one are missing")
+        return rows * (width // self.side + 1)
 
-    def example(self, tokens: int) -> Media | None:
-        """A square image, with the ends of its rows."""
-        found = super().example(tokens)
-        if found is None:
-            return None
-        rows = found.arrays[PIXELS].shape[2] // self.side
-        return replace(found, arrays={**found.arrays, ENDS: MediaArray("int64", (rows,), bytes(8 * rows))})
-
-    def largest(self, tokens: int) -> tuple[int, int]:
+    def largest(self, tokens: int) -> Mapping[str, MediaArray]:
         """Of a square."""
         columns = (math.isqrt(4 * tokens + 1) - 1) // 2  # so many rows, each with one more
-        side = min(columns, math.ceil(self.config.vision_config.image_size / self.side)) * self.side
-        return side, side
+        rows = min(columns, math.ceil(self.config.vision_config.image_size / self.side))
+        ends = MediaArray("int64", (rows,), bytes(8 * rows))
+        return {PIXELS: self.blank(rows * self.side, rows * self.side), ENDS: ends}
 
     def see(self, media: Sequence[Media]) -> Sequence[Tensor]:
         """Each image through tower and projector: ``[count, hidden]``, the ends of rows among them."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 
 from sglang_plug import ConfigError, MediaArray, MediaLimits, MediaPrompt, MediaSource
+from sglang_plug_models.checkpoint_parts import from_checkpoint, stated
 from sglang_plug_models.pictures import as_array, put_images
 
 PIXELS, ENDS = "pixel_values", "row_ends"
@@ -51,23 +50,10 @@ class PixtralProcessor:
 
 def load_processor(source: MediaSource) -> PixtralProcessor:
     """As the checkpoint's ``preprocessor_config.json`` says. Raises ``ConfigError`` if there is none."""
-    try:
-        config = AutoConfig.from_pretrained(source.path, local_files_only=True)
-        images = PixtralImageProcessorPil.from_pretrained(source.path, local_files_only=True)
-        tokenizer = AutoTokenizer.from_pretrained(source.path, local_files_only=True)
-        names = _stated(source.path / "processor_config.json")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{source.path} does not say how images are prepared: {str(error)[:200]}") from error
+    config, images, tokenizer = from_checkpoint(source, AutoConfig, PixtralImageProcessorPil, AutoTokenizer)
+    names = stated(source, "processor_config.json")
     ends = [str(names.get(name) or usual) for name, usual in (("image_break_token", BREAK), ("image_end_token", END))]
     known = tokenizer.get_vocab()
     if missing := [name for name in ends if name not in known]:
         raise ConfigError(f"{source.path}: the tokenizer has no {', '.join(missing)}, which end rows of images")
     return PixtralProcessor(images, config, known[ends[0]], known[ends[1]], source.limits)
-
-
-def _stated(path: Path) -> Mapping[str, Any]:
-    """What a file of settings says; empty without it."""
-    if not path.is_file():
-        return {}
-    found = json.loads(path.read_text(encoding="utf-8"))
-    return found if isinstance(found, dict) else {}

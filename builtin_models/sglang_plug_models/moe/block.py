@@ -36,12 +36,14 @@ class SparseMLP(nn.Module):
         return self.experts(x, *self.gate.choose(x))
 
 
-def router(config: Any, env: BuildEnv, index: int, *, experts: int, normalise: bool) -> Router:
+def router(
+    config: Any, env: BuildEnv, index: int, *, experts: int, normalise: bool = True, kind: type[Router] = Router
+) -> Router:
     """The router of layer ``index``."""
     chosen = config.num_experts_per_tok
     if not 1 <= chosen <= experts:
         raise ConfigError(f"num_experts_per_tok is {chosen}, but the model has {experts} experts")
-    return Router(config.hidden_size, experts, chosen, env, layer=index, normalise=normalise)
+    return kind(config.hidden_size, experts, chosen, env, layer=index, normalise=normalise)
 
 
 class ExpertsCausalLM(CausalLM):

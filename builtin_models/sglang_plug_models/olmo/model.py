@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sglang_plug import BuildEnv, ForwardBatch
-from sglang_plug.layers import RMSNorm
+from sglang_plug.layers import RMSNorm, SharedRMSNorm
 from sglang_plug_models.blocks import Angles, CausalLM, Decoder, GatedMLP, SelfAttention
 
 norm = partial(RMSNorm, wide=True)
@@ -21,8 +21,9 @@ class Attention(SelfAttention):
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
         bias = config.attention_bias
         super().__init__(config, env, index, qkv_bias=bias, out_bias=bias)
-        self.q_norm = norm(self.heads * self.dim, config.rms_norm_eps, env)
-        self.k_norm = norm(self.kv_heads * self.dim, config.rms_norm_eps, env)
+        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.q_norm = SharedRMSNorm(heads, self.dim, config.rms_norm_eps, env, wide=True)
+        self.k_norm = SharedRMSNorm(kv_heads, self.dim, config.rms_norm_eps, env, wide=True)
 
     def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
         """``[T, hidden]`` to ``[T, hidden]``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sglang_plug import Facts, MediaProcessorSpec, ModelSpec, hookimpl
+from sglang_plug import MediaProcessorSpec, ModelSpec, hookimpl
 
 INPUTS = frozenset({"text", "image"})
 ARCHITECTURES = {
@@ -35,13 +35,6 @@ def register_media_processors() -> Iterator[MediaProcessorSpec]:
         name="qwen-vl",
         target=f"{__name__}.processor:load_processor",
         summary="images of any size, cut into patches",
+        architectures=frozenset(ARCHITECTURES),
         needs=("transformers>=5.18", "PIL"),
     )
-
-
-@hookimpl(trylast=True)
-def choose_component(kind: str, facts: Facts) -> str | None:
-    if kind != "media-processor":
-        return None
-    names = getattr(facts.model, "architectures", None) or ("",)
-    return "qwen-vl" if names[0] in ARCHITECTURES else None

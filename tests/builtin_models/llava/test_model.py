@@ -23,6 +23,7 @@ TEXT: dict[str, Any] = {
     "max_position_embeddings": 256,
     "bos_token_id": 1,
     "eos_token_id": 2,
+    "pad_token_id": 0,
 }
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
 CLIP: dict[str, Any] = {"model_type": "clip_vision_model", **SIZES, "image_size": 16, "patch_size": 4}
@@ -34,7 +35,7 @@ def config(decoder: str = "llama", vision: dict[str, Any] = CLIP, **more: Any) -
     return LlavaConfig(text_config=text, vision_config=vision, image_token_index=90, **more)
 
 
-@pytest.mark.parametrize("decoder", ["llama", "mistral", "qwen2"])
+@pytest.mark.parametrize("decoder", ["llama", "mistral", "qwen2", "qwen3", "phi3", "granite"])
 def test_text_against_transformers(decoder: str) -> None:
     check_model("LlavaForConditionalGeneration", config(decoder))
 

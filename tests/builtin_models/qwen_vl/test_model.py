@@ -10,9 +10,10 @@ from transformers import Qwen2_5_VLConfig, Qwen3VLConfig
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLRotaryEmbedding
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRotaryEmbedding
 
-from sglang_plug import BuildEnv, Media, MediaArray, RequestError
+from sglang_plug import BuildEnv, ConfigError, Media, MediaArray, RequestError
 from sglang_plug_backends.torch_native.attention import TorchAttention
-from sglang_plug_models.qwen_vl.model import GridRope, InterleavedGridRope, Qwen3VL, Qwen25VL
+from sglang_plug_models.grids import GridRope, InterleavedGridRope
+from sglang_plug_models.qwen_vl.model import Qwen3VL, Qwen25VL
 
 TEXT: dict[str, Any] = {
     "vocab_size": 96,
@@ -68,7 +69,7 @@ def test_grids_that_are_not_the_images_are_refused() -> None:
 
 
 DEEP = Qwen3VLConfig(
-    text_config={**TEXT, "head_dim": 8, "rope_parameters": {**TEXT["rope_parameters"], "mrope_interleaved": True}},
+    text_config={**TEXT, "head_dim": 8},
     vision_config={**VISION, "out_hidden_size": 32},
     **IDS,
 )
@@ -94,8 +95,27 @@ def test_angles_against_transformers(config: Any, ours: type[GridRope], theirs: 
         assert torch.equal(one, other)
 
 
-def test_the_configuration_says_how_rows_take_turns() -> None:
+def test_the_family_decides_how_rows_take_turns() -> None:
+    """As in transformers, which does not look at ``mrope_interleaved``."""
     backend = TorchAttention(Qwen3VL.attention_shape(DEEP), torch.device("cpu"), None)
     deep = Qwen3VL(DEEP, BuildEnv(attention=backend))
     assert type(deep.model.rope) is InterleavedGridRope
     assert type(built().model.rope) is GridRope
+
+
+@pytest.mark.parametrize(
+    ("kind", "sections", "theirs"),
+    [
+        (GridRope, [16, 24, 24], Qwen2_5_VLRotaryEmbedding),
+        (InterleavedGridRope, [24, 20, 20], Qwen3VLTextRotaryEmbedding),
+    ],
+)
+def test_usual_sections(kind: type[GridRope], sections: list[int], theirs: type[Any]) -> None:
+    config = (CONFIG if kind is GridRope else DEEP).text_config
+    given = type(config)(**{**TEXT, "head_dim": 128, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}})
+    assert kind.of(given, 128).sections == sections == list(theirs(given).mrope_section)
+
+
+def test_sections_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"mrope_section \[2, 1, 1\] does not fit 8 pairs"):
+        GridRope.of(CONFIG.text_config, 16)

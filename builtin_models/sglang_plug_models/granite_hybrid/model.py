@@ -1,0 +1,131 @@
+"""Granite 4 (IBM, 2025).
+
+Layers attend or have a Mamba-2 mixer; each has an MLP, and experts beside it where the model has any. Attention knows
+no positions unless the checkpoint says so. Embeddings, what layers add, and logits are scaled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from sglang_plug import BuildEnv, ForwardBatch, StateShape
+from sglang_plug.layers import Gated, RMSNorm, Row
+from sglang_plug_models.blocks import Decoder, SelfAttention
+from sglang_plug_models.hybrid import Hybrid, UnturnedAttention, UnturnedDecoder
+from sglang_plug_models.moe.block import ExpertsCausalLM, SparseMLP, router
+from sglang_plug_models.state_space import mamba2_of, mamba2_shape
+
+NAMES: Mapping[str, str] = {
+    "input_linear.weight": "experts.gate_up_proj.weight",
+    "experts.gate_up_proj": "experts.gate_up_proj.weight",
+    "output_linear.weight": "experts.down_proj.weight",
+    "experts.down_proj": "experts.down_proj.weight",
+    "router.layer.weight": "gate.weight",
+    "router.weight": "gate.weight",
+}
+"""What checkpoints call the parts of a layer's experts, in their older and newer spelling."""
+
+
+class Experts(SparseMLP):
+    """All experts' matrices in two tensors."""
+
+    def place(self, rest: str) -> tuple[str, str | None]:
+        """Our parameter for a checkpoint's name below this module."""
+        return NAMES.get(rest, rest), None
+
+
+class SharedMLP(nn.Module):
+    """An MLP whose gate is stored on top of what it weighs."""
+
+    def __init__(self, config: Any, env: BuildEnv) -> None:
+        super().__init__()
+        width = config.shared_intermediate_size
+        self.input_linear = Gated(config.hidden_size, width, env, activation_name=config.hidden_act)
+        self.output_linear = Row(width, config.hidden_size, env)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[T, hidden]`` to ``[T, hidden]``."""
+        return self.output_linear(self.input_linear(x))
+
+
+class Layer(nn.Module):
+    """Attention or a Mamba-2 mixer, then the MLP and the experts; what they give is scaled."""
+
+    def __init__(self, config: Any, env: BuildEnv, index: int, mixer: nn.Module) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, env)
+        self.self_attn = mixer if isinstance(mixer, SelfAttention) else None
+        self.mamba = None if isinstance(mixer, SelfAttention) else mixer
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, env)
+        self.shared_mlp = SharedMLP(config, env)
+        self.block_sparse_moe = None
+        if config.num_local_experts:
+            gate = router(config, env, index, experts=config.num_local_experts, normalise=True)
+            self.block_sparse_moe = Experts(config, env, gate, width=config.intermediate_size)
+        self.scale = config.residual_multiplier
+
+    def forward(self, x: Tensor, residual: Tensor | None, angles: Any, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+        """The MLP's output and the residual stream it is still to be added to, both ``[T, hidden]``."""
+        if residual is None:
+            normed, residual = self.input_layernorm(x), x
+        else:
+            normed, residual = self.input_layernorm.add(x, residual)
+        mixer = self.mamba if self.self_attn is None else self.self_attn
+        assert mixer is not None
+        normed, residual = self.post_attention_layernorm.add(mixer(normed, angles, batch) * self.scale, residual)
+        found = self.shared_mlp(normed)
+        if self.block_sparse_moe is not None:
+            found = found + self.block_sparse_moe(normed)
+        return found * self.scale, residual
+
+
+class Scaled(Decoder):
+    """A decoder with scaled embeddings."""
+
+    def __init__(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> None:
+        super().__init__(config, env, layers)
+        self.scale = config.embedding_multiplier
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """``[T]`` to ``[T, hidden]``."""
+        return super().embed(tokens) * self.scale
+
+
+class UnturnedScaled(UnturnedDecoder, Scaled):
+    """The same, where nothing asks for positions."""
+
+
+class GraniteHybrid(Hybrid, ExpertsCausalLM):
+    """Granite 4, hybrid or not, dense or not."""
+
+    @classmethod
+    def layer_states(cls, config: Any) -> tuple[StateShape, ...]:
+        """Of a Mamba-2 mixer."""
+        return mamba2_shape(config).states
+
+    def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
+        """Everything but the head."""
+        return (Scaled if config.position_embedding_type == "rope" else UnturnedScaled)(config, env, layers)
+
+    def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
+        """Layer ``index``, of the kind that ``layer_types`` says."""
+        mixer = self.attention if self.attends(config, index) else self.mamba
+        return Layer(config, env, index, mixer(config, env, index))
+
+    def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
+        """The attention of layer ``index``."""
+        kind = SelfAttention if config.position_embedding_type == "rope" else UnturnedAttention
+        bias = config.attention_bias
+        place, scale = self.kv_place(config, index), config.attention_multiplier
+        return kind(config, env, place, qkv_bias=bias, out_bias=bias, scale=scale)
+
+    def mamba(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
+        """The mixer of layer ``index``."""
+        return mamba2_of(config, env, self.state_place(config, index))
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits ``[rows, vocabulary]``."""
+        return super().head(hidden) / self.config.logits_scaling

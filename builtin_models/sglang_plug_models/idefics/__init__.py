@@ -1,0 +1,37 @@
+"""Idefics 3 and SmolVLM: a decoder that is given what a vision transformer sees of an image's tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sglang_plug import MediaProcessorSpec, ModelSpec, hookimpl
+
+ARCHITECTURES = {
+    "Idefics3ForConditionalGeneration": ("Idefics3", "Idefics 3 with images"),
+    "SmolVLMForConditionalGeneration": ("SmolVLM", "SmolVLM and SmolVLM 2 with images"),
+}
+"""Class and summary of each."""
+
+
+@hookimpl
+def register_models() -> Iterator[ModelSpec]:
+    for name, (target, summary) in ARCHITECTURES.items():
+        yield ModelSpec(
+            name=name,
+            target=f"{__name__}.model:{target}",
+            summary=summary,
+            inputs=frozenset({"text", "image"}),
+            parallel=True,
+            needs=("transformers>=5.18",),
+        )
+
+
+@hookimpl
+def register_media_processors() -> Iterator[MediaProcessorSpec]:
+    yield MediaProcessorSpec(
+        name="idefics",
+        target=f"{__name__}.processor:load_processor",
+        summary="images of any size, in tiles that are named, and whole",
+        architectures=frozenset(ARCHITECTURES),
+        needs=("transformers>=5.18", "PIL"),
+    )

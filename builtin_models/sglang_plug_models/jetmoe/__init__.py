@@ -1,0 +1,12 @@
+"""JetMoE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sglang_plug import ModelSpec, hookimpl
+
+
+@hookimpl
+def register_models() -> Iterator[ModelSpec]:
+    yield ModelSpec(name="JetMoeForCausalLM", target=f"{__name__}.model:JetMoe", summary="JetMoE")

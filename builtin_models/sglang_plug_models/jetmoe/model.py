@@ -1,0 +1,147 @@
+"""JetMoE (Shen et al., 2024): experts in MLPs, and in attention, where each makes queries for the keys that all share.
+
+Attention's experts are few and small. All of them are computed, as one matrix, and those that were not chosen are left
+out: no step then waits to know which they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from sglang_plug import Attention, AttentionShape, BuildEnv, ForwardBatch
+from sglang_plug.layers import Experts, Linear, RMSNorm, Router
+from sglang_plug_models.blocks import Angles, CausalLM
+from sglang_plug_models.moe.block import ExpertsCausalLM, router
+
+EPSILON = 1e-6
+"""Of layers' norms, whatever ``rms_norm_eps`` says."""
+OUT_OF_ATTENTION = "experts.output_linear.weight"
+
+
+class AttentionExperts(nn.Module):
+    """Which queries a token has, and what becomes of what they found."""
+
+    def __init__(self, config: Any, env: BuildEnv) -> None:
+        super().__init__()
+        width, self.count, self.chosen = config.hidden_size, config.num_local_experts, config.num_experts_per_tok
+        self.size = config.kv_channels * config.num_key_value_heads
+        self.router = nn.ModuleDict({"layer": Linear(width, self.count, env)})
+        self.input_linear = Linear(width, self.count * self.size, env)
+        self.output_linear = Linear(self.count * self.size, width, env)
+        self.bias = nn.Parameter(torch.empty(width))
+
+    def queries(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of ``[T, hidden]``: queries ``[T, k, size]``, and the experts ``[T, k]`` they are from with their weights."""
+        found, experts = self.router["layer"](x).float().topk(self.chosen, dim=-1)
+        every = self.input_linear(x).view(-1, self.count, self.size)
+        return every.gather(1, self._wide(experts)), experts, found.softmax(-1).to(x.dtype)
+
+    def together(self, found: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
+        """What queries found, ``[T, k, size]``, to ``[T, hidden]``."""
+        every = found.new_zeros(len(found), self.count, self.size)
+        every.scatter_(1, self._wide(experts), found * weights[..., None])
+        return self.output_linear(every.flatten(1)) + self.bias
+
+    def _wide(self, experts: Tensor) -> Tensor:
+        return experts[..., None].expand(-1, -1, self.size)
+
+
+class SelfAttention(nn.Module):
+    """Queries of several experts for the same keys."""
+
+    def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
+        super().__init__()
+        self.dim, self.kv_heads = config.kv_channels, config.num_key_value_heads
+        self.experts = AttentionExperts(config, env)
+        self.kv_proj = Linear(config.hidden_size, 2 * self.dim * self.kv_heads, env)
+        self.attention = Attention(env, index, scale=self.dim**-0.5)
+
+    def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
+        """``[T, hidden]`` to ``[T, hidden]``."""
+        q, experts, weights = self.experts.queries(x)
+        q = q.view(len(x), -1, self.kv_heads, self.dim).transpose(1, 2).flatten(1, 2)  # those of a key side by side
+        k, v = self.kv_proj(x).view(len(x), 2, self.kv_heads, self.dim).unbind(1)
+        found = self.attention.rotary(q, k, v, *angles, batch).view(len(x), self.kv_heads, -1, self.dim)
+        return self.experts.together(found.transpose(1, 2).flatten(2), experts, weights)
+
+
+class SparseMLP(nn.Module):
+    """A router, its experts, and a bias behind them."""
+
+    def __init__(self, config: Any, env: BuildEnv, router: Router) -> None:
+        super().__init__()
+        self.router = nn.ModuleDict({"layer": router})
+        self.experts = Experts(
+            config.hidden_size,
+            config.intermediate_size,
+            router.experts,
+            env,
+            activation_name=config.activation_function,
+        )
+        self.bias = nn.Parameter(torch.empty(config.hidden_size))
+        self._choose = router.choose
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[T, hidden]`` to ``[T, hidden]``."""
+        found: Tensor = self.experts(x, *self._choose(x)) + self.bias
+        return found
+
+    def place(self, rest: str) -> tuple[str, str | None]:
+        """The experts' matrices have other names."""
+        names = {
+            "input_linear.weight": "experts.gate_up_proj.weight",
+            "output_linear.weight": "experts.down_proj.weight",
+        }
+        return names.get(rest, rest), None
+
+
+class Layer(nn.Module):
+    """Attention and MLP, each on normalised input and added to the residual stream."""
+
+    def __init__(self, config: Any, env: BuildEnv, attention: nn.Module, mlp: nn.Module) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, EPSILON, env)
+        self.self_attention = attention
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, EPSILON, env)
+        self.mlp = mlp
+
+    def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+        """The MLP's output and the residual stream it is still to be added to, both ``[T, hidden]``."""
+        normed, stream = (self.input_layernorm(x), x) if residual is None else self.input_layernorm.add(x, residual)
+        normed, stream = self.post_attention_layernorm.add(self.self_attention(normed, angles, batch), stream)
+        return self.mlp(normed), stream
+
+
+class JetMoe(ExpertsCausalLM):
+    """JetMoE."""
+
+    packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {}
+
+    @classmethod
+    def attention_shape(cls, config: Any) -> AttentionShape:
+        """As many queries for each key as there are experts of a token."""
+        heads = config.num_key_value_heads
+        return AttentionShape(
+            heads=heads * config.num_experts_per_tok,
+            kv_heads=heads,
+            dim=config.kv_channels,
+            layers=config.num_hidden_layers,
+        )
+
+    def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
+        """Layer ``index``."""
+        gate = router(config, env, index, experts=config.num_local_experts)
+        return Layer(config, env, SelfAttention(config, env, index), SparseMLP(config, env, gate))
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """As ``CausalLM``; attention's experts become one matrix."""
+        CausalLM.load_weights(self, ((name, self._joined(name, one)) for name, one in weights))
+
+    def _joined(self, name: str, tensor: Tensor) -> Tensor:
+        if ".self_attention.experts." not in name or tensor.dim() != 3:
+            return tensor
+        return tensor.transpose(0, 1).flatten(1) if name.endswith(OUT_OF_ATTENTION) else tensor.flatten(0, 1)

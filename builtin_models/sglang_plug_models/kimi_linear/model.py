@@ -1,0 +1,120 @@
+"""Kimi Linear (Kimi Team, 2025).
+
+Most layers have Kimi Delta Attention, a gated DeltaNet in which each channel of a key forgets at a rate of its own. The
+others have latent attention without positions. After a few dense layers come experts, next to shared ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sglang_plug import AttentionShape, BuildEnv, ForwardBatch, StateShape
+from sglang_plug.layers import GatedRMSNorm, Linear, Packed, ShortConv, activation, recurrent
+from sglang_plug.layers.moe import NAMES
+from sglang_plug_models.blocks import CausalLM, Decoder, GatedMLP
+from sglang_plug_models.deepseek.latent import LatentAttention, latent_shape
+from sglang_plug_models.deepseek.model import BalancedRouter
+from sglang_plug_models.hybrid import Hybrid, UnturnedDecoder
+from sglang_plug_models.moe import mixtral
+from sglang_plug_models.moe.block import ExpertsCausalLM, SparseMLP
+
+
+class DeltaAttention(nn.Module):
+    """Kimi Delta Attention."""
+
+    def __init__(self, config: Any, env: BuildEnv, state: int) -> None:
+        super().__init__()
+        self.heads, self.dim, self.state = config.linear_num_heads, config.linear_head_dim, state + 1
+        hidden, width = config.hidden_size, self.heads * self.dim
+        channels = dict.fromkeys("qkv", width)
+        self.sizes = (3 * width, self.heads, self.dim, self.dim)
+        self.in_proj = Packed(hidden, {**channels, "b": self.heads, "f_a": self.dim, "g_a": self.dim}, env)
+        self.conv1d = ShortConv(3 * width, config.linear_conv_kernel_dim, env, state, parts=channels)
+        self.f_b_proj = Linear(self.dim, width, env)
+        self.dt_bias = nn.Parameter(torch.empty(width))
+        self.A_log = nn.Parameter(torch.empty(1, 1, self.heads, 1))
+        self.g_b_proj = Linear(self.dim, width, env)
+        self.o_norm = GatedRMSNorm(self.dim, config.rms_norm_eps, activation_name="sigmoid")
+        self.o_proj = Linear(width, hidden, env)
+        self._activate = activation(config.hidden_act)
+        self._rule = env.kernels.gated_delta_rule
+
+    @staticmethod
+    def shapes(config: Any) -> tuple[StateShape, ...]:
+        """What each such layer keeps of a sequence."""
+        heads, dim = config.linear_num_heads, config.linear_head_dim
+        conv = ShortConv.shape(3 * heads * dim, config.linear_conv_kernel_dim)
+        return conv, StateShape(shape=(heads, dim, dim), dtype=torch.float32)
+
+    def place(self, rest: str) -> tuple[str, str | None]:
+        """Our parameter and shard for a checkpoint's name below this module."""
+        rest = rest.removeprefix("forget_gate.")
+        name, _, parameter = rest.partition(".")
+        part, _, kind = name.rpartition("_")
+        if kind == "proj" and part in self.in_proj.shards:
+            return f"in_proj.{parameter}", part
+        return (f"conv1d.{parameter}", part) if part and kind == "conv1d" else (rest, None)
+
+    def forward(self, x: Tensor, angles: None, batch: ForwardBatch) -> Tensor:
+        """``[T, hidden]`` to ``[T, hidden]``."""
+        states, shape = recurrent(batch), (-1, self.heads, self.dim)
+        mixed, rate, forget, gate = self.in_proj(x).split_with_sizes(self.sizes, dim=-1)
+        q, k, v = (part.view(shape) for part in self._activate(self.conv1d(mixed, batch)).chunk(3, dim=-1))
+        forget = F.softplus(self.f_b_proj(forget).float() + self.dt_bias.float()).view(shape)
+        decay = -self.A_log[0].float().exp() * forget
+        found = self._rule(q, k, v, decay, rate.sigmoid(), states.pool.states[self.state], states.runs)
+        return self.o_proj(self.o_norm(found, self.g_b_proj(gate).view(shape)).flatten(1))
+
+
+class SharedExpertsMLP(SparseMLP):
+    """Chosen experts, and shared ones, which are one wide MLP."""
+
+    def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
+        width = config.moe_intermediate_size
+        names = {**NAMES, **mixtral.NAMES}
+        super().__init__(config, env, BalancedRouter(config, env, index), width=width, names=names)
+        self.shared_experts = GatedMLP(config, env, width=width * config.n_shared_experts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[T, hidden]`` to ``[T, hidden]``."""
+        return super().forward(x) + self.shared_experts(x)
+
+
+class KimiLinear(Hybrid, ExpertsCausalLM):
+    """Kimi Linear."""
+
+    packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {
+        **{name: ours for name, ours in CausalLM.packed.items() if ours[0] == "gate_up_proj"},
+        "block_sparse_moe": ("mlp", None),
+    }
+
+    @classmethod
+    def layer_states(cls, config: Any) -> tuple[StateShape, ...]:
+        """Of delta attention."""
+        return DeltaAttention.shapes(config)
+
+    @classmethod
+    def attention_shape(cls, config: Any) -> AttentionShape:
+        """One key head, which is cached as a latent, of the layers that attend."""
+        return replace(latent_shape(config), layers=cls.kv_place(config, config.num_hidden_layers))
+
+    def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
+        """Everything but the head."""
+        return UnturnedDecoder(config, env, layers)
+
+    def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
+        """Latent or delta attention."""
+        if self.attends(config, index):
+            return LatentAttention(config, env, self.kv_place(config, index))
+        return DeltaAttention(config, env, self.state_place(config, index))
+
+    def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
+        """Experts and shared ones, or one MLP."""
+        sparse = config.mlp_layer_types[index] == "sparse"
+        return SharedExpertsMLP(config, env, index) if sparse else GatedMLP(config, env)

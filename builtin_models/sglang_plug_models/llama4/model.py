@@ -1,0 +1,177 @@
+"""Llama 4 (Meta, 2025): experts next to a shared one, and three layers that look within chunks for each that sees all.
+
+Layers that see all do not know positions; instead their queries grow with the logarithm of how far they have come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from sglang_plug import Attention, AttentionShape, BuildEnv, ForwardBatch
+from sglang_plug.layers import Experts, Packed, Router, Row
+from sglang_plug_models.blocks import CausalLM, Decoder, GatedMLP, head_dim
+from sglang_plug_models.chunked import WIDTH, Parities, neutral, parities, widened
+from sglang_plug_models.moe.block import ExpertsCausalLM, router
+from sglang_plug_models.paired import halved
+
+EXPERTS = ("experts.gate_up_proj", "experts.down_proj")
+"""Ends of names of matrices that checkpoints have the other way round."""
+
+
+DECODER = "language_model."
+"""How names begin in checkpoints that also see."""
+
+
+def chunk_of(config: Any) -> int | None:
+    """Tokens in a chunk; ``None``: a sequence has only one."""
+    chunk = config.attention_chunk_size
+    looks = chunk is not None and "chunked_attention" in config.layer_types
+    return int(chunk) if looks and chunk < config.max_position_embeddings else None
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What layers are told of this step's positions."""
+
+    cos: Tensor
+    sin: Tensor
+    growth: Tensor
+    """``[T, 1, 1]``, factors on queries that know no positions."""
+    parities: Parities | None
+    """``None``: nobody looks within chunks."""
+
+
+class SelfAttention(nn.Module):
+    """Turned or not, and within chunks or not."""
+
+    def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
+        super().__init__()
+        self.dim, bias = head_dim(config), config.attention_bias
+        heads = {"q": config.num_attention_heads, "k": config.num_key_value_heads, "v": config.num_key_value_heads}
+        parts = {name: count * self.dim for name, count in heads.items()}
+        self.qkv_proj = Packed(config.hidden_size, parts, env, bias=bias, heads=heads)
+        self.o_proj = Row(parts["q"], config.hidden_size, env, bias=bias)
+        self.heads, self.kv_heads = heads["q"] // env.ranks.size, max(1, heads["k"] // env.ranks.size)
+        self.turned, self.eps = bool(config.no_rope_layers[index]), config.rms_norm_eps
+        self.normalised = self.turned and config.use_qk_norm
+        self.grows = config.attn_temperature_tuning and not self.turned
+        self.chunked = config.layer_types[index] == "chunked_attention"
+        window = chunk_of(config) if self.chunked else None
+        self.attention = Attention(env, index, scale=self.dim**-0.5, window=window)
+
+    def forward(self, x: Tensor, places: Any, batch: ForwardBatch) -> Tensor:
+        """``[T, hidden]`` to ``[T, hidden]``; ``places`` are ``Places``."""
+        qkv = self.qkv_proj(x).view(-1, self.heads + 2 * self.kv_heads, self.dim)
+        qk, v = qkv.tensor_split((self.heads + self.kv_heads,), dim=1)
+        if self.normalised:
+            qk = (qk.float() * torch.rsqrt(qk.float().square().mean(-1, keepdim=True) + self.eps)).to(qk.dtype)
+        if self.turned:
+            qk = halved(qk, self.dim)
+        q, k = qk.tensor_split((self.heads,), dim=1)
+        q = q * places.growth if self.grows else q
+        if places.parities is not None:
+            of_queries, of_keys = places.parities if self.chunked else neutral(x)
+            q, k = widened(q, of_queries), widened(k, of_keys)
+        if self.turned:
+            return self.o_proj(self.attention.rotary(q, k, v, places.cos, places.sin, batch).flatten(1))
+        return self.o_proj(self.attention(q, k, v, batch).flatten(1))
+
+
+class SparseMLP(nn.Module):
+    """A token goes into its experts as large as they are wanted, and comes out as it is; and through a shared one."""
+
+    def __init__(self, config: Any, env: BuildEnv, router: Router) -> None:
+        super().__init__()
+        width = config.intermediate_size
+        self.router = router
+        self.experts = Experts(config.hidden_size, width, router.experts, env, activation_name=config.hidden_act)
+        self.shared_expert = GatedMLP(config, env, width=width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[T, hidden]`` to ``[T, hidden]``."""
+        experts, weights = self.router.choose(x)
+        sent = (x[:, None] * weights[..., None].to(x.dtype)).flatten(0, 1)
+        found = self.experts(sent, experts.flatten()[:, None], torch.ones_like(weights).flatten()[:, None])
+        return self.shared_expert(x) + found.view(*experts.shape, -1).sum(1)
+
+
+class SigmoidRouter(Router):
+    """Each expert is wanted by itself."""
+
+    def select(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The best experts, and how much they are wanted."""
+        found, experts = logits.topk(self.chosen, dim=-1)
+        return experts, found.float().sigmoid()
+
+
+class Body(Decoder):
+    """Layers are told of chunks and of growth, too."""
+
+    def __init__(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> None:
+        super().__init__(config, env, layers)
+        self.chunk, self.scale = chunk_of(config), head_dim(config) ** -0.5
+        self.floor, self.growth = float(config.floor_scale), float(config.attn_scale)
+        if config.use_qk_norm:
+            rope: Any = self.rope
+            rope.factor = 1.0  # what is normalised afterwards has no other length
+
+    def angles(self, positions: Tensor, dtype: torch.dtype) -> Places:
+        """Of ``positions`` ``[T]``."""
+        cos, sin = self.rope(positions, dtype)
+        growth = 1.0 + self.growth * torch.log1p(torch.floor((positions.float() + 1.0) / self.floor))
+        seen = None if self.chunk is None else parities(positions, self.chunk, self.scale, dtype)
+        return Places(cos, sin, growth.to(dtype)[:, None, None], seen)
+
+
+class Llama4(ExpertsCausalLM):
+    """Llama 4, text only."""
+
+    packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {**CausalLM.packed, "feed_forward": ("mlp", None)}
+
+    @classmethod
+    def attention_shape(cls, config: Any) -> AttentionShape:
+        """Keys tell their chunk if sequences may have several."""
+        config, shape = cls.text_config(config), super().attention_shape(config)
+        if chunk_of(config) is None:
+            return shape
+        return replace(shape, dim=shape.dim + WIDTH, value_dim=shape.dim)
+
+    def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
+        """Everything but the head."""
+        return Body(config, env, layers)
+
+    def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
+        """As ``layer_types`` and ``no_rope_layers`` say."""
+        return SelfAttention(config, env, index)
+
+    def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
+        """Experts in the layers that ``moe_layers`` names."""
+        if index not in config.moe_layers:
+            return GatedMLP(config, env, width=config.intermediate_size_mlp)
+        return SparseMLP(config, env, router(config, env, index, experts=config.num_local_experts, kind=SigmoidRouter))
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """As ``CausalLM``; experts' matrices are turned."""
+        super().load_weights((name, one.transpose(1, 2) if name.endswith(EXPERTS) else one) for name, one in weights)
+
+
+class Llama4Text(Llama4):
+    """The decoder of a checkpoint that also sees, whose other parts are not kept."""
+
+    def __init__(self, config: Any, env: BuildEnv) -> None:
+        super().__init__(config.text_config, env)
+
+    @classmethod
+    def text_config(cls, config: Any) -> Any:
+        """Of the decoder."""
+        return config.text_config
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """The decoder's, by the names of the whole."""
+        own = ((name.removeprefix(DECODER), one) for name, one in weights if name.startswith(DECODER))
+        super().load_weights(own)

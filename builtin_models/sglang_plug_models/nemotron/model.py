@@ -1,0 +1,132 @@
+"""Nemotron-H and Nemotron 3 (NVIDIA, 2025).
+
+A layer is one thing: a Mamba-2 mixer, attention without positions, an MLP, or experts and a shared one. Experts may
+work on narrower states. No MLP has a gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from sglang_plug import BuildEnv, ConfigError, StateShape
+from sglang_plug.layers import Experts, GatedRMSNorm, Linear, Packed, RMSNorm, Row, activation
+from sglang_plug_models.blocks import CausalLM, Decoder
+from sglang_plug_models.deepseek.model import BalancedRouter
+from sglang_plug_models.hybrid import Hybrid, SingleLayer, UnturnedAttention, UnturnedDecoder
+from sglang_plug_models.moe.block import ExpertsCausalLM
+from sglang_plug_models.state_space import Mamba2, Mamba2Shape
+
+norm = partial(RMSNorm, wide=True)
+
+
+def shape_of(config: Any) -> Mamba2Shape:
+    """Sizes of the mixers."""
+    return Mamba2Shape(
+        heads=config.mamba_num_heads,
+        dim=config.mamba_head_dim,
+        groups=config.n_groups,
+        state=config.ssm_state_size,
+        width=config.conv_kernel,
+    )
+
+
+class MLP(nn.Module):
+    """``down(activation(up(x)))``."""
+
+    def __init__(self, config: Any, env: BuildEnv, width: int) -> None:
+        super().__init__()
+        bias = config.mlp_bias
+        self.up_proj = Packed(config.hidden_size, {"up": width}, env, bias=bias)
+        self.down_proj = Row(width, config.hidden_size, env, bias=bias)
+        self._activate = activation(config.mlp_hidden_act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[T, hidden]`` to ``[T, hidden]``."""
+        return self.down_proj(self._activate(self.up_proj(x)))
+
+
+class SparseMLP(nn.Module):
+    """A router and its experts, which may be given less than the hidden states, and a shared MLP."""
+
+    def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
+        super().__init__()
+        width = config.moe_latent_size or config.hidden_size
+        self.gate = BalancedRouter(config, env, index)
+        self.experts = Experts(
+            width,
+            config.moe_intermediate_size,
+            config.n_routed_experts,
+            env,
+            activation_name=config.mlp_hidden_act,
+            gated=False,
+        )
+        self.shared_experts = MLP(config, env, config.moe_shared_expert_intermediate_size)
+        self.fc1_latent_proj = self.fc2_latent_proj = None
+        if config.moe_latent_size is not None:
+            self.fc1_latent_proj = Linear(config.hidden_size, width, env, bias=config.mlp_bias)
+            self.fc2_latent_proj = Linear(width, config.hidden_size, env, bias=config.mlp_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[T, hidden]`` to ``[T, hidden]``."""
+        narrow = x if self.fc1_latent_proj is None else self.fc1_latent_proj(x)
+        found: Tensor = self.experts(narrow, *self.gate.choose(x))
+        return (found if self.fc2_latent_proj is None else self.fc2_latent_proj(found)) + self.shared_experts(x)
+
+
+class NemotronH(Hybrid, ExpertsCausalLM):
+    """Nemotron-H, and Nemotron 3, which has experts."""
+
+    packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {
+        **{name: ours for name, ours in CausalLM.packed.items() if ours[0] == "qkv_proj"},
+        "backbone": ("model", None),
+        "embeddings": ("embed_tokens", None),
+        "norm_f": ("norm", None),
+    }
+    ignored: ClassVar[tuple[str, ...]] = (*CausalLM.ignored, "mtp.")
+
+    @classmethod
+    def recurs(cls, config: Any, index: int) -> bool:
+        """Layers with a mixer."""
+        return bool(config.layer_types[index] == "linear_attention")
+
+    @classmethod
+    def layer_states(cls, config: Any) -> tuple[StateShape, ...]:
+        """Of a Mamba-2 mixer."""
+        return shape_of(config).states
+
+    def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
+        """Everything but the head."""
+        return UnturnedDecoder(config, env, layers, norm=norm)
+
+    def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
+        """Layer ``index``, of the kind that the configuration says."""
+        before = norm(config.hidden_size, config.layer_norm_epsilon, env)
+        match kind := config.layer_types[index]:
+            case "linear_attention":
+                return SingleLayer(before, self.mamba(config, env, index))
+            case "full_attention":
+                return SingleLayer(before, UnturnedAttention(config, env, self.kv_place(config, index)))
+            case "moe":
+                return SingleLayer(before, SparseMLP(config, env, index), alone=True)
+            case "mlp":
+                return SingleLayer(before, MLP(config, env, config.intermediate_size), alone=True)
+        raise ConfigError(f"layer {index} is {kind!r}; known: linear_attention, full_attention, moe, mlp")
+
+    def mamba(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
+        """The mixer of layer ``index``."""
+        shape = shape_of(config)
+        return Mamba2(
+            config.hidden_size,
+            shape,
+            env,
+            self.state_place(config, index),
+            norm=GatedRMSNorm(shape.inner, config.layer_norm_epsilon, groups=shape.groups, gate_first=True),
+            activation_name=config.mamba_hidden_act,
+            bias=config.use_bias,
+            conv_bias=config.use_conv_bias,
+            limits=(config.time_step_min, float("inf")),
+        )

@@ -1,0 +1,142 @@
+"""Places and tiles of images of any resolution, as transformers counts them; prompts with one image and several."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from transformers import LlavaNextConfig, LlavaOnevisionConfig
+from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
+from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
+
+from sglang_plug import BuildEnv, ConfigError, MediaSource, RequestError
+from sglang_plug_backends.torch_native.attention import TorchAttention
+from sglang_plug_models.llava.anyres import LlavaNext, LlavaOnevision
+from sglang_plug_models.llava.processor import TilesProcessor, load_tiles_processor
+from sglang_plug_models.llava.tiles import places, tiling
+from tests.e2e.seeing_families import CLIP_SIZES, FAMILIES, TEXT, Ids
+from tests.e2e.seeing_models import png
+
+IDS = Ids(start=92, image=90, end=93, video=91)
+SIDES = (1, 7, 24, 25, 48, 100, 333)
+NAMES = ("llava-next", "llava-onevision")
+
+
+class Counting:
+    """Stands in for the parts of transformers' processor that do not count."""
+
+    def __init__(self, config: Any, images: Any, kind: type[Any]) -> None:
+        self.image_processor, self.kind = images, kind
+        self.patch_size, self.num_additional_image_tokens = config.vision_config.patch_size, 0
+        self.num_image_tokens = (config.vision_config.image_size // self.patch_size) ** 2
+        self.vision_aspect_ratio = getattr(config, "vision_aspect_ratio", None)
+
+    def _get_unpadded_features(self, *sizes: int) -> Any:
+        return self.kind._get_unpadded_features(self, *sizes)
+
+    def count(self, height: int, width: int) -> int:
+        found: int = self.kind._get_number_of_features(self, height, width, 24, 24)
+        return found
+
+
+def config(family: str) -> Any:
+    return FAMILIES[family].config({**TEXT, "vocab_size": 96, "eos_token_id": 2}, IDS)
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_places_and_tiles_of_every_size(family: str) -> None:
+    given, images = config(family), FAMILIES[family].images()
+    theirs = Counting(given, images, LlavaNextProcessor if family == "llava-next" else LlavaOnevisionProcessor)
+    for height in SIDES:
+        for width in SIDES:
+            if max(height, width) > 48 * min(height, width):
+                continue
+            assert places(given, height, width) == theirs.count(height, width), (height, width)
+            tiles = images(images=[Image.new("RGB", (width, height))], return_tensors="np")["pixel_values"][0]
+            assert tiling(given, height, width).tiles == len(tiles)
+
+
+def checkpoint(path: Path, family: str) -> Path:
+    config(family).save_pretrained(path)
+    FAMILIES[family].images().save_pretrained(path)
+    return path
+
+
+def processor(path: Path, family: str) -> TilesProcessor:
+    return load_tiles_processor(MediaSource(path=checkpoint(path, family)))
+
+
+@pytest.mark.parametrize(("family", "tiles"), [("llava-next", [4, 3]), ("llava-onevision", [1, 1])])
+def test_prompts_with_several_images(tmp_path: Path, family: str, tiles: list[int]) -> None:
+    """LLaVA-OneVision has tiles only where there is one image, as in its training."""
+    made = processor(tmp_path, family)
+    one = made.prompt([90, 5], [png(64, 24)])
+    two = made.prompt([90, 5, 90], [png(64, 24), png(24, 70)])
+    assert one.media[0].arrays["pixel_values"].shape[0] == 4
+    assert [media.arrays["pixel_values"].shape[0] for media in two.media] == tiles
+    model = built(family)
+    model.coordinates(two.media, len(two.tokens))
+    assert [len(states) for states in model.see(two.media)] == [media.count for media in two.media]
+    wanted = FAMILIES[family].images()(
+        images=[[Image.open(file).convert("RGB") for file in saved(tmp_path)]], return_tensors="np"
+    )
+    for media, pixels, count in zip(two.media, wanted["pixel_values"], tiles, strict=True):
+        found = torch.frombuffer(bytearray(media.arrays["pixel_values"].data), dtype=torch.float32)
+        assert torch.equal(found, torch.tensor(pixels[:count]).flatten())
+
+
+def saved(path: Path) -> list[Path]:
+    files = [path / "wide.png", path / "tall.png"]
+    for file, size in zip(files, [(64, 24), (24, 70)], strict=True):
+        file.write_bytes(png(*size))
+    return files
+
+
+def built(family: str) -> LlavaNext:
+    given, kind = config(family), LlavaNext if family == "llava-next" else LlavaOnevision
+    backend = TorchAttention(kind.attention_shape(given), torch.device("cpu"), None)
+    return kind(given, BuildEnv(attention=backend)).float().eval()
+
+
+def test_other_resolutions_in_the_two_files_are_refused(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path, "llava-next")
+    images = json.loads((path / "preprocessor_config.json").read_text())
+    (path / "preprocessor_config.json").write_text(json.dumps({**images, "image_grid_pinpoints": [[24, 24]]}))
+    with pytest.raises(ConfigError, match=r"image_grid_pinpoints of preprocessor_config.json \(\[\[24, 24\]\]\)"):
+        load_tiles_processor(MediaSource(path=path))
+
+
+def test_media_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
+    model, made = built("llava-next"), processor(tmp_path, "llava-next")
+    (media,) = made.prompt([90], [png(64, 24)]).media
+    arrays = dict(media.arrays)
+    del arrays["image_sizes"]
+    with pytest.raises(RequestError, match="the size of one is missing"):
+        model.places(arrays)
+    (other,) = made.prompt([90], [png(24, 60)]).media
+    with pytest.raises(RequestError, match="3 times, and this model's have 24 x 24, 4 times"):
+        model.places({**media.arrays, "pixel_values": other.arrays["pixel_values"]})
+
+
+def test_a_tower_with_a_state_for_no_patch_is_refused() -> None:
+    vision = {"model_type": "clip_vision_model", **CLIP_SIZES, "image_size": 24, "patch_size": 6}
+    given = LlavaNextConfig(
+        text_config={**TEXT, "vocab_size": 96, "model_type": "llama"},
+        vision_config=vision,
+        vision_feature_select_strategy="full",
+    )
+    with pytest.raises(ConfigError, match="'full' does not leave one state for each patch"):
+        LlavaNext(
+            given, BuildEnv(attention=TorchAttention(LlavaNext.attention_shape(given), torch.device("cpu"), None))
+        )
+
+
+def test_how_many_tiles_count_is_read_from_the_name() -> None:
+    given = LlavaOnevisionConfig(vision_aspect_ratio="anyres_max_9")
+    large = tiling(given, 2304, 2304)
+    assert large.tiles == 37
+    assert large.shrunk(27, 9) == (81, 81) and large.shrunk(27, None) == (162, 162)

@@ -1,0 +1,71 @@
+"""Qwen3-Next and Qwen3.5 equal transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from transformers import PretrainedConfig, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, Qwen3NextConfig
+
+from sglang_plug.testing import check_model
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention", "full_attention"],
+}
+EXPERTS: dict[str, Any] = {
+    "num_experts": 6,
+    "moe_intermediate_size": 24,
+    "num_experts_per_tok": 2,
+    "shared_expert_intermediate_size": 40,
+}
+TOLERANCE = 5e-4
+"""What comes of a state is normalised, which makes the rounding of small numbers large."""
+RECURRENT = ["linear_attention"] * 3
+
+
+def next_(**more: Any) -> tuple[str, PretrainedConfig]:
+    return "Qwen3NextForCausalLM", Qwen3NextConfig(**{**SHAPE, **EXPERTS, **more})
+
+
+def qwen35(**more: Any) -> tuple[str, PretrainedConfig]:
+    return "Qwen3_5ForCausalLM", Qwen3_5TextConfig(**{**SHAPE, **more})
+
+
+def qwen35_moe(**more: Any) -> tuple[str, PretrainedConfig]:
+    return "Qwen3_5MoeForCausalLM", Qwen3_5MoeTextConfig(**{**SHAPE, **EXPERTS, **more})
+
+
+CASES: dict[str, tuple[str, PretrainedConfig]] = {
+    "qwen3-next": next_(),
+    "qwen3-next, three recurrent layers, then one that attends": next_(layer_types=None),
+    "qwen3-next, layers without experts": next_(mlp_only_layers=[0, 3]),
+    "qwen3-next, experts in every second layer": next_(decoder_sparse_step=2),
+    "qwen3-next, as many keys as values": next_(linear_num_value_heads=2),
+    "qwen3-next, convolution of two tokens": next_(linear_conv_kernel_dim=2),
+    "qwen3-next biased and tied": next_(attention_bias=True, tie_word_embeddings=True),
+    "qwen3-next, half of each head turned": next_(partial_rotary_factor=0.5),
+    "qwen3.5": qwen35(),
+    "qwen3.5, one layer attends": qwen35(layer_types=[*RECURRENT, "full_attention"]),
+    "qwen3.5, four values for a key": qwen35(linear_num_key_heads=1),
+    "qwen3.5 with another activation": qwen35(hidden_act="gelu"),
+    "qwen3.5 tied": qwen35(tie_word_embeddings=True),
+    "qwen3.5 with experts": qwen35_moe(),
+    "qwen3.5 with experts, wide states": qwen35_moe(linear_key_head_dim=32),
+}
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_against_transformers(case: str) -> None:
+    check_model(*CASES[case], tolerance=TOLERANCE)
