@@ -71,7 +71,8 @@ besides, as `/openapi.json` and, to read, as `/docs`.
 * **Errors** are JSON: `{{"error": {{"message", "type", "param", "code"}}, …}}`, with the same keys at the top level.
   `code` is a word such as `context_length_exceeded`, or null; at the top level it is the HTTP status.
   400 says what is wrong with which field; 401 asks for a key; 404 there is no such route, model or object; 408 and 413
-  the body came too slowly or is too large; 415 it is no JSON; 503 the server is full, stopping, or its engine is gone.
+  the body came too slowly or is too large; 415 it is no JSON, or compressed; 503 the server is full,
+  stopping, or its engine is gone.
 * **Unknown fields** are ignored, unless they are known to change the answer on other servers: those are
   [refused by name](#refused-fields), rather than silently without effect. So is what is unknown in `sampling_params`.
   Of OpenAI's fields these do nothing here and pass, as they cannot change an answer: `metadata` and `store` of chats,

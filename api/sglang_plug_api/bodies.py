@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from codecs import BOM_UTF8
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -41,8 +42,9 @@ MAYBE_INFINITE = (b"NaN", b"Infinity", b"0e000", b"0e+000", b"0" * 200)
 async def read_body(request: Request, model: type[Body]) -> Body:
     """The body as ``model``. Raises ``ApiError`` 400, 408, 413 or 415 (408 and 413 come from the middleware)."""
     _check_type(request)
+    _check_encoding(request)
     try:
-        raw = await request.body()
+        raw = (await request.body()).removeprefix(BOM_UTF8)
     except ClientDisconnect:
         raise ApiError("the client left before the body was complete", CLIENT_LEFT) from None
     if not raw.strip():
@@ -135,6 +137,13 @@ def _check_type(request: Request) -> None:
             raise ApiError(f"a browser must send JSON as application/json, not as {kind or 'nothing'}", 415)
         return
     raise ApiError(f"the body must be JSON with content type application/json, not {kind[:80]!r}", 415)
+
+
+def _check_encoding(request: Request) -> None:
+    """Nothing is unpacked: a few bytes could be gigabytes."""
+    encoding = request.headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
+        raise ApiError(f"the body must be plain JSON, without content encoding {encoding[:80]!r}", 415)
 
 
 def refuse_other_pages(request: Request) -> None:

@@ -73,7 +73,7 @@ def _expressions(body: ConstraintFields) -> Iterator[Constraint]:
 
 
 def _response_format(given: dict[str, Any] | None) -> Iterator[Constraint]:
-    match (given or {}).get("type", "text"):
+    match given.get("type") if given else "text":
         case "text":
             return
         case "json_object":
@@ -82,6 +82,8 @@ def _response_format(given: dict[str, Any] | None) -> Iterator[Constraint]:
             yield Constraint("json_schema", _schema(given or {}))
         case "structural_tag":
             yield Constraint("structural_tag", _text(given))
+        case None:
+            raise ApiError(f"response_format needs a type: one of {', '.join(FORMATS)}", param="response_format")
         case kind:
             raise ApiError(
                 f"response_format.type {str(kind)[:SHOWN]!r} is unknown; known: {', '.join(FORMATS)}",

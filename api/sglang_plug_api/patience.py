@@ -17,6 +17,10 @@ from .middleware import REQUEST_ID
 UNANSWERED = (h11.IDLE, h11.SEND_RESPONSE)
 """States of a connection in which an answer may begin."""
 
+KEEP_ALIVE = 120
+"""Seconds that a connection may wait for its next request. The pools of clients (5 to 90 seconds) and proxies (60 to
+75) let go earlier: a request that is sent while the server closes is lost with "connection reset"."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -47,6 +51,7 @@ class _Patient(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.timeout_keep_alive = KEEP_ALIVE
         transport.set_write_buffer_limits(high=0)  # paused exactly while bytes wait here that the system won't take
         self._watch_head()
 

@@ -29,6 +29,7 @@ from sglang_plug import (
     TokenizerSource,
 )
 from sglang_plug.attribution import attributed, make, make_with_settings
+from sglang_plug.collecting import collecting_later
 from sglang_plug.engine.client import EngineClient, EngineError
 from sglang_plug.engine.process import ProcessClient
 from sglang_plug.engine.restart import RestartingClient
@@ -100,7 +101,7 @@ async def start_engine(client: EngineClient, config: ServerConfig, plugins: Plug
 
 def _import_tokenizer(config: ServerConfig, plugins: Plugins) -> None:
     """What is wrong with it is told once it is loaded, when all is known that it is chosen by."""
-    with contextlib.suppress(Exception, SystemExit):
+    with contextlib.suppress(Exception, SystemExit), collecting_later():
         plugins.resolve("tokenizer", config.engine.model.tokenizer_mode, Facts()).load()
 
 

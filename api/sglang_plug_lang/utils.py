@@ -81,16 +81,17 @@ def wait_for_server(
     Raises ``TimeoutError`` after ``timeout`` seconds, and ``RuntimeError`` if ``process`` ends.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    while True:
-        with contextlib.suppress(httpx.HTTPError):
-            answer = httpx.get(base_url.rstrip("/") + "/v1/models", headers=bearer(api_key), timeout=5.0)
-            if answer.status_code in READY:
-                return
-        if process is not None and process.poll() is not None:
-            raise RuntimeError(f"the server ended with {process.returncode} before it was ready; see its output")
-        if deadline is not None and time.monotonic() >= deadline:
-            raise TimeoutError(f"no server at {base_url} within {timeout} s")
-        time.sleep(POLL_SECONDS)
+    url = base_url.rstrip("/") + "/v1/models"
+    with httpx.Client(headers=bearer(api_key), timeout=5.0) as client:
+        while True:
+            with contextlib.suppress(httpx.HTTPError):
+                if client.get(url).status_code in READY:
+                    return
+            if process is not None and process.poll() is not None:
+                raise RuntimeError(f"the server ended with {process.returncode} before it was ready; see its output")
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"no server at {base_url} within {timeout} s")
+            time.sleep(POLL_SECONDS)
 
 
 def terminate_process(process: subprocess.Popen[bytes]) -> None:

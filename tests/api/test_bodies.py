@@ -54,6 +54,20 @@ async def test_json_by_any_name(kind: str) -> None:
     assert (await read_body(request_of(b'{"count": 3}'), Body)).count == 3
 
 
+async def test_a_byte_order_mark_is_passed_over() -> None:
+    assert (await read_body(request_of(b'\xef\xbb\xbf{"count": 3}'), Body)).count == 3
+    with pytest.raises(ApiError, match="body is empty"):
+        await read_body(request_of(b"\xef\xbb\xbf"), Body)
+
+
+async def test_what_is_compressed_is_refused_by_the_name_of_its_encoding() -> None:
+    assert (await read_body(request_of(b'{"count": 3}', content_encoding="identity"), Body)).count == 3
+    for encoding in ("gzip", "br", "zstd, gzip"):
+        with pytest.raises(ApiError, match=encoding) as caught:
+            await read_body(request_of(b"\x1f\x8b\x08", content_encoding=encoding), Body)
+        assert caught.value.status == 415
+
+
 FORM = "application/x-www-form-urlencoded"
 
 

@@ -61,6 +61,8 @@ def test_openai_fields(fields: dict[str, Any], expected: Constraint | None) -> N
     [
         ({"response_format": {"type": "banana"}}, "'banana' is unknown", "response_format"),
         ({"response_format": {"type": 5}}, "unknown", "response_format"),
+        ({"response_format": {"json_schema": {"schema": SCHEMA}}}, "needs a type", "response_format"),
+        ({"response_format": {"type": None}}, "needs a type", "response_format"),
         ({"response_format": {"type": "json_schema"}}, "must be an object", "response_format"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {}}},

@@ -129,6 +129,24 @@ async def test_a_whole_head_ends_the_wait_and_the_next_one_begins_another() -> N
     assert loop.waiting == []
 
 
+def answer(protocol: Any) -> None:
+    """The request at hand gets an empty answer."""
+    for event in (h11.Response(status_code=200, headers=[(b"content-length", b"0")]), h11.EndOfMessage()):
+        protocol.conn.send(event)
+    protocol.cycle.response_complete = True
+    protocol.on_response_complete()
+
+
+async def test_between_requests_it_waits_longer_than_the_pools_of_clients_and_proxies() -> None:
+    protocol, loop, transport = connect()
+    protocol.data_received(HEAD + b"{}")
+    answer(protocol)
+    (idle,) = loop.waiting
+    assert idle > 90.0
+    loop.timers[-1]._run()
+    assert transport.closed
+
+
 async def test_an_upgraded_connection_is_left_alone() -> None:
     protocol, loop, transport = connect()
     transport.protocol = object()

@@ -64,10 +64,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
     ours = sysconfig.get_path("purelib")
     Path(packages, "parent.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
-    for plugin in PLUGINS:
-        copy = shutil.copytree(plugin, root / plugin.name, ignore=shutil.ignore_patterns("build", "*.egg-info"))
-        pip = (python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation")
-        run(*pip, "--disable-pip-version-check", copy)
+    ignored = shutil.ignore_patterns("build", "*.egg-info")
+    copies = [shutil.copytree(plugin, root / plugin.name, ignore=ignored) for plugin in PLUGINS]
+    pip = (python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation")
+    run(*pip, "--disable-pip-version-check", *copies)
     return python
 
 

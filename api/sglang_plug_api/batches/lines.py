@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,6 +118,7 @@ def _raw_lines(path: Path, max_bytes: int) -> Iterator[tuple[int, bytes]]:
         number = 0
         while raw := file.readline(max_bytes + 1):
             number += 1
+            raw = raw.removeprefix(BOM_UTF8) if number == 1 else raw
             if len(raw) > max_bytes:
                 raise LineError("line_too_long", f"the line is longer than {max_bytes} bytes", number)
             if raw.strip():

@@ -7,6 +7,7 @@ import os
 import sys
 
 from sglang_plug import Plugins
+from sglang_plug.collecting import collecting_later
 from sglang_plug_api.options import add_arguments, misspelt_variables, server_config
 from sglang_plug_api.plugin_table import slow_plugins
 
@@ -28,7 +29,8 @@ class ServeCommand:
         for component in plugins.all():
             if component.given:
                 component.settings()  # a mistake in those of a component that is not used counts, too
-        from sglang_plug_api.server import serve  # the web framework is not needed for --help
+        with collecting_later():
+            from sglang_plug_api.server import serve  # the web framework is not needed for --help
 
         return serve(config, plugins)
 

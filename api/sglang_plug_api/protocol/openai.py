@@ -77,6 +77,10 @@ class MessageCall(RequestBody):
     function: CalledFunction
 
 
+MUST_SAY = ("system", "developer", "user")
+"""Roles whose messages cannot be without content: the others' can be calls, or what a call gave back."""
+
+
 class Message(RequestBody):
     """One message of a conversation."""
 
@@ -97,6 +101,12 @@ class Message(RequestBody):
     @classmethod
     def _refusals_are_text(cls, content: str | list[dict[str, Any]] | None) -> str | list[dict[str, Any]] | None:
         return [_said(part) for part in content] if isinstance(content, list) else content
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Message:
+        if self.content is None and self.role in MUST_SAY:
+            raise WrongField("content", f"messages of role {self.role!r} need content, a text or a list of parts")
+        return self
 
     def plain(self) -> dict[str, Any]:
         """As chat templates want it: parts of text joined, of images without the images, unset fields left out."""

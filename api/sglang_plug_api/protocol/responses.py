@@ -38,6 +38,12 @@ class TextFormat(BaseModel):
 
     type: str = "text"
 
+    @model_validator(mode="after")
+    def _is_of_a_type(self) -> TextFormat:
+        if self.model_extra and "type" not in self.model_fields_set:
+            raise WrongField("type", "a format with other fields needs a type: text, json_object or json_schema")
+        return self
+
     def as_response_format(self) -> dict[str, Any]:
         """As chat completions write it, where the schema lies one level deeper."""
         given = self.model_dump()

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
 
 from .base import Many, Name, RequestBody
 
@@ -14,6 +23,16 @@ MAX_PARSED_TEXT = 1 << 20
 ParsedText = Annotated[str, Field(max_length=MAX_PARSED_TEXT)]
 FunctionName = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\"\\<>{}]+$")]
 """Formats of calls have no way to quote other characters."""
+
+
+def _of_an_object(schema: dict[str, Any]) -> dict[str, Any]:
+    if schema.get("type", "object") != "object":
+        raise ValueError(f"arguments are an object, so the schema's type must be 'object', not {schema['type']!r:.80}")
+    return schema
+
+
+Parameters = Annotated[dict[str, Any], AfterValidator(_of_an_object)]
+"""JSON schema of the arguments of a function."""
 
 
 class _Part(BaseModel):
@@ -27,7 +46,7 @@ class Function(_Part):
 
     name: FunctionName
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Parameters | None = None
     strict: bool | None = None
 
 
@@ -88,7 +107,7 @@ class FlatTool(_Part):
     type: Literal["function"]
     name: FunctionName
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Parameters | None = None
     strict: bool | None = None
 
     @model_validator(mode="before")

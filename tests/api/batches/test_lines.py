@@ -118,6 +118,12 @@ def test_a_good_file_with_blank_lines(tmp_path: Path, request_line: Make) -> Non
     assert [line.number for line in read_lines(tmp_path / "in", ENDPOINT, 1000)] == [2, 5, 6]
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path, request_line: Make) -> None:
+    lines = [json.dumps(request_line(number)) for number in range(2)]
+    assert check(tmp_path / "in", "\ufeff" + "\r\n".join(lines)) == Check(2, ())
+    assert [line.custom_id for line in read_lines(tmp_path / "in", ENDPOINT, 1000)] == ["line-0", "line-1"]
+
+
 def test_every_fault_is_told_with_its_line(tmp_path: Path, request_line: Make) -> None:
     lines: list[Any] = [request_line(1), "no", request_line(1), request_line(2, url="/x"), request_line(3)]
     found = check(tmp_path / "in", "\n".join(map(json.dumps, lines)))

@@ -61,6 +61,14 @@ def test_messages_become_plain() -> None:
     assert custom.plain()["mood"] == "good"
 
 
+@pytest.mark.parametrize("role", ["system", "developer", "user"])
+@pytest.mark.parametrize("content", [{}, {"content": None}], ids=["missing", "null"])
+def test_only_answers_can_be_without_content(role: str, content: Any) -> None:
+    with pytest.raises(ValidationError, match="need content") as caught:
+        chat(messages=[{"role": "user", "content": "x"}, {"role": role, **content}])
+    assert from_validation(caught.value).param == "messages.1.content"
+
+
 def test_refusals_of_earlier_answers_are_text() -> None:
     for message in ({"refusal": "No.", "content": None}, {"content": [{"type": "refusal", "refusal": "No."}]}):
         (found,) = chat(messages=[{"role": "assistant", **message}]).messages

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from sglang_plug import Plugins
+from sglang_plug.engine import build
 from sglang_plug.engine.thread import ThreadClient
 from sglang_plug_api.app import build_app
 from sglang_plug_api.middleware import GateState
@@ -20,6 +21,7 @@ from sglang_plug_api.options import server_config
 from sglang_plug_api.parsers import load_parsers
 from sglang_plug_api.sampling import SamplingDefaults
 from sglang_plug_api.server import assemble
+from tests.compiling import CompilerHere
 
 PATIENCE = 240.0
 
@@ -74,7 +76,9 @@ class App:
         config = server_config(argparse.Namespace(**{"device": "cpu", "max_total_tokens": 4096, **options}), plugins)
         self.runner = asyncio.Runner()
         self._engine = ThreadClient(config.engine, plugins)
-        self.info = self.run(self._engine.start())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(build, "BackendCompiler", CompilerHere)
+            self.info = self.run(self._engine.start())
         self.engine = assemble(config, plugins, self._engine, self.info)
         self.gate = GateState()
         self.application = build_app(self.engine, plugins, self.gate)

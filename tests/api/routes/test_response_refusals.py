@@ -10,6 +10,7 @@ PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,YQ=="}
 REFUSALS: list[tuple[dict[str, Any], str, str | None]] = [
     ({"input": ""}, "input cannot be empty", "input"),
     ({"input": []}, "input cannot be empty", "input"),
+    ({"text": {"format": {"name": "n", "schema": {}}}}, "needs a type", "text.format.type"),
     ({"input": None}, "valid array", "input"),
     ({"input": 3}, "valid array", "input"),
     ({"input": [3]}, "an object", "input.0"),

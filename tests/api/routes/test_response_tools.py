@@ -278,6 +278,7 @@ def function(**fields: Any) -> dict[str, Any]:
         (function(function={"name": "f"}), "belong beside type", "tools.0"),
         (function(name=""), "at least 1 character", "tools.0.name"),
         (function(name="f", parameters=[]), "Input should be an object", "tools.0.parameters"),
+        (function(name="f", parameters={"type": None}), "must be 'object', not None", "tools.0.parameters"),
         ({"tools": [CLOCK, CLOCK]}, "two tools are called 'clock'", "tools.1.name"),
         (
             {"input": [{"type": "function_call_output", "call_id": "call_1", "output": "x"}]},

@@ -205,6 +205,10 @@ def schemas(constraint: Any) -> list[Any]:
             {"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]},
             "tools.0.function.parameters: Input should be an object", "tools.0.function.parameters",
         ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}]},
+            "must be 'object', not 'string'", "tools.0.function.parameters",
+        ),
         ({"tool_choice": "must"}, "tool_choice: Input should be 'none', 'auto' or 'required'", None),
         ({"tool_choice": "required", "regex": "a"}, "contradict each other", None),
     ],
