@@ -67,13 +67,13 @@ plugins otherwise.
 chunks, the prefix cache and retraction work as for any other model, only slower than with a plugin. It turns away, in
 one line, what would not be right: attention that does not go through transformers' attention interface, states besides
 keys and values (Mamba), models that look ahead. Where layers differ in their key heads or widths, each gets the room of
-the widest in the KV pool. Attention sinks (gpt-oss) are served with the attention backend
-`torch`. Before it serves, it compares two sequences in chunks and in one row with transformers' own result on each
-alone, and refuses if they differ.
+the widest in the KV pool. Attention sinks are served with the attention backends `torch` and `triton`. Before it
+serves, it compares two sequences in chunks and in one row with transformers' own result on each alone, and refuses if
+they differ.
 
-`transformers-text` serves the text of checkpoints that also see or hear (LLaVA-NeXT, LLaVA-OneVision, InternVL, Idefics
-and the like) through their decoder, in the same way; the weights of other parts are not kept, and a prompt with images
-is refused. It needs a causal class of transformers for the decoder (`text_config`).
+`transformers-text` serves the text of checkpoints that also see or hear (Aya Vision, Idefics 2 and the like) through
+their decoder, in the same way; the weights of other parts are not kept, and a prompt with images is refused. It needs a
+causal class of transformers for the decoder (`text_config`).
 
 `transformers-encoder`, `transformers-decoder` and `transformers-classifier` run models that embed, classify or rank,
 such as MPNet, DistilBERT, ModernBERT, DeBERTa or a Phi-3 with a score, with transformers' own attention: each text on
@@ -91,6 +91,17 @@ Compared, and served where named:
 Bloom, MPT and the first Falcon models add a bias to attention that grows with distance (ALiBi). Here it rides on the
 keys, as eight more numbers of each head, so that every attention backend does it that takes keys wider than values: on
 a GPU Triton's kernels, not FlashInfer's. A KV pool in FP8 would round the biases and is refused for them.
+
+## Chunks
+
+Most layers of Llama 4 look within chunks of 8192 tokens. Where sequences may be longer (`max_position_embeddings`),
+keys get eight more numbers that tell an even chunk from an odd one, next to a window of a chunk's length: so every
+attention backend does it that takes keys wider than values.
+
+## Sinks
+
+gpt-oss needs an attention backend that can tell what a query's attention weighs: `torch` and `triton` can, and on a GPU
+the latter is chosen.
 
 ## Contexts beyond the original length
 
