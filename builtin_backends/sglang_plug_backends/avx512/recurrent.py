@@ -62,9 +62,7 @@ def _fits(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, states: Tensor) -> boo
     return known and decay.dtype == states.dtype == torch.float32 and decay.dim() == 2 and q.shape[-1] <= LONGEST_KEY
 
 
-def _recur(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, rate: Tensor | None, states: Tensor, runs: Runs
-) -> Tensor:
+def _recur(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, rate: Tensor | None, states: Tensor, runs: Runs) -> Tensor:
     q, k, v, decay = _dense(q), _dense(k), _dense(v), decay.contiguous()
     out = torch.empty(v.shape, dtype=v.dtype)
     call = RecurrenceCall(
