@@ -85,7 +85,7 @@ class Replay(msgspec.Struct, tag="replay", frozen=True):
 
     size: int
     inputs: bytes
-    """``[5, size]`` int64: tokens, positions, slots, places, rows of states."""
+    """``[6, size]`` int64: see ``graph_inputs``."""
     tables: list[tuple[int, bytes]]
     """Rows that begin with other slots than before, and these."""
     known: bool
