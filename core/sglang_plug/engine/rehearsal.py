@@ -25,7 +25,7 @@ from .sequence import Sequence
 from .shares import Share
 from .sight import view_of
 from .slots import SlotPool
-from .states import Held
+from .states import HeldState
 
 FURTHER_GRAPHS = 3
 """Captured after the largest one, to see what each more takes."""
@@ -106,7 +106,7 @@ class LargestSteps:
     def _sequence(self, request: Request) -> Sequence:
         sequence = Sequence.of(request, self.longest)
         if self.states:
-            sequence.held = Held(RESERVED, None)
+            sequence.held = HeldState(RESERVED, None)
         return sequence
 
 

@@ -17,7 +17,7 @@ from .view import View, prompt_keys
 
 if TYPE_CHECKING:
     from .speculation import Drafting
-    from .states import Held
+    from .states import HeldState
 
 SEED_BITS = 63
 
@@ -69,7 +69,7 @@ class Sequence:
     """From token ``told`` on."""
     latest: int = 0
     """Tokens that the last sampled one came with, itself included."""
-    held: Held | None = None
+    held: HeldState | None = None
     """Its recurrent state, while admitted, if the model has any."""
     adapter: LoadedAdapter | None = None
     """What the request names, kept to its end even if it is unloaded."""

@@ -31,7 +31,7 @@ Key = tuple[str, int, bytes]
 
 
 @dataclass(slots=True)
-class Held:
+class HeldState:
     """What a running sequence has of the pool."""
 
     row: int
@@ -92,7 +92,7 @@ class StateRows:
         self._running += 1
         if key is not None:
             self._known.move_to_end(key)
-        sequence.held = Held(row, origin, cached >= 0, self._cuts(sequence, start, cached), reached=start)
+        sequence.held = HeldState(row, origin, cached >= 0, self._cuts(sequence, start, cached), reached=start)
         return True
 
     def keep_at(self, sequence: Sequence, place: int) -> None:

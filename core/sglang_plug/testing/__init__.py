@@ -11,6 +11,7 @@ from .model import check_model
 from .parser import check_output_parser
 from .quantization import check_quantization
 from .ranks import check_ranks
+from .recurrence import check_recurrence
 
 __all__ = [
     "check_adapter_format",
@@ -22,4 +23,5 @@ __all__ = [
     "check_output_parser",
     "check_quantization",
     "check_ranks",
+    "check_recurrence",
 ]

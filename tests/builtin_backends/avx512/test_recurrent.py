@@ -8,13 +8,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sglang_plug import Kernels, Runs, scanning
+from sglang_plug.testing import check_recurrence
+from sglang_plug.testing.recurrence import recurrence_cases
 from sglang_plug_backends.avx512 import kernels
 
 pytestmark = pytest.mark.usefixtures("compiled")
 CPU = torch.device("cpu")
-LENGTHS = [[1], [1, 1, 1], [70], [1, 5, 1, 130]]
-SHAPES = [(2, 4, 16, 16), (1, 3, 8, 20), (4, 4, 128, 128), (2, 2, 30, 200), (1, 2, 96, 48)]
-"""Key heads, heads, width of keys and of values."""
 
 
 @pytest.fixture
@@ -37,48 +36,33 @@ def close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, **rounded)
 
 
-@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-@pytest.mark.parametrize(("channels", "width"), [(16, 4), (100, 4), (33, 2), (64, 8)])
-@pytest.mark.parametrize("with_bias", [True, False])
-def test_convolution(built: Kernels, lengths: list[int], channels: int, width: int, with_bias: bool) -> None:
-    wide = torch.randn(sum(lengths), 2 * channels).bfloat16()
-    x, weight = wide[:, channels:], torch.randn(channels, width).bfloat16()
-    bias = torch.randn(channels).bfloat16() if with_bias else None
-    states = torch.randn(8, width - 1, channels).bfloat16()
-    others = states.clone()
-    expected = scanning.causal_conv(x, weight, bias, others, runs(lengths))
-    close(built.causal_conv(x, weight, bias, states, runs(lengths)), expected)
-    assert torch.equal(states, others), "the last inputs, as they are"
+@pytest.mark.parametrize("kernel", ["causal_conv", "linear_attention", "gated_delta_rule", "selective_scan"])
+def test_the_kit(built: Kernels, kernel: str) -> None:
+    check_recurrence(built, cases=[case for case in recurrence_cases() if case.kernel == kernel])
 
 
-@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("delta", [True, False])
-@pytest.mark.parametrize("dtypes", [(torch.bfloat16, torch.bfloat16), (torch.float32, torch.float32)], ids=str)
-def test_recurrence(
-    built: Kernels,
-    lengths: list[int],
-    shape: tuple[int, int, int, int],
-    delta: bool,
-    dtypes: tuple[torch.dtype, torch.dtype],
-) -> None:
-    key_heads, heads, dim, value_dim = shape
-    tokens = sum(lengths)
-    mixed = torch.randn(tokens, 2 * key_heads * dim).to(dtypes[0])
-    q, k = (part.view(tokens, key_heads, dim) * dim**-0.5 for part in mixed.chunk(2, -1))
-    v = torch.randn(tokens, heads, value_dim).to(dtypes[1])
-    decay = -torch.rand(tokens, heads) * 2
-    states = torch.randn(8, heads, dim, value_dim)
-    others = states.clone()
-    rate = (torch.rand(tokens, heads).to(dtypes[1]),) if delta else ()
-    mine, definition = (
-        (built.gated_delta_rule, scanning.gated_delta_rule)
-        if delta
-        else (built.linear_attention, scanning.linear_attention)
-    )
-    expected = definition(q, k, v, decay, *rate, others, runs(lengths))  # type: ignore[operator]
-    close(mine(q, k, v, decay, *rate, states, runs(lengths)), expected)  # type: ignore[operator]
-    close(states, others)
+def test_the_kernels_are_used(built: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the shapes that models have, in the dtypes that they have."""
+    for name in ("causal_conv", "linear_attention", "gated_delta_rule"):
+        monkeypatch.delattr(scanning, name)
+    q, v = torch.randn(3, 2, 16).bfloat16(), torch.randn(3, 4, 24)
+    decay, states = -torch.rand(3, 4), torch.zeros(4, 4, 16, 24)
+    built.linear_attention(q, q, v, decay, states, runs([1, 2]))
+    built.gated_delta_rule(q, q, v.bfloat16(), decay, decay.exp().bfloat16(), states, runs([1, 2]))
+    x, weight = torch.randn(3, 40).bfloat16(), torch.randn(40, 4).bfloat16()
+    built.causal_conv(x, weight, None, torch.zeros(4, 3, 40).bfloat16(), runs([1, 2]))
+
+
+@pytest.mark.parametrize("lengths", [[1, 1], [5, 1, 70]], ids=str)
+def test_convolutions_of_any_width(built: Kernels, lengths: list[int]) -> None:
+    """The inputs before are left as they are, to the last bit."""
+    for channels, width in ((16, 4), (100, 8), (33, 2)):
+        x, weight = torch.randn(sum(lengths), channels).bfloat16(), torch.randn(channels, width).bfloat16()
+        states = torch.randn(8, width - 1, channels).bfloat16()
+        others = states.clone()
+        expected = scanning.causal_conv(x, weight, None, others, runs(lengths))
+        close(built.causal_conv(x, weight, None, states, runs(lengths)), expected)
+        assert torch.equal(states, others)
 
 
 def test_queries_and_keys_may_lie_in_a_wider_tensor(built: Kernels) -> None:

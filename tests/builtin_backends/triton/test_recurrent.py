@@ -19,67 +19,33 @@ from sglang_plug_backends.triton import launch, recurrent
 
 from .compiling import CompileOnly, assert_waits_first, assert_waits_first_as_assembled
 
-HEADER = """
-import itertools
-import torch
-from sglang_plug import Runs, scanning
+SCRIPT = """
+import sys
+from sglang_plug import Kernels
+from sglang_plug.testing import check_recurrence
+from sglang_plug.testing.recurrence import SIZES, recurrence_cases
 from sglang_plug_backends.triton import recurrent
 from sglang_plug_backends.triton.launch import INTERPRETED
 
 assert INTERPRETED
-CPU = torch.device("cpu")
-BOUNDS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-LENGTHS = ([1], [1, 1, 1], [9, 1, 3], [70, 1, 2])
-torch.manual_seed(1)
+name = sys.argv[1]
+given = []
+def watched(*arguments):
+    given.append(arguments)
+    return getattr(recurrent, name)(*arguments)
 
-def same(name, given, states, lengths):
-    runs = Runs.of(list(range(2, 2 + len(lengths)))[::-1], lengths, CPU)
-    others = states.clone()
-    expected = getattr(scanning, name)(*given, others, runs)
-    found = getattr(recurrent, name)(*given, states, runs)
-    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-    for mine, theirs, dtype in ((found, expected, found.dtype), (states, others, states.dtype)):
-        error = (mine.double() - theirs.double()).norm() / theirs.double().norm()
-        assert error <= BOUNDS[dtype], (name, lengths, float(error))
-"""
-CONVOLUTION = """
-for dtype, lengths, (channels, width), biased in itertools.product(
-    (torch.float32, torch.bfloat16), LENGTHS, ((300, 4), (24, 2), (40, 9)), (True, False)
-):
-    x = torch.randn(sum(lengths), channels + 8).to(dtype)[:, 8:]
-    weight, states = torch.randn(channels, width).to(dtype), torch.randn(6, width - 1, channels).to(dtype)
-    same("causal_conv", (x, weight, torch.randn(channels).to(dtype) if biased else None), states, lengths)
-"""
-RECURRENCE = """
-for dtype, lengths, (key_heads, heads, dim, value_dim) in itertools.product(
-    (torch.float32, torch.bfloat16), LENGTHS, ((2, 4, 16, 16), (1, 2, 20, 40))
-):
-    tokens = sum(lengths)
-    q, k = (torch.randn(tokens, 2 * key_heads, dim).to(dtype) * dim**-0.5).chunk(2, 1)
-    v = torch.randn(tokens, heads, value_dim).to(dtype)
-    rate, decay = torch.rand(tokens, heads).to(dtype), -torch.rand(tokens, heads)
-    states = torch.randn(6, heads, dim, value_dim)
-    same("linear_attention", (q, k, v, decay), states.clone(), lengths)
-    same("gated_delta_rule", (q, k, v, decay, rate), states.clone(), lengths)
-    if key_heads == heads or lengths[0] == 1:
-        channels = -torch.rand(tokens, heads, dim)
-        same("gated_delta_rule", (q, k, v, channels, rate), states.clone(), lengths)
-"""
-SCAN = """
-for dtype, lengths, (channels, size) in itertools.product(
-    (torch.float32, torch.bfloat16), LENGTHS, ((100, 16), (30, 5))
-):
-    tokens = sum(lengths)
-    x, mixed = torch.randn(tokens, channels).to(dtype), torch.randn(tokens, 3 * size).to(dtype)
-    given = (x, torch.rand(tokens, channels), -torch.rand(channels, size), mixed[:, :size], mixed[:, -size:])
-    same("selective_scan", given, torch.randn(6, channels, size), lengths)
+lengths = ((1,), (1, 1, 1), (9, 1, 3), (70, 1, 2))
+cases = [case for case in recurrence_cases(sizes=SIZES[:3], lengths=lengths) if case.kernel == name]
+check_recurrence(Kernels(**{name: watched}), cases=cases)
+assert len(given) == len(cases) > 20
 """
 
 
-@pytest.mark.parametrize("code", [CONVOLUTION, RECURRENCE, SCAN], ids=["convolution", "recurrence", "scan"])
-def test_interpreted_kernels(code: str) -> None:
+@pytest.mark.parametrize("kernel", ["causal_conv", "linear_attention", "gated_delta_rule", "selective_scan"])
+def test_interpreted_kernels(kernel: str) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", HEADER + code], env=environment, capture_output=True, text=True)
+    command = [sys.executable, "-c", SCRIPT, kernel]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

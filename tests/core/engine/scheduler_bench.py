@@ -15,7 +15,7 @@ from sglang_plug.engine.scheduler import Scheduler
 from sglang_plug.engine.sequence import Sequence
 from sglang_plug.engine.shares import Sampled, Share
 from sglang_plug.engine.slots import SlotPool
-from sglang_plug.engine.states import Held, StateRows
+from sglang_plug.engine.states import HeldState, StateRows
 from sglang_plug.recurrent import RESERVED, ZEROS
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
@@ -53,7 +53,7 @@ class PlayedStates:
         read = [self.rows[row] for row in sources.tolist()]
         self.rows.update(zip(targets.tolist(), read, strict=True))
 
-    def compute(self, held: Held, tokens: tuple[int, ...], start: int, end: int) -> None:
+    def compute(self, held: HeldState, tokens: tuple[int, ...], start: int, end: int) -> None:
         assert held.row >= RESERVED and self.rows[held.row] == tokens[:start], "not the state of what came before"
         self.rows[held.row] = tokens[:end]
 

@@ -1,0 +1,148 @@
+"""Do a kernel set's recurrent kernels compute what their definitions say, and leave the states that follow?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from sglang_plug import scanning
+from sglang_plug.kernels import Kernels
+from sglang_plug.recurrent import RESERVED, Runs
+
+KERNELS = ("causal_conv", "linear_attention", "gated_delta_rule", "selective_scan")
+LENGTHS: Sequence[tuple[int, ...]] = ((1,), (1, 1, 1), (70,), (5, 1, 130, 1))
+"""New tokens of each sequence of a step."""
+STATE = 16
+"""Numbers that a Mamba keeps of each channel."""
+BOUNDS = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
+"""Relative errors of outputs, and of states, by their dtype."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrenceSizes:
+    """Of a layer."""
+
+    key_heads: int
+    heads: int
+    dim: int
+    """Width of queries and keys."""
+    value_dim: int
+    width: int = 4
+    """Tokens of a convolution."""
+
+    @property
+    def channels(self) -> int:
+        """Of all heads."""
+        return self.heads * self.value_dim
+
+
+SIZES = (
+    RecurrenceSizes(key_heads=2, heads=4, dim=16, value_dim=16),
+    RecurrenceSizes(key_heads=1, heads=3, dim=8, value_dim=20, width=2),
+    RecurrenceSizes(key_heads=2, heads=2, dim=30, value_dim=72, width=3),
+    RecurrenceSizes(key_heads=1, heads=2, dim=128, value_dim=128),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrenceCase:
+    """One step of one kernel."""
+
+    kernel: str
+    dtype: torch.dtype
+    sizes: RecurrenceSizes
+    lengths: tuple[int, ...]
+    by_channel: bool = False
+    """Each channel of the keys fades on its own."""
+
+    def __str__(self) -> str:
+        """For messages."""
+        fading = ", each channel fades on its own" if self.by_channel else ""
+        return f"{self.kernel} in {self.dtype} of {self.sizes}, {list(self.lengths)} tokens{fading}"
+
+    def inputs(self, device: str) -> list[Tensor | None]:
+        """Random ones, in front of states and runs; some are views of wider tensors, as models have them."""
+        tokens, sizes, dtype = sum(self.lengths), self.sizes, self.dtype
+        x = torch.randn(tokens, 2 * sizes.channels, device=device).to(dtype)[:, sizes.channels :]
+        if self.kernel == "causal_conv":
+            bias = torch.randn(sizes.channels, device=device).to(dtype) if sizes.width > 2 else None
+            return [x, torch.randn(sizes.channels, sizes.width, device=device).to(dtype), bias]
+        if self.kernel == "selective_scan":
+            b, c = torch.randn(tokens, 2 * STATE, device=device).to(dtype).chunk(2, -1)
+            rates = -torch.rand(sizes.channels, STATE, device=device)
+            return [x, torch.rand(tokens, sizes.channels, device=device), rates, b, c]
+        mixed = torch.randn(tokens, 2 * sizes.key_heads, sizes.dim, device=device) * sizes.dim**-0.5
+        q, k = mixed.to(dtype).chunk(2, 1)
+        own = (sizes.dim,) if self.by_channel else ()
+        found = [q, k, x.reshape(tokens, sizes.heads, sizes.value_dim)]
+        found.append(-torch.rand(tokens, sizes.heads, *own, device=device))
+        rate = torch.rand(tokens, sizes.heads, device=device).to(dtype)
+        return [*found, rate] if self.kernel == "gated_delta_rule" else [*found]
+
+    def states(self, device: str) -> Tensor:
+        """Random ones, of more sequences than the step has."""
+        sizes, rows = self.sizes, RESERVED + len(self.lengths) + 1
+        if self.kernel == "causal_conv":
+            return torch.randn(rows, sizes.width - 1, sizes.channels, device=device).to(self.dtype)
+        if self.kernel == "selective_scan":
+            return torch.randn(rows, sizes.channels, STATE, device=device)
+        return torch.randn(rows, sizes.heads, sizes.dim, sizes.value_dim, device=device)
+
+    def runs(self, device: str) -> Runs:
+        """The step's sequences, the last of which has the first row."""
+        rows = range(RESERVED, RESERVED + len(self.lengths))
+        return Runs.of(list(rows)[::-1], list(self.lengths), torch.device(device))
+
+
+def recurrence_cases(
+    dtypes: Sequence[torch.dtype] = (torch.float32, torch.bfloat16),
+    sizes: Sequence[RecurrenceSizes] = SIZES,
+    lengths: Sequence[tuple[int, ...]] = LENGTHS,
+) -> Iterator[RecurrenceCase]:
+    """Every kernel with all of these."""
+    for kernel, dtype, own, counts in product(KERNELS, dtypes, sizes, lengths):
+        yield RecurrenceCase(kernel=kernel, dtype=dtype, sizes=own, lengths=counts)
+        if kernel == "gated_delta_rule":
+            yield RecurrenceCase(kernel=kernel, dtype=dtype, sizes=own, lengths=counts, by_channel=True)
+
+
+@torch.inference_mode()
+def check_recurrence(kernels: Kernels, *, device: str = "cpu", cases: Sequence[RecurrenceCase] | None = None) -> None:
+    """Compare outputs and states with those of the definitions, for sequences of one token and of many.
+
+    Args:
+        kernels: whose ``causal_conv``, ``linear_attention``, ``gated_delta_rule`` and ``selective_scan`` are checked.
+        device: where.
+        cases: which; ``None``: all of ``recurrence_cases()``.
+
+    Raises:
+        AssertionError: names the first case that fails, and how.
+    """
+    torch.manual_seed(5)
+    for case in recurrence_cases() if cases is None else cases:
+        recurrence_error(kernels, case, device)
+
+
+def recurrence_error(kernels: Kernels, case: RecurrenceCase, device: str = "cpu") -> float:
+    """The larger of the relative errors of outputs and states. Raises ``AssertionError`` if that is too large."""
+    inputs, runs, mine = case.inputs(device), case.runs(device), case.states(device)
+    theirs, before = mine.clone(), mine.clone()
+    expected = getattr(scanning, case.kernel)(*inputs, theirs, runs)
+    found = getattr(kernels, case.kernel)(*inputs, mine, runs)
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape), (
+        f"{case}: gives {list(found.shape)} {found.dtype}, not {list(expected.shape)} {expected.dtype}"
+    )
+    others = [row for row in range(len(mine)) if row not in runs.rows.tolist()]
+    assert torch.equal(mine[others], before[others]), f"{case}: another sequence's state was changed"
+    worst = 0.0
+    for what, one, other in (("outputs", found, expected), ("states", mine, theirs)):
+        error = float((one.double() - other.double()).norm() / other.double().norm())
+        assert error <= BOUNDS[one.dtype], (
+            f"{case}: relative error of {what} {error:.2e}, more than {BOUNDS[one.dtype]}"
+        )
+        worst = max(worst, error)
+    return worst

@@ -1,0 +1,48 @@
+"""The kit for recurrent kernels passes the definitions, and finds what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from sglang_plug import Kernels, Runs, scanning
+from sglang_plug.testing import check_recurrence
+
+
+def test_the_definitions_pass() -> None:
+    check_recurrence(Kernels())
+
+
+def shifted(x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, runs: Runs) -> Tensor:
+    return scanning.causal_conv(x, weight.roll(1, 1), bias, states, runs)
+
+
+def forgetful(*given: Any) -> Tensor:
+    *inputs, states, runs = given
+    return scanning.linear_attention(*inputs, states.clone(), runs)
+
+
+def greedy(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, states: Tensor, runs: Runs) -> Tensor:
+    states[0] += 1
+    return scanning.gated_delta_rule(q, k, v, decay, beta, states, runs)
+
+
+def wide(*given: Any) -> Tensor:
+    return scanning.selective_scan(*given).double()
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("causal_conv", shifted, "causal_conv in torch.float32 of .*, .1. tokens: relative error of outputs"),
+        ("linear_attention", forgetful, "linear_attention in torch.float32 .* relative error of states"),
+        ("gated_delta_rule", greedy, "gated_delta_rule .* another sequence's state was changed"),
+        ("selective_scan", wide, r"selective_scan .* gives \[1, 64\] torch.float64, not \[1, 64\] torch.float32"),
+    ],
+)
+def test_what_is_wrong_is_named(name: str, wrong: Callable[..., Tensor], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_recurrence(Kernels(**{name: wrong}))
