@@ -7,7 +7,6 @@ joined are.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import statistics
@@ -21,14 +20,14 @@ from unittest.mock import patch
 import torch
 from safetensors.torch import save_file
 
+from benchmarks.crowd import add_options, choice_of, load_of
 from benchmarks.inbox import ListInbox, decode_seconds, nobody
 from benchmarks.load import Load, prompts
-from benchmarks.models import SHAPES
 from benchmarks.offline import Choice
 from benchmarks.report import parser, table, write_json
 from sglang_plug import Output, Plugins, Request, SamplingParams
 from sglang_plug.adapters import AdaptableLayer
-from sglang_plug.config import AUTO, AdapterOptions
+from sglang_plug.config import AdapterOptions
 from sglang_plug.engine import adapted
 from sglang_plug.engine.adaptable import adaptable_layers, described
 from sglang_plug.engine.build import build_engine
@@ -149,41 +148,13 @@ def show(found: Sequence[Found]) -> str:
 def main() -> None:
     """Measure and print."""
     options = parser(__doc__)
-    arguments(options)
-    given = options.parse_args()
-    choice = Choice(
-        shape=SHAPES[given.shape],
-        device=given.device,
-        dtype=given.dtype,
-        attention=given.attention_backend,
-        kernels=given.kernels,
-        max_total_tokens=2 * given.requests * (given.input_len + given.output_len + 32),
-        running=given.requests,
-    )
-    load = Load(
-        url="",
-        requests=given.requests,
-        input_len=given.input_len,
-        output_len=given.output_len,
-        vocabulary=choice.shape.vocabulary,
-    )
-    found = measure(choice, load, adapters=given.adapters, rank=given.rank)
-    print(show(found))
-    write_json(given.json, found)
-
-
-def arguments(options: argparse.ArgumentParser) -> None:
-    """The options of a run."""
-    options.add_argument("--shape", choices=sorted(SHAPES), default="0.5B")
+    add_options(options, requests=8, output_len=64)
     options.add_argument("--adapters", type=int, default=8)
     options.add_argument("--rank", type=int, default=16)
-    options.add_argument("--requests", type=int, default=8, help="at once")
-    options.add_argument("--input-len", type=int, default=128)
-    options.add_argument("--output-len", type=int, default=64)
-    options.add_argument("--device", default=AUTO)
-    options.add_argument("--dtype", default="bfloat16")
-    options.add_argument("--attention-backend", default=AUTO)
-    options.add_argument("--kernels", default=AUTO)
+    given = options.parse_args()
+    found = measure(choice_of(given), load_of(given), adapters=given.adapters, rank=given.rank)
+    print(show(found))
+    write_json(given.json, found)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.crowd import add_options, choice_of, load_of
 from benchmarks.inbox import ListInbox, decode_seconds, nobody
 from benchmarks.load import Load, prompts
-from benchmarks.models import SHAPES
 from benchmarks.offline import Choice
 from benchmarks.report import parser, table, write_json
 from sglang_plug import Plugins, Request, SamplingParams
@@ -95,33 +95,12 @@ def show(found: list[Found]) -> str:
 def main() -> None:
     """Measure and print."""
     options = parser(__doc__)
-    options.add_argument("--shape", choices=sorted(SHAPES), default="0.5B")
+    add_options(options, requests=1, output_len=64)
+    options.set_defaults(device="cpu")
     options.add_argument("--ranks", type=int, default=2)
-    options.add_argument("--requests", type=int, default=1, help="at once")
-    options.add_argument("--input-len", type=int, default=128)
-    options.add_argument("--output-len", type=int, default=64)
     options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--dtype", default="bfloat16")
-    options.add_argument("--attention-backend", default=AUTO)
-    options.add_argument("--kernels", default=AUTO)
     given = options.parse_args()
-    choice = Choice(
-        shape=SHAPES[given.shape],
-        device="cpu",
-        dtype=given.dtype,
-        attention=given.attention_backend,
-        kernels=given.kernels,
-        max_total_tokens=2 * given.requests * (given.input_len + given.output_len + 32),
-        running=given.requests,
-    )
-    load = Load(
-        url="",
-        requests=given.requests,
-        input_len=given.input_len,
-        output_len=given.output_len,
-        vocabulary=choice.shape.vocabulary,
-    )
-    found = measure(choice, load, ranks=given.ranks, rounds=given.rounds)
+    found = measure(choice_of(given), load_of(given), ranks=given.ranks, rounds=given.rounds)
     print(show(found))
     write_json(given.json, found)
 

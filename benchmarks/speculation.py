@@ -11,7 +11,6 @@ and the ratio is the median of those of neighbours, so that a noisy machine trea
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import statistics
 import sys
@@ -21,12 +20,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.crowd import add_options, choice_of, load_of
 from benchmarks.load import Load, prompts
-from benchmarks.models import SHAPES
 from benchmarks.offline import Choice
 from benchmarks.report import parser, table, write_json
 from sglang_plug import Drafter, Plugins, Request, SamplingParams, SequenceDrafter
-from sglang_plug.config import AUTO
 from sglang_plug.engine.build import build_engine
 from sglang_plug.engine.messages import FromEngine, News, Submit, ToEngine
 from sglang_plug.engine.speculation import Speculation
@@ -183,40 +181,20 @@ def show(found: dict[str, Found]) -> str:
 
 
 def main() -> None:
+    """Measure and print."""
     options = parser(__doc__)
-    arguments(options)
-    given = options.parse_args()
-    choice = Choice(
-        shape=SHAPES[given.shape],
-        device=given.device,
-        dtype=given.dtype,
-        attention=given.attention_backend,
-        kernels=given.kernels,
-        max_total_tokens=given.requests * (given.input_len + given.output_len + 32),
-        disable_cuda_graph=given.disable_cuda_graph,
-    )
-    load = Load(url="", requests=given.requests, input_len=given.input_len, output_len=given.output_len)
-    with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(choice, Path(folder))
-        found = measure(bench, load, given.rounds, given.draft_tokens, given.step_tokens)
-    print(show(found))
-    write_json(given.json, found)
-
-
-def arguments(options: argparse.ArgumentParser) -> None:
-    """The options of a run."""
-    options.add_argument("--shape", choices=sorted(SHAPES), default="0.5B")
-    options.add_argument("--requests", type=int, default=1, help="at once")
-    options.add_argument("--input-len", type=int, default=128)
-    options.add_argument("--output-len", type=int, default=128)
+    add_options(options, requests=1, output_len=128)
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--draft-tokens", type=int, default=8)
     options.add_argument("--step-tokens", type=int, default=16)
-    options.add_argument("--device", default=AUTO)
-    options.add_argument("--dtype", default="bfloat16")
-    options.add_argument("--attention-backend", default=AUTO)
-    options.add_argument("--kernels", default=AUTO)
     options.add_argument("--disable-cuda-graph", action="store_true")
+    given = options.parse_args()
+    choice = dataclasses.replace(choice_of(given), disable_cuda_graph=given.disable_cuda_graph)
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(choice, Path(folder))
+        found = measure(bench, load_of(given), given.rounds, given.draft_tokens, given.step_tokens)
+    print(show(found))
+    write_json(given.json, found)
 
 
 if __name__ == "__main__":
