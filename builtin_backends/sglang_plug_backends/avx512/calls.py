@@ -52,10 +52,23 @@ class RecurrenceCall(ctypes.Structure):
     )
 
 
+class SelectiveScanCall(ctypes.Structure):
+    """``SelectiveScan`` of ``source/recurrent.h``."""
+
+    _fields_ = (
+        *((name, POINTER) for name in ("rows", "starts")),
+        *((name, LONG) for name in ("sequences", "channels", "size")),
+        *((name, POINTER) for name in ("x", "b", "c")),
+        *((name, LONG) for name in ("x_stride", "b_stride", "c_stride", "wide_x", "wide_b", "wide_c")),
+        *((name, POINTER) for name in ("step", "rates", "states", "out")),
+    )
+
+
 DESCRIBED: Mapping[str, type[ctypes.Structure]] = {
     "attend": AttentionCall,
     "causal_conv": ConvolutionCall,
     "recurrence": RecurrenceCall,
+    "selective_scan": SelectiveScanCall,
 }
 """Functions that are given one address, and what is there."""
 

@@ -14,7 +14,7 @@ from sglang_plug.kernels import LinearFunction
 from .coded import pack_coded
 from .library import load
 from .memory import PageMemory
-from .recurrent import causal_conv, gated_delta_rule, linear_attention
+from .recurrent import causal_conv, gated_delta_rule, linear_attention, selective_scan
 
 PANEL = 32
 """Columns that the packed matrix holds together."""
@@ -43,6 +43,7 @@ def build() -> Kernels:
         causal_conv=causal_conv,
         linear_attention=linear_attention,
         gated_delta_rule=gated_delta_rule,
+        selective_scan=selective_scan,
         mask_logits=mask_logits,
         draw_tokens=draw_tokens,
     )

@@ -40,7 +40,7 @@ PATIENCE = 300.0
 """Seconds that the compiler may take."""
 RECORDED = (
     *("linear", "linear_int8", "linear_codes4", "linear_codes8", "linear_e4m3"),
-    *("rms_norm", "silu_mul", "rope", "attend", "causal_conv", "recurrence"),
+    *("rms_norm", "silu_mul", "rope", "attend", "causal_conv", "recurrence", "selective_scan"),
 )
 """Functions whose calls can be made again, in the order of ``Function`` in ``source/tape.cpp``."""
 logger = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ class Library:
     attend: Function
     causal_conv: Function
     recurrence: Function
+    selective_scan: Function
     mask_logits: Function
     draw: Function
     replay: Function
@@ -152,6 +153,7 @@ def _declare(loaded: ctypes.CDLL) -> Library:
         "attend": (pointer,),
         "causal_conv": (pointer,),
         "recurrence": (pointer,),
+        "selective_scan": (pointer,),
         "mask_logits": (pointer, pointer, pointer, number, number, number),
         "draw": (*[pointer] * 6, number, number),
         "replay": (pointer, long),

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from sglang_plug import Runs, scanning
 
-from .calls import ConvolutionCall, RecurrenceCall
+from .calls import ConvolutionCall, RecurrenceCall, SelectiveScanCall
 from .library import load
 
-LONGEST_TAPS, LONGEST_KEY = 8, 512
+LONGEST_TAPS, LONGEST_KEY, LARGEST_STATE = 8, 512, 16
 """As in ``source/recurrent.cpp``."""
 NUMBERS = (torch.bfloat16, torch.float32)
 
@@ -55,6 +55,38 @@ def gated_delta_rule(
     if not _fits(q, k, v, decay, states):
         return scanning.gated_delta_rule(q, k, v, decay, beta, states, runs)
     return _recur(q, k, v, decay, beta.float().contiguous(), states, runs)
+
+
+def selective_scan(x: Tensor, step: Tensor, rates: Tensor, b: Tensor, c: Tensor, states: Tensor, runs: Runs) -> Tensor:
+    """As the definition, token by token, rounded once."""
+    wide = step.dtype == rates.dtype == states.dtype == torch.float32
+    known = all(one.dtype in NUMBERS and one.stride(-1) == 1 for one in (x, b, c))
+    if not wide or not known or rates.shape[1] > LARGEST_STATE:
+        return scanning.selective_scan(x, step, rates, b, c, states, runs)
+    step, rates = step.contiguous(), rates.contiguous()
+    out = torch.empty(x.shape, dtype=x.dtype)
+    call = SelectiveScanCall(
+        rows=runs.rows.data_ptr(),
+        starts=runs.starts.data_ptr(),
+        sequences=len(runs.lengths),
+        channels=x.shape[1],
+        size=rates.shape[1],
+        x=x.data_ptr(),
+        b=b.data_ptr(),
+        c=c.data_ptr(),
+        x_stride=x.stride(0),
+        b_stride=b.stride(0),
+        c_stride=c.stride(0),
+        wide_x=x.dtype == torch.float32,
+        wide_b=b.dtype == torch.float32,
+        wide_c=c.dtype == torch.float32,
+        step=step.data_ptr(),
+        rates=rates.data_ptr(),
+        states=states.data_ptr(),
+        out=out.data_ptr(),
+    )
+    load().selective_scan(ctypes.addressof(call))
+    return out
 
 
 def _fits(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, states: Tensor) -> bool:

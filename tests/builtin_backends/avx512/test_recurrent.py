@@ -43,7 +43,7 @@ def test_the_kit(built: Kernels, kernel: str) -> None:
 
 def test_the_kernels_are_used(built: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the shapes that models have, in the dtypes that they have."""
-    for name in ("causal_conv", "linear_attention", "gated_delta_rule"):
+    for name in ("causal_conv", "linear_attention", "gated_delta_rule", "selective_scan"):
         monkeypatch.delattr(scanning, name)
     q, v = torch.randn(3, 2, 16).bfloat16(), torch.randn(3, 4, 24)
     decay, states = -torch.rand(3, 4), torch.zeros(4, 4, 16, 24)
@@ -51,6 +51,9 @@ def test_the_kernels_are_used(built: Kernels, monkeypatch: pytest.MonkeyPatch) -
     built.gated_delta_rule(q, q, v.bfloat16(), decay, decay.exp().bfloat16(), states, runs([1, 2]))
     x, weight = torch.randn(3, 40).bfloat16(), torch.randn(40, 4).bfloat16()
     built.causal_conv(x, weight, None, torch.zeros(4, 3, 40).bfloat16(), runs([1, 2]))
+    step, rates, b = torch.rand(3, 40), -torch.rand(40, 16), torch.randn(3, 16)
+    for wide, write in ((x, b.bfloat16()), (x.float(), b)):
+        built.selective_scan(wide, step, rates, write, b.bfloat16(), torch.zeros(4, 40, 16), runs([1, 2]))
 
 
 @pytest.mark.parametrize("lengths", [[1, 1], [5, 1, 70]], ids=str)

@@ -5,6 +5,7 @@
 struct Attention;
 struct Convolution;
 struct Recurrence;
+struct SelectiveScan;
 
 EXPORT void linear(const bf16* x, const bf16* packed, const bf16* bias, bf16* out, int rows, int width, int depth, int gated);
 EXPORT void linear_int8(const bf16* x, const int8_t* packed, const float* scales, const float* sums, const bf16* bias, bf16* out,
@@ -22,3 +23,4 @@ EXPORT void rope(const bf16* x, const bf16* cos, const bf16* sin, bf16* out, int
 EXPORT void attend(const Attention* layer);
 EXPORT void causal_conv(const Convolution* given);
 EXPORT void recurrence(const Recurrence* given);
+EXPORT void selective_scan(const SelectiveScan* given);

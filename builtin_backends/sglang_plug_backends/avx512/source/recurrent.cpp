@@ -107,6 +107,52 @@ void recur(const Recurrence& r, int64_t sequence, int64_t head, int64_t column) 
     }
 }
 
+inline float number(const bf16* at) {
+    const uint32_t bits = (uint32_t)*at << 16;
+    float value;
+    __builtin_memcpy(&value, &bits, sizeof value);
+    return value;
+}
+inline float number(const float* at) { return *at; }
+
+constexpr int64_t TOGETHER = 8;  // channels whose states are in registers
+
+// Some channels of one sequence; the numbers of a channel's state lie side by side.
+template <typename Input, typename Write, typename Read>
+void scan(const SelectiveScan& s, int64_t sequence, int64_t channel) {
+    const __mmask16 lanes = first(s.size);
+    const int64_t count = s.channels - channel < TOGETHER ? s.channels - channel : TOGETHER;
+    float* held = s.states + (s.rows[sequence] * s.channels + channel) * s.size;
+    __m512 state[TOGETHER], rates[TOGETHER];
+    for (int64_t i = 0; i < count; ++i) {
+        state[i] = load(held + i * s.size, lanes);
+        rates[i] = load(s.rates + (channel + i) * s.size, lanes);
+    }
+    for (int64_t token = s.starts[sequence]; token < s.starts[sequence + 1]; ++token) {
+        const __m512 write = load((const Write*)s.b + token * s.b_stride, lanes);
+        const __m512 read = load((const Read*)s.c + token * s.c_stride, lanes);
+        const float* step = s.step + token * s.channels + channel;
+        const Input* x = (const Input*)s.x + token * s.x_stride + channel;
+        alignas(64) float found[16] = {};
+        for (int64_t i = 0; i < count; ++i) {
+            const __m512 kept = exponential(_mm512_mul_ps(_mm512_set1_ps(step[i]), rates[i]));
+            const __m512 added = _mm512_mul_ps(_mm512_set1_ps(step[i] * number(x + i)), write);
+            state[i] = _mm512_fmadd_ps(kept, state[i], added);
+            found[i] = _mm512_reduce_add_ps(_mm512_mul_ps(state[i], read));
+        }
+        store((Input*)s.out + token * s.channels + channel, _mm512_load_ps(found), first(count));
+    }
+    for (int64_t i = 0; i < count; ++i) store(held + i * s.size, state[i], lanes);
+}
+
+template <typename Input>
+void scan_as_stored(const SelectiveScan& s, int64_t sequence, int64_t channel) {
+    if (s.wide_b)
+        s.wide_c ? scan<Input, float, float>(s, sequence, channel) : scan<Input, float, bf16>(s, sequence, channel);
+    else
+        s.wide_c ? scan<Input, bf16, float>(s, sequence, channel) : scan<Input, bf16, bf16>(s, sequence, channel);
+}
+
 constexpr int WIDE = 4;  // times sixteen columns at once: found, known and change in registers
 
 template <bool DELTA, typename Key, typename Value>
@@ -147,5 +193,15 @@ EXPORT void recurrence(const Recurrence* given) {
         else
             r.wide_values ? recur_by_rule<bf16, float>(r, sequence, head, column)
                           : recur_by_rule<bf16, bf16>(r, sequence, head, column);
+    }
+}
+
+EXPORT void selective_scan(const SelectiveScan* given) {
+    const SelectiveScan& s = *given;
+    const int64_t blocks = (s.channels + TOGETHER - 1) / TOGETHER, pieces = s.sequences * blocks;
+#pragma omp parallel for schedule(dynamic) if (s.starts[s.sequences] * s.channels * 16 >= ALONE)
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+        const int64_t sequence = piece / blocks, channel = piece % blocks * TOGETHER;
+        s.wide_x ? scan_as_stored<float>(s, sequence, channel) : scan_as_stored<bf16>(s, sequence, channel);
     }
 }

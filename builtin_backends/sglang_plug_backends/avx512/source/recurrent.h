@@ -9,6 +9,17 @@ struct Convolution {
     bf16 *states, *out;             // [rows, width - 1, channels], [tokens, channels]
 };
 
+struct SelectiveScan {
+    const int64_t *rows, *starts;
+    int64_t sequences, channels, size;       // size: numbers of a channel's state, at most 16
+    const void *x, *b, *c;                   // [tokens, channels], [tokens, size] twice
+    int64_t x_stride, b_stride, c_stride;    // numbers from one token to the next
+    int64_t wide_x, wide_b, wide_c;          // in float32, not in bfloat16; what comes out is as x
+    const float *step, *rates;               // [tokens, channels], [channels, size]
+    float* states;                           // [rows, channels, size]
+    void* out;                               // [tokens, channels]
+};
+
 struct Recurrence {
     const int64_t *rows, *starts;
     int64_t sequences, key_heads, heads, dim, value_dim;

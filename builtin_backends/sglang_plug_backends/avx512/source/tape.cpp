@@ -3,7 +3,7 @@
 
 enum Function : int64_t {  // in the order of RECORDED in library.py
     LINEAR, LINEAR_INT8, LINEAR_CODES4, LINEAR_CODES8, LINEAR_E4M3, RMS_NORM, SILU_MUL, ROPE, ATTEND,
-    CAUSAL_CONV, RECURRENCE
+    CAUSAL_CONV, RECURRENCE, SELECTIVE_SCAN
 };
 
 struct Call {  // the same fields in the same order stand in calls.py
@@ -41,6 +41,8 @@ struct Call {  // the same fields in the same order stand in calls.py
                 return causal_conv(at<Convolution>(0));
             case RECURRENCE:
                 return recurrence(at<Recurrence>(0));
+            case SELECTIVE_SCAN:
+                return selective_scan(at<SelectiveScan>(0));
         }
         abort();
     }
