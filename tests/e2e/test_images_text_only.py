@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import InternVLConfig, InternVLForConditionalGeneration
+from transformers import AyaVisionConfig, AyaVisionForConditionalGeneration
 
 from sglang_plug import EngineConfig, LogprobOptions, Media, Request, RequestError, SamplingParams
 from sglang_plug.config import ModelOptions
@@ -20,13 +20,13 @@ SIZES: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 24, "num_hidden
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """A tiny InternVL."""
-    path = tmp_path_factory.mktemp("internvl")
-    text = {**TEXT, "model_type": "qwen3", "vocab_size": 96, "eos_token_id": 95}
-    vision = {**SIZES, "image_size": [16, 16], "patch_size": [4, 4]}
+    """A tiny Aya Vision."""
+    path = tmp_path_factory.mktemp("aya")
+    text = {**TEXT, "model_type": "cohere2", "logit_scale": 0.3, "vocab_size": 96, "eos_token_id": 95}
+    vision = {"model_type": "siglip_vision_model", **SIZES, "image_size": 16, "patch_size": 4}
     torch.manual_seed(4)
-    config = InternVLConfig(text_config=text, vision_config=vision, image_token_id=90, tie_word_embeddings=False)
-    model = InternVLForConditionalGeneration(config).float().eval()
+    config = AyaVisionConfig(text_config=text, vision_config=vision, image_token_index=90)
+    model = AyaVisionForConditionalGeneration(config).float().eval()
     model.save_pretrained(path)
     return path, model
 
