@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from sglang_plug import Attention, BuildEnv, ForwardBatch, StateShape
+from sglang_plug import Attention, BuildEnv, ConfigError, ForwardBatch, StateShape
 from sglang_plug.layers import GatedRMSNorm, Linear, Packed, RMSNorm, Rope, Row, gated_activation
 from sglang_plug_models.blocks import Angles, CausalLM, Decoder
 from sglang_plug_models.hybrid import Hybrid
@@ -198,7 +198,14 @@ class Zamba2(Hybrid):
         return ZambaDecoder(config, env, layers)
 
     def layers(self, config: Any, env: BuildEnv) -> list[nn.Module]:
-        """All layers, with blocks in turn."""
+        """All layers, with blocks in turn.
+
+        Raises ``ConfigError`` for a checkpoint whose blocks are not shared.
+        """
+        if not config.tie_word_embeddings:
+            raise ConfigError(
+                "tie_word_embeddings is false, which in Zamba2 means blocks of each layer's own: not served"
+            )
         places, count = self.kv_place(config, config.num_hidden_layers), config.num_mem_blocks
         blocks = [SharedBlock(config, env, list(range(first, places, count))) for first in range(min(count, places))]
         found: list[nn.Module] = []

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from transformers import BambaConfig, FalconH1Config, JambaConfig, PretrainedConfig, Zamba2Config
 
+from sglang_plug import ConfigError
 from sglang_plug.testing import check_model
 
 SHAPE: dict[str, Any] = {
@@ -95,3 +96,8 @@ CASES: dict[str, tuple[str, PretrainedConfig]] = {
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_against_transformers(case: str) -> None:
     check_model(*CASES[case])
+
+
+def test_a_zamba_whose_blocks_are_not_shared_is_refused() -> None:
+    with pytest.raises(ConfigError, match="blocks of each layer's own"):
+        check_model(*zamba2(tie_word_embeddings=False))
