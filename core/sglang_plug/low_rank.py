@@ -108,6 +108,13 @@ class LowRankTable:
         self.entries.copy_(pinned(self._host_entries, self.device), non_blocking=True)
         self.scales.copy_(pinned(self._host_scales, self.device), non_blocking=True)
 
+    def forget(self, place: int) -> None:
+        """Let go of the adapter with the number ``place``, which no row will have before the next ``put`` there.
+
+        Nothing is asked of the device, so that any thread may do it at any time.
+        """
+        self.held.pop(place, None)
+
     def _enter(self, entry: Tensor, scales: Tensor, part: LowRankPart) -> None:
         ranks, width = part.ranks.stop - part.ranks.start, part.columns.stop - part.columns.start
         self.most_part_ranks = max(self.most_part_ranks, _power_of_two(ranks))

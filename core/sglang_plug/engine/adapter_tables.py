@@ -60,8 +60,8 @@ class AdapterTables:
             logger.info("Steps with adapter %r run without graphs: there are too many adapters", name)
             return 0
         place, before = self._free.pop(), self._room()
-        for layer, own in found.items():
-            self._tables[layer].put(place, own)
+        for layer, table in self._tables.items():  # whoever had the place before may stand in any of them
+            table.put(place, found.get(layer))
         self.grown += self._room() != before
         return place
 
@@ -78,6 +78,5 @@ class AdapterTables:
 
     def _give_back(self, place: int) -> None:
         for table in self._tables.values():
-            if place in table.held:
-                table.put(place, None)
+            table.forget(place)
         self._free.append(place)

@@ -59,6 +59,7 @@ def test_places_come_back() -> None:
     assert added(tables, "first", 1, 2) == [16, 0] and added(tables, "second", 2) == [0]
     assert tables.put("fourth", {"second": Narrow(5)}) == 2
     assert added(tables, "second", 2) == [40]
+    assert not tables._tables["first"].entries[2].any(), "what was there before is gone from the device, too"
 
 
 @pytest.mark.parametrize(
