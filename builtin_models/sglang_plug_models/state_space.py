@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sglang_plug import BuildEnv, ForwardBatch, StateShape
-from sglang_plug.layers import GatedRMSNorm, Linear, ShortConv, activation, recurrent
+from sglang_plug.layers import Fading, GatedRMSNorm, Linear, ShortConv, activation, recurrent
 
 UNLIMITED = (0.0, float("inf"))
 """Steps of any size."""
@@ -60,7 +60,7 @@ def mamba2_shape(config: Any) -> Mamba2Shape:
     )
 
 
-class Mamba2(nn.Module):
+class Mamba2(Fading):
     """A short convolution, then ``S = exp(dt * A) * S + dt * B x`` and ``C @ S + D * x``, which is gated.
 
     Args:
@@ -90,12 +90,11 @@ class Mamba2(nn.Module):
         conv_bias: bool = True,
         limits: tuple[float, float] = UNLIMITED,
     ) -> None:
-        super().__init__()
+        super().__init__(shape.heads)
         self.shape, self.limits, self.state = shape, limits, state + 1
         self.in_proj = Linear(hidden, shape.inner + shape.channels + shape.heads, env, bias=bias)
         self.conv1d = ShortConv(shape.channels, shape.width, env, state, bias=conv_bias)
         self.dt_bias = nn.Parameter(torch.empty(shape.heads))
-        self.A_log = nn.Parameter(torch.empty(shape.heads))
         self.D = nn.Parameter(torch.empty(shape.heads))
         self.norm = norm
         self.out_proj = Linear(shape.inner, hidden, env, bias=bias if out_bias is None else out_bias)
@@ -115,7 +114,7 @@ class Mamba2(nn.Module):
             read.view(-1, shape.groups, shape.state),
             write.view(-1, shape.groups, shape.state),
             wide * step[..., None],
-            step * -self.A_log.float().exp(),
+            step * self.fading,
             states.pool.states[self.state],
             states.runs,
         )
@@ -163,7 +162,7 @@ class MambaShape:
         return ShortConv.shape(self.inner, self.width), StateShape(shape=(self.inner, self.state), dtype=torch.float32)
 
 
-class Mamba(nn.Module):
+class Mamba(Fading):
     """A short convolution, then ``S = exp(dt * A) * S + dt * B x`` of each channel, and ``C @ S + D * x``, gated.
 
     Args:
@@ -189,7 +188,7 @@ class Mamba(nn.Module):
         bias: bool = False,
         conv_bias: bool = True,
     ) -> None:
-        super().__init__()
+        super().__init__(shape.inner, shape.state)
         self.shape, self.state = shape, state + 1
         self.in_proj = Linear(hidden, 2 * shape.inner, env, bias=bias)
         self.conv1d = ShortConv(shape.inner, shape.width, env, state, bias=conv_bias)
@@ -198,7 +197,6 @@ class Mamba(nn.Module):
         self.b_layernorm = nn.Identity() if norm is None else norm(shape.state)
         self.c_layernorm = nn.Identity() if norm is None else norm(shape.state)
         self.dt_proj = Linear(shape.rank, shape.inner, env, bias=True)
-        self.A_log = nn.Parameter(torch.empty(shape.inner, shape.state))
         self.D = nn.Parameter(torch.empty(shape.inner))
         self.out_proj = Linear(shape.inner, hidden, env, bias=bias)
         self._activate = activation(activation_name)
@@ -214,7 +212,7 @@ class Mamba(nn.Module):
         found = self._scan(
             wide,
             F.softplus(self.dt_proj(self.dt_layernorm(step)).float()),
-            -self.A_log.float().exp(),
+            self.fading,
             self.b_layernorm(write),
             self.c_layernorm(read),
             states.pool.states[self.state],

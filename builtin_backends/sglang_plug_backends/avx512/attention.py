@@ -19,7 +19,7 @@ from sglang_plug import (
 )
 
 from . import unfit
-from .calls import AttentionCall
+from .calls import AttentionCall, dense
 from .library import load
 from .recorder import CallRecorder
 
@@ -91,8 +91,8 @@ class CompiledAttention(AttentionBackend, GraphCapable):
             )
         plan: Plan = batch.plan
         call = plan.call
-        q, k = _dense(q), _dense(k)
-        v = k if self.shape.values_in_keys else _dense(v)
+        q, k = dense(q), dense(k)
+        v = k if self.shape.values_in_keys else dense(v)
         out = torch.empty((q.shape[0], q.shape[1], call.value_dim), dtype=q.dtype)
         call.q, call.k, call.v, call.out = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
         call.q_stride, call.k_stride, call.v_stride = q.stride(0), k.stride(0), v.stride(0)
@@ -108,8 +108,3 @@ class CompiledAttention(AttentionBackend, GraphCapable):
         call.scale, call.softcap = layer.scale, layer.softcap or 0.0
         self._library.attend(plan.address)
         return out
-
-
-def _dense(x: Tensor) -> Tensor:
-    """``x`` with the heads of a token one after the other; the tokens may be further apart."""
-    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()

@@ -6,11 +6,18 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from sglang_plug import CannotCaptureError
 
 from .library import RECORDED
 
 POINTER, LONG = ctypes.c_void_p, ctypes.c_int64
+
+
+def dense(x: Tensor) -> Tensor:
+    """``x`` ``[T, heads, dim]`` with the heads of a token one after the other; the tokens may be further apart."""
+    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
 
 
 class AttentionCall(ctypes.Structure):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sglang_plug import Runs, scanning
 
-from .calls import ConvolutionCall, RecurrenceCall, SelectiveScanCall
+from .calls import ConvolutionCall, RecurrenceCall, SelectiveScanCall, dense
 from .library import load
 
 LONGEST_TAPS, LONGEST_KEY, LARGEST_STATE = 8, 512, 16
@@ -95,7 +95,7 @@ def _fits(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, states: Tensor) -> boo
 
 
 def _recur(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, rate: Tensor | None, states: Tensor, runs: Runs) -> Tensor:
-    q, k, v, decay = _dense(q), _dense(k), _dense(v), decay.contiguous()
+    q, k, v, decay = dense(q), dense(k), dense(v), decay.contiguous()
     out = torch.empty(v.shape, dtype=v.dtype)
     call = RecurrenceCall(
         rows=runs.rows.data_ptr(),
@@ -120,8 +120,3 @@ def _recur(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, rate: Tensor | None, 
     )
     load().recurrence(ctypes.addressof(call))
     return out
-
-
-def _dense(x: Tensor) -> Tensor:
-    """``x`` with the heads of a token one after the other; the tokens may be further apart."""
-    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sglang_plug import AttentionShape, BuildEnv, ForwardBatch, StateShape
-from sglang_plug.layers import GatedRMSNorm, Linear, Packed, ShortConv, activation, recurrent
+from sglang_plug.layers import Fading, GatedRMSNorm, Linear, Packed, ShortConv, activation, recurrent
 from sglang_plug.layers.moe import NAMES
 from sglang_plug_models.blocks import CausalLM, Decoder, GatedMLP
 from sglang_plug_models.deepseek.latent import LatentAttention, latent_shape
@@ -25,11 +25,11 @@ from sglang_plug_models.moe import mixtral
 from sglang_plug_models.moe.block import ExpertsCausalLM, SparseMLP
 
 
-class DeltaAttention(nn.Module):
+class DeltaAttention(Fading):
     """Kimi Delta Attention."""
 
     def __init__(self, config: Any, env: BuildEnv, state: int) -> None:
-        super().__init__()
+        super().__init__(1, 1, config.linear_num_heads, 1)
         self.heads, self.dim, self.state = config.linear_num_heads, config.linear_head_dim, state + 1
         hidden, width = config.hidden_size, self.heads * self.dim
         channels = dict.fromkeys("qkv", width)
@@ -38,7 +38,6 @@ class DeltaAttention(nn.Module):
         self.conv1d = ShortConv(3 * width, config.linear_conv_kernel_dim, env, state, parts=channels)
         self.f_b_proj = Linear(self.dim, width, env)
         self.dt_bias = nn.Parameter(torch.empty(width))
-        self.A_log = nn.Parameter(torch.empty(1, 1, self.heads, 1))
         self.g_b_proj = Linear(self.dim, width, env)
         self.o_norm = GatedRMSNorm(self.dim, config.rms_norm_eps, activation_name="sigmoid")
         self.o_proj = Linear(width, hidden, env)
@@ -67,7 +66,7 @@ class DeltaAttention(nn.Module):
         mixed, rate, forget, gate = self.in_proj(x).split_with_sizes(self.sizes, dim=-1)
         q, k, v = (part.view(shape) for part in self._activate(self.conv1d(mixed, batch)).chunk(3, dim=-1))
         forget = F.softplus(self.f_b_proj(forget).float() + self.dt_bias.float()).view(shape)
-        decay = -self.A_log[0].float().exp() * forget
+        decay = self.fading[0] * forget
         found = self._rule(q, k, v, decay, rate.sigmoid(), states.pool.states[self.state], states.runs)
         return self.o_proj(self.o_norm(found, self.g_b_proj(gate).view(shape)).flatten(1))
 

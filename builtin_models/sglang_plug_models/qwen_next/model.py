@@ -16,7 +16,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sglang_plug import Attention, BuildEnv, ForwardBatch, StateShape
-from sglang_plug.layers import GatedRMSNorm, Linear, Packed, RMSNorm, Rope, Row, ShortConv, activation, recurrent
+from sglang_plug.layers import (
+    Fading,
+    GatedRMSNorm,
+    Linear,
+    Packed,
+    RMSNorm,
+    Rope,
+    Row,
+    ShortConv,
+    activation,
+    recurrent,
+)
 from sglang_plug_models.blocks import Angles, CausalLM, Decoder, GatedMLP
 from sglang_plug_models.hybrid import Hybrid
 from sglang_plug_models.moe.block import ExpertsCausalLM
@@ -51,14 +62,14 @@ class GatedAttention(nn.Module):
         return self.o_proj(found.flatten(1) * torch.sigmoid(gate.flatten(1)))
 
 
-class DeltaNet(nn.Module):
+class DeltaNet(Fading):
     """A gated DeltaNet (Yang et al., 2024) as Qwen3.5 stores it: each of its inputs has a matrix of its own.
 
     ``state`` is the first of its own among the model's states.
     """
 
     def __init__(self, config: Any, env: BuildEnv, state: int) -> None:
-        super().__init__()
+        super().__init__(config.linear_num_value_heads)
         self.key_heads, self.heads = config.linear_num_key_heads, config.linear_num_value_heads
         self.key_dim, self.dim = config.linear_key_head_dim, config.linear_value_head_dim
         self.keys, self.values = self.key_heads * self.key_dim, self.heads * self.dim
@@ -67,7 +78,6 @@ class DeltaNet(nn.Module):
         self.rate_proj = Packed(config.hidden_size, self.rate_parts(), env)  # often in more bits than the others
         self.conv1d = ShortConv(channels, config.linear_conv_kernel_dim, env, state)
         self.dt_bias = nn.Parameter(torch.empty(self.heads))
-        self.A_log = nn.Parameter(torch.empty(self.heads))
         self.norm = GatedRMSNorm(self.dim, config.rms_norm_eps)
         self.out_proj = Linear(self.values, config.hidden_size, env)
         self.state = state + 1
@@ -113,7 +123,7 @@ class DeltaNet(nn.Module):
             q.view(-1, self.key_heads, self.key_dim),
             k.view(-1, self.key_heads, self.key_dim),
             v.view(-1, self.heads, self.dim),
-            -self.A_log.float().exp() * F.softplus(decay.float() + self.dt_bias.float()),
+            self.fading * F.softplus(decay.float() + self.dt_bias.float()),
             self.rates(rate),
             states.pool.states[self.state],
             states.runs,

@@ -16,6 +16,28 @@ from .activation import activation
 from .linear import checked
 
 
+class Fading(nn.Module):
+    """A layer whose states fade by ``-exp(A_log)``, which is computed once.
+
+    Args:
+        shape: of ``A_log``, as checkpoints store it.
+    """
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.A_log = nn.Parameter(torch.empty(shape))
+        self._fading: Tensor | None = None
+
+    @property
+    def fading(self) -> Tensor:
+        """As ``A_log``, float32, below 0."""
+        return -self.A_log.detach().float().exp() if self._fading is None else self._fading
+
+    def pack_weights(self) -> None:
+        """After loading: keep it."""
+        self._fading = self.fading
+
+
 class ShortConv(nn.Module):
     """A causal convolution of each channel over its last tokens, as checkpoints store it.
 
