@@ -6,9 +6,14 @@ BIN := $(VENV)/bin
 HOST ?= 127.0.0.1
 PORT ?= 30000
 ARGS ?=
-# Processes that share the tests; each has servers of its own, so more cores than this need much memory.
-WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
+# Processes that share the tests; each has servers of its own, so more cores than this need much memory. nproc obeys
+# OMP_NUM_THREADS, which tests set to 1.
+WORKERS ?= $(shell n=$$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
 PACKAGES := sglang_plug sglang_plug_models sglang_plug_backends sglang_plug_api
+
+# What needs no server and no model of a family; see the marks in pyproject.toml.
+QUICK_TESTS ?= tests/policy tests/core tests/api tests/builtin_backends/eviction tests/builtin_backends/ngram \
+	tests/builtin_backends/prefix_cache tests/builtin_backends/schedule
 
 # A stamp is newer than pyproject.toml when what it stands for is installed, so a second call installs nothing.
 VENV_STAMP := $(VENV)/.made
@@ -20,12 +25,19 @@ DOCS_STAMP := $(VENV)/.installed-docs
 CLIENTS := .venv-clients
 AGENTS := .venv-agents
 CLIENTS_STAMP := $(CLIENTS)/.installed
+OLDEST := .venv-oldest
+OLDEST_STAMP := $(OLDEST)/.installed
+# The tests of what dependencies are used for; those of model families and of kernels use torch, which is the same.
+OLDEST_TESTS ?= tests/api tests/builtin_backends/huggingface tests/builtin_backends/grammars \
+	tests/builtin_backends/xgrammar tests/builtin_backends/llguidance tests/builtin_backends/outlines \
+	tests/builtin_models/transformers_fallback tests/e2e/test_openai.py tests/e2e/test_native.py \
+	tests/e2e/test_bad_input.py tests/e2e/test_structured_outputs.py tests/e2e/test_batches.py tests/e2e/test_images.py
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev serve test check format types docs bench clients fuzz clean
+.PHONY: help venv dev serve test test-quick test-oldest sanitize check format types docs bench clients fuzz clean
 
 help: ## List the targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  \1\t\2/'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/'
 
 venv: $(SERVE_STAMP) ## Make .venv and install what serving needs
 dev: $(DEV_STAMP) ## ... and what developing needs
@@ -59,11 +71,28 @@ $(CLIENTS_STAMP): pyproject.toml
 		'openai@>=6' ai @ai-sdk/openai-compatible zod
 	touch $@
 
+$(OLDEST_STAMP): pyproject.toml tests/oldest.py | $(DEV_STAMP)
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	$(BIN)/python tests/oldest.py > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install -q -c $(OLDEST)/constraints.txt -e '.[test]'
+	touch $@
+
 serve: $(SERVE_STAMP) ## Serve a model (the demo, or ARGS="--model-path FOLDER ...")
 	$(BIN)/sglang-plug serve --host $(HOST) --port $(PORT) $(ARGS)
 
 test: $(DEV_STAMP) ## Run the whole suite (or make test ARGS=tests/policy)
 	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+test-quick: $(DEV_STAMP) ## Run what needs no server, no model family and no interpreted kernel, in about a minute
+	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal \
+		-m "not slow and not whole_engine and not interpreted" $(QUICK_TESTS) $(ARGS)
+
+test-oldest: $(OLDEST_STAMP) ## Test with the oldest allowed versions of all dependencies
+	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal \
+		-W ignore::DeprecationWarning $(OLDEST_TESTS) $(ARGS)
+
+sanitize: $(DEV_STAMP) ## Run the compiled CPU kernels under AddressSanitizer, UndefinedBehaviorSanitizer and guard pages
+	$(BIN)/python -m tests.builtin_backends.avx512.sanitize
 
 check: $(DEV_STAMP) types ## Formatting, lint, types and the rules of the house
 	$(BIN)/ruff format --check .
@@ -98,5 +127,5 @@ fuzz: $(DEV_STAMP) ## Send what a fuzzer makes of the OpenAPI document for ten m
 	HYPOTHESIS_PROFILE=drawn $(BIN)/python -m pytest -n $(WORKERS) $(DRAWING) $(ARGS)
 
 clean: ## Remove what was built, the environment too
-	rm -rf $(VENV) $(CLIENTS) $(AGENTS) build dist .mypy_cache .ruff_cache .pytest_cache *.egg-info
+	rm -rf $(VENV) $(CLIENTS) $(AGENTS) $(OLDEST) build dist .mypy_cache .ruff_cache .pytest_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,8 +1,8 @@
-"""What adapters cost a decode step: not enabled, enabled and unused, and some requests or all with one or several.
+"""Cost of adapters in a decode step: disabled, unused, and used by some or all requests.
 
 Run as ``python -m benchmarks.adapters``. Random weights, and LoRA adapters of random numbers for every matrix of the
-layers. Each kind of batch is also run with adapters applied one after the other (``apart``), as formats that cannot be
-joined are.
+layers. Each kind of batch is also run with adapters applied one after the other (``apart``), like formats that cannot
+be joined.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from unittest.mock import patch
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.crowd import add_options, choice_of, load_of
-from benchmarks.inbox import ListInbox, decode_seconds, nobody
+from benchmarks.common.decode_options import add_options, choice_of, load_of
+from benchmarks.common.engine_driver import ListInbox, decode_seconds, nobody
+from benchmarks.common.report import parser, table, write_json
 from benchmarks.load import Load, prompts
 from benchmarks.offline import Choice
-from benchmarks.report import parser, table, write_json
 from sglang_plug import Output, Plugins, Request, SamplingParams
-from sglang_plug.adapters import AdaptableLayer
 from sglang_plug.config import AdapterOptions
-from sglang_plug.engine import adapted
-from sglang_plug.engine.adaptable import adaptable_layers, described
-from sglang_plug.engine.build import build_engine
+from sglang_plug.contracts.model.adapters import AdaptableLayer
 from sglang_plug.engine.loop import EngineLoop
-from sglang_plug.engine.messages import FromEngine, News
-from sglang_plug.engine.pending import merge
-from sglang_plug.engine.watchdog import Heartbeat
+from sglang_plug.engine.lora import lora_batch as adapted
+from sglang_plug.engine.lora.lora_layers import adaptable_layers, described
+from sglang_plug.engine.processes.messages import FromEngine, StepOutputs
+from sglang_plug.engine.processes.pending import merge
+from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.startup.build import build_engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Result:
     """Median seconds of a decode step."""
 
     kind: str
@@ -65,19 +65,19 @@ class Bench:
             self.loop.adapters.load(name, str(folder / name))
 
     def finish(self) -> dict[str, Output]:
-        """Serve what was submitted; the outputs by id."""
+        """Serve the submitted requests and return the outputs by id."""
         while self.inbox.messages or self.loop.busy:
             self.loop.step()
         return self._outputs
 
     def _hear(self, message: FromEngine) -> None:
         nobody(message)
-        for output in message.outputs if isinstance(message, News) else ():
+        for output in message.outputs if isinstance(message, StepOutputs) else ():
             before = self._outputs.get(output.id)
             self._outputs[output.id] = output if before is None else merge(before, output)
 
     def step(self, load: Load, names: Sequence[str | None]) -> float:
-        """A decode step's median of requests with ``names``, which are repeated."""
+        """Return the median of a decode step of requests with ``names``, which are repeated."""
         self._runs += 1
         params = SamplingParams(max_new_tokens=load.output_len, temperature=0.0)
         requests = [
@@ -93,11 +93,11 @@ class Bench:
 
 
 def write_adapter(path: Path, layers: Sequence[AdaptableLayer], rank: int, *, size: float, seed: int) -> None:
-    """A LoRA adapter of random numbers for every matrix of ``layers``, as PEFT saves it."""
+    """Write a PEFT LoRA adapter of random numbers for every matrix of ``layers``."""
     draw = torch.Generator().manual_seed(seed)
     tensors = {}
     for layer in layers:
-        parts = {name: one for name, one in layer.parts.items() if name != layer.name} or layer.parts
+        parts = {name: part for name, part in layer.parts.items() if name != layer.name} or layer.parts
         for name, columns in parts.items():
             shapes = {"A": (rank, layer.size_in), "B": (columns.stop - columns.start, rank)}
             for side, shape in shapes.items():
@@ -112,16 +112,16 @@ def write_adapter(path: Path, layers: Sequence[AdaptableLayer], rank: int, *, si
 @contextmanager
 def apart() -> Iterator[None]:
     """Apply adapters one after the other."""
-    with patch.object(adapted, "_joins", lambda found, step: False):
+    with patch.object(adapted, "_joins", lambda layer, step: False):
         yield
 
 
-def measure(choice: Choice, load: Load, *, adapters: int, rank: int) -> list[Found]:
-    """Each kind of batch."""
+def measure(choice: Choice, load: Load, *, adapters: int, rank: int) -> list[Result]:
+    """Measure each kind of batch."""
     with tempfile.TemporaryDirectory() as plain, tempfile.TemporaryDirectory() as folder:
-        found = [Found(kind="not enabled", adapters=0, step=Bench(choice, Path(plain)).step(load, [None]))]
+        results = [Result(kind="not enabled", adapters=0, step=Bench(choice, Path(plain)).step(load, [None]))]
         bench = Bench(choice, Path(folder), adapters=adapters, rank=rank)
-        found.append(Found(kind="not used", adapters=0, step=bench.step(load, [None])))
+        results.append(Result(kind="not used", adapters=0, step=bench.step(load, [None])))
         names = bench.names
         kinds: dict[str, list[str | None]] = {
             "all the same": [names[0]],
@@ -132,15 +132,20 @@ def measure(choice: Choice, load: Load, *, adapters: int, rank: int) -> list[Fou
             step = bench.step(load, given)
             with apart():
                 other = bench.step(load, given)
-            found.append(Found(kind=kind, adapters=len(set(given) - {None}), step=step, apart=other))
-    return found
+            results.append(Result(kind=kind, adapters=len(set(given) - {None}), step=step, apart=other))
+    return results
 
 
-def show(found: Sequence[Found]) -> str:
-    """As a table."""
+def show(results: Sequence[Result]) -> str:
+    """Format as a table."""
     rows = [
-        (one.kind, one.adapters, f"{one.step * 1e3:.2f}", "" if one.apart is None else f"{one.apart * 1e3:.2f}")
-        for one in found
+        (
+            result.kind,
+            result.adapters,
+            f"{result.step * 1e3:.2f}",
+            "" if result.apart is None else f"{result.apart * 1e3:.2f}",
+        )
+        for result in results
     ]
     return table(("requests", "adapters", "ms for a step", "apart"), rows)
 
@@ -151,10 +156,10 @@ def main() -> None:
     add_options(options, requests=8, output_len=64)
     options.add_argument("--adapters", type=int, default=8)
     options.add_argument("--rank", type=int, default=16)
-    given = options.parse_args()
-    found = measure(choice_of(given), load_of(given), adapters=given.adapters, rank=given.rank)
-    print(show(found))
-    write_json(given.json, found)
+    args = options.parse_args()
+    result = measure(choice_of(args), load_of(args), adapters=args.adapters, rank=args.rank)
+    print(show(result))
+    write_json(args.json, result)
 
 
 if __name__ == "__main__":

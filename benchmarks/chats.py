@@ -1,9 +1,9 @@
-"""W5: chats whose answers must follow a JSON schema, beside chats of the same length without one.
+"""Workload W5: chats whose answers must follow a JSON schema, compared with unconstrained ones.
 
 Run as ``python -m benchmarks.chats``. Eight chats at once, three times, at most 96 tokens each, random weights and a
 tokenizer that is made on the spot, so the text is nonsense; the schema bounds every part, so that nonsense can finish.
-Schema and no schema take turns in one run. Reported are output tokens per second, and how many answers were finished
-and valid. With ``--url`` any server with an OpenAI-compatible API is measured in the same way.
+Schema and no schema alternate in one run. Reported are output tokens per second, and how many answers were finished and
+valid. With ``--url`` any server with an OpenAI-compatible API is measured in the same way.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any
 
 import httpx
 
-from benchmarks.models import SHAPES, Shape, write_model
-from benchmarks.report import parser, table, write_json
-from benchmarks.server import serving
+from benchmarks.common.models import SHAPES, Shape, write_model
+from benchmarks.common.report import parser, table, write_json
+from benchmarks.common.server import serving
 
 TOGETHER, TIMES, MOST_TOKENS = 8, 3, 96
 WORDS = 20
-"""Words of each question after its first sentence, so that no two are alike."""
+"""Words of each question after its first sentence, which make questions distinct."""
 SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {
@@ -51,7 +51,7 @@ TEMPLATE = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One chat's."""
+    """The answer of one chat."""
 
     tokens: int
     finished: bool
@@ -59,8 +59,8 @@ class Answer:
 
     @property
     def valid(self) -> bool:
-        """True if it is what the schema describes."""
-        import jsonschema  # a test dependency
+        """Return True if the answer matches the schema."""
+        import jsonschema  # jsonschema is a test dependency
 
         try:
             jsonschema.validate(json.loads(self.text), SCHEMA)
@@ -71,7 +71,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Of one round of chats."""
+    """Figures of one round of chats."""
 
     schema: bool
     seconds: float
@@ -87,25 +87,25 @@ class Figures:
 
 
 def write_tokenizer(folder: Path, size: int) -> None:
-    """A byte-level BPE of up to ``size`` tokens with a chat template, from the text of Python's library."""
+    """Write a byte-level BPE of up to ``size`` tokens with a chat template, trained on Python's library."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # comes with transformers
 
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
         vocab_size=size, special_tokens=list(SPECIAL), initial_alphabet=alphabet, show_progress=False
     )
     texts = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    made.train([str(one) for one in texts], trainer)
-    made.save(str(folder / "tokenizer.json"))
+    tokenizer.train([str(text) for text in texts], trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": SPECIAL[2], "chat_template": TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
 async def chat(client: httpx.AsyncClient, model: str, seed: int, *, schema: bool) -> Answer:
-    """One answer; without a schema it is as long as it may be. Raises what HTTP raises."""
+    """Return one answer; without a schema it has the maximum length. Raises HTTP errors."""
     words = " ".join(random.Random(seed).choices("abcdefgh", k=WORDS))
     body: dict[str, Any] = {
         "model": model,
@@ -120,42 +120,42 @@ async def chat(client: httpx.AsyncClient, model: str, seed: int, *, schema: bool
         body["ignore_eos"] = True
     response = await client.post("/v1/chat/completions", json=body)
     response.raise_for_status()
-    found = response.json()
-    choice = found["choices"][0]
-    tokens = int(found["usage"]["completion_tokens"])
+    result = response.json()
+    choice = result["choices"][0]
+    tokens = int(result["usage"]["completion_tokens"])
     return Answer(tokens, choice["finish_reason"] == "stop", choice["message"]["content"] or "")
 
 
 async def measure(url: str, model: str, *, schema: bool, seed: int) -> Figures:
-    """``TIMES`` times ``TOGETHER`` chats."""
+    """Run ``TIMES`` times ``TOGETHER`` chats."""
     answers: list[Answer] = []
     async with httpx.AsyncClient(base_url=url, timeout=600.0) as client:
         started = time.perf_counter()
         for turn in range(TIMES):
             seeds = range(seed + turn * TOGETHER, seed + (turn + 1) * TOGETHER)
-            answers += await asyncio.gather(*(chat(client, model, one, schema=schema) for one in seeds))
+            answers += await asyncio.gather(*(chat(client, model, item, schema=schema) for item in seeds))
         seconds = time.perf_counter() - started
     return Figures(
         schema=schema,
         seconds=seconds,
-        tokens=sum(one.tokens for one in answers),
+        tokens=sum(answer.tokens for answer in answers),
         chats=len(answers),
-        finished=sum(one.finished for one in answers),
-        valid=sum(one.finished and one.valid for one in answers) if schema else 0,
+        finished=sum(answer.finished for answer in answers),
+        valid=sum(answer.finished and answer.valid for answer in answers) if schema else 0,
     )
 
 
 @contextmanager
-def target(shape: Shape, given: argparse.Namespace) -> Iterator[str]:
-    """The URL of the server to measure: the one named, or one of our own."""
-    if given.url:
-        yield given.url
+def target(shape: Shape, args: argparse.Namespace) -> Iterator[str]:
+    """Yield the URL of the server to measure: the given one, or one of our own."""
+    if args.url:
+        yield args.url
         return
     with tempfile.TemporaryDirectory() as name:
         model = write_model(shape, Path(name))
         write_tokenizer(model, shape.vocabulary)
         arguments = ["--model-path", str(model), "--load-format", "dummy", "--dtype", "bfloat16"]
-        with serving([*arguments, *given.server_arguments], log=Path(name) / "log") as server:
+        with serving([*arguments, *args.server_arguments], log=Path(name) / "log") as server:
             yield server.url
 
 
@@ -167,19 +167,27 @@ def main() -> None:
     options.add_argument("--url", help="measure this server instead of starting one")
     options.add_argument("--model", default="default")
     options.add_argument("server_arguments", nargs="*", help="after --: more options for sglang-plug serve")
-    given = options.parse_args()
-    found: list[Figures] = []
-    with target(SHAPES[given.shape], given) as url:
-        for repeat in range(1 + given.repeats):  # the first one compiles the schema
+    args = options.parse_args()
+    results: list[Figures] = []
+    with target(SHAPES[args.shape], args) as url:
+        for repeat in range(1 + args.repeats):  # the first one compiles the schema
             for schema in (False, True):
-                found.append(asyncio.run(measure(url, given.model, schema=schema, seed=1000 * repeat)))
-    found = found[2:]
+                results.append(asyncio.run(measure(url, args.model, schema=schema, seed=1000 * repeat)))
+    results = results[2:]
     rows = [
-        ("schema" if one.schema else "none", one.rate, one.tokens, one.seconds, one.finished, one.valid, one.chats)
-        for one in found
+        (
+            "schema" if result.schema else "none",
+            result.rate,
+            result.tokens,
+            result.seconds,
+            result.finished,
+            result.valid,
+            result.chats,
+        )
+        for result in results
     ]
     print(table(("constraint", "tokens/s", "tokens", "seconds", "finished", "valid", "of"), rows))
-    write_json(given.json, [asdict(one) | {"rate": one.rate} for one in found])
+    write_json(args.json, [asdict(result) | {"rate": result.rate} for result in results])
 
 
 if __name__ == "__main__":

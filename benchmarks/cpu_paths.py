@@ -1,6 +1,6 @@
-"""What the kernels and attention backends for CPUs gain over plain torch, alternative beside alternative.
+"""Gain of the CPU kernels and attention backends over plain torch.
 
-Run as ``python -m benchmarks.cpu_paths``. Shapes are those of Qwen2.5-0.5B. The alternatives of a row take turns, and
+Run as ``python -m benchmarks.cpu_paths``. Shapes are those of Qwen2.5-0.5B. The alternatives of a row alternate, and
 each row has the best time of each, so that a noisy machine treats them alike.
 """
 
@@ -14,10 +14,10 @@ from functools import partial
 import torch
 from torch.nn import functional as F
 
-from benchmarks.report import parser, ratio, table, write_json
+from benchmarks.common.report import parser, ratio, table, write_json
 from sglang_plug import Attention, AttentionBackend, AttentionShape, BuildEnv, ForwardBatch, Kernels
-from sglang_plug import kernels as definitions
-from sglang_plug.batch import KVPool
+from sglang_plug.contracts.model import kernels as definitions
+from sglang_plug.contracts.model.batch import KVPool
 from sglang_plug_backends.avx512 import kernels as compiled
 from sglang_plug_backends.avx512.attention import CompiledAttention
 from sglang_plug_backends.avx512.library import why_not
@@ -30,7 +30,7 @@ Alternatives = Mapping[str, Callable[[], object]]
 
 
 def race(alternatives: Alternatives, repeats: int) -> dict[str, float]:
-    """The best seconds of one call of each alternative."""
+    """Return the best seconds of one call of each alternative."""
     best = dict.fromkeys(alternatives, float("inf"))
     for _ in range(ROUNDS):
         for name, call in alternatives.items():
@@ -43,7 +43,7 @@ def race(alternatives: Alternatives, repeats: int) -> dict[str, float]:
 
 
 def rows() -> Iterator[tuple[str, Alternatives, int]]:
-    """Name, the alternatives, and how often each is called in a round."""
+    """Yield name, alternatives, and calls per round."""
     sets = {"torch": definitions.TORCH, "cpu": packed.build()}
     backends: dict[str, type[AttentionBackend]] = {"cpu": TorchAttention}
     if not why_not():
@@ -54,7 +54,7 @@ def rows() -> Iterator[tuple[str, Alternatives, int]]:
         yield f"gated {HIDDEN} to {WIDTH}, {count} rows", gated(sets, count), max(1, 200 // count)
     for count in (1, 32, 2048):
         x, weight = bfloat16(count, HIDDEN), bfloat16(HIDDEN)
-        norms = {name: partial(one.rms_norm, x, weight, 1e-6) for name, one in sets.items()}
+        norms = {name: partial(kernels.rms_norm, x, weight, 1e-6) for name, kernels in sets.items()}
         yield f"RMSNorm, {count} rows", norms, max(3, 1000 // count)
     for count, length in ((128, 128), (512, 512), (32, 1056), (2048, 2048)):
         yield f"attention, {count} new of {length} tokens", attention(backends, [count], [length]), 2
@@ -63,15 +63,15 @@ def rows() -> Iterator[tuple[str, Alternatives, int]]:
 
 
 def linears(sets: Mapping[str, Kernels], count: int) -> Alternatives:
-    """A large matrix."""
+    """Return the alternatives for a large matrix."""
     x, weight = bfloat16(count, HIDDEN), bfloat16(2 * WIDTH, HIDDEN)
-    return {name: partial(one.pack_linear(weight, None), x) for name, one in sets.items()}
+    return {name: partial(kernels.pack_linear(weight, None), x) for name, kernels in sets.items()}
 
 
 def gated(sets: Mapping[str, Kernels], count: int) -> Alternatives:
-    """The same, and the gate."""
+    """Return the alternatives for a large matrix with a gate."""
     x, weight = bfloat16(count, HIDDEN), bfloat16(2 * WIDTH, HIDDEN)
-    return {name: partial(_gated(one, weight), x) for name, one in sets.items()}
+    return {name: partial(_gated(kernels, weight), x) for name, kernels in sets.items()}
 
 
 def _gated(kernels: Kernels, weight: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -82,21 +82,21 @@ def _gated(kernels: Kernels, weight: torch.Tensor) -> Callable[[torch.Tensor], t
 
 
 def attention(backends: Mapping[str, type[AttentionBackend]], new: list[int], lengths: list[int]) -> Alternatives:
-    """One layer: "torch" is its own attention over keys and values that lie ready, which no server has."""
+    """Return the alternatives for one layer; "torch" reads contiguous keys and values, which no server has."""
     shape = AttentionShape(heads=HEADS, kv_heads=KV_HEADS, dim=DIM, layers=1)
     pool = KVPool.of(shape, slots=sum(lengths) + 1, dtype=torch.bfloat16, device=torch.device("cpu"))
     for part in (*pool.k, *pool.v):
         part.normal_()
     batch = _batch(pool, new, lengths)
     q, k, v = (bfloat16(sum(new), heads, DIM) for heads in (HEADS, KV_HEADS, KV_HEADS))
-    found: dict[str, Callable[[], object]] = {"torch": _ready(q, new, lengths)}
+    results: dict[str, Callable[[], object]] = {"torch": _ready(q, new, lengths)}
     for name, backend in backends.items():
-        made = backend(shape, torch.device("cpu"))
-        layer = Attention(BuildEnv(attention=made), 0, scale=DIM**-0.5)
+        attention = backend(shape, torch.device("cpu"))
+        layer = Attention(BuildEnv(attention=attention), 0, scale=DIM**-0.5)
         mine = dataclasses.replace(batch)
-        made.plan(mine)
-        found[name] = partial(layer, q, k, v, mine)
-    return found
+        attention.plan(mine)
+        results[name] = partial(layer, q, k, v, mine)
+    return results
 
 
 def _batch(pool: KVPool, new: list[int], lengths: list[int]) -> ForwardBatch:
@@ -133,7 +133,7 @@ def _ready(q: torch.Tensor, new: list[int], lengths: list[int]) -> Callable[[], 
 
 
 def bfloat16(*shape: int) -> torch.Tensor:
-    """Random numbers."""
+    """Return random bfloat16 numbers."""
     return torch.randn(*shape).bfloat16()
 
 
@@ -141,15 +141,23 @@ def bfloat16(*shape: int) -> torch.Tensor:
 def main() -> None:
     """Race all rows and print the times and their ratios."""
     options = parser(__doc__).parse_args()
-    found = {name: race(alternatives, repeats) for name, alternatives, repeats in rows()}
-    columns = list(dict.fromkeys(name for times in found.values() for name in times))
+    results = {name: race(alternatives, repeats) for name, alternatives, repeats in rows()}
+    columns = list(dict.fromkeys(name for times in results.values() for name in times))
     lines = [
-        [name, *(times[one] * 1e6 for one in columns), *(ratio(times["torch"], times[one]) for one in columns[1:])]
-        for name, times in found.items()
+        [
+            name,
+            *(times[column] * 1e6 for column in columns),
+            *(ratio(times["torch"], times[column]) for column in columns[1:]),
+        ]
+        for name, times in results.items()
     ]
-    header = ["what", *(f"{one} (µs)" for one in columns), *(f"{one}, times as fast" for one in columns[1:])]
+    header = [
+        "what",
+        *(f"{column} (µs)" for column in columns),
+        *(f"{column}, times as fast" for column in columns[1:]),
+    ]
     print(table(header, lines))
-    write_json(options.json, {"seconds": found})
+    write_json(options.json, {"seconds": results})
 
 
 if __name__ == "__main__":

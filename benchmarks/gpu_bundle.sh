@@ -38,7 +38,7 @@ if [ "${KERNELS:-0}" = 1 ]; then
     site=$(mktemp -d)
     "$python" -m pip install -q --no-deps --target "$site" .wheels/flashinfer_python-*.whl apache-tvm-ffi \
         nvidia-curand==10.4.0.35 nvidia-ml-py einops tabulate requests click ninja filelock tqdm
-    PATH="$site/bin:$PATH" PYTHONPATH="$site" "$python" -m benchmarks.gpu_flashinfer "$site/kernels/aot"
+    PATH="$site/bin:$PATH" PYTHONPATH="$site" "$python" -m benchmarks.gpu.flashinfer_build "$site/kernels/aot"
     tar -czf .wheels/flashinfer-aot.tgz -C "$site/kernels/aot" .
     rm -rf "$site"
 fi

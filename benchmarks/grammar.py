@@ -1,7 +1,7 @@
-"""What structured outputs cost, and save: decode steps with and without constraints, compiling, forced tokens.
+"""Cost and savings of structured outputs: decode steps with and without constraints, compiling, forced tokens.
 
-Run as ``python -m benchmarks.grammar``. One engine with random weights takes turns between plain and constrained
-sequences, block by block, so that a noisy machine treats both alike. The vocabulary is made up: bytes, and pieces of
+Run as ``python -m benchmarks.grammar``. One engine with random weights alternates between plain and constrained
+sequences, block by block, so that a noisy machine treats both alike. The vocabulary is synthetic: bytes, and pieces of
 words with blanks and punctuation as real ones have. Steps that forced tokens save are counted with the demo model,
 which has a tokenizer.
 """
@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.inbox import ListInbox, decode_seconds, nobody
-from benchmarks.models import SHAPES, write_model
-from benchmarks.report import parser, ratio, table, write_json
+from benchmarks.common.engine_driver import ListInbox, decode_seconds, nobody
+from benchmarks.common.models import SHAPES, write_model
+from benchmarks.common.report import parser, ratio, table, write_json
 from sglang_plug import (
     Constraint,
     ConstraintError,
@@ -36,11 +36,11 @@ from sglang_plug import (
     Vocabulary,
 )
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
-from sglang_plug.engine.build import build_engine
-from sglang_plug.engine.constraints import Constraints
-from sglang_plug.engine.thread import ThreadClient
-from sglang_plug.engine.watchdog import Heartbeat
-from sglang_plug.tokenizer import Tokenizer, TokenizerSource
+from sglang_plug.contracts.text.tokenizer import Tokenizer, TokenizerSource
+from sglang_plug.engine.processes.thread_client import ThreadClient
+from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.startup.build import build_engine
+from sglang_plug.engine.structured_outputs.constraints import Constraints
 
 PERSON = {
     "type": "object",
@@ -81,18 +81,18 @@ ORDER = {
     "required": ["customer", "quantity", "delivery", "paid"],
 }
 SETTLE = 0.05
-"""Seconds until the news of the last step have come."""
+"""Seconds until the outputs of the last step have arrived."""
 SYLLABLES = "ba ko re ti an er in on st th ing ment pro con al is ou qu".split()
 MARKS = (b'"', b'":', b'",', b"}", b"]", b", ", b': "', b'", "', b"\n", b"  ", b"(", b").")
 
 
 def vocabulary(size: int, ranks: Path | None = None) -> Vocabulary:
-    """Made up of bytes, marks and words; or of the file ``ranks``: a line for each token, in base64, and its rank."""
+    """Build a vocabulary of bytes, marks and words, or of the file ``ranks``: a line of base64 token and rank each."""
     special = [b"", b"", b""]
     if ranks is not None:
-        found = [base64.b64decode(line.split()[0]) for line in ranks.read_text().splitlines()]
-        return Vocabulary([*special, *found][:size], (2,))
-    pieces = [*special, *(bytes([one]) for one in range(256)), *MARKS]
+        results = [base64.b64decode(line.split()[0]) for line in ranks.read_text().splitlines()]
+        return Vocabulary([*special, *results][:size], (2,))
+    pieces = [*special, *(bytes([index]) for index in range(256)), *MARKS]
     pieces += [str(number).encode() for number in range(100)]
     for length in range(1, 6):
         for parts in product(SYLLABLES, repeat=length):
@@ -104,24 +104,24 @@ def vocabulary(size: int, ranks: Path | None = None) -> Vocabulary:
 
 
 class Here:
-    """Compiles in this process: what is measured is the backend, not the pipe."""
+    """Compiler in this process, which measures the backend without the pipe."""
 
     def __init__(self, backend: GrammarBackend) -> None:
         self._backend = backend
 
     def start(self) -> GrammarBackend:
-        """At once."""
+        """Start at once."""
         return self._backend
 
     def compile(self, constraint: Constraint, is_wanted: Callable[[], bool]) -> bytes:
-        """The backend's."""
+        """Compile with the backend."""
         return self._backend.compile(constraint)
 
     def interrupt(self) -> None:
-        """Nothing to give up."""
+        """Do nothing: compiling here cannot be interrupted."""
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
 
 class Bench:
@@ -144,7 +144,7 @@ class Bench:
         self.loop.constraints = Constraints(Here(self.backend))
 
     def steps(self, batch: int, constraint: Constraint | None, count: int) -> list[float]:
-        """Seconds of ``count`` decode steps of ``batch`` sequences."""
+        """Return the seconds of ``count`` decode steps of ``batch`` sequences."""
         requests = []
         for row in range(batch):
             params = SamplingParams(max_new_tokens=count + 3, temperature=1.0, seed=row)
@@ -154,19 +154,19 @@ class Bench:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Milliseconds of a decode step without a constraint, and how many times as long one with it takes."""
+    """Milliseconds of a decode step without a constraint, and the ratio with it."""
 
     constraint: str
     batch: int
     plain: float
     ratio: float
     quartiles: tuple[float, float]
-    """Of the ratio."""
+    """Quartiles of the ratio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiling:
-    """Milliseconds to compile, to load what was compiled, and to begin an output of a remembered grammar."""
+    """Milliseconds to compile, to load the compiled grammar, and to begin an output of a cached grammar."""
 
     constraint: str
     cold: float
@@ -176,7 +176,7 @@ class Compiling:
 
 
 def measure(bench: Bench, name: str, batch: int, blocks: int, steps: int) -> Cost:
-    """Take turns. A block with the constraint is held against the plain ones before and after it."""
+    """Alternate blocks; a block with the constraint is compared with the plain ones before and after it."""
     plain, ratios = [median(bench.steps(batch, None, steps))], []
     for _ in range(blocks):
         constrained = median(bench.steps(batch, LONG[name], steps))
@@ -187,7 +187,7 @@ def measure(bench: Bench, name: str, batch: int, blocks: int, steps: int) -> Cos
 
 
 def compiling(backend: GrammarBackend, name: str, repeats: int) -> Compiling | None:
-    """The best of some repeats; the backend keeps nothing in between. ``None``: it does not enforce the constraint."""
+    """Return the best of several repeats without caching; ``None`` if the backend does not enforce the constraint."""
 
     def best(call: Callable[[], Any]) -> float:
         times = []
@@ -222,7 +222,7 @@ QUESTION = "Tell me about Anna."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jump:
-    """One greedy output, batch 1."""
+    """One greedy output at batch size 1."""
 
     constraint: str
     jump: bool
@@ -232,7 +232,7 @@ class Jump:
 
 
 async def jumps(jump: bool) -> list[Jump]:
-    """Outputs of the demo model under each of ``FORCED``, with forced tokens appended or not."""
+    """Generate outputs of the demo model under each of ``FORCED``, with and without forced tokens."""
     config = EngineConfig(backends=BackendOptions(disable_jump_forward=not jump), log_level="warning")
     plugins = Plugins.discover()
     client = ThreadClient(config, plugins)
@@ -241,7 +241,7 @@ async def jumps(jump: bool) -> list[Jump]:
     prompt = tuple(tokenizer.encode(tokenizer.chat([{"role": "user", "content": QUESTION}]), special=False))
     steps: list[float] = []
     client.on_step(lambda stats: steps.append(stats.seconds) if stats.seconds else None)
-    found = []
+    results = []
     for name, constraint in FORCED.items():
         for warm in (False, True):
             params = SamplingParams(temperature=0.0, max_new_tokens=200, stop_token_ids=tokenizer.eos_token_ids)
@@ -249,9 +249,9 @@ async def jumps(jump: bool) -> list[Jump]:
             steps.clear()
             tokens = sum([len(output.tokens) async for output in client.submit(request)])
             await asyncio.sleep(SETTLE)
-        found.append(Jump(constraint=name, jump=jump, tokens=tokens, steps=len(steps), seconds=sum(steps)))
+        results.append(Jump(constraint=name, jump=jump, tokens=tokens, steps=len(steps), seconds=sum(steps)))
     await client.close()
-    return found
+    return results
 
 
 def main() -> None:
@@ -263,36 +263,43 @@ def main() -> None:
     options.add_argument("--blocks", type=int, default=12)
     options.add_argument("--steps", type=int, default=8, help="steps of a block")
     options.add_argument("--ranks", type=Path, help="a vocabulary in the format of tiktoken instead of the made-up one")
-    given = options.parse_args()
-    words = vocabulary(SHAPES[given.shape].vocabulary, given.ranks)
+    args = options.parse_args()
+    words = vocabulary(SHAPES[args.shape].vocabulary, args.ranks)
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(given.shape, Path(folder), given.backend, words, max(given.batch), given.steps + 16)
+        bench = Bench(args.shape, Path(folder), args.backend, words, max(args.batch), args.steps + 16)
         with torch.inference_mode():
-            costs = [measure(bench, name, batch, given.blocks, given.steps) for name in LONG for batch in given.batch]
+            costs = [measure(bench, name, batch, args.blocks, args.steps) for name in LONG for batch in args.batch]
         bench.loop.constraints.close()
-    rows = [(f"{one.constraint}, {one.batch}", one.plain, one.ratio, *one.quartiles) for one in costs]
+    rows = [(f"{cost.constraint}, {cost.batch}", cost.plain, cost.ratio, *cost.quartiles) for cost in costs]
     print(table(("outputs at once", "ms plain", "ratio", "lower quartile", "upper quartile"), rows))
-    times = [one for name in COMPILED if (one := compiling(bench.backend, name, 3)) is not None]
+    times = [compiled for name in COMPILED if (compiled := compiling(bench.backend, name, 3)) is not None]
     print()
     print(
         table(
             ("grammar", "ms cold", "ms load", "ms cached", "bytes"),
-            [(one.constraint, one.cold, one.load, one.cached, one.bytes) for one in times],
+            [(item.constraint, item.cold, item.load, item.cached, item.bytes) for item in times],
         )
     )
-    saved = [one for jump in (True, False) for one in asyncio.run(jumps(jump))]
+    saved = [item for jump in (True, False) for item in asyncio.run(jumps(jump))]
     print()
     print(
         table(
             ("forced tokens", "jump", "tokens", "steps", "steps per token", "ms"),
             [
-                (one.constraint, str(one.jump), one.tokens, one.steps, ratio(one.steps, one.tokens), one.seconds * 1e3)
-                for one in saved
+                (
+                    jump.constraint,
+                    str(jump.jump),
+                    jump.tokens,
+                    jump.steps,
+                    ratio(jump.steps, jump.tokens),
+                    jump.seconds * 1e3,
+                )
+                for jump in saved
             ],
         )
     )
     results = {"steps": costs, "compiling": times, "forced": saved}
-    write_json(given.json, {"options": vars(given) | {"json": None}, **results})
+    write_json(args.json, {"options": vars(args) | {"json": None}, **results})
 
 
 if __name__ == "__main__":

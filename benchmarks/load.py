@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import httpx
 
-from benchmarks.report import Summary, parser, table, write_json
+from benchmarks.common.report import Summary, parser, table, write_json
 
 Api = Literal["generate", "completions"]
 FIRST_TOKEN = 3
@@ -31,34 +31,34 @@ COUNT = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What to ask of a server."""
+    """Parameters of the requests."""
 
     url: str
     requests: int = 16
     concurrency: int | None = None
-    """Most requests in flight; ``None``: no limit."""
+    """Maximum requests in flight; ``None``: no limit."""
     rate: float | None = None
-    """Mean arrivals per second, Poisson; ``None``: as soon as there is a place."""
+    """Mean arrivals per second, Poisson; ``None``: as soon as a request finishes."""
     input_len: int = 128
     output_len: int = 128
     shared_prefix_len: int = 0
-    """Tokens that come first in every prompt, besides ``input_len`` own ones."""
+    """Tokens of the common prefix of all prompts, besides ``input_len`` own ones."""
     vocabulary: int = 32_768
     seed: int = 0
     api: Api = "generate"
     model: str = "default"
-    """The name that ``/v1/completions`` asks for."""
+    """Model name for ``/v1/completions``."""
     timeout: float = 1800.0
 
 
 @dataclass(slots=True)
 class Reply:
-    """One request and what came of it. Times are ``time.perf_counter()``."""
+    """One request and its result. Times are ``time.perf_counter()``."""
 
     arrived: float
-    """When it should have been sent: waiting for a place counts as waiting."""
+    """Scheduled time of the request: waiting for concurrency counts as latency."""
     times: list[float] = field(default_factory=list)
-    """Of each output token; tokens that came in one event share the time since the event before it."""
+    """Arrival time of each output token; tokens of one event share the time since the previous event."""
     finished: float = 0.0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -66,16 +66,16 @@ class Reply:
 
     @property
     def first(self) -> float:
-        """Seconds to the first token."""
+        """Return the seconds to the first token."""
         return self.times[0] - self.arrived
 
     @property
     def gaps(self) -> list[float]:
-        """Seconds between tokens."""
+        """Return the seconds between tokens."""
         return [after - before for before, after in zip(self.times, self.times[1:], strict=False)]
 
     def arrive(self, total: int, now: float) -> None:
-        """Note that ``total`` tokens have come until ``now``."""
+        """Record that ``total`` tokens have arrived by ``now``."""
         new = total - len(self.times)
         before = self.times[-1] if self.times else now
         self.times += [before + (now - before) * (index + 1) / new for index in range(new)]
@@ -83,14 +83,14 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What a load run showed. Times in seconds."""
+    """Results of a load run. Times in seconds."""
 
     requests: int
     failures: int
     errors: tuple[str, ...]
-    """The first few."""
+    """The first few errors."""
     seconds: float
-    """From the first request sent to the last one finished."""
+    """Seconds from the first request sent to the last one finished."""
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
@@ -104,7 +104,7 @@ class Figures:
 
 
 def prompts(load: Load) -> list[list[int]]:
-    """Random prompts; the same seed gives the same ones."""
+    """Generate random prompts, deterministic by seed."""
     draw = random.Random(load.seed)
 
     def tokens(count: int) -> list[int]:
@@ -115,7 +115,7 @@ def prompts(load: Load) -> list[list[int]]:
 
 
 def arrivals(load: Load) -> Iterator[float]:
-    """When each request arrives, in seconds from the start."""
+    """Return the arrival of each request in seconds from the start."""
     draw, now = random.Random(load.seed + 1), 0.0
     for _ in range(load.requests):
         yield now
@@ -124,25 +124,25 @@ def arrivals(load: Load) -> Iterator[float]:
 
 
 def figures(replies: Sequence[Reply], started: float) -> Figures:
-    """Sum up ``replies``; failed ones count as failures and for nothing else."""
-    good = [one for one in replies if not one.error]
-    errors = [one.error for one in replies if one.error]
-    seconds = max((one.finished for one in replies), default=started) - started
-    output = sum(len(one.times) for one in good)
-    prompt = sum(one.prompt_tokens for one in good)
+    """Summarise ``replies``; failed ones count as failures only."""
+    good = [reply for reply in replies if not reply.error]
+    errors = [reply.error for reply in replies if reply.error]
+    seconds = max((reply.finished for reply in replies), default=started) - started
+    output = sum(len(reply.times) for reply in good)
+    prompt = sum(reply.prompt_tokens for reply in good)
     return Figures(
         requests=len(replies),
         failures=len(errors),
         errors=tuple(dict.fromkeys(errors))[:5],
         seconds=seconds,
         prompt_tokens=prompt,
-        cached_tokens=sum(one.cached_tokens for one in good),
+        cached_tokens=sum(reply.cached_tokens for reply in good),
         output_tokens=output,
         output_rate=output / seconds if seconds else 0.0,
         total_rate=(prompt + output) / seconds if seconds else 0.0,
-        first_token=Summary.of(one.first for one in good),
-        inter_token=Summary.of(gap for one in good for gap in one.gaps),
-        end_to_end=Summary.of(one.finished - one.arrived for one in good),
+        first_token=Summary.of(reply.first for reply in good),
+        inter_token=Summary.of(gap for reply in good for gap in reply.gaps),
+        end_to_end=Summary.of(reply.finished - reply.arrived for reply in good),
     )
 
 
@@ -169,7 +169,7 @@ async def run(load: Load) -> Figures:
 
 
 def body(load: Load, tokens: list[int]) -> dict[str, Any]:
-    """The request for one prompt: greedy, exactly ``output_len`` tokens."""
+    """Build the request for one prompt: greedy, exactly ``output_len`` tokens."""
     if load.api == "generate":
         sampling = {"temperature": 0, "max_new_tokens": load.output_len, "ignore_eos": True}
         return {"input_ids": tokens, "sampling_params": sampling, "stream": True}
@@ -210,15 +210,15 @@ async def _listen(response: httpx.Response, reply: Reply) -> bytes:
         if event == b"[DONE]":
             break
         last = event
-        found = COUNT.search(event)
-        total = int(found[1]) if found else len(reply.times) + (b'"text"' in event)
+        result = COUNT.search(event)
+        total = int(result[1]) if result else len(reply.times) + (b'"text"' in event)
         if total > len(reply.times):
             reply.arrive(total, now)
     return last
 
 
 async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The data of each server-sent event, which chunks may split anywhere."""
+    """Yield the data of each server-sent event, which may be split over chunks."""
     rest = b""
     async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
@@ -230,7 +230,7 @@ async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def _account(event: bytes, reply: Reply) -> None:
-    """Take token counts, or the error, from the last event."""
+    """Read token counts, or the error, from the last event."""
     if not event:
         reply.error = "the stream ended without an event"
         return
@@ -250,22 +250,22 @@ def _account(event: bytes, reply: Reply) -> None:
 # -- command line -------------------------------------------------------------------------------------------------
 
 
-def show(found: Figures) -> str:
-    """A table of times in milliseconds, and the rates below."""
+def show(figures: Figures) -> str:
+    """Format a table of times in milliseconds, followed by the rates."""
     rows = [
-        (name, one.mean * 1e3, one.p50 * 1e3, one.p95 * 1e3, one.p99 * 1e3, one.best * 1e3)
-        for name, one in (
-            ("time to first token", found.first_token),
-            ("inter-token latency", found.inter_token),
-            ("end to end", found.end_to_end),
+        (name, item.mean * 1e3, item.p50 * 1e3, item.p95 * 1e3, item.p99 * 1e3, item.best * 1e3)
+        for name, item in (
+            ("time to first token", figures.first_token),
+            ("inter-token latency", figures.inter_token),
+            ("end to end", figures.end_to_end),
         )
     ]
     lines = [
         table(("milliseconds", "mean", "p50", "p95", "p99", "best"), rows),
-        f"{found.requests} requests in {found.seconds:.2f} s, {found.failures} failed; "
-        f"{found.output_rate:.1f} output tokens/s, {found.total_rate:.1f} tokens/s in all; "
-        f"{found.cached_tokens} of {found.prompt_tokens} prompt tokens from the prefix cache",
-        *(f"failed: {error}" for error in found.errors),
+        f"{figures.requests} requests in {figures.seconds:.2f} s, {figures.failures} failed; "
+        f"{figures.output_rate:.1f} output tokens/s, {figures.total_rate:.1f} tokens/s in all; "
+        f"{figures.cached_tokens} of {figures.prompt_tokens} prompt tokens from the prefix cache",
+        *(f"failed: {error}" for error in figures.errors),
     ]
     return "\n".join(lines)
 
@@ -284,13 +284,13 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--api", choices=("generate", "completions"), default="generate")
     options.add_argument("--model", default="default", help="name that /v1/completions asks for")
-    given = vars(options.parse_args())
-    file = given.pop("json")
-    load = Load(**given)
-    found = asyncio.run(run(load))
-    print(show(found))
-    write_json(file, {"load": load, "figures": found})
-    return 1 if found.failures else 0
+    args = vars(options.parse_args())
+    file = args.pop("json")
+    load = Load(**args)
+    result = asyncio.run(run(load))
+    print(show(result))
+    write_json(file, {"load": load, "figures": result})
+    return 1 if result.failures else 0
 
 
 if __name__ == "__main__":

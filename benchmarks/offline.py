@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.models import SHAPES, Shape, write_model
+from benchmarks.common.report import Summary, parser, table, write_json
 from benchmarks.load import Load, Reply, figures, prompts
-from benchmarks.models import SHAPES, Shape, write_model
-from benchmarks.report import Summary, parser, table, write_json
 from sglang_plug import EngineConfig, Plugins, Request, SamplingParams, StepStats
 from sglang_plug.config import AUTO, BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
-from sglang_plug.engine.client import EngineClient
-from sglang_plug.engine.thread import ThreadClient
+from sglang_plug.engine.processes.client import EngineClient
+from sglang_plug.engine.processes.thread_client import ThreadClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """What one batch of requests showed. Times in seconds."""
+    """Results of one batch of requests. Times in seconds."""
 
     components: dict[str, str]
     requests: int
@@ -47,7 +47,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """How the engine is set up."""
+    """Settings of the engine."""
 
     shape: Shape
     device: str = AUTO
@@ -61,10 +61,10 @@ class Choice:
     kv_dtype: str = AUTO
     disable_cuda_graph: bool = False
     piecewise: int = 0
-    """Most tokens of a step that is captured in pieces."""
+    """Maximum tokens of a step captured as a piecewise graph."""
 
     def config(self, folder: Path) -> EngineConfig:
-        """The engine's configuration; writes the model's ``config.json`` into ``folder``."""
+        """Build the engine's configuration; writes the model's ``config.json`` into ``folder``."""
         path = write_model(self.shape, folder)
         return EngineConfig(
             model=ModelOptions(path=str(path), load_format="dummy", dtype=self.dtype, device=self.device),
@@ -91,12 +91,12 @@ async def throughput(choice: Choice, loads: list[Load]) -> list[Throughput]:
         try:
             steps: list[StepStats] = []
             client.on_step(steps.append)
-            found = []
+            results = []
             for load in loads:
-                # once for shapes that were not seen yet (kernels are compiled for them), once for the figure
+                # the first run compiles kernels for new shapes, the second one is measured
                 await _run(client, dataclasses.replace(load, seed=load.seed + 1000, output_len=4), steps, info)
-                found.append(await _run(client, load, steps, info))
-            return found
+                results.append(await _run(client, load, steps, info))
+            return results
         finally:
             await client.close()
 
@@ -117,25 +117,25 @@ async def _run(client: EngineClient, load: Load, steps: list[StepStats], info: M
             reply.error = f"{len(reply.times)} tokens instead of {load.output_len}"
         return reply
 
-    wanted = prompts(load)
+    requested = prompts(load)
     steps.clear()
     started = time.perf_counter()
-    replies = await asyncio.gather(*(one(number, tokens) for number, tokens in enumerate(wanted)))
+    replies = await asyncio.gather(*(one(number, tokens) for number, tokens in enumerate(requested)))
     await client.control("flush_cache")
-    found = figures(replies, started)
+    result = figures(replies, started)
     decoding = [step for step in steps if step.decode_sequences and not step.prefill_tokens]
     prefilling = [step for step in steps if step.prefill_tokens and not step.decode_sequences]
     full = [step.seconds for step in decoding if step.decode_sequences == load.requests]
     return Throughput(
-        components={kind: one["name"] for kind, one in info["components"].items()},
-        requests=found.requests,
-        failures=found.failures,
-        errors=found.errors,
-        seconds=found.seconds,
-        output_rate=found.output_rate,
+        components={kind: component["name"] for kind, component in info["components"].items()},
+        requests=result.requests,
+        failures=result.failures,
+        errors=result.errors,
+        seconds=result.seconds,
+        output_rate=result.output_rate,
         decode_rate=_rate(sum(step.decode_sequences for step in decoding), decoding),
         prefill_rate=_rate(sum(step.prefill_tokens for step in prefilling), prefilling),
-        first_token=found.first_token,
+        first_token=result.first_token,
         decode_step=Summary.of(full),
         prefill_steps=len(prefilling),
     )
@@ -146,27 +146,27 @@ def _rate(tokens: int, steps: list[StepStats]) -> float:
     return tokens / seconds if seconds else 0.0
 
 
-def show(found: Mapping[str, Throughput]) -> str:
-    """One line for each run."""
+def show(results: Mapping[str, Throughput]) -> str:
+    """Format one line for each run."""
     header = ("run", "output tok/s", "decode tok/s", "prefill tok/s", "first token s", "decode step ms", "failed")
     rows = [
         (
             name,
-            one.output_rate,
-            one.decode_rate,
-            one.prefill_rate,
-            one.first_token.p50,
-            one.decode_step.p50 * 1e3,
-            str(one.failures),
+            result.output_rate,
+            result.decode_rate,
+            result.prefill_rate,
+            result.first_token.p50,
+            result.decode_step.p50 * 1e3,
+            str(result.failures),
         )
-        for name, one in found.items()
+        for name, result in results.items()
     ]
-    errors = [f"{name} failed: {text}" for name, one in found.items() for text in one.errors]
+    errors = [f"{name} failed: {text}" for name, result in results.items() for text in result.errors]
     return "\n".join((table(header, rows), *errors))
 
 
 def arguments(options: argparse.ArgumentParser) -> None:
-    """The options of a run."""
+    """Define the options of a run."""
     options.add_argument("--shape", choices=sorted(SHAPES), default="0.5B")
     options.add_argument("--requests", type=int, nargs="+", default=[1, 32], help="at once; one run for each number")
     options.add_argument("--input-len", type=int, default=128)
@@ -184,34 +184,34 @@ def main() -> None:
     """Measure and print."""
     options = parser(__doc__)
     arguments(options)
-    given = options.parse_args()
-    shape = SHAPES[given.shape]
+    args = options.parse_args()
+    shape = SHAPES[args.shape]
     choice = Choice(
         shape=shape,
-        device=given.device,
-        attention=given.attention_backend,
-        kernels=given.kernels,
-        dtype=given.dtype,
-        max_total_tokens=given.max_total_tokens,
-        chunk=given.chunked_prefill_size,
-        running=max(given.requests),
+        device=args.device,
+        attention=args.attention_backend,
+        kernels=args.kernels,
+        dtype=args.dtype,
+        max_total_tokens=args.max_total_tokens,
+        chunk=args.chunked_prefill_size,
+        running=max(args.requests),
     )
     loads = [
         Load(
             url="",
             requests=count,
-            input_len=given.input_len,
-            output_len=given.output_len,
-            shared_prefix_len=given.shared_prefix_len,
+            input_len=args.input_len,
+            output_len=args.output_len,
+            shared_prefix_len=args.shared_prefix_len,
             vocabulary=shape.vocabulary,
         )
-        for count in given.requests
+        for count in args.requests
     ]
     results = asyncio.run(throughput(choice, loads))
-    found = {f"{shape.name}, {one.requests} at once": one for one in results}
-    print(show(found))
+    collected = {f"{shape.name}, {result.requests} at once": result for result in results}
+    print(show(collected))
     print(", ".join(f"{kind} {name}" for kind, name in results[0].components.items()))
-    write_json(given.json, found)
+    write_json(args.json, collected)
 
 
 if __name__ == "__main__":

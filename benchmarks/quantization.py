@@ -1,4 +1,4 @@
-"""What matrices in fewer bits gain: decode steps of one model in several formats, block after block in turns.
+"""Gain of quantized weights: decode steps of one model in several formats, alternating in blocks.
 
 Run as ``python -m benchmarks.quantization``. All engines live in this process with the same random weights, so that a
 noisy machine treats them alike.
@@ -15,20 +15,20 @@ from typing import Any
 
 import torch
 
-from benchmarks.inbox import ListInbox, decode_seconds, nobody
-from benchmarks.models import SHAPES, write_model
-from benchmarks.report import parser, table, write_json
+from benchmarks.common.engine_driver import ListInbox, decode_seconds, nobody
+from benchmarks.common.models import SHAPES, write_model
+from benchmarks.common.report import parser, table, write_json
 from sglang_plug import EngineConfig, PluginOptions, Plugins, Request, SamplingParams
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions
-from sglang_plug.engine.build import build_engine
-from sglang_plug.engine.watchdog import Heartbeat
+from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.startup.build import build_engine
 
 Settings = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """How the matrices of an engine are kept."""
+    """Format of an engine's matrices."""
 
     quantization: str = "auto"
     settings: Settings = field(default_factory=dict)
@@ -46,9 +46,9 @@ FORMATS: dict[str, Format] = {
     "8 bits, groups of 128": Format(stored={**FOUR_BITS, "bits": 8}),
     "e4m3, blocks of 128": Format(stored={"quant_method": "fp8", "weight_block_size": [128, 128]}),
 }
-"""Row -> how matrices are kept. How fast numbers are multiplied does not depend on them, so they are random."""
+"""Format by table row. The speed of products does not depend on the numbers, so they are random."""
 SPARE = 3
-"""Tokens of an output that are not measured."""
+"""Output tokens that are not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Cost:
     best: float
     middle: float
     times_as_fast: float
-    """The median over the blocks of the first format's time by this one's, measured one after the other."""
+    """Median over the blocks of the ratio of the first format's time to this one's, measured in sequence."""
 
 
 class Bench:
@@ -79,14 +79,14 @@ class Bench:
         self.loop = build_engine(config, Plugins.discover(config.plugins), self.inbox, nobody, Heartbeat())
 
     def steps(self, batch: int, count: int) -> list[float]:
-        """Seconds of ``count`` decode steps of ``batch`` sequences."""
+        """Return the seconds of ``count`` decode steps of ``batch`` sequences."""
         params = SamplingParams(max_new_tokens=count + SPARE, temperature=0.0)
         requests = [Request(id=str(row), tokens=(300 + row, 301), params=params) for row in range(batch)]
         return decode_seconds(self.loop, self.inbox, requests, count)
 
 
 def compare(benches: dict[str, Bench], batch: int, blocks: int, count: int) -> list[Cost]:
-    """Let the engines take turns."""
+    """Alternate between the engines."""
     times: dict[str, list[list[float]]] = {name: [] for name in benches}
     for _ in range(blocks):
         for name, bench in benches.items():
@@ -96,18 +96,18 @@ def compare(benches: dict[str, Bench], batch: int, blocks: int, count: int) -> l
         Cost(
             format=name,
             batch=batch,
-            best=min(map(min, found)) * 1e3,
-            middle=median(step for block in found for step in block) * 1e3,
-            times_as_fast=median(one / median(block) for one, block in zip(first, found, strict=True)),
+            best=min(map(min, durations)) * 1e3,
+            middle=median(step for block in durations for step in block) * 1e3,
+            times_as_fast=median(item / median(block) for item, block in zip(first, durations, strict=True)),
         )
-        for name, found in times.items()
+        for name, durations in times.items()
     ]
 
 
 def measure(
     shape: str, formats: Sequence[str], batches: Sequence[int], blocks: int, count: int, kernels: str = "auto"
 ) -> list[Cost]:
-    """Build an engine for each format, and compare them at each batch size."""
+    """Build an engine for each format and compare them at each batch size."""
     with tempfile.TemporaryDirectory() as folder:
         path = write_model(SHAPES[shape], Path(folder))
         benches = {name: Bench(path, FORMATS[name], kernels) for name in formats}
@@ -125,10 +125,10 @@ def main() -> None:
     arguments.add_argument("--kernels", default="auto")
     arguments.add_argument("--steps", type=int, default=16, help="decode steps of a block")
     options = arguments.parse_args()
-    found = measure(options.shape, options.formats, options.batches, options.blocks, options.steps, options.kernels)
-    rows = [[one.format, one.batch, one.best, one.middle, one.times_as_fast] for one in found]
+    result = measure(options.shape, options.formats, options.batches, options.blocks, options.steps, options.kernels)
+    rows = [[item.format, item.batch, item.best, item.middle, item.times_as_fast] for item in result]
     print(table(["format", "sequences", "best (ms)", "median (ms)", "times as fast"], rows))
-    write_json(options.json, {"costs": found})
+    write_json(options.json, {"costs": result})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What a decode step takes with one rank, and with several that exchange tensors in one way or another.
+"""Cost of a decode step with one rank and with several, by kind of tensor exchange.
 
-Run as ``python -m benchmarks.ranks``. Random weights; the engines take turns, so that the figures of one round may be
-compared where other work runs on the machine.
+Run as ``python -m benchmarks.ranks``. Random weights; the engines alternate, so that the figures of one round are
+comparable while other work runs on the machine.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.crowd import add_options, choice_of, load_of
-from benchmarks.inbox import ListInbox, decode_seconds, nobody
+from benchmarks.common.decode_options import add_options, choice_of, load_of
+from benchmarks.common.engine_driver import ListInbox, decode_seconds, nobody
+from benchmarks.common.report import parser, table, write_json
 from benchmarks.load import Load, prompts
 from benchmarks.offline import Choice
-from benchmarks.report import parser, table, write_json
 from sglang_plug import Plugins, Request, SamplingParams
 from sglang_plug.config import AUTO, EngineConfig, ParallelOptions, PluginOptions
-from sglang_plug.engine.build import build_engine
-from sglang_plug.engine.watchdog import Heartbeat
+from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.startup.build import build_engine
 
 SOCKETS = {"processes": {"shared_memory": False}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Result:
     """Median seconds of a decode step."""
 
     ranks: int
@@ -38,7 +38,7 @@ class Found:
 
 
 class Bench:
-    """An engine, with its followers."""
+    """An engine with its worker ranks."""
 
     def __init__(self, config: EngineConfig) -> None:
         self.inbox, self._runs = ListInbox(), 0
@@ -46,7 +46,7 @@ class Bench:
         self.loop = build_engine(config, plugins, self.inbox, nobody, Heartbeat())
 
     def step(self, load: Load) -> float:
-        """A decode step's median."""
+        """Return the median of a decode step."""
         self._runs += 1
         params = SamplingParams(max_new_tokens=load.output_len, temperature=0.0)
         requests = [
@@ -56,13 +56,13 @@ class Bench:
         return statistics.median(decode_seconds(self.loop, self.inbox, requests, load.output_len // 2))
 
     def close(self) -> None:
-        """End the followers."""
+        """Stop the worker ranks."""
         if self.loop.ranks is not None:
             self.loop.ranks.close()
 
 
-def measure(choice: Choice, load: Load, *, ranks: int, executor: str = AUTO, rounds: int = 3) -> list[Found]:
-    """One rank, and ``ranks`` that use sockets and shared memory; the medians of ``rounds``."""
+def measure(choice: Choice, load: Load, *, ranks: int, executor: str = AUTO, rounds: int = 3) -> list[Result]:
+    """Measure one rank, and ``ranks`` with sockets and with shared memory; medians of ``rounds``."""
     several = [(ranks, "sockets", SOCKETS), (ranks, "shared memory", {})] if ranks > 1 else []
     ways: list[tuple[int, str, Mapping[str, Mapping[str, Any]]]] = [(1, "none", {}), *several]
     with ExitStack() as ending, tempfile.TemporaryDirectory() as folder:
@@ -81,14 +81,17 @@ def measure(choice: Choice, load: Load, *, ranks: int, executor: str = AUTO, rou
             ending.callback(benches[-1].close)
         steps = [[bench.step(load) for bench in benches] for _ in range(rounds + 1)][1:]
     return [
-        Found(ranks=size, exchange=exchange, step=statistics.median(one))
-        for (size, exchange, _), one in zip(ways, zip(*steps, strict=True), strict=True)
+        Result(ranks=size, exchange=exchange, step=statistics.median(item))
+        for (size, exchange, _), item in zip(ways, zip(*steps, strict=True), strict=True)
     ]
 
 
-def show(found: list[Found]) -> str:
-    """As a table."""
-    rows = [(one.ranks, one.exchange, f"{one.step * 1e3:.2f}", f"{found[0].step / one.step:.2f}") for one in found]
+def show(results: list[Result]) -> str:
+    """Format as a table."""
+    rows = [
+        (result.ranks, result.exchange, f"{result.step * 1e3:.2f}", f"{results[0].step / result.step:.2f}")
+        for result in results
+    ]
     return table(("ranks", "exchange", "ms for a step", "times as fast"), rows)
 
 
@@ -99,10 +102,10 @@ def main() -> None:
     options.set_defaults(device="cpu")
     options.add_argument("--ranks", type=int, default=2)
     options.add_argument("--rounds", type=int, default=3)
-    given = options.parse_args()
-    found = measure(choice_of(given), load_of(given), ranks=given.ranks, rounds=given.rounds)
-    print(show(found))
-    write_json(given.json, found)
+    args = options.parse_args()
+    result = measure(choice_of(args), load_of(args), ranks=args.ranks, rounds=args.rounds)
+    print(show(result))
+    write_json(args.json, result)
 
 
 if __name__ == "__main__":

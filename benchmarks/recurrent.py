@@ -1,7 +1,7 @@
-"""What a kernel set's own kernels for recurrent layers gain over their definitions in torch.
+"""Gain of a kernel set's recurrent kernels over their definitions in torch.
 
-Run as ``python -m benchmarks.recurrent``. A Qwen3.5 with random weights, served by two engines that differ in these
-kernels alone, whose runs take turns. Requests come at once; a prompt's time is that of all prompts together.
+Run as ``python -m benchmarks.recurrent``. A Qwen3.5 with random weights is served by two engines that differ only in
+these kernels and whose runs alternate. Requests come at once; a prompt's time is that of all prompts together.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.inbox import ListInbox, decode_seconds, nobody
+from benchmarks.common.engine_driver import ListInbox, decode_seconds, nobody
+from benchmarks.common.report import parser, table, write_json
 from benchmarks.load import Load, prompts
-from benchmarks.report import parser, table, write_json
 from sglang_plug import EngineConfig, Kernels, KernelSpec, Plugins, Request, SamplingParams, hookimpl
-from sglang_plug.attribution import make_with_settings
 from sglang_plug.config import AUTO, BackendOptions, CacheOptions, ModelOptions, PluginOptions, ScheduleOptions
-from sglang_plug.engine.build import build_engine
-from sglang_plug.engine.messages import Submit
-from sglang_plug.engine.watchdog import Heartbeat
+from sglang_plug.engine.processes.messages import Submit
+from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.startup.build import build_engine
+from sglang_plug.plugins.attribution import make_with_settings
 
 SMALL: dict[str, Any] = {
     "architectures": ["Qwen3_5ForCausalLM"],
@@ -48,29 +48,29 @@ SHAPES = {"small": SMALL, "tiny": TINY}
 """``small`` has some 0.75 billion parameters; ``tiny`` is for trying the script out."""
 RECURRENT = ("causal_conv", "linear_attention", "gated_delta_rule", "selective_scan")
 DEFINED = "defined"
-"""The kernel set whose recurrent kernels are the definitions."""
+"""Kernel set whose recurrent kernels are the definitions."""
 
 
 def defined() -> Kernels:
-    """The kernel set that would be chosen, but for its recurrent kernels."""
+    """Build the default kernel set without its recurrent kernels."""
     plugins = Plugins.discover()
     names = [name for name in ("avx512", "cpu") if name in plugins.names("kernels")]
-    component = next(one for name in names if not (one := plugins.get("kernels", name)).unavailable())
-    found = component.load()
-    made = found if isinstance(found, Kernels) else make_with_settings(component, contract=Kernels)
+    component = next(candidate for name in names if not (candidate := plugins.get("kernels", name)).unavailable())
+    result = component.load()
+    kernels = result if isinstance(result, Kernels) else make_with_settings(component, contract=Kernels)
     plain = Kernels()
-    return replace(made, name=DEFINED, **{name: getattr(plain, name) for name in RECURRENT})
+    return replace(kernels, name=DEFINED, **{name: getattr(plain, name) for name in RECURRENT})
 
 
 @hookimpl
 def register_kernels() -> list[KernelSpec]:
-    """This script is a plugin of itself."""
+    """Register this script as a plugin."""
     return [KernelSpec(name=DEFINED, target=f"{__name__}:defined")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """Seconds, medians of the runs, with the definitions and with the kernel set's own."""
+class Result:
+    """Median seconds of the runs, with the definitions and with the kernel set's own kernels."""
 
     requests: int
     prompts_defined: float
@@ -80,7 +80,7 @@ class Found:
 
 
 class Bench:
-    """An engine whose steps are taken here."""
+    """An engine whose steps this script runs."""
 
     def __init__(self, folder: Path, kernels: str, running: int) -> None:
         config = EngineConfig(
@@ -94,7 +94,7 @@ class Bench:
         self.loop = build_engine(config, Plugins.discover(config.plugins), self.inbox, nobody, Heartbeat())
 
     def run(self, load: Load) -> tuple[float, float]:
-        """Seconds for all prompts, and for a decode step."""
+        """Return the seconds for all prompts and for a decode step."""
         return self._prompts(load), statistics.median(
             decode_seconds(self.loop, self.inbox, self._requests(load, load.output_len), load.output_len // 2)
         )
@@ -115,21 +115,21 @@ class Bench:
         ]
 
 
-def measure(config: dict[str, Any], crowds: Sequence[int], prompt: int, output: int, rounds: int) -> list[Found]:
-    """Each number of requests, ``rounds`` times with either kernels in turns."""
+def measure(config: dict[str, Any], crowds: Sequence[int], prompt: int, output: int, rounds: int) -> list[Result]:
+    """Measure each number of requests ``rounds`` times, alternating between the kernels."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
         benches = [Bench(folder, kernels, max(crowds)) for kernels in (DEFINED, AUTO)]
-        found = []
+        results = []
         for crowd in crowds:
             load = Load(
                 url="", requests=crowd, input_len=prompt, output_len=output, vocabulary=int(config["vocab_size"])
             )
             runs = [[bench.run(load) for bench in benches] for _ in range(rounds)]
-            plain, own = (tuple(map(statistics.median, zip(*one, strict=True))) for one in zip(*runs, strict=True))
-            found.append(
-                Found(
+            plain, own = (tuple(map(statistics.median, zip(*item, strict=True))) for item in zip(*runs, strict=True))
+            results.append(
+                Result(
                     requests=crowd,
                     prompts_defined=plain[0],
                     prompts_own=own[0],
@@ -137,20 +137,20 @@ def measure(config: dict[str, Any], crowds: Sequence[int], prompt: int, output: 
                     step_own=own[1],
                 )
             )
-    return found
+    return results
 
 
-def show(found: Sequence[Found]) -> str:
-    """As a table."""
+def show(results: Sequence[Result]) -> str:
+    """Format as a table."""
     rows = [
         (
-            one.requests,
-            f"{one.step_defined * 1e3:.1f}",
-            f"{one.step_own * 1e3:.1f}",
-            f"{one.step_defined / one.step_own:.2f}",
-            f"{one.prompts_defined / one.prompts_own:.2f}",
+            result.requests,
+            f"{result.step_defined * 1e3:.1f}",
+            f"{result.step_own * 1e3:.1f}",
+            f"{result.step_defined / result.step_own:.2f}",
+            f"{result.prompts_defined / result.prompts_own:.2f}",
         )
-        for one in found
+        for result in results
     ]
     return table(("requests", "ms a step, defined", "own", "times as fast", "prompts, times as fast"), rows)
 
@@ -163,10 +163,10 @@ def main() -> None:
     arguments.add_argument("--input-len", type=int, default=256)
     arguments.add_argument("--output-len", type=int, default=32)
     arguments.add_argument("--rounds", type=int, default=3)
-    given: argparse.Namespace = arguments.parse_args()
-    found = measure(SHAPES[given.shape], given.requests, given.input_len, given.output_len, given.rounds)
-    print(show(found))
-    write_json(given.json, found)
+    args: argparse.Namespace = arguments.parse_args()
+    result = measure(SHAPES[args.shape], args.requests, args.input_len, args.output_len, args.rounds)
+    print(show(result))
+    write_json(args.json, result)
 
 
 if __name__ == "__main__":

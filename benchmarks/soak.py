@@ -1,4 +1,4 @@
-"""Very many requests of every kind, half of them misbehaving, and what is left of them.
+"""Soak test: very many requests of every kind, half of them misbehaving, and checks for leaks.
 
 Run as ``python -m benchmarks.soak --requests 10000``: starts ``sglang-plug serve`` (or takes ``--url`` and, for its
 memory, ``--pid``), keeps ``--concurrency`` requests in flight, and looks at the server after 10 %, 50 % and 100 % of
@@ -29,19 +29,19 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from benchmarks.report import parser, table, write_json
-from benchmarks.server import descendants, resident, serving
+from benchmarks.common.report import parser, table, write_json
+from benchmarks.common.server import descendants, resident, serving
 
 MIB = 1 << 20
 LOOKS = (0.1, 0.5, 1.0)
 GREEDY = {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 32, "ignore_eos": True}}
 SETTLE_SECONDS = 60.0
 SMALL_POOL = ("--max-total-tokens", "16384")
-"""A KV pool becomes resident as it fills: one that is not full by half of the requests looks like a leak."""
+"""Maximum KV pool: it becomes resident as it fills, so one that fills later looks like a leak."""
 GROWTH_LIMIT = 64 * MIB
-"""Bytes that a process may grow by in the second half of the requests."""
+"""Maximum growth of a process in bytes in the second half of the requests."""
 MORE_HANDLES = 24
-"""Open files, or threads, that a process may have more in the end: pools of threads fill as they are used."""
+"""Maximum growth in open files or threads: thread pools fill as they are used."""
 CONSTRAINTS: tuple[dict[str, str], ...] = (
     {"regex": "[a-z ]{1,40}"},
     {"regex": "(yes|no|perhaps)"},
@@ -63,7 +63,7 @@ MALFORMED: tuple[tuple[str, bytes], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: what is sent, what status it must get, and after how many seconds the client leaves."""
+    """One request: its content, the expected status, and the seconds after which the client disconnects."""
 
     path: str
     body: bytes
@@ -73,18 +73,18 @@ class Call:
 
 @dataclass(slots=True)
 class Tally:
-    """What happened so far."""
+    """Results so far."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     memory: list[dict[str, int]] = field(default_factory=list)
-    """For each look, bytes by process."""
+    """Bytes by process for each check."""
     handles: list[dict[str, int]] = field(default_factory=list)
-    """In the beginning and in the end, open files and threads by process."""
+    """Open files and threads by process at the beginning and at the end."""
 
 
 def draw_call(draw: random.Random) -> Call:
-    """A request of a random kind and size."""
+    """Generate a request of a random kind and size."""
     leaves = draw.random() * 0.5 if draw.random() < 0.25 else None
     if draw.random() < 0.1:
         path, body = draw.choice(MALFORMED)
@@ -108,7 +108,7 @@ def draw_call(draw: random.Random) -> Call:
 
 
 class Sender:
-    """Sends calls over raw connections, so that leaving is what it says: a closed or reset socket."""
+    """Sends calls over raw connections, so that disconnecting closes or resets the socket."""
 
     def __init__(self, url: str, tally: Tally) -> None:
         parts = urlsplit(url)
@@ -116,7 +116,7 @@ class Sender:
         self._host, self._port, self._tally = parts.hostname, parts.port, tally
 
     async def send(self, call: Call, *, abruptly: bool) -> None:
-        """Send one call, and note what became of it."""
+        """Send one call and record its result."""
         reader, writer = await asyncio.open_connection(self._host, self._port)
         head = (
             f"POST {call.path} HTTP/1.1\r\nhost: soak\r\nconnection: close\r\ncontent-length: {len(call.body)}\r\n\r\n"
@@ -142,66 +142,66 @@ class Sender:
             self._tally.wrong.append(f"{call.path} {call.body[:200]!r}: {answer[:300]!r}")
 
 
-async def run(url: str, pid: int | None, given: argparse.Namespace, tally: Tally) -> None:
-    """Send everything, looking at memory on the way."""
-    draw = random.Random(given.seed)
+async def run(url: str, pid: int | None, args: argparse.Namespace, tally: Tally) -> None:
+    """Send everything, checking memory on the way."""
+    draw = random.Random(args.seed)
     sender = Sender(url, tally)
-    looks = {max(1, round(given.requests * share)) for share in LOOKS}
+    looks = {max(1, round(args.requests * share)) for share in LOOKS}
     sent = 0
 
     async def work() -> None:
         nonlocal sent
-        while sent < given.requests:
+        while sent < args.requests:
             sent += 1
             number = sent
             await sender.send(draw_call(draw), abruptly=draw.random() < 0.5)
             if number in looks and pid is not None:
                 tally.memory.append(memory_of(pid))
 
-    await asyncio.gather(*(work() for _ in range(given.concurrency)))
+    await asyncio.gather(*(work() for _ in range(args.concurrency)))
 
 
 def memory_of(pid: int) -> dict[str, int]:
-    """Resident bytes of a server's processes by what they do."""
-    found: Counter[str] = Counter()
-    for one in descendants(pid):
+    """Return the resident bytes of a server's processes by role."""
+    result: Counter[str] = Counter()
+    for descendant in descendants(pid):
         with contextlib.suppress(OSError):
-            found[name_of(one)] += resident(one)
-    return dict(found)
+            result[name_of(descendant)] += resident(descendant)
+    return dict(result)
 
 
 def handles_of(pid: int) -> dict[str, int]:
-    """Open files and threads of a server's processes by what they do."""
-    found: Counter[str] = Counter()
-    for one in descendants(pid):
-        for what, folder in (("files", "fd"), ("threads", "task")):
+    """Return open files and threads of a server's processes by role."""
+    result: Counter[str] = Counter()
+    for descendant in descendants(pid):
+        for kind, folder in (("files", "fd"), ("threads", "task")):
             with contextlib.suppress(OSError):
-                found[f"{what} of {name_of(one)}"] += len(os.listdir(f"/proc/{one}/{folder}"))
-    return dict(found)
+                result[f"{kind} of {name_of(descendant)}"] += len(os.listdir(f"/proc/{descendant}/{folder}"))
+    return dict(result)
 
 
 def name_of(pid: int) -> str:
-    """What a process of a server does. Raises ``OSError`` if it is gone."""
+    """Return the role of a server's process. Raises ``OSError`` if it is gone."""
     command = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace")
     return command.partition("sglang_plug.engine.")[2].partition("\0")[0] or "api"
 
 
 def growth(memory: Sequence[dict[str, int]]) -> dict[str, int]:
-    """Bytes by which each process grew from the look at half of the requests to the last."""
+    """Return each process's growth in bytes from the half-way check to the last."""
     if len(memory) < 2:
         return {}
     return {name: size - memory[-2].get(name, size) for name, size in memory[-1].items()}
 
 
 def more_handles(handles: Sequence[dict[str, int]]) -> list[str]:
-    """What a process has many more of in the end than in the beginning."""
+    """Return the handles of which a process has many more at the end than at the beginning."""
     first, last = handles[0], handles[-1]
     more = {name: count for name, count in last.items() if count > first.get(name, count) + MORE_HANDLES}
     return [f"{first[name]} {name} became {count}" for name, count in more.items()]
 
 
 async def settled(client: httpx.AsyncClient) -> dict[str, Any]:
-    """``/server_info`` once nothing runs or waits, or after a minute whatever it says."""
+    """Return ``/server_info`` once nothing runs or waits, or after a minute."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
         info: dict[str, Any] = (await client.get("/server_info")).json()
@@ -210,12 +210,12 @@ async def settled(client: httpx.AsyncClient) -> dict[str, Any]:
         await asyncio.sleep(0.1)
 
 
-async def soak(url: str, pid: int | None, given: argparse.Namespace, tally: Tally) -> list[str]:
-    """Everything between the start and the end of a server; returns what does not hold."""
+async def soak(url: str, pid: int | None, args: argparse.Namespace, tally: Tally) -> list[str]:
+    """Run everything between the start and the end of a server; return the violated conditions."""
     async with httpx.AsyncClient(base_url=url, timeout=120) as client:
         before = (await client.post("/generate", json=GREEDY)).json()["text"]
         tally.handles.append({} if pid is None else handles_of(pid))
-        await run(url, pid, given, tally)
+        await run(url, pid, args, tally)
         info = await settled(client)
         tally.handles.append({} if pid is None else handles_of(pid))
         after = (await client.post("/generate", json=GREEDY)).json()["text"]
@@ -233,36 +233,36 @@ async def soak(url: str, pid: int | None, given: argparse.Namespace, tally: Tall
 
 
 def end(pid: int) -> list[str]:
-    """Send SIGTERM to a server; returns which of its processes are left after a minute."""
+    """Send SIGTERM to a server; return its processes that are left after a minute."""
     members = descendants(pid)
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + SETTLE_SECONDS
-    while (left := [one for one in members if is_alive(one)]) and time.monotonic() < deadline:
+    while (left := [member for member in members if is_alive(member)]) and time.monotonic() < deadline:
         time.sleep(0.1)
     return [f"processes are left after SIGTERM: {left}"] if left else []
 
 
 def is_alive(pid: int) -> bool:
-    """False for processes that are gone or wait to be reaped."""
+    """Return False for processes that are gone or zombies."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
 
-def soak_own(given: argparse.Namespace, tally: Tally) -> list[str]:
-    """Start a server, soak it and end it."""
+def soak_own(args: argparse.Namespace, tally: Tally) -> list[str]:
+    """Start a server, soak it and stop it."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "server.log"
-        with serving(given.server_arguments or SMALL_POOL, log=log) as server:
-            broken = asyncio.run(soak(server.url, server.pid, given, tally)) + end(server.pid)
+        with serving(args.server_arguments or SMALL_POOL, log=log) as server:
+            broken = asyncio.run(soak(server.url, server.pid, args, tally)) + end(server.pid)
         if "Traceback" in (text := log.read_text(encoding="utf-8", errors="replace")):
             broken.append(f"the log has a traceback: {text[text.index('Traceback') :][:2000]}")
     return broken
 
 
 def show(tally: Tally, seconds: float) -> str:
-    """What happened, as tables."""
+    """Format the results as tables."""
     outcomes = table(["answer", "requests"], sorted(tally.outcomes.items()))
     names = sorted({name for look in tally.memory for name in look})
     shares = [f"{share:.0%}" for share in LOOKS]
@@ -270,15 +270,15 @@ def show(tally: Tally, seconds: float) -> str:
         [share, *(look.get(name, 0) / MIB for name in names)] for share, look in zip(shares, tally.memory, strict=False)
     ]
     memory = table(["MiB after", *names], rows)
-    counted = sorted({name for one in tally.handles for name in one})
-    rows = [[name, *(one.get(name, 0) for one in tally.handles)] for name in counted]
+    counted = sorted({name for handle in tally.handles for name in handle})
+    rows = [[name, *(handle.get(name, 0) for handle in tally.handles)] for name in counted]
     handles = table(["", "first", "last"], rows)
     speed = f"{sum(tally.outcomes.values()) / seconds:.1f} requests/s, {seconds:.0f} s"
     return "\n\n".join([outcomes, memory, handles, speed])
 
 
 def main() -> int:
-    """Soak, print, and return 1 if something does not hold."""
+    """Run the soak, print, and return 1 if a condition is violated."""
     options = parser(__doc__)
     options.add_argument("--requests", type=int, default=10_000)
     options.add_argument("--concurrency", type=int, default=32)
@@ -288,11 +288,11 @@ def main() -> int:
     options.add_argument(
         "server_arguments", nargs="*", help="after --: options for sglang-plug serve; a small KV pool if there are none"
     )
-    given = options.parse_args()
+    args = options.parse_args()
     tally, started = Tally(), time.monotonic()
-    broken = asyncio.run(soak(given.url, given.pid, given, tally)) if given.url else soak_own(given, tally)
+    broken = asyncio.run(soak(args.url, args.pid, args, tally)) if args.url else soak_own(args, tally)
     print(show(tally, time.monotonic() - started))
-    write_json(given.json, {"outcomes": tally.outcomes, "memory": tally.memory, "broken": broken})
+    write_json(args.json, {"outcomes": tally.outcomes, "memory": tally.memory, "broken": broken})
     print("\n".join(broken) or "every slot is free or cached, nothing is left, memory is flat")
     return 1 if broken else 0
 

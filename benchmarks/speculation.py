@@ -1,12 +1,12 @@
-"""What speculation gains where drafts come true, and costs where they fail.
+"""Gain of speculation with accepted drafts, and its cost with rejected ones.
 
-Run as ``python -m benchmarks.speculation``. One engine with random weights. Runs with and without drafts take turns,
-and the ratio is the median of those of neighbours, so that a noisy machine treats them alike. Requests come at once.
+Run as ``python -m benchmarks.speculation``. One engine with random weights. Runs with and without drafts alternate, and
+the ratio is the median of those of neighbours, so that a noisy machine treats them alike. Requests come at once.
 
 * ``greedy``: the most likely tokens. With random weights these soon repeat themselves, so that n-grams find them.
-* ``random``: drawn at temperature 1, which repeats nothing: n-grams draft next to nothing.
-* ``worst``: drawn likewise, with a drafter that always has something to say and is never right.
-* ``loop``: one token again and again, as a bias has it, so that n-grams are right but for the first ones.
+* ``random``: sampled at temperature 1, which repeats nothing: n-grams draft next to nothing.
+* ``worst``: sampled likewise, with a drafter that always drafts and is never right.
+* ``loop``: one token again and again, forced by a bias, so that n-grams are right except at the start.
 """
 
 from __future__ import annotations
@@ -20,62 +20,63 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.crowd import add_options, choice_of, load_of
+from benchmarks.common.decode_options import add_options, choice_of, load_of
+from benchmarks.common.report import parser, table, write_json
 from benchmarks.load import Load, prompts
 from benchmarks.offline import Choice
-from benchmarks.report import parser, table, write_json
 from sglang_plug import Drafter, Plugins, Request, SamplingParams, SequenceDrafter
-from sglang_plug.engine.build import build_engine
-from sglang_plug.engine.messages import FromEngine, News, Submit, ToEngine
-from sglang_plug.engine.speculation import Speculation
-from sglang_plug.engine.watchdog import Heartbeat
+from sglang_plug.engine.extensions.points import extension_points
+from sglang_plug.engine.processes.messages import FromEngine, StepOutputs, Submit, ToEngine
+from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.startup.build import build_engine
 from sglang_plug_backends.ngram.drafter import NGramDrafter
 from sglang_plug_backends.ngram.settings import NGramSettings
+from sglang_plug_backends.speculation.extension import Speculation
 
 Guess = Callable[[Sequence[int], Sequence[int], int], Sequence[int]]
-"""From prompt, output and how many are asked for at most."""
+"""Draft function of prompt, output and the maximum number of tokens."""
 
 
-class Knowing(Drafter):
-    """Says what a function does."""
+class FunctionDrafter(Drafter):
+    """Drafter that calls a function."""
 
     def __init__(self, guess: Guess) -> None:
         self._guess = guess
 
     def begin(self, prompt: Sequence[int], *, salt: str) -> SequenceDrafter:
-        """A sequence whose tokens are kept."""
-        return KnowingSequence(prompt, self._guess)
+        """Start a sequence that keeps its tokens."""
+        return FunctionSequence(prompt, self._guess)
 
 
-class KnowingSequence(SequenceDrafter):
+class FunctionSequence(SequenceDrafter):
     """One sequence."""
 
     def __init__(self, prompt: Sequence[int], guess: Guess) -> None:
         self._prompt, self._output, self._guess = tuple(prompt), list[int](), guess
 
     def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
-        """What the function says."""
+        """Return the function's drafts."""
         self._output += tokens
         return self._guess(self._prompt, self._output, most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """One kind of run, with and without drafts. Rates are output tokens per second while decoding, medians."""
+class Result:
+    """One kind of run, with and without drafts. Rates are median output tokens per second while decoding."""
 
     gain: float
-    """Rate with drafts by the rate without."""
+    """Rate with drafts divided by the rate without."""
     plain: float
     drafted: float
     proposed: int
-    """Drafts in one run."""
+    """Number of drafts in one run."""
     accepted: int
     same: bool
-    """Outputs were equal; in bfloat16 ties may fall otherwise."""
+    """True if outputs were equal; in bfloat16 ties may be broken differently."""
 
 
 class Bench:
-    """An engine whose steps are taken here."""
+    """An engine whose steps this script runs."""
 
     def __init__(self, choice: Choice, folder: Path) -> None:
         config = choice.config(folder)
@@ -86,12 +87,12 @@ class Bench:
         self.vocabulary: int = self._loop.info["vocab_size"]
 
     def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
-        """The engine's inbox."""
+        """Return the messages of the engine's inbox."""
         taken, self._messages = self._messages, []
         return taken
 
     def _hear(self, message: FromEngine) -> None:
-        if not isinstance(message, News):
+        if not isinstance(message, StepOutputs):
             return
         for output in message.outputs:
             self._outputs.setdefault(output.id, []).extend(output.tokens)
@@ -103,13 +104,11 @@ class Bench:
         """Decode ``load`` once."""
         self._outputs, self._proposed, self._accepted, self._runs = {}, 0, 0, self._runs + 1
         scheduler = self._loop.scheduler
-        scheduler.speculation = (
-            None
-            if drafter is None
-            else Speculation(
-                drafter, name="the drafter", most=most, step_tokens=step_tokens, vocabulary=self.vocabulary
-            )
-        )
+        extensions = []
+        if drafter is not None:
+            options = {"most": most, "step_tokens": step_tokens, "vocabulary": self.vocabulary}
+            extensions.append(Speculation(drafter, name="the drafter", **options))
+        scheduler.extensions = extension_points(extensions)
         for number, tokens in enumerate(prompts(load)):
             own = dataclasses.replace(params, max_new_tokens=load.output_len, seed=number)
             self._messages.append(Submit(Request(id=f"{self._runs}-{number}", tokens=tuple(tokens), params=own)))
@@ -134,22 +133,22 @@ class Run:
     accepted: int
 
 
-def measure(bench: Bench, load: Load, rounds: int, most: int, step_tokens: int) -> dict[str, Found]:
-    """Every kind of run."""
+def measure(bench: Bench, load: Load, rounds: int, most: int, step_tokens: int) -> dict[str, Result]:
+    """Measure every kind of run."""
     known: list[tuple[tuple[int, ...], list[int]]] = []
 
     def wrong(prompt: Sequence[int], output: Sequence[int], count: int) -> Sequence[int]:
-        (one,) = [one for head, one in known if head == prompt]
-        return [(token + 1) % bench.vocabulary for token in one[len(output) : len(output) + count]]
+        (answer,) = [item for head, item in known if head == prompt]
+        return [(token + 1) % bench.vocabulary for token in answer[len(output) : len(output) + count]]
 
     ngram = NGramDrafter(NGramSettings())
     kinds: dict[str, tuple[SamplingParams, Drafter]] = {
         "greedy": (SamplingParams(temperature=0.0), ngram),
         "loop": (SamplingParams(temperature=0.0, logit_bias={7: 1000.0}), ngram),
         "random": (SamplingParams(), ngram),
-        "worst": (SamplingParams(), Knowing(wrong)),
+        "worst": (SamplingParams(), FunctionDrafter(wrong)),
     }
-    found = {}
+    results = {}
     for name, (params, drafter) in kinds.items():
         warm = bench.run(load, params, None, most, step_tokens)
         known[:] = zip(map(tuple, prompts(load)), warm.outputs, strict=True)
@@ -158,24 +157,32 @@ def measure(bench: Bench, load: Load, rounds: int, most: int, step_tokens: int) 
             for drafted, kept in runs.items():
                 kept.append(bench.run(load, params, drafter if drafted else None, most, step_tokens))
         plain, drafted_runs = runs[False], runs[True]
-        found[name] = Found(
-            gain=statistics.median(two.rate / one.rate for one, two in zip(plain, drafted_runs, strict=True)),
-            plain=statistics.median(one.rate for one in plain),
-            drafted=statistics.median(one.rate for one in drafted_runs),
+        results[name] = Result(
+            gain=statistics.median(two.rate / item.rate for item, two in zip(plain, drafted_runs, strict=True)),
+            plain=statistics.median(jump.rate for jump in plain),
+            drafted=statistics.median(drafted_run.rate for drafted_run in drafted_runs),
             proposed=drafted_runs[-1].proposed,
             accepted=drafted_runs[-1].accepted,
-            same=all(one.outputs == warm.outputs for one in drafted_runs),
+            same=all(drafted_run.outputs == warm.outputs for drafted_run in drafted_runs),
         )
-        print(f"{name}: {found[name].gain:.2f}", file=sys.stderr, flush=True)
-    return found
+        print(f"{name}: {results[name].gain:.2f}", file=sys.stderr, flush=True)
+    return results
 
 
-def show(found: dict[str, Found]) -> str:
-    """One line for each kind."""
+def show(results: dict[str, Result]) -> str:
+    """Format one line for each kind."""
     header = ("outputs", "tok/s without", "tok/s with", "ratio", "drafted", "accepted", "same")
     rows = [
-        (name, one.plain, one.drafted, one.gain, str(one.proposed), str(one.accepted), "yes" if one.same else "no")
-        for name, one in found.items()
+        (
+            name,
+            result.plain,
+            result.drafted,
+            result.gain,
+            str(result.proposed),
+            str(result.accepted),
+            "yes" if result.same else "no",
+        )
+        for name, result in results.items()
     ]
     return table(header, rows)
 
@@ -188,13 +195,13 @@ def main() -> None:
     options.add_argument("--draft-tokens", type=int, default=8)
     options.add_argument("--step-tokens", type=int, default=16)
     options.add_argument("--disable-cuda-graph", action="store_true")
-    given = options.parse_args()
-    choice = dataclasses.replace(choice_of(given), disable_cuda_graph=given.disable_cuda_graph)
+    args = options.parse_args()
+    choice = dataclasses.replace(choice_of(args), disable_cuda_graph=args.disable_cuda_graph)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(choice, Path(folder))
-        found = measure(bench, load_of(given), given.rounds, given.draft_tokens, given.step_tokens)
-    print(show(found))
-    write_json(given.json, found)
+        result = measure(bench, load_of(args), args.rounds, args.draft_tokens, args.step_tokens)
+    print(show(result))
+    write_json(args.json, result)
 
 
 if __name__ == "__main__":

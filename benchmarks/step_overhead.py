@@ -1,9 +1,9 @@
-"""What a step costs outside the model, and whether loaded plugins change it.
+"""Cost of a step outside the model, and the effect of loaded plugins on it.
 
-Run as ``python -m benchmarks.step_overhead``. Two engines with the same tiny model (one layer, eight numbers wide)
-are built in one process, one without and one with a hundred extra plugins, and take turns: so many steps of the one,
-then of the other. Each part of a step is timed by wrapping the function that does it; ``rest`` is what a step takes
-besides (messages, statistics, the wrappers' own fraction of a microsecond).
+Run as ``python -m benchmarks.step_overhead``. Two engines with the same tiny model (one layer, width eight) are built
+in one process, one without and one with a hundred extra plugins, and alternate in blocks of steps. Each part of a step
+is timed by wrapping the function that does it; ``rest`` is the remaining time of a step (messages, statistics, the
+wrappers' own fraction of a microsecond).
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from benchmarks.inbox import ListInbox
-from benchmarks.report import parser, ratio, table, write_json
-from benchmarks.tiny import write_plugins, write_tiny
+from benchmarks.common.engine_driver import ListInbox
+from benchmarks.common.report import parser, ratio, table, write_json
+from benchmarks.common.tiny import write_plugins, write_tiny
 from sglang_plug import EngineConfig, Plugins, Request, SamplingParams
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, PluginOptions, ScheduleOptions
-from sglang_plug.engine.build import build_engine
 from sglang_plug.engine.loop import EngineLoop
-from sglang_plug.engine.messages import FromEngine, Submit
-from sglang_plug.engine.watchdog import Heartbeat
+from sglang_plug.engine.processes.messages import FromEngine, Submit
+from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.startup.build import build_engine
 
 PARTS = ("scheduler.plan", "runner.build", "attention.plan", "forward", "head", "sample", "scheduler.commit")
 BLOCK = 20
-"""Steps of one engine before it is the other's turn."""
+"""Steps of one engine before the other's turn."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,12 +50,12 @@ class Cost:
 
     @property
     def outside(self) -> float:
-        """Without forward and head."""
+        """Return the cost without forward and head."""
         return self.step - self.parts["forward"] - self.parts["head"]
 
 
 class Engine:
-    """An engine whose steps a script takes, with a stopwatch in every part."""
+    """An engine whose steps a script runs, with a stopwatch in every part."""
 
     def __init__(self, folder: Path, plugins: int, *, capacity: int, running: int, attention: str) -> None:
         self.count = plugins
@@ -76,7 +76,7 @@ class Engine:
         self._watch(self.loop)
 
     def tell(self, message: FromEngine) -> None:
-        """Where a client would be."""
+        """Receive outputs in place of a client."""
 
     def _watch(self, loop: EngineLoop) -> None:
         scheduler, runner = loop.scheduler, loop.runner
@@ -89,7 +89,7 @@ class Engine:
         runner.sampler.draw = self.timed("sample", runner.sampler.draw)  # type: ignore[method-assign]
 
     def timed(self, name: str, function: Callable[P, R]) -> Callable[P, R]:
-        """``function``, whose time is added up under ``name``."""
+        """Wrap ``function`` to add its time up under ``name``."""
         seconds, clock = self.seconds, time.perf_counter
 
         def watched(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -112,41 +112,41 @@ class Engine:
             self.loop.step()
 
     def steps(self, count: int) -> list[dict[str, float]]:
-        """Take ``count`` steps; the seconds of each part, and of the ``step``, for each."""
-        found = []
+        """Run ``count`` steps; return the seconds of each part, and of the ``step``, for each."""
+        steps = []
         for _ in range(count):
             self.seconds.clear()
             started = time.perf_counter()
             self.loop.step()
-            found.append({**self.seconds, "step": time.perf_counter() - started})
-        return found
+            steps.append({**self.seconds, "step": time.perf_counter() - started})
+        return steps
 
     def drain(self) -> None:
-        """Finish what runs and empty the cache."""
+        """Finish running requests and empty the cache."""
         while self.loop.scheduler.busy:
             self.loop.step()
         self.loop.scheduler.flush()
 
 
 def measure(engines: list[Engine], batch: int, context: int, steps: int) -> list[Cost]:
-    """The cost of decode steps of ``batch`` sequences, for each engine."""
+    """Return the cost of decode steps of ``batch`` sequences for each engine."""
     blocks = -(-steps // BLOCK)
     for engine in engines:
         engine.submit(batch, context, (blocks + 2) * BLOCK)
         engine.steps(BLOCK)
-    found: list[list[dict[str, float]]] = [[] for _ in engines]
+    results: list[list[dict[str, float]]] = [[] for _ in engines]
     gc.collect()
     gc.disable()
     try:
         for block in range(blocks):
-            turns = list(zip(engines, found, strict=True))
+            turns = list(zip(engines, results, strict=True))
             for engine, rows in turns if block % 2 else reversed(turns):
                 rows += engine.steps(BLOCK)
     finally:
         gc.enable()
     for engine in engines:
         engine.drain()
-    return [_cost(engine.count, batch, context, rows) for engine, rows in zip(engines, found, strict=True)]
+    return [_cost(engine.count, batch, context, rows) for engine, rows in zip(engines, results, strict=True)]
 
 
 def _cost(plugins: int, batch: int, context: int, rows: list[dict[str, float]]) -> Cost:
@@ -160,18 +160,18 @@ def _cost(plugins: int, batch: int, context: int, rows: list[dict[str, float]]) 
 
 
 def show(costs: list[Cost]) -> str:
-    """Microseconds by part."""
+    """Format microseconds by part."""
     header = ("batch", "context", "plugins", *PARTS, "rest", "step", "outside model")
     rows = [
         (
-            str(one.batch),
-            str(one.context),
-            str(one.plugins),
-            *(round(part, 1) for part in one.parts.values()),
-            round(one.step, 1),
-            round(one.outside, 1),
+            str(cost.batch),
+            str(cost.context),
+            str(cost.plugins),
+            *(round(part, 1) for part in cost.parts.values()),
+            round(cost.step, 1),
+            round(cost.outside, 1),
         )
-        for one in costs
+        for cost in costs
     ]
     return table(header, rows)
 
@@ -186,30 +186,28 @@ def main() -> None:
     options.add_argument("--vocabulary", type=int, default=1024)
     options.add_argument("--attention-backend", default="benchmark-store", help="whose plan() is timed")
     options.add_argument("--threads", type=int, default=1, help="torch threads")
-    given = options.parse_args()
-    torch.set_num_threads(given.threads)
-    longest = max(given.context) + given.steps + 4 * BLOCK
-    sizes = {"capacity": max(given.batch) * longest, "running": max(given.batch)}
+    args = options.parse_args()
+    torch.set_num_threads(args.threads)
+    longest = max(args.context) + args.steps + 4 * BLOCK
+    sizes = {"capacity": max(args.batch) * longest, "running": max(args.batch)}
     costs: list[Cost] = []
     with tempfile.TemporaryDirectory() as name:
-        write_tiny(Path(name) / "model", given.vocabulary)
-        engines = [
-            Engine(Path(name), count, attention=given.attention_backend, **sizes) for count in (0, given.plugins)
-        ]
-        for context in given.context:
-            for batch in given.batch:
-                costs += measure(engines, batch, context, given.steps)
+        write_tiny(Path(name) / "model", args.vocabulary)
+        engines = [Engine(Path(name), count, attention=args.attention_backend, **sizes) for count in (0, args.plugins)]
+        for context in args.context:
+            for batch in args.batch:
+                costs += measure(engines, batch, context, args.steps)
     print(show(costs))
     ratios = [ratio(after.step, before.step) for before, after in zip(costs[::2], costs[1::2], strict=True)]
     seconds = [engine.discovery for engine in engines]
     print(
-        f"a step with {given.plugins} plugins more takes {statistics.median(ratios):.3f} times as long "
-        f"({', '.join(f'{one:.3f}' for one in ratios)}); "
+        f"a step with {args.plugins} plugins more takes {statistics.median(ratios):.3f} times as long "
+        f"({', '.join(f'{item:.3f}' for item in ratios)}); "
         f"discovery {seconds[0] * 1e3:.0f} ms without, {seconds[1] * 1e3:.0f} ms with them"
     )
     write_json(
-        given.json,
-        {"options": vars(given) | {"json": None}, "costs": costs, "ratios": ratios, "discovery_seconds": seconds},
+        args.json,
+        {"options": vars(args) | {"json": None}, "costs": costs, "ratios": ratios, "discovery_seconds": seconds},
     )
 
 

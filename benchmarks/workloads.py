@@ -1,4 +1,4 @@
-"""Workloads W1 to W4 against a server with random weights, each beside the bound that the machine's limits give.
+"""Workloads W1 to W4 against a server with random weights, each compared with the machine's bound.
 
 Run as ``python -m benchmarks.workloads``: starts ``sglang-plug serve`` for each shape and runs the workloads over HTTP
 with streaming. On a shared machine limits move within seconds, so the machine is probed before and after every run,
@@ -28,29 +28,29 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.bounds import Machine, run_seconds
+from benchmarks.common.bounds import Machine, run_seconds
+from benchmarks.common.models import SHAPES, Shape, write_model
+from benchmarks.common.probe import Limits, PackedLimits, quick_probe
+from benchmarks.common.report import parser, ratio, table, write_json
+from benchmarks.common.server import serving
 from benchmarks.load import Figures, Load, run
-from benchmarks.models import SHAPES, Shape, write_model
-from benchmarks.probe import Limits, PackedLimits, quick_probe
-from benchmarks.report import parser, ratio, table, write_json
-from benchmarks.server import serving
 
 GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A workload. ``output_len`` may differ by shape, so that a run of the larger one does not take too long."""
+    """A workload. ``output_len`` may differ by shape, to limit the time of a run of the larger one."""
 
     requests: int
     input_len: int
     output_len: Mapping[str, int]
     shared: int = 0
     first_token: bool = False
-    """What counts is the time to the first token, not output tokens per second."""
+    """True if the result is the time to the first token, not output tokens per second."""
 
     def output(self, shape: str) -> int:
-        """Tokens to ask for."""
+        """Return the number of requested tokens."""
         return self.output_len.get(shape, self.output_len["0.5B"])
 
 
@@ -64,7 +64,7 @@ WORKS = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run showed, and what the machine allowed around it."""
+    """Results of one run, and the machine's limits around it."""
 
     figures: Figures
     limits: Limits
@@ -72,27 +72,27 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One workload's outcome."""
+    """The result of one workload."""
 
     shape: str
     work: str
     unit: str
     runs: tuple[float, ...]
     bounds: tuple[float, ...]
-    """What the machine allowed while each run was made."""
+    """The machine's bound during each run."""
     share: float
-    """Of the bound that the runs reached, the median."""
+    """Median share of the bound that the runs reached."""
     packed_share: float
-    """The same of a bound whose products are only as fast as oneDNN's packed ones with as many rows."""
+    """Share of a bound with product rates of oneDNN's packed matrices at the same number of rows."""
     cached_share: float
-    """Of the prompt tokens, those that came from the prefix cache."""
+    """Share of the prompt tokens from the prefix cache."""
     cached_possible: float
-    """The same if the shared prefix is computed exactly once."""
+    """The same share if the shared prefix is computed exactly once."""
     figures: tuple[Figures, ...]
 
 
 def between(before: Limits, after: Limits) -> Limits:
-    """The mean of two probes, limit by limit."""
+    """Return the mean of two probes, limit by limit."""
     names = [name for name in before.matmul if name in after.matmul]
     return dataclasses.replace(
         before,
@@ -103,22 +103,22 @@ def between(before: Limits, after: Limits) -> Limits:
     )
 
 
-def judge(shape: Shape, name: str, found: list[Run]) -> Measured:
-    """Compare each of ``found`` with the bound of its own limits; failed runs do not count."""
+def judge(shape: Shape, name: str, results: list[Run]) -> Measured:
+    """Compare each of ``results`` with the bound of its own limits; failed runs do not count."""
     work, output = WORKS[name], WORKS[name].output(shape.name)
-    good = [one for one in found if not one.figures.failures]
-    least = [_least_seconds(shape, name, one.limits) for one in good]
-    packed = [_least_seconds(shape, name, PackedLimits(one.limits)) for one in good if one.limits.packed]
+    good = [run for run in results if not run.figures.failures]
+    least = [_least_seconds(shape, name, run.limits) for run in good]
+    packed = [_least_seconds(shape, name, PackedLimits(run.limits)) for run in good if run.limits.packed]
     if work.first_token:
         unit, bounds = "s to first token", tuple(least)
-        runs = tuple(one.figures.first_token.best for one in good)
+        runs = tuple(run.figures.first_token.best for run in good)
         taken = list(runs)
     else:
         unit, bounds = "tokens/s", tuple(work.requests * output / seconds for seconds in least)
-        runs = tuple(one.figures.output_rate for one in good)
+        runs = tuple(run.figures.output_rate for run in good)
         taken = [work.requests * output / rate for rate in runs]
     prompt = work.requests * (work.shared + work.input_len)
-    cached = (ratio(one.figures.cached_tokens, one.figures.prompt_tokens) for one in good)
+    cached = (ratio(run.figures.cached_tokens, run.figures.prompt_tokens) for run in good)
     return Measured(
         shape=shape.name,
         work=name,
@@ -129,7 +129,7 @@ def judge(shape: Shape, name: str, found: list[Run]) -> Measured:
         packed_share=_median_share(packed, taken),
         cached_share=max(cached, default=float("nan")),
         cached_possible=ratio((work.requests - 1) * work.shared, prompt),
-        figures=tuple(one.figures for one in found),
+        figures=tuple(run.figures for run in results),
     )
 
 
@@ -150,8 +150,8 @@ def _median_share(least: Sequence[float], taken: Sequence[float]) -> float:
     return statistics.median(shares) if shares else float("nan")
 
 
-def run_work(url: str, shape: Shape, name: str, given: argparse.Namespace) -> list[Run]:
-    """Run a workload ``--repeats`` times, each time with other prompts, with a probe before and after each."""
+def run_work(url: str, shape: Shape, name: str, args: argparse.Namespace) -> list[Run]:
+    """Run a workload ``--repeats`` times with different prompts, probing before and after each."""
     work = WORKS[name]
     load = Load(
         url=url,
@@ -160,74 +160,89 @@ def run_work(url: str, shape: Shape, name: str, given: argparse.Namespace) -> li
         output_len=work.output(shape.name),
         shared_prefix_len=work.shared,
         vocabulary=shape.vocabulary,
-        api=given.api,
-        model=given.model,
+        api=args.api,
+        model=args.model,
     )
-    found, before = [], quick_probe()
-    for repeat in range(given.repeats):
-        seed = given.seed + 1 + repeat * len(WORKS) + sorted(WORKS).index(name)
+    result, before = [], quick_probe()
+    for repeat in range(args.repeats):
+        seed = args.seed + 1 + repeat * len(WORKS) + sorted(WORKS).index(name)
         figures = asyncio.run(run(dataclasses.replace(load, seed=seed)))
         after = quick_probe()
-        found.append(Run(figures, between(before, after)))
+        result.append(Run(figures, between(before, after)))
         before = after
-    return found
+    return result
 
 
-async def warm(url: str, shape: Shape, given: argparse.Namespace) -> Figures:
-    """A few small requests: first calls build kernels and start threads."""
-    load = Load(url=url, requests=4, input_len=64, output_len=8, vocabulary=shape.vocabulary, seed=given.seed)
-    return await run(dataclasses.replace(load, api=given.api, model=given.model))
+async def warm(url: str, shape: Shape, args: argparse.Namespace) -> Figures:
+    """Send a few small requests: first calls build kernels and start threads."""
+    load = Load(url=url, requests=4, input_len=64, output_len=8, vocabulary=shape.vocabulary, seed=args.seed)
+    return await run(dataclasses.replace(load, api=args.api, model=args.model))
 
 
 @contextmanager
-def target(shape: Shape, given: argparse.Namespace, folder: Path) -> Iterator[str]:
-    """The URL of the server to measure: the one named, or one of our own."""
-    if given.url:
-        yield given.url
+def target(shape: Shape, args: argparse.Namespace, folder: Path) -> Iterator[str]:
+    """Yield the URL of the server to measure: the given one, or one of our own."""
+    if args.url:
+        yield args.url
         return
     model = write_model(shape, folder)
     arguments = ["--model-path", str(model), "--load-format", "dummy", "--dtype", "bfloat16", "--skip-tokenizer-init"]
-    with serving([*arguments, *given.server_arguments], log=folder / f"{shape.name}.log") as server:
+    with serving([*arguments, *args.server_arguments], log=folder / f"{shape.name}.log") as server:
         print(f"{shape.name}: ready after {server.start_seconds:.1f} s, {server.memory / GIB:.2f} GiB resident")
         print(f"{shape.name}: {describe(server.url)}", flush=True)
         yield server.url
 
 
 def describe(url: str) -> str:
-    """What the server says it chose."""
+    """Return the server's resolved settings."""
     info = httpx.get(f"{url}/server_info", timeout=30.0).json()
-    names = {kind: one.get("name") for kind, one in info.get("components", {}).items()}
+    names = {kind: item.get("name") for kind, item in info.get("components", {}).items()}
     return ", ".join(f"{kind} {name}" for kind, name in names.items())
 
 
-def measure_shape(shape: Shape, given: argparse.Namespace) -> list[Measured]:
+def measure_shape(shape: Shape, args: argparse.Namespace) -> list[Measured]:
     """Run every workload."""
-    found: list[Measured] = []
-    with tempfile.TemporaryDirectory() as folder, target(shape, given, Path(folder)) as url:
-        trial = asyncio.run(warm(url, shape, given))
+    results: list[Measured] = []
+    with tempfile.TemporaryDirectory() as folder, target(shape, args, Path(folder)) as url:
+        trial = asyncio.run(warm(url, shape, args))
         if trial.failures:
             raise RuntimeError(f"the warm-up failed: {trial.errors}")
-        for name in given.work:
-            runs = run_work(url, shape, name, given)
-            reads = " ".join(f"{one.limits.read_bandwidth / 1e9:.1f}" for one in runs)
-            rates = " ".join(f"{one.limits.matmul['bfloat16'] / 1e9:,.0f}" for one in runs)
+        for name in args.work:
+            runs = run_work(url, shape, name, args)
+            reads = " ".join(f"{figures.limits.read_bandwidth / 1e9:.1f}" for figures in runs)
+            rates = " ".join(f"{figures.limits.matmul['bfloat16'] / 1e9:,.0f}" for figures in runs)
             print(f"{shape.name} {name} limits of each run: {reads} GB/s; {rates} GFLOP/s", flush=True)
-            found.append(judge(shape, name, runs))
-            print(show(found[-1:]), flush=True)
-    return found
+            results.append(judge(shape, name, runs))
+            print(show(results[-1:]), flush=True)
+    return results
 
 
 def show(measured: list[Measured]) -> str:
-    """Each workload beside its bound."""
+    """Format each workload next to its bound."""
     rows = []
-    for one in measured:
-        best = (min if WORKS[one.work].first_token else max)(one.runs, default=float("nan"))
-        runs = " ".join(f"{run:.4g}/{bound:.4g}" for run, bound in zip(one.runs, one.bounds, strict=True)) or "failed"
-        rows.append((f"{one.shape} {one.work}", one.unit, best, one.share, one.packed_share, one.cached_share, runs))
+    for workload in measured:
+        best = (min if WORKS[workload.work].first_token else max)(workload.runs, default=float("nan"))
+        runs = (
+            " ".join(f"{run:.4g}/{bound:.4g}" for run, bound in zip(workload.runs, workload.bounds, strict=True))
+            or "failed"
+        )
+        rows.append(
+            (
+                f"{workload.shape} {workload.work}",
+                workload.unit,
+                best,
+                workload.share,
+                workload.packed_share,
+                workload.cached_share,
+                runs,
+            )
+        )
     header = ("workload", "unit", "best", "share of bound", "of packed products", "cached share", "runs/bounds")
-    possible = {one.work: one.cached_possible for one in measured if one.cached_possible}
+    possible = {item.work: item.cached_possible for item in measured if item.cached_possible}
     notes = [f"{work}: a prefix computed once gives a cached share of {share:.4g}" for work, share in possible.items()]
-    errors = [f"{one.shape} {one.work} failed: {text}" for one in measured for f in one.figures for text in f.errors]
+    errors = [
+        f"{item.shape} {item.work} failed: {text}" for item in measured for f in item.figures for text in f.errors
+    ]
     return "\n".join((table(header, rows), *notes, *errors))
 
 
@@ -242,12 +257,12 @@ def main() -> None:
     options.add_argument("--api", choices=("generate", "completions"), default="generate")
     options.add_argument("--model", default="default", help="name that /v1/completions asks for")
     options.add_argument("server_arguments", nargs="*", help="after --: more options for sglang-plug serve")
-    given = options.parse_args()
+    args = options.parse_args()
     measured: list[Measured] = []
-    for name in given.shape:
-        measured += measure_shape(SHAPES[name], given)
+    for name in args.shape:
+        measured += measure_shape(SHAPES[name], args)
     print(show(measured))
-    write_json(given.json, measured)
+    write_json(args.json, measured)
 
 
 if __name__ == "__main__":

@@ -22,15 +22,15 @@ from fastapi.routing import APIRoute
 from generated_page import row, write_or_check
 
 from sglang_plug import Output, PluginOptions, Plugins, Request, RouteSpec, StepStats
-from sglang_plug.discovery import DISTRIBUTION
-from sglang_plug.engine.client import EngineClient
-from sglang_plug.specs import Task
-from sglang_plug_api.app import build_app
-from sglang_plug_api.config import ServerConfig, StorageConfig
-from sglang_plug_api.middleware import GateState
+from sglang_plug.engine.processes.client import EngineClient
+from sglang_plug.plugins.discovery import DISTRIBUTION
+from sglang_plug.plugins.specs import Task
+from sglang_plug_api.http.app import build_app
+from sglang_plug_api.http.middleware import GateState
+from sglang_plug_api.options.config import ServerConfig, StorageConfig
 from sglang_plug_api.protocol import misplaced
 from sglang_plug_api.protocol.misplaced import Remedies
-from sglang_plug_api.text import TextEngine
+from sglang_plug_api.text.text_engine import TextEngine
 
 PAGE = Path(__file__).with_name("api.md")
 SHOWN = 60
@@ -61,28 +61,34 @@ PAGE_TEXT = """\
 
 <!-- Written by docs/generate_api.py from the route plugins and the OpenAPI document: edit those. -->
 
-What the built-in route plugins answer. A running server shows the same, with the routes of plugins that are installed
-besides, as `/openapi.json` and, to read, as `/docs`.
+The endpoints of the built-in route plugins. A running server describes them, and those of other installed plugins, at
+`/openapi.json` and, for reading, at `/docs`.
 
 * **Access**: `public` routes need no key. `user` routes need one of `--api-key`, or the admin key, once there is an
   `--api-key`. `admin` routes need `--admin-api-key`, or an `--api-key` if there is no admin key. Keys come as
-  `Authorization: Bearer KEY` or as `X-Api-Key: KEY`.
-* **Component**: what to name to be without the route, `--block-plugin route:chat`.
+  `Authorization: Bearer KEY` or as `X-Api-Key: KEY`. Files, batches and responses of one `--api-key` are not
+  visible with another, see [Security](security.md).
+* **Component**: the name with which the route can be left out, `--block-plugin route:chat`.
 * **Errors** are JSON: `{{"error": {{"message", "type", "param", "code"}}, …}}`, with the same keys at the top level.
-  `code` is a word such as `context_length_exceeded`, or null; at the top level it is the HTTP status.
-  400 says what is wrong with which field; 401 asks for a key; 404 there is no such route, model or object; 408 and 413
-  the body came too slowly or is too large; 415 it is no JSON, or compressed; 503 the server is full,
-  stopping, or its engine is gone.
-* **Unknown fields** are ignored, unless they are known to change the answer on other servers: those are
-  [refused by name](#refused-fields), rather than silently without effect. So is what is unknown in `sampling_params`.
-  Of OpenAI's fields these do nothing here and pass, as they cannot change an answer: `metadata` and `store` of chats,
+  `code` is a word such as `context_length_exceeded`, or null; at the top level it is the HTTP status. 400: a field is
+  wrong, and the message says how; 401: a key is needed; 404: there is no such route, model or object; 408 and 413:
+  the body arrived too slowly or is too large; 415: it is not JSON, or compressed; 503: the server is full, stopping,
+  or its engine is not running.
+* **Fields of plugins**: a logits processor adds request fields of its own, beside `temperature` in the bodies of
+  chats, completions and responses, and in `sampling_params`. `/openapi.json` of a server shows them, and they are
+  validated like other fields. `--block-plugin logits-processor:NAME` leaves a processor out; a request that sets one
+  of its fields is then refused by name. `logit_bias`, `min_tokens` and the penalties are fields of built-in
+  processors.
+* **Unknown fields** are ignored, unless they are known to change the answer on other servers: those are [refused by
+  name](#refused-fields) instead of being ignored. Unknown fields in `sampling_params` are refused too. These fields
+  of OpenAI are accepted without effect, because they cannot change an answer: `metadata` and `store` of chats,
   `service_tier`, `safety_identifier`, `user`, `prompt_cache_key`, `prompt_cache_options`, `prompt_cache_retention`,
   `prediction`, `max_tool_calls`, `access_programs`, `background_options`, `stream_options.include_obfuscation`.
-* **States instead of tokens**: `input_embeds` of `/generate` is a prompt as a list of inputs of the model's first layer
-  (of Gemma, embeddings that were multiplied with the square root of their width), or a list of such prompts. The models
-  built on `CausalLM` take them (Llama, Mistral, Qwen, Gemma, Phi, OLMo and their mixtures of experts); others refuse. A
-  body holds at most two million numbers. Penalties count such a prompt as token 0.
-* **Limits** in the tables are those of the body itself. The operator's (`--max-request-bytes`,
+* **Input embeddings instead of tokens**: `input_embeds` of `/generate` is a prompt as a list of inputs of the model's
+  first layer (for Gemma, embeddings multiplied by the square root of their width), or a list of such prompts. Models
+  built on `CausalLM` support them (Llama, Mistral, Qwen, Gemma, Phi, OLMo and their mixtures of experts); others refuse
+  them. A body contains at most two million numbers. Penalties count such a prompt as token 0.
+* **Limits** in the tables are those of the body itself. The operator's limits (`--max-request-bytes`,
   `--max-sequences-per-request`, …) are in [Options](config.md).
 
 ## Endpoints
@@ -95,8 +101,8 @@ A field without a default is required; `–` is a default that stands for "not g
 {bodies}
 ## Refused fields
 
-What changes the answer on other servers or routes, and would do nothing here. A value that asks for nothing passes:
-`null`, `false`, an empty text or list, and what the table names.
+Fields that change the answer on other servers or routes, and would have no effect here. Neutral values are accepted:
+`null`, `false`, an empty text or list, and the values in the table.
 
 {refused}"""
 REFUSED: Mapping[str, Remedies] = {
@@ -137,7 +143,7 @@ class Nobody(EngineClient):
 
 
 class Facts(dict[str, Any]):
-    """What an engine says of itself; what routes may ask besides is not known."""
+    """Stand-in for the description that an engine gives of itself; keys that routes ask for besides are unknown."""
 
     def __missing__(self, key: str) -> None:
         return None

@@ -15,11 +15,11 @@ from typing import Any
 from generated_page import row, write_or_check
 
 from sglang_plug import AUTO, PluginOptions, Plugins
-from sglang_plug.discovery import DISTRIBUTION
-from sglang_plug.plugin_flags import ENVIRONMENT_KEYS, plugin_flags, variable_of
-from sglang_plug.plugins import import_target
-from sglang_plug_api.option import Option
-from sglang_plug_api.option_table import GROUPS
+from sglang_plug.plugins.discovery import DISTRIBUTION
+from sglang_plug.plugins.flags import ENVIRONMENT_KEYS, plugin_flags, variable_of
+from sglang_plug.plugins.registry import import_target
+from sglang_plug_api.options.option import Option
+from sglang_plug_api.options.option_table import GROUPS
 
 PAGE = Path(__file__).with_name("config.md")
 TYPES: Mapping[type, str] = {
@@ -37,10 +37,10 @@ PAGE_TEXT = """\
 
 <!-- Written by docs/generate_config.py from the option table: edit that. -->
 
-What `sglang-plug serve` can be told. Every option has one name in three spellings: `--max-total-tokens` on the command
+The options of `sglang-plug serve`. Every option has one name in three spellings: `--max-total-tokens` on the command
 line, `max_total_tokens` (or with dashes) in the YAML file that `--config` names, and `SGLANG_PLUG_MAX_TOTAL_TOKENS` in
-the environment. What stands on the command line comes before the environment, that before the file, that before the
-default. A running server shows what came of them as `/server_info`.
+the environment. The command line has precedence over the environment, the environment over the file, and the file over
+the default. A running server shows the resulting values at `/server_info`.
 
 A *switch* is set by `--name` and unset by `--no-name`; in a file and in the environment it is `true` or `false`.
 *Names* may be repeated or separated by commas; in a file they are a list. A default of `–` means that nothing is set.
@@ -56,13 +56,13 @@ set:
   triton.splits: 8
 ```
 
-An unknown key, a value of the wrong type and a value out of bounds stop the start, with the name of the option and of
-its source, and exit code 2.
+The server does not start with an unknown key, a value of the wrong type or a value out of bounds; the message names the
+option and its source, and the exit code is 2.
 
 {groups}
 ## plugins and configuration file
 
-Read before everything else, because plugins declare choices of the options above.
+These are read first, because plugins declare choices of the options above.
 
 | flag | YAML key | environment | |
 |---|---|---|---|
@@ -70,8 +70,8 @@ Read before everything else, because plugins declare choices of the options abov
 
 ## settings of components
 
-A component's own options, as `--set NAME.KEY=VALUE` or under `set:` in the file. `sglang-plug plugins show NAME` tells
-those of any component, yours included.
+A component's own options, as `--set NAME.KEY=VALUE` or under `set:` in the file. `sglang-plug plugins show NAME` lists
+those of any component, including yours.
 
 | setting | type | default | component |
 |---|---|---|---|

@@ -20,66 +20,78 @@ INTRODUCTION = """\
 
 <!-- Written by docs/generate_contracts.py from the docstrings of core/sglang_plug: edit those. -->
 
-What the target of each spec must be able to do, and what it is given. Everything here is imported from `sglang_plug`
-itself, except [layers](#layers) for models and [kits](#kits) that try a component.
+What the target of each spec implements, and what it receives. Everything here is imported from `sglang_plug` itself,
+except [layers](#layers) for models and [conformance tests](#conformance-tests) for components.
 
 | kind | spec | target | settings |
 |---|---|---|---|
 {rows}
 """
 SECTIONS = {
-    "model": "Models",
-    "batch": "What a step is made of",
-    "attention": "Attention",
-    "kernels": "Kernels",
-    "drawing": "Drawing tokens",
-    "drafting": "Drafters",
-    "quantization": "Quantization",
-    "coded": "Weights in codes",
-    "adapters": "Adapters",
-    "executor": "Executors",
-    "cache": "Prefix cache and eviction",
-    "policy": "Schedules, checkpoints, weights, observers",
-    "tokenizer": "Tokenizers",
-    "media": "Images in prompts",
-    "grammar": "Grammars",
-    "parsers": "Parsers of outputs",
-    "transfer": "Numbers for a device",
-    "plugins": "What plugins may know",
+    "contracts.model.model": "Models",
+    "contracts.model.batch": "The tensors of a step",
+    "contracts.model.attention": "Attention",
+    "contracts.model.kernels": "Kernels",
+    "ops.sampling": "Sampling",
+    "contracts.serving.logits_processor": "Logits processors",
+    "contracts.serving.drafting": "Drafters",
+    "contracts.model.quantization": "Quantization",
+    "ops.quantized_weight": "Quantized weights",
+    "contracts.model.adapters": "Adapters",
+    "contracts.serving.executor": "Executors",
+    "contracts.serving.cache": "Prefix cache and eviction",
+    "contracts.serving.scheduling": "Schedule policies",
+    "contracts.model.checkpoint": "Checkpoints and weights",
+    "contracts.model.pooling": "Pooling",
+    "contracts.serving.observer": "Observers",
+    "contracts.text.tokenizer": "Tokenizers",
+    "contracts.text.media": "Images in prompts",
+    "contracts.text.grammar": "Grammars",
+    "contracts.text.parsers": "Output parsers",
+    "ops.host_device_copy": "Copies between host and device",
+    "plugins.registry": "Facts about plugins",
     "config": "Configuration and errors",
 }
-"""Module -> heading. What is public of other modules, a plugin is handed but need not make."""
+"""Module -> heading. Plugins receive the public classes of other modules but do not create them."""
 DEFINITIONS = {
-    "kernels": ("pack_linear", "rms_norm", "add_rms_norm", "silu_mul", "apply_rope", "rope_store", "moe"),
-    "drawing": ("mask_logits", "draw_tokens"),
+    "contracts.model.kernels": (
+        "pack_linear",
+        "rms_norm",
+        "add_rms_norm",
+        "silu_mul",
+        "apply_rope",
+        "rope_store",
+        "moe",
+    ),
+    "ops.sampling": ("mask_logits", "sample_tokens"),
 }
-"""Module -> functions that say what a field of ``Kernels`` computes."""
+"""Module -> functions that define what a field of ``Kernels`` computes."""
 LAYERS = """\
 ## Layers
 
-For models; imported from `sglang_plug.layers`. A layer is called with tensors, computes with the kernels that were
-chosen, and is loaded and quantized by the model that has it.
+Layers for models; imported from `sglang_plug.layers`. A layer is called with tensors, computes with the selected
+kernels, and is loaded and quantized by its model.
 """
 KITS = """\
-## Kits
+## Conformance tests
 
 For tests of components; imported from `sglang_plug.testing`. They need no server.
 """
-UNDOCUMENTED = ("plugins.Plugins",)
-"""Public for programs that start the engine; no plugin is given one, but for commands."""
+UNDOCUMENTED = ("plugins.registry.Plugins",)
+"""Public for programs that start the engine; of all plugins only commands receive one."""
 
 
 def public() -> dict[str, list[str]]:
     """Module -> its public names, as ``sglang_plug`` says."""
-    for node in parse("__init__").body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOME":
+    for node in parse("public_names").body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "HOME":
             return {module: list(names) for module, names in ast.literal_eval(node.value).items()}
-    raise LookupError("_HOME")
+    raise LookupError("HOME")
 
 
 def sections() -> Iterator[str]:
     """The page, part by part."""
-    specs = [node for node in parse("specs").body if isinstance(node, ast.ClassDef) and node.name != "Spec"]
+    specs = [node for node in parse("plugins.specs").body if isinstance(node, ast.ClassDef) and node.name != "Spec"]
     rows = [_spec_row(node) for node in specs]
     yield INTRODUCTION.format(rows="\n".join(rows))
     names = public()
@@ -104,11 +116,11 @@ def sections() -> Iterator[str]:
 
 def _exported(package: str) -> Iterator[ast.ClassDef | ast.FunctionDef]:
     """What a package of core imports from its own modules, in order."""
-    for source in parse(f"{package}/__init__").body:
+    for source in parse(f"{package}.__init__").body:
         if not isinstance(source, ast.ImportFrom) or not source.level:
             continue
         wanted = {name.name for name in source.names}
-        for node in parse(f"{package}/{source.module}").body:
+        for node in parse(f"{package}.{source.module}").body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in wanted:
                 yield node
 

@@ -1,4 +1,4 @@
-"""Write ``docs/hooks.md`` from the docstrings of ``sglang_plug.hookspecs`` and ``sglang_plug.specs``.
+"""Write ``docs/hooks.md`` from the docstrings of ``sglang_plug.plugins.hookspecs`` and ``sglang_plug.plugins.specs``.
 
 ``--check`` writes nothing and fails if the page is not what would be written.
 """
@@ -44,8 +44,8 @@ Every spec has these fields; all are given by keyword:
 
 
 def parse(name: str) -> ast.Module:
-    """A module of core, without importing it."""
-    return ast.parse((CORE / f"{name}.py").read_text(encoding="utf-8"))
+    """Parse a module of ``sglang_plug``, named from there with dots, without importing it."""
+    return ast.parse((CORE / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8"))
 
 
 def hooks(module: ast.Module) -> Iterator[ast.FunctionDef]:
@@ -135,7 +135,7 @@ def docstring(node: ast.FunctionDef | ast.ClassDef) -> str:
 
 def page() -> str:
     """The whole page."""
-    return "\n".join(sections(parse("hookspecs"), parse("specs")))
+    return "\n".join(sections(parse("plugins.hookspecs"), parse("plugins.specs")))
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from generated_page import write_or_check
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from sglang_plug import Plugins
-from sglang_plug.discovery import DISTRIBUTION
-from sglang_plug.specs import ModelSpec
+from sglang_plug.plugins.discovery import DISTRIBUTION
+from sglang_plug.plugins.specs import ModelSpec
 
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
@@ -33,52 +33,52 @@ PAGE_TEXT = """\
 
 <!-- Written by docs/generate_models.py from the plugin registry and the tests: edit those. -->
 
-A checkpoint is served by the model that a plugin declared under its `architectures` entry. `sglang-plug plugins list`
-shows yours too; [write a plugin](write-a-plugin.md) tells how to add one.
+A checkpoint is served by the model that a plugin declares for its `architectures` entry. `sglang-plug plugins list`
+shows yours too; [Write a plugin](write-a-plugin.md) describes how to add one.
 
 *Compared* lists the configurations (random weights, small widths, float32) whose logits are compared with
 transformers': one prompt, chunks, ragged batches, decoding. *Served* lists the shapes of real models that run
-through the whole engine, where greedy tokens are equal and log-probabilities within 1e-4. Those *with images* are
-compared on text, and what they see of images with what transformers' model sees; served with one image, several and
-none in one batch, in chunks, from the prefix cache and after a retraction. *Ranks* marks those that
-[several devices can share](tensor-parallelism.md).
+through the whole engine, where greedy tokens are equal and log-probabilities within 1e-4. For those *with images*, the
+logits of texts and the image embeddings are compared with transformers'; they are served with one image, several and
+none in one batch, in chunks, from the prefix cache and after a retraction. *Ranks* marks models that support
+[tensor parallelism](tensor-parallelism.md).
 
 | architecture | what it is | plugin | ranks | compared | served |
 |---|---|---|---|---|---|
 {native}
 
-Models that embed, classify or rank have no vocabulary to compare; tests of the whole engine compare what they return.
+Models that embed, classify or rerank have no vocabulary to compare; tests of the whole engine compare their results.
 
 | architecture | what it is | plugin | ranks | tasks |
 |---|---|---|---|---|
 {pooling}
 
-## Without a plugin of its own
+## Models without their own plugin
 
-`--model-impl` says where a model's code comes from: `native` takes the table above, a name from the table below takes
-that component for any architecture, and `auto`, the default, takes the first if the architecture is in it and asks the
-plugins otherwise.
+`--model-impl` selects the implementation: `native` uses the table above, a name from the table below uses that
+component for any architecture, and `auto`, the default, uses the table above if the architecture is in it and asks
+the plugins otherwise.
 
 | component | what it serves | plugin |
 |---|---|---|
 {generic}
 
-`transformers` runs the model's code of transformers with this engine's attention and KV pool: continuous batching,
-chunks, the prefix cache and retraction work as for any other model, only slower than with a plugin. It turns away, in
-one line, what would not be right: attention that does not go through transformers' attention interface, states besides
-keys and values (Mamba), models that look ahead. Where layers differ in their key heads or widths, each gets the room of
-the widest in the KV pool. Attention sinks are served with the attention backends `torch` and `triton`. Before it
-serves, it compares two sequences in chunks and in one row with transformers' own result on each alone, and refuses if
-they differ.
+`transformers` runs transformers' implementation of the model with this engine's attention and KV pool: continuous
+batching, chunks, the prefix cache and retraction work as for any other model, but slower than with a native
+implementation. It refuses, with one line, models that it would not serve correctly: attention that does not use
+transformers' attention interface, states besides keys and values (Mamba), models that attend to later tokens. Where
+layers differ in their key heads or widths, each gets the size of the widest layer in the KV pool. Attention sinks
+work with the attention backends `torch` and `triton`. Before it serves, it compares two sequences, in chunks and in
+one batch, with transformers' own results for each alone, and refuses the model if they differ.
 
-`transformers-text` serves the text of checkpoints that also see or hear (Aya Vision, Idefics 2 and the like) through
-their decoder, in the same way; the weights of other parts are not kept, and a prompt with images is refused. It needs a
-causal class of transformers for the decoder (`text_config`).
+`transformers-text` serves the decoder of checkpoints with image or audio input (Aya Vision, Idefics 2 and similar
+ones) in the same way, for text only; the weights of other parts are not kept, and a prompt with images is refused. It
+needs a causal class of transformers for the decoder (`text_config`).
 
-`transformers-encoder`, `transformers-decoder` and `transformers-classifier` run models that embed, classify or rank,
-such as MPNet, DistilBERT, ModernBERT, DeBERTa or a Phi-3 with a score, with transformers' own attention: each text on
-its own, those of one length together, without chunks or a prefix cache. How states become one vector stands in the
-checkpoint's `modules.json`; without it an encoder gives its first state and a decoder its last, normalised.
+`transformers-encoder`, `transformers-decoder` and `transformers-classifier` run models that embed, classify or
+rerank, such as MPNet, DistilBERT, ModernBERT, DeBERTa or a Phi-3 with a scoring head, with transformers' own
+attention: texts of one length are batched, without chunks or a prefix cache. The checkpoint's `modules.json` defines
+the pooling; without it an encoder returns its first state and a decoder its last, normalized.
 
 Compared, and served where named:
 
@@ -88,29 +88,30 @@ Compared, and served where named:
 
 ## Linear biases
 
-Bloom, MPT and the first Falcon models add a bias to attention that grows with distance (ALiBi). Here it rides on the
-keys, as eight more numbers of each head, so that every attention backend does it that takes keys wider than values: on
-a GPU Triton's kernels, not FlashInfer's. A KV pool in FP8 would round the biases and is refused for them.
+Bloom, MPT and the first Falcon models add a bias to attention that grows with distance (ALiBi). It is encoded in the
+keys, as eight more numbers for each head, so that every attention backend supports it that accepts keys wider than
+values: on a GPU Triton's kernels, not FlashInfer's. An FP8 KV pool would round the biases and is refused for these
+models.
 
-## Chunks
+## Chunked attention
 
-Most layers of Llama 4 look within chunks of 8192 tokens. Where sequences may be longer (`max_position_embeddings`),
-keys get eight more numbers that tell an even chunk from an odd one, next to a window of a chunk's length: so every
-attention backend does it that takes keys wider than values.
+Most layers of Llama 4 attend within chunks of 8192 tokens. Where sequences may be longer (`max_position_embeddings`),
+keys get eight more numbers that distinguish even from odd chunks, in addition to a window of a chunk's length: every
+attention backend supports it that accepts keys wider than values.
 
-## Sinks
+## Attention sinks
 
-gpt-oss needs an attention backend that can tell what a query's attention weighs: `torch` and `triton` can, and on a GPU
-the latter is chosen.
+gpt-oss needs an attention backend that returns the logarithm of the sum of exponentials: `torch` and `triton` do, and
+on a GPU the latter is chosen.
 
 ## Contexts beyond the original length
 
 Checkpoints with `longrope` (Phi-3 with 128k tokens, Phi-4-mini) have two lists of factors, for contexts up to the
-original length and beyond. Transformers chooses by the length of each batch and computes a sequence anew when it
-outgrows the original length. Here keys are shared between prompts and stay cached, so the choice is made once: a server
-whose context length is within the original one uses the short list and gives transformers' outputs; any other uses the
-long list for every sequence, as transformers does for long ones. Add `--context-length` with the original length if
-you need no longer contexts.
+original length and beyond. Transformers chooses by the length of each batch and recomputes a sequence when it
+outgrows the original length. Here keys are shared between prompts and stay cached, so the choice is made once: a
+server whose context length is within the original one uses the short list and produces transformers' outputs; any
+other uses the long list for every sequence, as transformers does for long ones. Set `--context-length` to the
+original length if you need no longer contexts.
 """
 
 

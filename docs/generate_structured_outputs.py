@@ -13,8 +13,8 @@ from pathlib import Path
 from generated_page import write_or_check
 
 from sglang_plug import GrammarSpec, Plugins
-from sglang_plug_backends.grammars.formats import FORMATS
-from sglang_plug_backends.grammars.keywords import ALONE, ANNOTATIONS, BY_TYPE
+from sglang_plug_backends.grammars.json_schema.formats import DEFINED_FORMATS, FORMATS
+from sglang_plug_backends.grammars.json_schema.keywords import BY_TYPE, OTHER_ASSERTIONS, STANDALONE
 from sglang_plug_backends.grammars.tags import FIELDS
 from sglang_plug_backends.llguidance.schema import KEYWORDS, KNOWN_FORMATS
 
@@ -26,18 +26,23 @@ def keywords() -> Iterator[str]:
     """One row for each keyword."""
     yield "| where | keyword | limits |"
     yield "|---|---|---|"
-    for name, limits in ALONE.items():
+    for name, limits in STANDALONE.items():
         yield f"| any | `{name}` | {limits} |"
     for kind, names in BY_TYPE.items():
         if kind not in ("integer", "boolean", "null"):
             where = "numbers and integers" if kind == "number" else f"{kind}s"
             yield from (f"| {where} | `{name}` | {limits} |" for name, limits in names.items())
-    yield f"| any | {', '.join(f'`{name}`' for name in sorted(ANNOTATIONS))} | say nothing about what is valid |"
+
+
+def refused() -> Iterator[str]:
+    """The assertions that are refused."""
+    yield f"{', '.join(f'`{name}`' for name in sorted(OTHER_ASSERTIONS))}."
 
 
 def formats() -> Iterator[str]:
-    """The formats of strings."""
-    yield ", ".join(f"`{name}`" for name in sorted(FORMATS))
+    """The formats of strings, and those that are refused."""
+    yield f"* enforced: {', '.join(f'`{name}`' for name in sorted(FORMATS))}."
+    yield f"* refused: {', '.join(f'`{name}`' for name in sorted(DEFINED_FORMATS - FORMATS.keys()))}."
 
 
 def tags() -> Iterator[str]:
@@ -65,7 +70,14 @@ def llguidance() -> Iterator[str]:
     yield f"Formats: {', '.join(f'`{name}`' for name in sorted(KNOWN_FORMATS))}."
 
 
-TABLES = {"backends": backends, "llguidance": llguidance, "keywords": keywords, "formats": formats, "tags": tags}
+TABLES = {
+    "backends": backends,
+    "llguidance": llguidance,
+    "keywords": keywords,
+    "refused": refused,
+    "formats": formats,
+    "tags": tags,
+}
 
 
 def page() -> str:

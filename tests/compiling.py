@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sglang_plug import Constraint, ConstraintError
-from sglang_plug.engine.compiler import GrammarSources
-from sglang_plug.engine.grammar_worker import _compile
-from sglang_plug.grammar import GrammarBackend
+from sglang_plug.contracts.text.grammar import GrammarBackend
+from sglang_plug.engine.structured_outputs.compiler import GrammarSources
+from sglang_plug.engine.structured_outputs.grammar_worker import _compile
 
 
 class CompilerHere:

@@ -61,13 +61,18 @@ from transformers import (
 )
 
 from sglang_plug import EngineConfig, Output, Plugins, Request
-from sglang_plug.engine import build, loop
-from sglang_plug.engine.client import EngineClient
-from sglang_plug.engine.thread import ThreadClient
+from sglang_plug.engine import loop
+from sglang_plug.engine.processes.client import EngineClient
+from sglang_plug.engine.processes.thread_client import ThreadClient
+from sglang_plug.engine.startup import build
 
 from .compiling import CompilerHere
+from .interpreted_process import InterpretedProcess, is_interpreted, triton_is_interpreted
 from .reaper import Reaper
 from .surroundings import forget_the_callers_options, seed
+
+# Triton decides when it is imported whether kernels are compiled. Here they are; see ``interpreted_process``.
+os.environ.setdefault("TRITON_INTERPRET", "0")
 
 # How long an example takes depends on what else the machine does. What is drawn is always the same, unless asked for.
 unhurried: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -76,6 +81,7 @@ settings.register_profile("drawn", **unhurried, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
 
 REAPER = pytest.StashKey[Reaper]()
+INTERPRETED = pytest.StashKey[InterpretedProcess]()
 COLLECT_ALL = loop._collect_all
 
 
@@ -83,12 +89,25 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before anything is collected."""
     forget_the_callers_options()
     config.stash[REAPER] = Reaper()
+    config.stash[INTERPRETED] = InterpretedProcess()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """After everything."""
+    config.stash[INTERPRETED].close()
     config.stash[REAPER].close()
     gc.unfreeze()  # libraries that count what is left at the end find nothing
+
+
+WHOLE_ENGINE = frozenset({"serve", "tiny_model", "app", "apps", "seeing", "compiling_here"})
+"""Fixtures that serve a model, or make one of a family."""
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Mark the tests that ``make test-quick`` leaves out because of what they serve."""
+    for item in items:
+        if not WHOLE_ENGINE.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker("whole_engine")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -102,6 +121,19 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Run a test whose kernels are interpreted elsewhere, if those of this process are compiled."""
+    if not is_interpreted(item) or triton_is_interpreted():
+        return None
+    following = nextitem if nextitem is not None and is_interpreted(nextitem) else None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in item.config.stash[INTERPRETED].run(item, following):
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -472,21 +504,32 @@ class TinyModel:
 
     def __init__(self, path: Path, reference: PreTrainedModel) -> None:
         self.path, self.reference = path, reference
+        self._logits = functools.lru_cache(maxsize=32)(self._forward)
 
     @torch.inference_mode()
-    def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
-        """Transformers' greedy continuation, without a cache."""
+    def greedy(self, tokens: Sequence[int], count: int, guess: Sequence[int] = ()) -> list[int]:
+        """Transformers' greedy continuation, without a cache.
+
+        If ``guess`` is that continuation, one pass shows it: each of its tokens is the likeliest after those before.
+        """
+        if len(guess) == count:
+            logits = self._logits((*tokens, *guess))[len(tokens) - 1 : -1]
+            if logits.argmax(-1).tolist() == list(guess):
+                return list(guess)
         row = list(tokens)
         for _ in range(count):
-            row.append(int(self.reference(torch.tensor([row])).logits[0, -1].argmax()))
+            row.append(int(self._forward(tuple(row))[-1].argmax()))
         return row[len(tokens) :]
 
     @torch.inference_mode()
     def logprobs(self, tokens: Sequence[int]) -> list[float]:
         """Log-probability of each token but the first."""
-        logits = self.reference(torch.tensor([list(tokens)])).logits[0, :-1]
+        logits = self._logits(tuple(tokens))[:-1]
         chosen = torch.tensor(tokens[1:])[:, None]
         return logits.log_softmax(-1).gather(1, chosen)[:, 0].tolist()
+
+    def _forward(self, tokens: tuple[int, ...]) -> torch.Tensor:
+        return self.reference(torch.tensor([tokens])).logits[0]
 
 
 @pytest.fixture(scope="session")
@@ -517,10 +560,18 @@ class Served:
             raise
 
     def outputs(self, requests: Sequence[Request]) -> list[Output]:
-        """Serve all at once; one merged output for each."""
+        """Serve all at once; one merged output for each. Raises the first error."""
+        found: list[Any] = self.outcomes(requests)
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
+        return found
+
+    def outcomes(self, requests: Sequence[Request]) -> list[Output | BaseException]:
+        """The same, with each request's error in its place."""
 
         async def one(request: Request) -> Output:
-            from sglang_plug.engine.pending import merge
+            from sglang_plug.engine.processes.pending import merge
 
             found: Output | None = None
             async for output in self.client.submit(request):
@@ -528,8 +579,8 @@ class Served:
             assert found is not None
             return found
 
-        async def every() -> list[Output]:
-            return await asyncio.gather(*map(one, requests))
+        async def every() -> list[Output | BaseException]:
+            return await asyncio.gather(*map(one, requests), return_exceptions=True)
 
         return self.runner.run(every())
 

@@ -1,48 +1,59 @@
-"""What a route plugin may import besides ``sglang_plug``: the server's side of the contract.
+"""Public names of the server that route plugins may import besides ``sglang_plug``.
 
 ``build(engine)``, the target of a ``RouteSpec``, gets a ``TextEngine`` and returns a ``fastapi.APIRouter``. A route
 reads its body with ``read_body``, makes a ``Job``, answers with ``json_response`` or an ``EventStream``, and refuses by
-raising ``ApiError``. Import this module in the file that ``target`` names, never in the module that declares.
+raising ``ApiError``. Import this module in the file that ``target`` names, never in the declaring module.
 
 ================== ==========================================================================================
 ``TextEngine``     the model in terms of text: ``encode``, ``encode_chat``, ``stream``, ``complete``, ``defaults``, …
 ``Job``            one sequence to generate; ``new_id`` makes an id for it
-``Piece``          what came of a job since its last piece, and its ``Ending``; ``joined`` makes one of several
-``GivenImage``     an image as a request has it, for ``engine.with_images``
+``Piece``          output of a job since its last piece, and its ``Ending``; ``joined`` makes one of several
+``RequestImage``   an image in a request, for ``engine.with_images``
 ``ChatRequest``    a conversation with tools and images; ``prepare_chat`` makes a ``ChatPrompt`` of it, whose ``output``
                    is a ``ChatOutput``: it reads a job's pieces as text, reasoning and calls
-``Tool``           a ``Function`` that may be called, for ``ChatRequest.tools``; ``NamedTool`` is one that must be
-``Effort``         of reasoning, as ``ChatRequest.reasoning_effort`` has it
+``Tool``           a ``Function`` that may be called, for ``ChatRequest.tools``; ``NamedTool`` must be called
+``Effort``         the reasoning effort, for ``ChatRequest.reasoning_effort``
 ``Sampling``       a request's parameters, as ``engine.defaults.complete`` returns them
-``RequestBody``    base of bodies (pydantic), with the field types ``Integer``, ``Number``, ``TokenId`` and ``Name``
+``RequestBody``    base of bodies (pydantic), with the field types ``Integer``, ``Number``, ``TokenId`` and ``Name``;
+                   one that generates is a ``ProcessorFieldsBody``, which takes the fields of logits processors: its
+                   ``processor_fields`` belong into what ``engine.defaults.complete`` is given
 ``takes``          registers a POST endpoint with its body in the OpenAPI document; ``read_body`` then reads it
-``json_response``  an answer
-``EventStream``    server-sent events that end when the client leaves; ``NamedEvent`` has an ``event:`` line
-``first_of``       fetches a stream's first event, so that what is refused at once has an error status
-``respond``        either of the two, as the caller wishes, with what refuses at once as an error status;
-                   ``while_connected`` ends what is done before, such as fetching images, when the client leaves
+``json_response``  a response with a JSON body
+``EventStream``    server-sent events that end when the client disconnects; ``NamedEvent`` has an ``event:`` line
+``first_of``       fetches a stream's first event, so that early refusals get an error status
+``respond``        answers with either of the two; early refusals get an error status;
+                   ``while_connected`` cancels earlier work, such as fetching images, on a disconnect
 ``merged``         several streams as one
-``ApiError``       a refusal; ``from_exception`` makes one of any exception, as the server itself would
+``ApiError``       a refusal; ``from_exception`` converts any exception to one, as the server does
 ================== ==========================================================================================
 """
 
 from __future__ import annotations
 
-from .bodies import read_body, read_query, takes
-from .chat_events import Choice as ChatOutput
-from .chat_request import ChatPrompt, ChatRequest, prepare_chat
-from .errors import ApiError, from_exception, json_response
-from .images import GivenImage
-from .job import Ending, Job, Piece, joined, new_id
-from .protocol.base import Integer, Name, Number, RequestBody, TokenId
+from sglang_plug_api.http.errors import ApiError, from_exception, json_response
+from sglang_plug_api.http.request_body import read_body, read_query, takes
+from sglang_plug_api.http.streaming import (
+    EventStream,
+    NamedEvent,
+    first_of,
+    merged,
+    respond,
+    unless_disconnected,
+    while_connected,
+)
+from sglang_plug_api.multimodal.images import RequestImage
+from sglang_plug_api.openai.chat_events import Choice as ChatOutput
+from sglang_plug_api.openai.chat_request import ChatPrompt, ChatRequest, prepare_chat
+from sglang_plug_api.text.job import Ending, Job, Piece, joined, new_id
+from sglang_plug_api.text.sampling import Sampling
+from sglang_plug_api.text.text_engine import TextEngine
+
+from .protocol.base import Integer, Name, Number, ProcessorFieldsBody, RequestBody, TokenId
 from .protocol.openai import Effort
 from .protocol.tools import Function, FunctionReference, NamedTool, Tool
-from .sampling import Sampling
-from .streaming import EventStream, NamedEvent, first_of, merged, respond, unless_disconnected, while_connected
-from .text import TextEngine
 
 ROUTE_API_VERSION = 1
-"""Rises only when a name is removed from here or changes its meaning. New names do not raise it."""
+"""Version that rises only when a name is removed or changes its meaning, not for new names."""
 
 __all__ = [
     "ApiError",
@@ -54,7 +65,6 @@ __all__ = [
     "EventStream",
     "Function",
     "FunctionReference",
-    "GivenImage",
     "Integer",
     "Job",
     "Name",
@@ -62,8 +72,10 @@ __all__ = [
     "NamedTool",
     "Number",
     "Piece",
+    "ProcessorFieldsBody",
     "ROUTE_API_VERSION",
     "RequestBody",
+    "RequestImage",
     "Sampling",
     "TextEngine",
     "TokenId",

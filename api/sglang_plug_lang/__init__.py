@@ -1,4 +1,4 @@
-"""Programs that talk with a model: prompts, generation, choices and control flow as plain Python.
+"""Programs that use a model: prompts, generation, choices and control flow as plain Python.
 
 @function
 def answer(s, question):

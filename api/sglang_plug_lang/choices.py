@@ -1,4 +1,4 @@
-"""Which of several choices the model finds most likely, from the log-probabilities of their tokens."""
+"""Methods to choose the likeliest of several choices from the log-probabilities of their tokens."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class ScoredChoice:
     text: str
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """Of each token, given the prompt and the tokens before it."""
+    """Log-probability of each token, given the prompt and the tokens before it."""
     unconditional: tuple[float, ...] = ()
-    """Of each token, without the prompt; only for methods that ask for it."""
+    """Log-probability of each token without the prompt; only for methods that need it."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The choice that was made and how."""
+    """The selected choice and how it was selected."""
 
     choice: str
     meta_info: dict[str, Any]
@@ -29,46 +29,46 @@ class Decision:
 
 @dataclass(frozen=True)
 class ChoicesMethod:
-    """A way to choose."""
+    """A method to choose."""
 
     name: str
     scores: Callable[[Sequence[ScoredChoice]], list[float]]
-    """One for each choice; the highest wins, the first of equals."""
+    """Function that scores each choice; the highest score wins, the first of equal ones."""
     needs_unconditional: bool = False
 
     def decide(self, scored: Sequence[ScoredChoice]) -> Decision:
-        """Make the choice."""
+        """Select a choice."""
         scores = self.scores(scored)
         best = max(range(len(scored)), key=scores.__getitem__)
         meta: dict[str, Any] = {
             "choices_method": self.name,
-            "choices": [one.text for one in scored],
+            "choices": [choice.text for choice in scored],
             "scores": scores,
             "normalized_prompt_logprobs": _means(scored),
-            "input_token_logprobs": [list(zip(one.logprobs, one.tokens, strict=True)) for one in scored],
+            "input_token_logprobs": [list(zip(choice.logprobs, choice.tokens, strict=True)) for choice in scored],
         }
         if self.needs_unconditional:
-            meta["unconditional_token_logprobs"] = [list(one.unconditional) for one in scored]
+            meta["unconditional_token_logprobs"] = [list(choice.unconditional) for choice in scored]
         return Decision(scored[best].text, meta)
 
 
 def _means(scored: Sequence[ScoredChoice]) -> list[float]:
-    return [_mean(one.logprobs) for one in scored]
+    return [_mean(choice.logprobs) for choice in scored]
 
 
 def _advantages(scored: Sequence[ScoredChoice]) -> list[float]:
-    return [_mean(one.logprobs) - _mean(one.unconditional) for one in scored]
+    return [_mean(choice.logprobs) - _mean(choice.unconditional) for choice in scored]
 
 
 def _greedy(scored: Sequence[ScoredChoice]) -> list[float]:
-    """How many tokens each choice survives, best token first; a choice that ends early goes on with its mean.
+    """Count the tokens for which each choice stays the best; a choice that ends early continues with its mean.
 
-    Choices are told apart by tokens, not by numbers: equal tokens after equal tokens are equally likely, whatever
-    a batch's rounding says.
+    Choices are compared by tokens, not by numbers: equal tokens after equal tokens are equally likely, whatever the
+    rounding in a batch says.
     """
     survived = [0.0] * len(scored)
     alive = list(range(len(scored)))
-    for position in range(max(len(one.tokens) for one in scored)):
+    for position in range(max(len(choice.tokens) for choice in scored)):
         rows: dict[tuple[int, ...], list[int]] = {}
         for index in alive:
             tokens = scored[index].tokens
@@ -88,8 +88,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 token_length_normalized = ChoicesMethod("token_length_normalized", _means)
-"""The highest mean log-probability of its tokens."""
+"""Selects the choice with the highest mean log-probability."""
 greedy_token_selection = ChoicesMethod("greedy_token_selection", _greedy)
-"""The choice that greedy decoding among the choices would end in."""
+"""Selects the choice that greedy decoding among the choices would produce."""
 unconditional_likelihood_normalized = ChoicesMethod("unconditional_likelihood_normalized", _advantages, True)
-"""The choice that the prompt makes more likely by most."""
+"""Selects the choice whose probability the prompt increases most."""

@@ -1,4 +1,4 @@
-"""The backend of programs that are not told where to run."""
+"""Default backend of programs that are started without one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .backends.engine import EngineBackend, EngineLike
 
 
 class _Default:
-    """Holds the one backend of this process."""
+    """Holder of this process's default backend."""
 
     backend: Backend | None = None
 
@@ -18,12 +18,12 @@ _default = _Default()
 
 
 def set_default_backend(backend: Any) -> None:
-    """Run programs there from now on: a backend, an engine such as ``sglang_plug_api.Engine()``, or ``None``."""
+    """Set the default: a backend, an engine such as ``sglang_plug_api.Engine()``, or ``None``."""
     _default.backend = None if backend is None else as_backend(backend)
 
 
 def backend_or_default(backend: Any = None) -> Backend:
-    """``backend``, or the default. Raises ``RuntimeError`` if there is neither."""
+    """Return ``backend``, or the default. Raises ``RuntimeError`` if there is neither."""
     if backend is not None:
         return as_backend(backend)
     if _default.backend is None:
@@ -31,20 +31,20 @@ def backend_or_default(backend: Any = None) -> Backend:
     return _default.backend
 
 
-def as_backend(given: Any) -> Backend:
-    """A backend as it is, an engine wrapped. Raises ``TypeError`` for anything else."""
-    if isinstance(given, Backend):
-        return given
-    if isinstance(given, EngineLike):
-        return EngineBackend(given)
-    raise TypeError(f"{type(given).__name__} is neither a backend nor an engine: it lacks generate, stream or select")
+def as_backend(value: Any) -> Backend:
+    """Return a backend as it is, or a backend for an engine. Raises ``TypeError`` for anything else."""
+    if isinstance(value, Backend):
+        return value
+    if isinstance(value, EngineLike):
+        return EngineBackend(value)
+    raise TypeError(f"{type(value).__name__} is neither a backend nor an engine: it lacks generate, stream or select")
 
 
 def flush_cache(backend: Any = None) -> bool:
-    """Empty the backend's prefix cache; False if requests are running."""
+    """Empty the backend's prefix cache; return False if requests are running."""
     return backend_or_default(backend).flush_cache()
 
 
 def get_server_info(backend: Any = None) -> dict[str, Any]:
-    """What the backend says about itself."""
+    """Return the backend's description of itself."""
     return backend_or_default(backend).get_server_info()

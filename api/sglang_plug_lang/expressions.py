@@ -1,4 +1,4 @@
-"""What programs are written with."""
+"""Functions that programs are written with."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def gen(
     regex: str | None = None,
     json_schema: str | Mapping[str, Any] | None = None,
 ) -> Expression:
-    """Text from the model, kept under ``name``. Options that are not given are the program's, then the server's.
+    """Generate text and keep it under ``name``. Missing options are taken from the program, then from the server.
 
     Args:
-        n: samples; with more than one the variable is a list, and the first goes on in the text.
+        n: samples; with more than one, the variable is a list and the text continues with the first.
         dtype: ``int``, ``float`` or ``str``: a value of this type (of ``str``: quoted text, without its quotes).
-        choices: take the likeliest of these instead of generating; see ``select``.
-        regex, json_schema: what the text has to match; these need a server with a grammar backend.
+        choices: select the likeliest of these instead of generating; see ``select``.
+        regex, json_schema: constraints on the text; they need a server with a grammar backend.
     """
     if choices is not None:
         return select(name, choices, temperature or 0.0, choices_method or token_length_normalized)
@@ -89,12 +89,12 @@ def gen(
 
 
 def gen_int(name: str | None = None, **options: Any) -> Expression:
-    """A whole number from the model; ``options`` as of ``gen``."""
+    """Generate a whole number; ``options`` are those of ``gen``."""
     return gen(name, dtype=int, **options)
 
 
 def gen_string(name: str | None = None, **options: Any) -> Expression:
-    """A quoted text from the model; the variable is without the quotes; ``options`` as of ``gen``."""
+    """Generate a quoted text; the variable is without the quotes; ``options`` are those of ``gen``."""
     return gen(name, dtype=str, **options)
 
 
@@ -104,71 +104,71 @@ def select(
     temperature: float = 0.0,
     choices_method: ChoicesMethod = token_length_normalized,
 ) -> Expression:
-    """The choice that the model finds likeliest here; it goes on in the text and is kept under ``name``."""
+    """Select the choice that is likeliest here; the text continues with it, and it is kept under ``name``."""
     if isinstance(choices, str) or choices is None:
         raise ValueError("select needs choices, a list of texts")
     return Select(name, tuple(choices), choices_method, temperature)
 
 
 def image(source: str | bytes | Path) -> Expression:
-    """An image: its bytes, a file, or an address. Raises ``OSError`` if the file cannot be read."""
+    """Add an image: its bytes, a file, or a URL. Raises ``OSError`` if the file cannot be read."""
     return Image(image_data(source))
 
 
 def separate_reasoning(expression: Expression, model_type: str) -> Expression:
-    """Take the thoughts out of what ``expression`` generates.
+    """Split the reasoning from the text that ``expression`` generates.
 
-    The variable ``NAME`` has the answer, ``NAME_reasoning_content`` the thoughts, and the text goes on with the
-    answer alone. The answer comes in one piece, with ``stream=True`` too.
+    The variable ``NAME`` has the answer, ``NAME_reasoning_content`` the reasoning, and the text continues with the
+    answer alone. The answer arrives in one piece, even with ``stream=True``.
 
     Args:
-        model_type: ``deepseek-r1`` and ``qwen3-thinking`` think at once, ``qwen3`` if it begins with ``<think>``.
+        model_type: ``deepseek-r1`` and ``qwen3-thinking`` always reason, ``qwen3`` if it begins with ``<think>``.
     """
     return _with_reasoning(expression, ReasoningFormat.of(model_type))
 
 
 def system(expression: Expression | str) -> Expression:
-    """A system message."""
+    """Add a system message."""
     return RoleBlock(SYSTEM, as_expression(expression))
 
 
 def user(expression: Expression | str) -> Expression:
-    """A user's message."""
+    """Add a user message."""
     return RoleBlock(USER, as_expression(expression))
 
 
 def assistant(expression: Expression | str) -> Expression:
-    """An assistant's message; ``gen`` stands here."""
+    """Add an assistant message, which may contain ``gen``."""
     return RoleBlock(ASSISTANT, as_expression(expression))
 
 
 def system_begin() -> Expression:
-    """A system message begins."""
+    """Begin a system message."""
     return RoleBegin(SYSTEM)
 
 
 def system_end() -> Expression:
-    """The system message ends."""
+    """End the system message."""
     return RoleEnd(SYSTEM)
 
 
 def user_begin() -> Expression:
-    """A user's message begins."""
+    """Begin a user message."""
     return RoleBegin(USER)
 
 
 def user_end() -> Expression:
-    """The user's message ends."""
+    """End the user message."""
     return RoleEnd(USER)
 
 
 def assistant_begin() -> Expression:
-    """An assistant's message begins."""
+    """Begin an assistant message."""
     return RoleBegin(ASSISTANT)
 
 
 def assistant_end() -> Expression:
-    """The assistant's message ends."""
+    """End the assistant message."""
     return RoleEnd(ASSISTANT)
 
 

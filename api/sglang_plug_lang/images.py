@@ -1,4 +1,4 @@
-"""Images as requests carry them."""
+"""Images in the form that requests carry."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import httpx
 
 ADDRESSES = ("http://", "https://")
 FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
-"""JPEG markers whose segment has the size."""
+"""JPEG markers of the segments that have the size."""
 
 
 def image_data(source: str | bytes | Path) -> str:
-    """What a request carries: an address as it is, anything else as base64. Raises ``OSError`` for a missing file."""
+    """Return the image for a request: a URL as it is, others as base64. Raises ``OSError`` for a missing file."""
     if isinstance(source, str) and source.startswith((*ADDRESSES, "data:")):
         return source
     return base64.b64encode(image_bytes(source)).decode("ascii")
 
 
 def image_bytes(source: str | bytes | Path) -> bytes:
-    """The bytes of an image. Raises ``OSError`` if there is nothing to read."""
+    """Return the bytes of an image. Raises ``OSError`` if it cannot be read."""
     if isinstance(source, bytes):
         return source
     text = str(source)
@@ -40,7 +40,7 @@ def image_bytes(source: str | bytes | Path) -> bytes:
 
 
 def image_size(data: bytes) -> tuple[int, int] | None:
-    """Width and height of a PNG, GIF or JPEG; ``None`` for anything else."""
+    """Return width and height of a PNG, GIF or JPEG; ``None`` for anything else."""
     try:
         if data.startswith(b"\x89PNG\r\n\x1a\n"):
             width, height = struct.unpack_from(">II", data, 16)
@@ -56,11 +56,11 @@ def image_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    place = 2
-    while data[place : place + 1] == b"\xff":
-        marker, length = struct.unpack_from(">xBH", data, place)
+    offset = 2
+    while data[offset : offset + 1] == b"\xff":
+        marker, length = struct.unpack_from(">xBH", data, offset)
         if marker in FRAMES:
-            height, width = struct.unpack_from(">HH", data, place + 5)
+            height, width = struct.unpack_from(">HH", data, offset + 5)
             return width, height
-        place += 2 + length
+        offset += 2 + length
     return None

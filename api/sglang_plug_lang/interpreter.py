@@ -1,6 +1,6 @@
-"""Carries out what a program appends, one expression after the other, in a thread of its own.
+"""Interpreter of programs: executes the appended expressions one after the other in its own thread.
 
-Appending never waits; reading waits for what is read. The thread lives only while there is something to do.
+Appending never waits; reading waits for the requested value. The thread lives only while expressions are queued.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from .transcript import Transcript
 
 @dataclass
 class Variable:
-    """A name's value, and its text as it grows."""
+    """A variable's value, and its text as it grows."""
 
     value: Any = None
     meta_info: dict[str, Any] = field(default_factory=dict)
     pieces: list[str] = field(default_factory=list)
     pending: int = 0
-    """How often an appended expression will still set it."""
+    """Number of queued expressions that will set it."""
 
     def copy(self) -> Variable:
-        """One that grows by itself."""
+        """Return an independent copy."""
         return Variable(self.value, self.meta_info, list(self.pieces))
 
 
@@ -63,24 +63,24 @@ class Interpreter:
         self._error: BaseException | None = None
         self._wakers: set[Callable[[], None]] = set()
 
-    # The program's side: nothing here waits, except ``fork``.
+    # Methods for the program: none of them waits, except ``fork``.
 
     def announce_program(self) -> None:
-        """A program is going to append; until it ends, readers in other threads wait for what they miss."""
+        """Note that a program will append; until it ends, readers in other threads wait for missing values."""
         self._is_running = True
 
     def begin_program(self) -> None:
-        """It runs in this thread."""
+        """Note that the program runs in this thread."""
         self._program = threading.get_ident()
 
     def end_program(self) -> None:
-        """It has ended."""
+        """Note that the program has ended."""
         with self._condition:
             self._is_running, self._program = False, None
             self._notify()
 
     def submit(self, expression: Expression) -> None:
-        """Append. After an error nothing is carried out any more."""
+        """Append an expression. After an error no further expression is executed."""
         with self._condition:
             if self._error is not None:
                 return
@@ -92,48 +92,48 @@ class Interpreter:
                 self._is_busy = True
 
     def set(self, name: str, value: Any) -> None:
-        """Give a variable a value."""
+        """Set the value of a variable."""
         with self._condition:
             self._variables.setdefault(name, Variable()).value = value
             self._notify()
 
     def fail(self, error: BaseException) -> None:
-        """Stop here; the first error stays."""
+        """Stop with an error; the first error is kept."""
         with self._condition:
             self._error = self._error or error
             self._notify()
 
     def fork(self) -> Interpreter:
-        """Wait until all is carried out, and copy. What the copy does is not seen here."""
+        """Wait until all expressions are executed, and return an independent copy."""
         self.wait()
         other = Interpreter(self.backend, self._defaults, self._stream)
         other._transcript = self._transcript.copy()
-        other._variables = {name: one.copy() for name, one in self._variables.items() if not one.pending}
+        other._variables = {name: variable.copy() for name, variable in self._variables.items() if not variable.pending}
         other._error = self._error
         return other
 
-    # The reader's side.
+    # Methods for readers.
 
     def wait(self) -> None:
-        """Wait until all that was appended is carried out, or an error has ended it."""
+        """Wait until all expressions are executed, or an error has ended the program."""
         with self._condition:
             self._condition.wait_for(self._is_settled)
 
     @property
     def error(self) -> BaseException | None:
-        """What ended the program, once all is carried out."""
+        """The error that ended the program, after all expressions were executed."""
         self.wait()
         return self._error
 
     def transcript(self) -> Transcript:
-        """All of it. Raises what ended the program."""
+        """Return the whole transcript. Raises the error that ended the program."""
         self.wait()
         if self._error is not None:
             raise self._error
         return self._transcript
 
     def variable(self, name: str) -> Variable:
-        """Wait for a variable. Raises what ended the program before, or ``KeyError`` if nothing sets it."""
+        """Wait for a variable. Raises the error that ended the program earlier, or ``KeyError`` if nothing sets it."""
         with self._condition:
             self._condition.wait_for(lambda: self._is_set(name) or self._is_settled())
             if self._is_set(name):
@@ -144,34 +144,34 @@ class Interpreter:
             raise KeyError(f"no variable {name!r} was generated; there are: {known}")
 
     def names(self) -> list[str]:
-        """Variables that have a value."""
+        """Return the names of the variables that have a value."""
         self.wait()
-        return [name for name, one in self._variables.items() if not one.pending]
+        return [name for name, variable in self._variables.items() if not variable.pending]
 
     def pieces_after(self, count: int, name: str | None) -> tuple[list[str], bool]:
-        """Pieces of the text (or a variable's) after the first ``count``, and whether these are all. Never waits."""
+        """Return the pieces of the text (or variable) after the first ``count``, and whether it ended. Never waits."""
         with self._condition:
             is_settled = self._is_settled()
             if name is None:
                 return self._transcript.pieces[count:], is_settled
-            found = self._variables.get(name)
-            pieces = found.pieces[count:] if found else []
+            variable = self._variables.get(name)
+            pieces = variable.pieces[count:] if variable else []
             return pieces, is_settled or self._is_set(name)
 
     def meta_info_now(self, name: str | None) -> dict[str, Any]:
-        """What is known about a variable's generation so far."""
-        found = None if name is None else self._variables.get(name)
-        return {} if found is None else found.meta_info
+        """Return the facts about a variable's generation so far."""
+        variable = None if name is None else self._variables.get(name)
+        return {} if variable is None else variable.meta_info
 
     def wait_for_pieces(self, count: int, name: str | None) -> tuple[list[str], bool]:
-        """The same, but waits until there is a piece or the end."""
+        """Return the same as ``pieces_after``, but wait until there is a piece or the end."""
         with self._condition:
-            while not any(found := self.pieces_after(count, name)):
+            while not any(pieces := self.pieces_after(count, name)):
                 self._condition.wait()
-            return found
+            return pieces
 
     def check_end(self, name: str | None) -> None:
-        """After the last piece: raise what ended the program early."""
+        """Raise the error that ended the program early; call it after the last piece."""
         if name is not None:
             self.variable(name)
         elif self._error is not None:
@@ -179,7 +179,7 @@ class Interpreter:
 
     @contextlib.contextmanager
     def waking(self, waker: Callable[[], None]) -> Iterator[None]:
-        """Call ``waker`` whenever something new may be read."""
+        """Call ``waker`` whenever there may be something new to read."""
         self._wakers.add(waker)
         try:
             yield
@@ -190,7 +190,7 @@ class Interpreter:
         return name in self._variables and not self._variables[name].pending
 
     def _is_settled(self) -> bool:
-        """True if nothing more will come; the program itself does not wait for its own end."""
+        """Return True if nothing more will be appended; the program itself does not wait for its own end."""
         if self._is_busy:
             return False
         return self._error is not None or not self._is_running or self._program == threading.get_ident()
@@ -200,7 +200,7 @@ class Interpreter:
         for waker in list(self._wakers):
             waker()
 
-    # The worker.
+    # Methods of the worker thread.
 
     def _work(self) -> None:
         while True:
@@ -256,43 +256,43 @@ class Interpreter:
         self._scopes.remove(name)
         self._set(name, "".join(self._variables[name].pieces))
 
-    def _select(self, one: Select) -> None:
-        decision = self.backend.select(self._transcript.prompt(), one.choices, one.method, one.temperature)
-        self._append(decision.choice, one.name)
-        self._set(one.name, decision.choice, decision.meta_info)
+    def _select(self, select: Select) -> None:
+        decision = self.backend.select(self._transcript.prompt(), select.choices, select.method, select.temperature)
+        self._append(decision.choice, select.name)
+        self._set(select.name, decision.choice, decision.meta_info)
 
-    def _generate(self, one: Generate) -> None:
-        options = one.options.over(self._defaults)
-        if self._stream and one.reasoning is None and (options.n or 1) == 1:
-            completion = self._generate_in_pieces(one, options)
+    def _generate(self, generate: Generate) -> None:
+        options = generate.options.over(self._defaults)
+        if self._stream and generate.reasoning is None and (options.n or 1) == 1:
+            completion = self._stream_completion(generate, options)
         else:
             completion = self.backend.generate(self._transcript.prompt(), options)
-            if one.reasoning is not None:
-                completion = self._without_thoughts(one, completion)
-            self._append(completion.text, one.name)
-        texts = [_value(text, one.dtype) for text in (completion.text, *completion.others)]
-        self._set(one.name, texts if completion.others else texts[0], dict(completion.meta_info))
+            if generate.reasoning is not None:
+                completion = self._split_reasoning(generate, completion)
+            self._append(completion.text, generate.name)
+        texts = [_value(text, generate.dtype) for text in (completion.text, *completion.others)]
+        self._set(generate.name, texts if completion.others else texts[0], dict(completion.meta_info))
 
-    def _generate_in_pieces(self, one: Generate, options: GenerationOptions) -> Completion:
+    def _stream_completion(self, generate: Generate, options: GenerationOptions) -> Completion:
         pieces = []
         last = Completion("")
         with contextlib.closing(self.backend.stream(self._transcript.prompt(), options)) as stream:
             for last in stream:
                 pieces.append(last.text)
-                if one.name is not None:
-                    self._variables[one.name].meta_info = dict(last.meta_info)
-                self._append(last.text, one.name)
+                if generate.name is not None:
+                    self._variables[generate.name].meta_info = dict(last.meta_info)
+                self._append(last.text, generate.name)
         return Completion("".join(pieces), last.meta_info)
 
-    def _without_thoughts(self, one: Generate, completion: Completion) -> Completion:
-        assert one.reasoning is not None
-        thoughts, answer = one.reasoning.split(completion.text)
-        if one.name is not None:
-            self._set(one.reasoning.variable(one.name), thoughts)
+    def _split_reasoning(self, generate: Generate, completion: Completion) -> Completion:
+        assert generate.reasoning is not None
+        reasoning, answer = generate.reasoning.split(completion.text)
+        if generate.name is not None:
+            self._set(generate.reasoning.variable(generate.name), reasoning)
         return Completion(answer, completion.meta_info)
 
     def _append(self, text: str, name: str | None = None) -> None:
-        """Add text to the message that has begun, and to a variable."""
+        """Add text to the current message, and to a variable."""
         self._publish(self._transcript.add_text(text), name)
 
     def _publish(self, text: str, name: str | None = None) -> None:
@@ -300,8 +300,8 @@ class Interpreter:
             return
         with self._condition:
             self._transcript.pieces.append(text)
-            for one in {*self._scopes, *([] if name is None else [name])}:
-                self._variables[one].pieces.append(text)
+            for variable in {*self._scopes, *([] if name is None else [name])}:
+                self._variables[variable].pieces.append(text)
             self._notify()
 
     def _set(self, name: str | None, value: Any, meta_info: dict[str, Any] | None = None) -> None:

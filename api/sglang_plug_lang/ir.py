@@ -1,4 +1,4 @@
-"""What a program appends to its state: plain values that say what to do, combined with ``+``."""
+"""Expressions that a program appends to its state: plain values, combined with ``+``."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ PATTERNS: Mapping[type, str] = {
     float: r"[-+]?[0-9]{1,18}(\.[0-9]{1,18})?",
     str: r'"[^"\\\n\r]*"',
 }
-"""The regular expression that makes a generation a value of a type."""
+"""Maps a type to the regular expression of its values."""
 
 SAMPLING_NAMES: Mapping[str, str] = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
 """Options whose name in ``sampling_params`` differs."""
 RESULT_FIELDS = ("return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs")
-"""Options that say what comes back besides text; they stand next to ``sampling_params``."""
+"""Options for further results besides text; they are fields next to ``sampling_params``."""
 
 
 @dataclass(frozen=True)
 class GenerationOptions:
-    """How to generate; ``None`` leaves a value to the program's options, and then to the server."""
+    """Generation options; ``None`` means the program's option, and then the server's default."""
 
     max_tokens: int | None = None
     min_tokens: int | None = None
@@ -52,32 +52,32 @@ class GenerationOptions:
             raise ValueError("regex and json_schema exclude each other: give one of them")
 
     def over(self, defaults: GenerationOptions) -> GenerationOptions:
-        """These options, with ``defaults`` where they say nothing."""
-        given = self._given()
-        inherited = defaults._given()
-        if "regex" in given or "json_schema" in given:
+        """Return these options, with ``defaults`` for those that are not set."""
+        own = self._set_options()
+        inherited = defaults._set_options()
+        if "regex" in own or "json_schema" in own:
             inherited = {name: value for name, value in inherited.items() if name not in ("regex", "json_schema")}
-        return GenerationOptions(**{**inherited, **given})
+        return GenerationOptions(**{**inherited, **own})
 
     def sampling_params(self) -> dict[str, Any]:
-        """What ``/generate`` takes as ``sampling_params``."""
-        given = {name: value for name, value in self._given().items() if name not in RESULT_FIELDS}
-        return {SAMPLING_NAMES.get(name, name): plain(value) for name, value in given.items()}
+        """Return the ``sampling_params`` of ``/generate``."""
+        options = {name: value for name, value in self._set_options().items() if name not in RESULT_FIELDS}
+        return {SAMPLING_NAMES.get(name, name): plain(value) for name, value in options.items()}
 
     def result_fields(self) -> dict[str, Any]:
-        """What ``/generate`` takes next to ``sampling_params``."""
-        return {name: value for name, value in self._given().items() if name in RESULT_FIELDS}
+        """Return the fields of ``/generate`` next to ``sampling_params``."""
+        return {name: value for name, value in self._set_options().items() if name in RESULT_FIELDS}
 
-    def _given(self) -> dict[str, Any]:
-        values = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+    def _set_options(self) -> dict[str, Any]:
+        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
 
-OPTION_NAMES = frozenset(one.name for one in dataclasses.fields(GenerationOptions))
+OPTION_NAMES = frozenset(item.name for item in dataclasses.fields(GenerationOptions))
 
 
 def plain(value: Any) -> Any:
-    """Tuples as lists, mappings as dictionaries."""
+    """Return tuples as lists, and mappings as dictionaries."""
     if isinstance(value, Mapping):
         return dict(value)
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
@@ -102,26 +102,26 @@ class Text(Expression):
 
 @dataclass(frozen=True)
 class Concatenation(Expression):
-    """Parts, one after the other; none of them is a concatenation."""
+    """Several parts in order; none of them is a concatenation."""
 
     parts: tuple[Expression, ...]
 
 
 @dataclass(frozen=True)
 class Generate(Expression):
-    """Text from the model, kept under ``name``."""
+    """Text to generate and keep under ``name``."""
 
     name: str | None
     options: GenerationOptions = field(default_factory=GenerationOptions)
     dtype: type | None = None
-    """``int``, ``float`` or ``str``: the variable is a value of this type."""
+    """Type of the variable: ``int``, ``float`` or ``str``."""
     reasoning: ReasoningFormat | None = None
-    """The text before the answer goes to a variable of its own."""
+    """Format of reasoning before the answer, which is kept in another variable."""
 
 
 @dataclass(frozen=True)
 class Select(Expression):
-    """The choice that the model finds most likely, kept under ``name``."""
+    """A choice to select and keep under ``name``."""
 
     name: str | None
     choices: tuple[str, ...]
@@ -135,14 +135,14 @@ class Select(Expression):
 
 @dataclass(frozen=True)
 class RoleBegin(Expression):
-    """A message begins."""
+    """The beginning of a message."""
 
     role: str
 
 
 @dataclass(frozen=True)
 class RoleEnd(Expression):
-    """The message ends."""
+    """The end of a message."""
 
     role: str
 
@@ -157,27 +157,27 @@ class RoleBlock(Expression):
 
 @dataclass(frozen=True)
 class Image(Expression):
-    """An image: base64 text, or an address."""
+    """An image: base64 text, or a URL."""
 
     data: str
 
 
 @dataclass(frozen=True)
 class ScopeBegin(Expression):
-    """From here on text belongs to a variable too."""
+    """The beginning of a scope, whose text is also kept in a variable."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class ScopeEnd(Expression):
-    """Up to here."""
+    """The end of a scope."""
 
     name: str
 
 
 def as_expression(value: Expression | str) -> Expression:
-    """``value``, text wrapped. Raises ``TypeError`` for what cannot be part of a prompt."""
+    """Return ``value`` as an expression. Raises ``TypeError`` for values that cannot be part of a prompt."""
     if isinstance(value, Expression):
         return value
     if isinstance(value, str):
@@ -188,13 +188,13 @@ def as_expression(value: Expression | str) -> Expression:
 
 
 def parts(value: Expression | str) -> tuple[Expression, ...]:
-    """The parts of a concatenation, or the one part there is."""
+    """Return the parts of a concatenation, or the expression itself as the only part."""
     expression = as_expression(value)
     return expression.parts if isinstance(expression, Concatenation) else (expression,)
 
 
 def variables(expression: Expression) -> Iterator[str]:
-    """Names that get a value when ``expression`` is carried out; a scope's when it ends."""
+    """Yield the names of the variables that ``expression`` sets; a scope's variable is set at its end."""
     match expression:
         case Concatenation():
             for part in expression.parts:

@@ -1,6 +1,6 @@
-"""``python -m sglang_plug_lang.launch_server ARGUMENTS`` is ``python -m sglang_plug.launch_server ARGUMENTS``.
+"""Alias: ``python -m sglang_plug_lang.launch_server`` runs ``python -m sglang_plug.launch_server``.
 
-So that a document's or a program's ``sglang`` becomes one name everywhere.
+With it, ``sglang`` in a document or program can be replaced by one name everywhere.
 """
 
 from __future__ import annotations

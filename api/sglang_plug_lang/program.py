@@ -1,4 +1,4 @@
-"""``@function``: Python functions as programs."""
+"""Programs made of Python functions with ``@function``."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .interpreter import Interpreter
 from .ir import OPTION_NAMES, SAMPLING_NAMES, GenerationOptions
 from .state import ProgramState
 
-MOST_THREADS = 64
-"""Programs at a time with ``num_threads="auto"``; they mostly wait for the server."""
-ALIASES: Mapping[str, str] = {there: here for here, there in SAMPLING_NAMES.items()}
+MAX_THREADS = 64
+"""Most concurrent programs with ``num_threads="auto"``; they mostly wait for the server."""
+ALIASES: Mapping[str, str] = {alias: name for name, alias in SAMPLING_NAMES.items()}
 
 Arguments = Mapping[str, Any] | Sequence[Any]
-"""One run of a batch: by name, or in order."""
+"""Arguments of one run of a batch: by name, or in order."""
 
 
 class Function:
-    """A program. Call it, ``run`` it, or ``run_batch`` it.
+    """A program, which is called, or started with ``run`` or ``run_batch``.
 
-    Its parameters after the first are the caller's; further keyword arguments are generation options that hold for
-    every ``gen`` that does not say otherwise (``temperature=0``). A parameter wins over an option of the same name.
+    Callers give its parameters after the first; further keyword arguments are generation options that apply to every
+    ``gen`` without that option (``temperature=0``). A parameter takes precedence over an option of the same name.
     """
 
     def __init__(self, function: Callable[..., Any], bound: Mapping[str, Any] | None = None) -> None:
@@ -39,32 +39,32 @@ class Function:
         if not parameters:
             raise TypeError(f"{function.__name__} needs a first parameter, the state")
         self._parameters = frozenset(
-            one.name for one in parameters[1:] if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+            item.name for item in parameters[1:] if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)
         )
 
     def __call__(self, *arguments: Any, **keywords: Any) -> ProgramState:
-        """``run``."""
+        """Run the program, see ``run``."""
         return self.run(*arguments, **keywords)
 
     def bind(self, **keywords: Any) -> Function:
-        """The same program with some arguments given."""
+        """Return the same program with some arguments fixed."""
         unknown = sorted(set(keywords) - self._parameters)
         if unknown:
             raise TypeError(f"{self._function.__name__} has no parameter {unknown[0]!r}")
         return Function(self._function, {**self._bound, **keywords})
 
     def run(self, *arguments: Any, backend: Any = None, stream: bool = False, **keywords: Any) -> ProgramState:
-        """Run it and return its state, whose last generations may still be going on.
+        """Run the program and return its state, whose last generations may still be running.
 
         Args:
-            backend: where; by default what ``set_default_backend`` was given.
+            backend: backend to use instead of the one of ``set_default_backend``.
             stream: return at once and run in the background, for ``state.text_iter()``.
 
-        Raises what the program itself raises; a backend's errors are kept in the state.
+        Raises the program's own errors; a backend's errors are kept in the state.
         """
-        given, options = self._split(keywords)
+        arguments_by_name, options = self._split(keywords)
         state = ProgramState(Interpreter(backend_or_default(backend), options, stream))
-        program = functools.partial(self._function, state, *arguments, **{**self._bound, **given})
+        program = functools.partial(self._function, state, *arguments, **{**self._bound, **arguments_by_name})
         if not stream:
             _run(program, state)
             return state
@@ -82,20 +82,20 @@ class Function:
         generator_style: bool = False,
         **options: Any,
     ) -> Any:
-        """Run it for each entry of ``batch``, several at a time, to the end: a list of states in the same order.
+        """Run the program for each entry of ``batch``, several at a time; return the states in the same order.
 
         Args:
-            batch: each entry a dictionary of arguments, or a list of them in order.
-            num_threads: how many at a time.
-            progress_bar: count on stderr.
-            generator_style: return an iterator, which gives each state as soon as it and those before are done.
+            batch: entries, each a dictionary of arguments or a list of them in order.
+            num_threads: number of concurrent programs.
+            progress_bar: show the progress on stderr.
+            generator_style: return an iterator, which yields each state when it and all before it are done.
         """
         chosen = backend_or_default(backend)
-        threads = min(MOST_THREADS, len(batch)) if num_threads == "auto" else num_threads
+        threads = min(MAX_THREADS, len(batch)) if num_threads == "auto" else num_threads
         if batch and threads < 1:
             raise ValueError(f"num_threads must be 'auto' or at least 1, got {num_threads}")
 
-        def one(arguments: Arguments) -> ProgramState:
+        def run_one(arguments: Arguments) -> ProgramState:
             if isinstance(arguments, Mapping):
                 state = self.run(backend=chosen, **{**options, **arguments})
             else:
@@ -103,19 +103,19 @@ class Function:
             state.sync()
             return state
 
-        states = _in_order(one, batch, max(1, threads), progress_bar)
+        states = _in_order(run_one, batch, max(1, threads), progress_bar)
         return states if generator_style else list(states)
 
     def _split(self, keywords: Mapping[str, Any]) -> tuple[dict[str, Any], GenerationOptions]:
-        """Arguments of the function, and generation options."""
-        given, options = {}, {}
+        """Split keyword arguments into arguments of the function and generation options."""
+        arguments, options = {}, {}
         for name, value in keywords.items():
             option = ALIASES.get(name, name)
             if name not in self._parameters and option in OPTION_NAMES:
                 options[option] = value
             else:
-                given[name] = value
-        return given, GenerationOptions(**options)
+                arguments[name] = value
+        return arguments, GenerationOptions(**options)
 
 
 def function(program: Callable[..., Any]) -> Function:
@@ -157,7 +157,7 @@ def _in_order(
             sys.stderr.flush()
 
     with ThreadPoolExecutor(threads, thread_name_prefix="batch") as pool:
-        futures = [pool.submit(run, one) for one in batch]
+        futures = [pool.submit(run, arguments) for arguments in batch]
         try:
             for future in futures if show else ():
                 future.add_done_callback(count)

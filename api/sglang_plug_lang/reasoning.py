@@ -1,4 +1,4 @@
-"""Answers of models that think first: what they thought, and what they say."""
+"""Separation of reasoning and answer."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from dataclasses import dataclass
 
 BEGIN, END = "<think>", "</think>"
 SUFFIX = "_reasoning_content"
-THINKS_AT_ONCE = {"deepseek-r1": True, "qwen3-thinking": True, "qwen3": False}
-"""Model type → whether the answer begins inside the thoughts, without a begin tag."""
+STARTS_IN_REASONING = {"deepseek-r1": True, "qwen3-thinking": True, "qwen3": False}
+"""Maps a model type to True if its output begins inside the reasoning, without a begin tag."""
 
 
 @dataclass(frozen=True)
 class ReasoningFormat:
-    """Thoughts between tags, before the answer."""
+    """Format of outputs with reasoning between tags before the answer."""
 
-    thinks_at_once: bool
+    starts_in_reasoning: bool
 
     @classmethod
     def of(cls, model_type: str) -> ReasoningFormat:
-        """The format of a kind of model. Raises ``ValueError`` for an unknown one."""
-        if model_type not in THINKS_AT_ONCE:
-            raise ValueError(f"unknown model_type {model_type!r}: known are {', '.join(sorted(THINKS_AT_ONCE))}")
-        return cls(THINKS_AT_ONCE[model_type])
+        """Return the format of a model type. Raises ``ValueError`` for an unknown one."""
+        if model_type not in STARTS_IN_REASONING:
+            raise ValueError(f"unknown model_type {model_type!r}: known are {', '.join(sorted(STARTS_IN_REASONING))}")
+        return cls(STARTS_IN_REASONING[model_type])
 
     def split(self, text: str) -> tuple[str, str]:
-        """Thoughts and answer; all of it is thoughts if they never end."""
+        """Return reasoning and answer; everything is reasoning if it does not end."""
         opened = text.lstrip().startswith(BEGIN)
-        thoughts, closed, answer = text.partition(END)
-        if not closed and not opened and not self.thinks_at_once:
+        reasoning, closed, answer = text.partition(END)
+        if not closed and not opened and not self.starts_in_reasoning:
             return "", text
-        return thoughts.strip().removeprefix(BEGIN).strip(), answer.lstrip()
+        return reasoning.strip().removeprefix(BEGIN).strip(), answer.lstrip()
 
     def variable(self, name: str) -> str:
-        """Where the thoughts before ``name`` are kept."""
+        """Return the variable for the reasoning before ``name``."""
         return name + SUFFIX

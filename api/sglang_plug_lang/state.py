@@ -1,4 +1,4 @@
-"""What a program holds in its hands: a state that grows by ``+=`` and is read by name."""
+"""State of a program: it grows by ``+=`` and is read by name."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Joining = Literal["gather_variable", "concate_and_append"]
 
 
 class ProgramState:
-    """One conversation. ``+=`` returns at once; reading waits for what is read, and raises what went wrong."""
+    """One conversation. ``+=`` returns at once; reading waits for the value, and raises the program's error."""
 
     def __init__(self, interpreter: Interpreter) -> None:
         self.interpreter = interpreter
         self.ret_value: Any = None
-        """What the program returned."""
+        """The program's return value."""
 
     def __iadd__(self, value: Expression | str) -> ProgramState:
         self.interpreter.submit(as_expression(value))
@@ -43,31 +43,31 @@ class ProgramState:
         self.sync()
 
     def text(self) -> str:
-        """All of it: what was appended and what was generated, through the chat template."""
+        """Return the whole text, appended and generated, rendered with the chat template."""
         return self.interpreter.transcript().text
 
     def messages(self) -> list[dict[str, Any]]:
-        """The messages that have ended, as OpenAI's APIs take them."""
-        return [dict(one) for one in self.interpreter.transcript().messages]
+        """Return the finished messages in OpenAI's format."""
+        return [dict(message) for message in self.interpreter.transcript().messages]
 
     def get_meta_info(self, name: str) -> dict[str, Any]:
-        """What the backend told about the generation of ``name``: tokens, reason to stop, log-probabilities."""
+        """Return the backend's facts about the generation of ``name``: tokens, finish reason, log-probabilities."""
         return self.interpreter.variable(name).meta_info
 
     def variables(self) -> dict[str, Any]:
-        """All variables."""
+        """Return all variables."""
         return {name: self[name] for name in self.interpreter.names()}
 
     def sync(self) -> None:
-        """Wait until all that was appended is done."""
+        """Wait until all expressions are executed."""
         self.interpreter.wait()
 
     def error(self) -> BaseException | None:
-        """What went wrong, once all is done; nothing is carried out after it."""
+        """Return the program's error, after all expressions; none is executed after an error."""
         return self.interpreter.error
 
     def text_iter(self, var_name: str | None = None) -> Iterator[str]:
-        """The text (or a variable's) in pieces, as it grows. Needs ``stream=True`` to be in small ones."""
+        """Yield the text (or a variable) in pieces as it grows. The pieces are small with ``stream=True``."""
         count, is_end = 0, False
         while not is_end:
             pieces, is_end = self.interpreter.wait_for_pieces(count, var_name)
@@ -78,38 +78,38 @@ class ProgramState:
     async def text_async_iter(
         self, var_name: str | None = None, return_meta_data: bool = False
     ) -> AsyncGenerator[Any, None]:
-        """``text_iter`` for coroutines; with ``return_meta_data`` pairs of a piece and the variable's information."""
-        loop, news = asyncio.get_running_loop(), asyncio.Event()
+        """Yield pieces as ``text_iter`` does, for coroutines; with ``return_meta_data`` also the variable's facts."""
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
             with contextlib.suppress(RuntimeError):  # the loop may be closed by now
-                loop.call_soon_threadsafe(news.set)
+                loop.call_soon_threadsafe(changed.set)
 
         count, is_end = 0, False
         with self.interpreter.waking(wake):
             while not is_end:
-                news.clear()
+                changed.clear()
                 pieces, is_end = self.interpreter.pieces_after(count, var_name)
                 count += len(pieces)
                 for piece in pieces:
                     yield (piece, self.interpreter.meta_info_now(var_name)) if return_meta_data else piece
                 if not pieces and not is_end:
-                    await news.wait()
+                    await changed.wait()
         self.interpreter.check_end(var_name)
 
     def fork(self, size: int = 1) -> ForkGroup:
-        """Wait, then copy: ``size`` states that go on from here, all at the same time."""
+        """Wait, then return ``size`` copies that continue from here concurrently."""
         if size < 1:
             raise ValueError(f"fork needs at least 1, got {size}")
         return ForkGroup([ProgramState(self.interpreter.fork()) for _ in range(size)], self)
 
     def copy(self) -> ProgramState:
-        """One state that goes on from here by itself."""
+        """Return a copy that continues from here independently."""
         return self.fork(1)[0]
 
     @contextlib.contextmanager
     def var_scope(self, name: str) -> Iterator[ProgramState]:
-        """``with s.var_scope("essay"):`` keeps all text appended inside under a name."""
+        """Keep all text that is appended inside ``with s.var_scope("essay"):`` under a name."""
         self += ScopeBegin(name)
         yield self
         self += ScopeEnd(name)
@@ -119,7 +119,7 @@ class ProgramState:
     @overload
     def system(self, expression: Expression | str) -> Expression: ...
     def system(self, expression: Expression | str | None = None) -> RoleContext | Expression:
-        """``s += s.system("...")``, or ``with s.system():``."""
+        """Add or begin a system message: ``s += s.system("...")``, or ``with s.system():``."""
         return self._role(SYSTEM, expression)
 
     @overload
@@ -127,7 +127,7 @@ class ProgramState:
     @overload
     def user(self, expression: Expression | str) -> Expression: ...
     def user(self, expression: Expression | str | None = None) -> RoleContext | Expression:
-        """``s += s.user("...")``, or ``with s.user():``."""
+        """Add or begin a user message: ``s += s.user("...")``, or ``with s.user():``."""
         return self._role(USER, expression)
 
     @overload
@@ -135,7 +135,7 @@ class ProgramState:
     @overload
     def assistant(self, expression: Expression | str) -> Expression: ...
     def assistant(self, expression: Expression | str | None = None) -> RoleContext | Expression:
-        """``s += s.assistant(gen("..."))``, or ``with s.assistant():``."""
+        """Add or begin an assistant message: ``s += s.assistant(gen("..."))``, or ``with s.assistant():``."""
         return self._role(ASSISTANT, expression)
 
     def _role(self, role: str, expression: Expression | str | None) -> RoleContext | Expression:
@@ -149,7 +149,7 @@ class ProgramState:
 
 
 class ForkGroup(Sequence[ProgramState]):
-    """Forks of one state. ``+=`` appends to every one, or with a list to each its own."""
+    """Forks of one state. ``+=`` appends to every fork, or with a list to each fork its own entry."""
 
     def __init__(self, states: list[ProgramState], parent: ProgramState) -> None:
         self._states, self._parent = states, parent
@@ -166,7 +166,7 @@ class ForkGroup(Sequence[ProgramState]):
         return self._states[index]
 
     def __setitem__(self, index: int, state: ProgramState) -> None:
-        """What ``forks[0] += ...`` ends with; a fork cannot be replaced by another state."""
+        """Accept the assignment of ``forks[0] += ...``; a fork cannot be replaced by another state."""
         if state is not self._states[index]:
             raise TypeError("a fork cannot be replaced")
 
@@ -174,15 +174,15 @@ class ForkGroup(Sequence[ProgramState]):
         values = [value] * len(self) if isinstance(value, Expression | str) else list(value)
         if len(values) != len(self):
             raise ValueError(f"{len(values)} values for {len(self)} forks")
-        for state, one in zip(self._states, values, strict=True):
-            state += one
+        for state, item in zip(self._states, values, strict=True):
+            state += item
         return self
 
     def join(self, mode: Joining = "gather_variable") -> None:
-        """Wait for every fork and bring back what it did.
+        """Wait for every fork and return its results to the parent.
 
         ``gather_variable``: the parent gets each variable as a list, one value for each fork (``None`` where a fork
-        has none). ``concate_and_append``: the parent gets what each fork appended, as text. Raises what went wrong.
+        has none). ``concate_and_append``: the parent gets the text that each fork appended. Raises a fork's error.
         """
         if mode not in ("gather_variable", "concate_and_append"):
             raise ValueError(f"unknown mode {mode!r}: there are gather_variable and concate_and_append")
@@ -191,6 +191,6 @@ class ForkGroup(Sequence[ProgramState]):
             start = len(self._parent.text())
             self._parent += "".join(text[start:] for text in texts)
             return
-        found = [state.variables() for state in self._states]
-        for name in {name: None for one in found for name in one if name not in self._inherited}:
-            self._parent[name] = [one.get(name) for one in found]
+        results = [state.variables() for state in self._states]
+        for name in {name: None for result in results for name in result if name not in self._inherited}:
+            self._parent[name] = [result.get(name) for result in results]

@@ -1,4 +1,4 @@
-"""How the messages of a conversation become the text that a model was trained on."""
+"""Chat templates: conversion of messages to the text format that a model was trained on."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ class ChatTemplate:
 
     name: str
     affixes: Mapping[str, tuple[str, str]]
-    """Role → what precedes and what follows a message."""
+    """Maps a role to the text before and after its messages."""
     default_system_prompt: str | None = None
-    """Said first if a conversation begins with another role."""
+    """System prompt that is added if a conversation begins with another role."""
     user_after_system: str | None = None
-    """What precedes a user's message right after the system's, where the two share one turn."""
+    """Text before a user message right after a system message, where the two share one turn."""
     stop: tuple[str, ...] = ()
     """Text at which a message ends."""
     image_token: str = "<image>"
 
     def before(self, role: str, previous: str | None) -> str:
-        """What precedes a message; ``previous`` is the role of the message before."""
+        """Return the text before a message; ``previous`` is the role of the message before it."""
         if role == USER and previous == SYSTEM and self.user_after_system is not None:
             return self.user_after_system
         return self._affix(role)[0]
 
     def after(self, role: str) -> str:
-        """What follows a message."""
+        """Return the text after a message."""
         return self._affix(role)[1]
 
     def _affix(self, role: str) -> tuple[str, str]:
@@ -45,7 +45,7 @@ def _roles(system: tuple[str, str], user: tuple[str, str], assistant: tuple[str,
 
 
 def _marked(begin: str, end: str) -> dict[str, tuple[str, str]]:
-    """Every role between the same marks, with its name in the first."""
+    """Return the same marks for every role, with the role's name in the first mark."""
     return {role: (begin.format(role), end) for role in (SYSTEM, USER, ASSISTANT)}
 
 
@@ -53,8 +53,8 @@ _CHATML = _marked("<|im_start|>{}\n", "<|im_end|>\n")
 _HELPFUL = "You are a helpful assistant."
 
 TEMPLATES: Mapping[str, ChatTemplate] = {
-    one.name: one
-    for one in (
+    template.name: template
+    for template in (
         ChatTemplate("default", _roles(("SYSTEM: ", "\n"), ("USER: ", "\n"), ("ASSISTANT: ", "\n")), stop=("\nUSER:",)),
         ChatTemplate("chatml", _CHATML, stop=("<|im_end|>",)),
         ChatTemplate("qwen", _CHATML, _HELPFUL, stop=("<|im_end|>",)),
@@ -112,14 +112,14 @@ _PATTERNS = (
 
 
 def template_named(name: str) -> ChatTemplate:
-    """The template of this name. Raises ``ValueError``, which lists the names, for an unknown one."""
+    """Return the template of this name. Raises ``ValueError``, which lists the names, for an unknown one."""
     if name not in TEMPLATES:
         raise ValueError(f"unknown chat template {name!r}: there are {', '.join(sorted(TEMPLATES))}")
     return TEMPLATES[name]
 
 
 def template_for(model_path: str) -> ChatTemplate:
-    """The template of the model, recognised by its name, then by its folders' names; a plain one if none is known."""
+    """Return the template for a model, recognized by its name or its folders' names; a plain one if it is unknown."""
     for part in reversed(re.split(r"[/\\]", model_path.lower())):
         for pattern, template in _PATTERNS:
             if re.search(pattern, part):

@@ -1,4 +1,4 @@
-"""The text of a conversation, and the same as messages."""
+"""Transcript of a conversation as text and as messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Part = str | tuple[str]
 
 
 class Transcript:
-    """Grows at its end. Methods return text; whoever calls them puts it into ``pieces``."""
+    """A conversation that grows at its end. Methods return text, which the caller adds to ``pieces``."""
 
     def __init__(self, template: ChatTemplate) -> None:
         self.pieces: list[str] = []
@@ -26,18 +26,18 @@ class Transcript:
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The whole text."""
         return "".join(self.pieces)
 
     def copy(self) -> Transcript:
-        """One that grows by itself."""
+        """Return an independent copy."""
         other = Transcript(self._template)
         other.pieces, other.messages, other._images = self.pieces.copy(), self.messages.copy(), self._images.copy()
         other._role, other._parts = self._role, self._parts.copy()
         return other
 
     def prompt(self) -> Prompt:
-        """What a backend continues."""
+        """Return the prompt for a backend."""
         return Prompt(
             text=self.text,
             messages=tuple(self.messages),
@@ -47,7 +47,7 @@ class Transcript:
         )
 
     def begin_role(self, role: str) -> list[str]:
-        """Begin a message; the template's system message comes first if there is none."""
+        """Begin a message; if it is the first, the template's system message comes before it."""
         if self._role is not None:
             raise LanguageError(f"a message of {role!r} begins inside one of {self._role!r}: end that first")
         texts = []
@@ -70,12 +70,12 @@ class Transcript:
         return self._template.after(role)
 
     def add_text(self, text: str) -> str:
-        """Text of the message that has begun, or between messages."""
+        """Add text to the current message, or between messages."""
         self._parts.append(text)
         return text
 
     def add_image(self, data: str) -> str:
-        """An image; its text is the place where it belongs."""
+        """Add an image; its text is the placeholder."""
         self._images.append(data)
         self._parts.append((data,))
         return self._template.image_token
@@ -86,7 +86,7 @@ class Transcript:
 
 
 def _content(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
-    """A message's content: text, or a list of parts if it has images."""
+    """Return a message's content: text, or a list of parts if it has images."""
     if all(isinstance(part, str) for part in parts):
         return "".join(part for part in parts if isinstance(part, str))
     content: list[dict[str, Any]] = []

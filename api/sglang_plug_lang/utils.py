@@ -31,18 +31,19 @@ __all__ = [
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 30.0
-"""How long a server may take to end before it is killed."""
+"""Seconds for a server to end before it is killed."""
 PORTS = (20000, 32768)
-"""Which are given to servers: systems give those above to connections, in the seconds that a server takes to listen."""
+"""Range of server ports. Systems use higher ports for connections, which could take one before the server listens."""
 ATTEMPTS = 20
+OWN_PACKAGES = ("sglang_plug", "sglang_plug_lang")
 READY = (200, 401, 403)
-"""Statuses of a server that serves, to those who have the key at least."""
+"""Statuses of a running server; some need an API key."""
 
 
 def execute_shell_command(command: str) -> subprocess.Popen[bytes]:
-    """Start a command, in a process group of its own and without a shell; its output appears among this one's.
+    """Start a command in its own process group, without a shell; it writes to this process's output.
 
-    Line continuations with a backslash are understood, and ``python`` is this interpreter.
+    Line continuations with a backslash are accepted, and ``python`` is this interpreter.
     """
     arguments = shlex.split(command.replace("\\\n", " "))
     if not arguments:
@@ -53,9 +54,9 @@ def execute_shell_command(command: str) -> subprocess.Popen[bytes]:
 def launch_server_cmd(
     command: str, host: str = "0.0.0.0", port: int | None = None
 ) -> tuple[subprocess.Popen[bytes], int]:
-    """Start a server with ``--port`` added: a free one, unless ``port`` says which. The process, and the port.
+    """Start a server with ``--port`` added, by default a free one; return the process and the port.
 
-    The address to listen at is the command's own ``--host``; ``host`` is where the port has to be free.
+    The server listens at the command's own ``--host``; ``host`` is the address on which the port must be free.
     """
     return launch_server(shlex.split(command.replace("\\\n", " ")), host, port)
 
@@ -63,7 +64,7 @@ def launch_server_cmd(
 def launch_server(
     arguments: Sequence[str], host: str = "0.0.0.0", port: int | None = None
 ) -> tuple[subprocess.Popen[bytes], int]:
-    """``launch_server_cmd`` for a command that is a list."""
+    """Start a server as ``launch_server_cmd`` does, from a list of arguments."""
     if not arguments:
         raise ValueError("the command is empty")
     chosen = _free_port(host) if port is None else port
@@ -95,7 +96,7 @@ def wait_for_server(
 
 
 def terminate_process(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it started; what does not end by itself is killed."""
+    """End a process and all processes that it started; those that do not end are killed."""
     family = _descendants(process.pid)
     leads = process.poll() is None and hasattr(os, "getpgid") and os.getpgid(process.pid) == process.pid
     process.terminate()
@@ -114,31 +115,35 @@ def terminate_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def is_in_ci() -> bool:
-    """Whether this runs in continuous integration, as services tell with the environment variable ``CI``."""
+    """Return True in continuous integration, where services set the environment variable ``CI``."""
     return os.environ.get("CI", "").strip().lower() not in ("", "0", "false", "no")
 
 
 def print_highlight(content: object) -> None:
-    """Print so that it stands out: in bold on a terminal, plainly elsewhere."""
+    """Print in bold on a terminal, plainly elsewhere."""
     print(f"\033[1m{content}\033[0m" if sys.stdout.isatty() else content, flush=True)
 
 
 def load_image(source: str | bytes | Path) -> tuple[bytes, tuple[int, int] | None]:
-    """The bytes of an image (at an address, in a file, in a data address, or given) and its width and height.
+    """Return the bytes of an image (from a URL, a file, a data URL, or bytes) and its width and height.
 
-    The size is ``None`` for formats other than PNG, GIF and JPEG. Raises ``OSError`` if there is nothing to read.
+    The size is ``None`` for formats other than PNG, GIF and JPEG. Raises ``OSError`` if the image cannot be read.
     """
-    found = image_bytes(source)
-    return found, image_size(found)
+    content = image_bytes(source)
+    return content, image_size(content)
 
 
 def _start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    first = sys.executable if arguments[0] in ("python", "python3") else arguments[0]
-    return subprocess.Popen([first, *arguments[1:]], stdin=subprocess.DEVNULL, start_new_session=True)
+    first, *rest = arguments
+    if first in ("python", "python3"):
+        first = sys.executable
+        if rest[:1] == ["-m"] and rest[1:2] and rest[1].split(".")[0] in OWN_PACKAGES:
+            rest.insert(0, "-P")  # the current folder may be a checkpoint, whose code must not run
+    return subprocess.Popen([first, *rest], stdin=subprocess.DEVNULL, start_new_session=True)
 
 
 def _free_port(host: str) -> int:
-    draw = random.SystemRandom()  # whoever has seeded the other one may have done so in several processes
+    draw = random.SystemRandom()  # the default generator may be seeded alike in several processes
     for _ in range(ATTEMPTS):
         with socket.socket() as probe, contextlib.suppress(OSError):
             port = draw.randrange(*PORTS)
@@ -146,16 +151,16 @@ def _free_port(host: str) -> int:
             return port
     with socket.socket() as probe:
         probe.bind((host, 0))
-        found: int = probe.getsockname()[1]
-    return found
+        port = int(probe.getsockname()[1])
+    return port
 
 
 Status = tuple[int, ...]
-"""Parent, then what tells a process from a later one with the same id: group, session, start."""
+"""Parent, then group, session and start time, which distinguish a process from a later one with the same id."""
 
 
 def _status(pid: int) -> Status:
-    """Empty if there is no such process, or no ``/proc``."""
+    """Return the status of a process; empty if it does not exist, or there is no ``/proc``."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     except OSError:
@@ -164,12 +169,14 @@ def _status(pid: int) -> Status:
 
 
 def _descendants(pid: int) -> dict[int, Status]:
-    """Processes that ``pid`` started, and those that they started."""
+    """Return the processes that ``pid`` started, directly or indirectly."""
     known = {int(path.name): _status(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
-    found: dict[int, Status] = {}
+    descendants: dict[int, Status] = {}
     parents = {pid}
     while parents:
-        children = {one for one, status in known.items() if status and status[0] in parents and one not in found}
-        found.update({one: known[one][1:] for one in children})
+        children = {
+            child for child, status in known.items() if status and status[0] in parents and child not in descendants
+        }
+        descendants.update({child: known[child][1:] for child in children})
         parents = children
-    return found
+    return descendants

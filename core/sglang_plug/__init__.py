@@ -8,8 +8,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .public_names import HOME
+from .renamed import current_name
+
 if TYPE_CHECKING:
-    from .adapters import (
+    from sglang_plug.contracts.model.adapters import (
         AdaptableLayer,
         Adapter,
         AdapterReader,
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
         LowRankAdapter,
         OwnPart,
     )
-    from .attention import (
+    from sglang_plug.contracts.model.attention import (
         Attention,
         AttentionBackend,
         AttentionShape,
@@ -30,18 +33,67 @@ if TYPE_CHECKING:
         StoredCapable,
         WeighingCapable,
     )
-    from .batch import ForwardBatch, KVPool, KVScale, Seen, SeenWhole
-    from .cache import EvictionPolicy, Match, NodeStats, PrefixCache
-    from .coded import CodedWeight
-    from .config import AUTO, CheckpointNotFoundError, ConfigError, EngineConfig, PluginOptions
-    from .drafting import Drafter, SequenceDrafter
-    from .drawing import DrawOptions
-    from .executor import Collectives, Executor, Order, Seat, Team, own_slice
-    from .grammar import Constraint, ConstraintError, Grammar, GrammarBackend, Preamble, Vocabulary
-    from .hookspecs import API_VERSION, hookimpl
-    from .kernels import Kernels
-    from .low_rank import LowRank, LowRankPart, LowRankTable
-    from .media import (
+    from sglang_plug.contracts.model.batch import BidirectionalImage, ForwardBatch, KVPool, KVScale, MultimodalInputs
+    from sglang_plug.contracts.model.checkpoint import Checkpoint, CheckpointRequest, KVScaleTensor, WeightLoader
+    from sglang_plug.contracts.model.kernels import Kernels
+    from sglang_plug.contracts.model.model import BuildEnv, Model, SupportsImages, WeightError
+    from sglang_plug.contracts.model.pooling import Pooling, Projection
+    from sglang_plug.contracts.model.quantization import (
+        LinearScheme,
+        Matrix,
+        Quantization,
+        QuantizationRequest,
+        StoredTensor,
+    )
+    from sglang_plug.contracts.model.recurrent_state import Recurrent, Runs, StatePool, StateShape
+    from sglang_plug.contracts.request import (
+        DraftCounts,
+        Finish,
+        LogprobOptions,
+        Output,
+        Request,
+        RequestError,
+        TokenLogprob,
+    )
+    from sglang_plug.contracts.sampling_params import SamplingParams
+    from sglang_plug.contracts.serving.cache import EvictionPolicy, Match, NodeStats, PrefixCache
+    from sglang_plug.contracts.serving.drafting import Drafter, SequenceDrafter
+    from sglang_plug.contracts.serving.executor import (
+        Collectives,
+        Executor,
+        LaunchSpec,
+        RankEndpoint,
+        RankGroup,
+        own_slice,
+    )
+    from sglang_plug.contracts.serving.extension import (
+        AdmissionPhase,
+        ChunkView,
+        ExtensionContext,
+        OutputPhase,
+        PlanningPhase,
+        SequenceView,
+        ServicePhase,
+        StepExtension,
+        StepPlan,
+    )
+    from sglang_plug.contracts.serving.logits_processor import (
+        LogitsBatch,
+        LogitsProcessor,
+        LogitsRow,
+        ProcessorRequest,
+    )
+    from sglang_plug.contracts.serving.observer import Observer, RequestEvent, StepStats
+    from sglang_plug.contracts.serving.scheduling import SchedulePolicy, Waiting
+    from sglang_plug.contracts.text.grammar import (
+        Constraint,
+        ConstraintError,
+        Grammar,
+        GrammarBackend,
+        ReasoningPrefix,
+        Vocabulary,
+    )
+    from sglang_plug.contracts.text.media import (
         Media,
         MediaArray,
         MediaError,
@@ -51,27 +103,23 @@ if TYPE_CHECKING:
         MediaPrompt,
         MediaSource,
     )
-    from .model import BuildEnv, Model, Seeing, WeightError
-    from .parsers import CallArguments, CallEnd, CallStart, OutputParser, Reasoning, ReasoningMarks, Text
-    from .plugins import Facts, PluginError, Plugins
-    from .policy import (
-        Checkpoint,
-        CheckpointRequest,
-        KVScaleTensor,
-        Observer,
-        Pooling,
-        Projection,
-        RequestEvent,
-        SchedulePolicy,
-        StepStats,
-        Waiting,
-        WeightLoader,
+    from sglang_plug.contracts.text.parsers import (
+        CallArguments,
+        CallEnd,
+        CallStart,
+        OutputParser,
+        Reasoning,
+        ReasoningMarks,
+        Text,
     )
-    from .quantization import LinearScheme, Matrix, Quantization, QuantizationRequest, StoredTensor
-    from .recurrent import Recurrent, Runs, StatePool, StateShape
-    from .request import DraftCounts, Finish, LogprobOptions, Output, Request, RequestError, TokenLogprob
-    from .sampling import SamplingParams
-    from .specs import (
+    from sglang_plug.contracts.text.tokenizer import StreamDecoder, TemplateError, Tokenizer, TokenizerSource
+    from sglang_plug.ops.host_device_copy import pinned, send, upload, upload_array
+    from sglang_plug.ops.lora import LowRank, LowRankPart, LowRankTable
+    from sglang_plug.ops.quantized_weight import QuantizedWeight
+    from sglang_plug.ops.sampling import SamplingOptions
+    from sglang_plug.plugins.hookspecs import API_VERSION, hookimpl
+    from sglang_plug.plugins.registry import Facts, PluginError, Plugins
+    from sglang_plug.plugins.specs import (
         AdapterSpec,
         AttentionSpec,
         CheckpointSpec,
@@ -81,6 +129,7 @@ if TYPE_CHECKING:
         ExecutorSpec,
         GrammarSpec,
         KernelSpec,
+        LogitsProcessorSpec,
         MediaProcessorSpec,
         ModelSpec,
         ObserverSpec,
@@ -90,103 +139,15 @@ if TYPE_CHECKING:
         RouteSpec,
         ScheduleSpec,
         Spec,
+        StepExtensionSpec,
         TokenizerSpec,
         ToolParserSpec,
         WeightsSpec,
     )
-    from .tokenizer import StreamDecoder, TemplateError, Tokenizer, TokenizerSource
-    from .transfer import pinned, send, upload, upload_array
 
-_HOME = {
-    "adapters": (
-        "AdaptableLayer",
-        "Adapter",
-        "AdapterReader",
-        "AdapterRequest",
-        "Joinable",
-        "JoinedAdapters",
-        "LayerAdapter",
-        "LowRankAdapter",
-        "OwnPart",
-    ),
-    "attention": (
-        "Attention",
-        "AttentionBackend",
-        "AttentionShape",
-        "CannotCaptureError",
-        "GraphCapable",
-        "GraphRecorder",
-        "StoredCapable",
-        "WeighingCapable",
-    ),
-    "batch": ("ForwardBatch", "KVPool", "KVScale", "Seen", "SeenWhole"),
-    "cache": ("EvictionPolicy", "Match", "NodeStats", "PrefixCache"),
-    "coded": ("CodedWeight",),
-    "config": ("AUTO", "CheckpointNotFoundError", "ConfigError", "EngineConfig", "PluginOptions"),
-    "drafting": ("Drafter", "SequenceDrafter"),
-    "drawing": ("DrawOptions",),
-    "executor": ("Collectives", "Executor", "Order", "Seat", "Team", "own_slice"),
-    "grammar": ("Constraint", "ConstraintError", "Grammar", "GrammarBackend", "Preamble", "Vocabulary"),
-    "hookspecs": ("API_VERSION", "hookimpl"),
-    "kernels": ("Kernels",),
-    "low_rank": ("LowRank", "LowRankPart", "LowRankTable"),
-    "media": (
-        "Media",
-        "MediaArray",
-        "MediaError",
-        "MediaLimits",
-        "MediaProcessor",
-        "MediaProcessorLoader",
-        "MediaPrompt",
-        "MediaSource",
-    ),
-    "model": ("BuildEnv", "Model", "Seeing", "WeightError"),
-    "parsers": ("CallArguments", "CallEnd", "CallStart", "OutputParser", "Reasoning", "ReasoningMarks", "Text"),
-    "plugins": ("Facts", "PluginError", "Plugins"),
-    "policy": (
-        "Checkpoint",
-        "CheckpointRequest",
-        "KVScaleTensor",
-        "Observer",
-        "Pooling",
-        "Projection",
-        "RequestEvent",
-        "SchedulePolicy",
-        "StepStats",
-        "Waiting",
-        "WeightLoader",
-    ),
-    "quantization": ("LinearScheme", "Matrix", "Quantization", "QuantizationRequest", "StoredTensor"),
-    "recurrent": ("Recurrent", "Runs", "StatePool", "StateShape"),
-    "request": ("DraftCounts", "Finish", "LogprobOptions", "Output", "Request", "RequestError", "TokenLogprob"),
-    "sampling": ("SamplingParams",),
-    "specs": (
-        "AdapterSpec",
-        "AttentionSpec",
-        "CheckpointSpec",
-        "CommandSpec",
-        "DrafterSpec",
-        "EvictionSpec",
-        "ExecutorSpec",
-        "GrammarSpec",
-        "KernelSpec",
-        "MediaProcessorSpec",
-        "ModelSpec",
-        "ObserverSpec",
-        "PrefixCacheSpec",
-        "QuantizationSpec",
-        "ReasoningParserSpec",
-        "RouteSpec",
-        "ScheduleSpec",
-        "Spec",
-        "TokenizerSpec",
-        "ToolParserSpec",
-        "WeightsSpec",
-    ),
-    "tokenizer": ("StreamDecoder", "TemplateError", "Tokenizer", "TokenizerSource"),
-    "transfer": ("pinned", "send", "upload", "upload_array"),
-}
-_MODULE = {name: module for module, names in _HOME.items() for name in names}
+    from .config import AUTO, CheckpointNotFoundError, ConfigError, EngineConfig, PluginOptions
+
+_MODULE = {name: module for module, names in HOME.items() for name in names}
 
 __version__ = "0.1.0"
 __all__ = [
@@ -197,10 +158,12 @@ __all__ = [
     "AdapterReader",
     "AdapterRequest",
     "AdapterSpec",
+    "AdmissionPhase",
     "Attention",
     "AttentionBackend",
     "AttentionShape",
     "AttentionSpec",
+    "BidirectionalImage",
     "BuildEnv",
     "CallArguments",
     "CallEnd",
@@ -210,7 +173,7 @@ __all__ = [
     "CheckpointNotFoundError",
     "CheckpointRequest",
     "CheckpointSpec",
-    "CodedWeight",
+    "ChunkView",
     "Collectives",
     "CommandSpec",
     "ConfigError",
@@ -219,12 +182,12 @@ __all__ = [
     "DraftCounts",
     "Drafter",
     "DrafterSpec",
-    "DrawOptions",
     "EngineConfig",
     "EvictionPolicy",
     "EvictionSpec",
     "Executor",
     "ExecutorSpec",
+    "ExtensionContext",
     "Facts",
     "Finish",
     "ForwardBatch",
@@ -240,8 +203,13 @@ __all__ = [
     "KVScaleTensor",
     "KernelSpec",
     "Kernels",
+    "LaunchSpec",
     "LayerAdapter",
     "LinearScheme",
+    "LogitsBatch",
+    "LogitsProcessor",
+    "LogitsProcessorSpec",
+    "LogitsRow",
     "LogprobOptions",
     "LowRank",
     "LowRankAdapter",
@@ -260,49 +228,57 @@ __all__ = [
     "MediaSource",
     "Model",
     "ModelSpec",
+    "MultimodalInputs",
     "NodeStats",
     "Observer",
     "ObserverSpec",
-    "Order",
     "Output",
     "OutputParser",
+    "OutputPhase",
     "OwnPart",
+    "PlanningPhase",
     "PluginError",
     "PluginOptions",
     "Plugins",
     "Pooling",
-    "Preamble",
     "PrefixCache",
     "PrefixCacheSpec",
+    "ProcessorRequest",
     "Projection",
     "Quantization",
     "QuantizationRequest",
     "QuantizationSpec",
+    "QuantizedWeight",
+    "RankEndpoint",
+    "RankGroup",
     "Reasoning",
     "ReasoningMarks",
     "ReasoningParserSpec",
+    "ReasoningPrefix",
     "Recurrent",
     "Request",
     "RequestError",
     "RequestEvent",
     "RouteSpec",
     "Runs",
+    "SamplingOptions",
     "SamplingParams",
     "SchedulePolicy",
     "ScheduleSpec",
-    "Seat",
-    "Seeing",
-    "Seen",
-    "SeenWhole",
     "SequenceDrafter",
+    "SequenceView",
+    "ServicePhase",
     "Spec",
     "StatePool",
     "StateShape",
+    "StepExtension",
+    "StepExtensionSpec",
+    "StepPlan",
     "StepStats",
     "StoredCapable",
     "StoredTensor",
     "StreamDecoder",
-    "Team",
+    "SupportsImages",
     "TemplateError",
     "Text",
     "TokenLogprob",
@@ -326,6 +302,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    name = current_name(name)
     if name not in _MODULE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{_MODULE[name]}", __name__), name)

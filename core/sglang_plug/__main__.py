@@ -1,6 +1,11 @@
-"""The command line: finds the plugins once, then runs the command that one of them declares."""
+"""The command line: discovers the plugins once, then runs the command that one of them declares."""
 
 from __future__ import annotations
+
+from sglang_plug.system.import_path import leave_out_working_directory
+
+if __name__ == "__main__":
+    leave_out_working_directory()  # before anything else is imported
 
 import argparse
 import os
@@ -8,13 +13,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from sglang_plug.plugins.discovery import DISTRIBUTION
+from sglang_plug.plugins.flags import plugin_flags, read_plugin_flags
+from sglang_plug.plugins.registry import Component, Plugins
+from sglang_plug.system.command_line import Parser, did_you_mean
+from sglang_plug.system.process_exit import leave
+
 from . import __version__
-from .command_line import Parser, did_you_mean
 from .config import ConfigError
-from .discovery import DISTRIBUTION
-from .leaving import leave
-from .plugin_flags import plugin_flags, read_plugin_flags
-from .plugins import Component, Plugins
 
 PROGRAM = "sglang-plug"
 USAGE_ERROR = 2
@@ -24,7 +30,7 @@ HELP = ("-h", "--help")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``sglang-plug ARGUMENTS``; the exit status. What the user got wrong is one message on stderr."""
+    """Run ``sglang-plug ARGUMENTS`` and return the exit status. User errors are one message on stderr."""
     try:
         status = _run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
@@ -60,7 +66,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _command_of(arguments: list[str], plugins: Plugins) -> tuple[str | None, list[str]]:
-    """The command and its arguments; options may stand before the command's name."""
+    """Return the command and its arguments; options may precede the command's name."""
     known = plugins.names("command")
     first = arguments[0] if arguments else ""
     if first and not first.startswith("-"):
@@ -71,10 +77,10 @@ def _command_of(arguments: list[str], plugins: Plugins) -> tuple[str | None, lis
         return first, arguments[1:]
     if first in (*HELP, "--version"):
         return None, arguments
-    place = next((index for index, argument in enumerate(arguments) if argument in known), None)
-    if place is None:
+    index = next((position for position, argument in enumerate(arguments) if argument in known), None)
+    if index is None:
         return None, arguments
-    return arguments[place], arguments[:place] + arguments[place + 1 :]
+    return arguments[index], arguments[:index] + arguments[index + 1 :]
 
 
 def _top_level(arguments: list[str], plugins: Plugins) -> int:
@@ -99,7 +105,8 @@ def _line(component: Component) -> str:
 
 
 def program() -> NoReturn:
-    """The program of that name: ``main`` in a process of its own."""
+    """Run ``main`` as a program and end the process."""
+    leave_out_working_directory()
     leave(main())
 
 

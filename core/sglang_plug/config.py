@@ -1,7 +1,8 @@
-"""Frozen configuration of the engine. No parsing here: the API package turns flags, files and environment into this.
+"""The frozen configuration of the engine. Nothing is parsed here: the API package builds it from flags, files and
+environment.
 
-Every option that may be ``"auto"`` is turned into a value once, by ``engine.resolve``; nothing writes to a
-configuration after construction (``dataclasses.replace`` makes a new one).
+Every option that may be ``"auto"`` is resolved once, by ``engine.resolve``; nothing writes to a configuration after
+construction (``dataclasses.replace`` makes a new one).
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ AUTO = "auto"
 NO_GRAMMARS = "none"
 """The grammar backend that refuses every constraint."""
 NO_QUANTIZATION = "none"
-"""Every matrix in the model's dtype."""
+"""The quantization that keeps every matrix in the model's dtype."""
 NO_SPECULATION = "none"
-"""Every token in a step of its own."""
+"""The drafter that drafts nothing: each token takes a step of its own."""
+EXTENSION = "extension"
+"""Key of an option's metadata: the step extension that serves the option."""
+FLAG = "flag"
+"""Key of an option's metadata: its flag, as errors name the option."""
 
 
 class ConfigError(ValueError):
@@ -24,12 +29,12 @@ class ConfigError(ValueError):
 
 
 class CheckpointNotFoundError(ConfigError):
-    """Neither here nor elsewhere is there a model of the name that was given."""
+    """No model of the given name exists, on this machine or on the hub."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginOptions:
-    """Which plugins are loaded and how conflicts are settled. Crosses to the engine process unchanged."""
+    """The plugins to load, and the resolution of conflicts. Crosses to the engine process unchanged."""
 
     allow: tuple[str, ...] = ()
     """If not empty, only these plugins or ``kind:name`` components (besides sglang-plug's own)."""
@@ -42,81 +47,81 @@ class PluginOptions:
     prefer: Mapping[str, str] = field(default_factory=dict)
     """``kind:name`` -> distribution."""
     strict: bool = False
-    """Every plugin failure stops the start."""
+    """True if every plugin failure stops the start."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Component name -> option -> value, from ``--set name.key=value`` and YAML."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """What is served."""
+    """The model that is served."""
 
     path: str = AUTO
     """A local folder or a hub id; ``auto`` asks the plugins (the embedded demo model)."""
     revision: str | None = None
     task: str = AUTO
-    """``generate``, or one of the pooling tasks ``embed``, ``classify``, ``rerank``; ``auto`` takes what the model
-    is made for."""
+    """The task ``generate``, or one of the pooling tasks ``embed``, ``classify``, ``rerank``; ``auto`` takes the task
+    that the model is made for."""
     impl: str = AUTO
-    """``native``: only a model declared under the checkpoint's architecture; ``auto``: that, or what the plugins
-    choose instead; otherwise the name of a generic model."""
+    """The model implementation. ``native``: only a model declared for the checkpoint's architecture; ``auto``: that, or
+    the one that the plugins choose instead; otherwise the name of a generic model."""
     checkpoint_format: str = AUTO
     load_format: str = AUTO
     dtype: str = AUTO
     device: str = AUTO
     context_length: int | None = None
-    """Tokens; ``None`` takes the checkpoint's."""
+    """Greatest length of a sequence in tokens; ``None``: the checkpoint's."""
     tokenizer_path: str | None = None
     """A local folder; ``None``: the model's."""
     tokenizer_mode: str = AUTO
     media_processor: str = AUTO
-    """Makes prompts of tokens and images, for models that see."""
+    """The component that makes prompts of tokens and images, for vision-language models."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Replaces fields of ``config.json`` (``--json-model-override-args``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
-    """The KV pool and who may reuse it."""
+    """The KV pool and its reuse."""
 
     page_size: int = 1
     """KV slots allocated together."""
     max_total_tokens: int | None = None
     """KV slots in the pool; ``None`` sizes it from free memory."""
     mem_fraction_static: float | None = None
-    """On an accelerator, the share of its memory for everything together: weights, KV pool, the largest step, graphs;
-    on the host, the share that the pool takes of what is free once the weights are loaded. ``None``: 0.9 and 0.5."""
+    """On an accelerator, the share of its memory for weights, KV pool, the largest step and graphs together; on the
+    host, the share of the memory that is free after loading the weights, for the pool alone. ``None``: 0.9 and 0.5."""
     max_states: int | None = None
-    """Recurrent states in memory, of running sequences and of prefixes that are remembered, in models that have them;
-    ``None`` sizes their pool from free memory."""
+    """Recurrent states in memory, of running sequences and of cached prefixes, in models that have them; ``None`` sizes
+    their pool from free memory."""
     kv_dtype: str = AUTO
-    """What keys and values are kept in: ``fp8_e4m3``, ``fp8_e5m2``, ``bfloat16``, ``float16`` or ``float32``; ``auto``:
-    what the checkpoint says, and the model's dtype if it does not."""
+    """The dtype of the KV pool: ``fp8_e4m3``, ``fp8_e5m2``, ``bfloat16``, ``float16`` or ``float32``; ``auto``: the
+    checkpoint's, or the model's if the checkpoint does not define one."""
     prefix_cache: str = AUTO
     eviction_policy: str = "lru"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleOptions:
-    """Who computes when."""
+    """The scheduling of steps."""
 
     policy: str = "fcfs"
     chunked_prefill_size: int = 0
-    """Most new tokens in one step; 0 decides by device, -1 switches chunking off."""
+    """Greatest number of new tokens in a step; 0 decides by device, -1 switches chunking off."""
     max_running_requests: int | None = None
     max_queued_requests: int = 4096
-    """Sequences waiting for a place; one more is refused with status 503."""
+    """Greatest number of waiting sequences; one more is refused with status 503."""
     watchdog_timeout: float = 300.0
     """Seconds a step may take before the engine reports itself stuck and exits."""
     disable_overlap_schedule: bool = False
-    """Steps are planned and launched one by one, on an accelerator too."""
+    """Plan and launch steps one by one, on an accelerator too."""
     log_interval: int = 40
-    """Decode steps between two progress lines."""
+    """Number of decode steps between two progress lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendOptions:
-    """Which components compute."""
+    """The components that compute."""
 
     attention: str = AUTO
     kernels: str = AUTO
@@ -125,56 +130,56 @@ class BackendOptions:
     grammar: str = AUTO
     """``none`` refuses structured outputs."""
     grammar_timeout: float = 10.0
-    """Seconds that compiling one grammar may take."""
+    """Seconds of CPU time that compiling one grammar may take."""
     disable_jump_forward: bool = False
-    """The model computes tokens one by one even where a constraint leaves it no choice."""
+    """Compute tokens one by one even if a constraint forces them."""
     disable_cuda_graph: bool = False
-    """Decode steps are run operation by operation, on a CPU too."""
+    """Run decode steps operation by operation, on a CPU too."""
     cuda_graph_max_bs: int = 256
-    """Most sequences of a decode step that is captured as a graph."""
+    """Greatest number of sequences of a decode step that is captured as a graph."""
     piecewise_cuda_graph_max_tokens: int = 0
-    """Most tokens of a step with prompts that is captured in pieces; 0: none is."""
+    """Greatest number of tokens of a prefill step that is captured as piecewise graphs; 0: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelOptions:
-    """Who shares the model."""
+    """The ranks that share the model."""
 
     tp_size: int = 1
-    """Ranks that each hold a part of every layer, on as many devices."""
+    """Number of ranks that each hold a part of every layer, on as many devices."""
     executor: str = AUTO
-    """What starts them."""
+    """The component that starts the ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculativeOptions:
-    """Whether tokens are guessed, so that a step computes several of one sequence."""
+    """Speculative decoding: drafting tokens, so that a step computes several of one sequence."""
 
-    algorithm: str = NO_SPECULATION
-    """The drafter; in capitals, too."""
+    algorithm: str = field(default=NO_SPECULATION, metadata={EXTENSION: "speculation", FLAG: "--speculative-algorithm"})
+    """Name of the drafter, in any case."""
     num_draft_tokens: int = 8
-    """Most guesses for one sequence in a step."""
+    """Greatest number of drafted tokens for one sequence in a step."""
     step_tokens: int = 0
-    """Most tokens of a step with guesses; 0 decides by device."""
+    """Greatest number of tokens of a step with drafts; 0 decides by device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterOptions:
-    """Which adapters requests may name."""
+    """The adapters that requests may name."""
 
     enabled: bool = False
-    """Adapters may be loaded while serving; so they may where ``paths`` names some."""
+    """Allow loading adapters while serving; implied if ``paths`` is not empty."""
     paths: tuple[str, ...] = ()
-    """``name=folder`` of those that are loaded at start, or a folder, whose last part is the name."""
+    """``name=folder`` of adapters that are loaded at start, or a folder, whose last part is the name."""
     most_in_step: int = 8
-    """Different ones in one step; requests with others wait."""
+    """Greatest number of different adapters in a step; requests with others wait."""
     most_loaded: int | None = None
-    """``None``: as many as memory holds."""
+    """Greatest number of loaded adapters; ``None``: as many as memory holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Everything the engine process needs; plain data, so it crosses the process line as msgpack."""
+    """The whole configuration of the engine process; plain data, so it is sent to that process as msgpack."""
 
     model: ModelOptions = field(default_factory=ModelOptions)
     cache: CacheOptions = field(default_factory=CacheOptions)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from sglang_plug.system.import_path import leave_out_working_directory
+
+if __name__ == "__main__":
+    leave_out_working_directory()  # before anything else is imported
+
 import sys
 from collections.abc import Sequence
 
+from sglang_plug.system.process_exit import leave
+
 from .__main__ import main as command_line
-from .leaving import leave
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve a model; the exit status."""
+    """Serve a model and return the exit status."""
     return command_line(["serve", *(sys.argv[1:] if argv is None else argv)])
 
 

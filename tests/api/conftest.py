@@ -24,11 +24,13 @@ from sglang_plug import (
     TokenLogprob,
 )
 from sglang_plug.config import ModelOptions
-from sglang_plug.engine.client import EngineClient
-from sglang_plug_api.config import ServerConfig
-from sglang_plug_api.text import TextEngine
+from sglang_plug.engine.processes.client import EngineClient
+from sglang_plug_api.options.config import ServerConfig
+from sglang_plug_api.text.text_engine import TextEngine
 
-HEADER = "from __future__ import annotations\nfrom sglang_plug import hookimpl\nfrom sglang_plug.specs import *\n"
+HEADER = (
+    "from __future__ import annotations\nfrom sglang_plug import hookimpl\nfrom sglang_plug.plugins.specs import *\n"
+)
 
 SourceFile = Callable[[str, str], str]
 Discover = Callable[..., Plugins]

@@ -1,4 +1,4 @@
-"""Makes ``benchmarks`` importable: it is a folder of scripts, not an installed package."""
+"""Import path for ``benchmarks``, which is a folder of scripts, not an installed package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chats with a schema: what counts as an answer, and the tokenizer that is made for them."""
+"""Chats with a schema: valid answers, and the generated tokenizer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import chats
 from benchmarks.chats import MOST_TOKENS, SCHEMA, TIMES, TOGETHER, Answer, measure, write_tokenizer
-from sglang_plug.tokenizer import TokenizerSource
+from sglang_plug.contracts.text.tokenizer import TokenizerSource
 from sglang_plug_backends.huggingface.tokenizer import load_tokenizer
 
 GOOD = json.dumps({"name": "a", "age": 3, "city": "Rome", "tags": [], "active": True})
@@ -25,36 +25,36 @@ def test_an_answer_is_held_against_the_schema(text: str, valid: bool) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
-    """What a server was asked that finishes every other answer."""
-    found: list[dict[str, Any]] = []
+    """Return the requests to a server that finishes every other answer."""
+    results: list[dict[str, Any]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        found.append(json.loads(request.content))
-        reason = "stop" if len(found) % 2 else "length"
+        results.append(json.loads(request.content))
+        reason = "stop" if len(results) % 2 else "length"
         choice = {"finish_reason": reason, "message": {"content": GOOD}}
         return httpx.Response(200, json={"choices": [choice], "usage": {"completion_tokens": 20}})
 
     client = httpx.AsyncClient
     transport = httpx.MockTransport(answer)
     monkeypatch.setattr(chats.httpx, "AsyncClient", lambda **options: client(transport=transport, **options))
-    yield found
+    yield results
 
 
 @pytest.mark.parametrize("schema", [False, True])
 async def test_a_round(asked: list[dict[str, Any]], schema: bool) -> None:
-    found = await measure("http://server", "name", schema=schema, seed=5)
+    result = await measure("http://server", "name", schema=schema, seed=5)
     count = TOGETHER * TIMES
-    assert (found.chats, found.tokens, found.finished) == (count, 20 * count, count // 2)
-    assert found.valid == (count // 2 if schema else 0) and found.rate > 0
-    assert len({one["messages"][0]["content"] for one in asked}) == count
-    for one in asked:
-        assert one["max_tokens"] == MOST_TOKENS and ("ignore_eos" in one) is not schema
-        assert not schema or one["response_format"]["json_schema"]["schema"] == SCHEMA
+    assert (result.chats, result.tokens, result.finished) == (count, 20 * count, count // 2)
+    assert result.valid == (count // 2 if schema else 0) and result.rate > 0
+    assert len({item["messages"][0]["content"] for item in asked}) == count
+    for request in asked:
+        assert request["max_tokens"] == MOST_TOKENS and ("ignore_eos" in request) is not schema
+        assert not schema or request["response_format"]["json_schema"]["schema"] == SCHEMA
 
 
 def test_the_tokenizer_is_one_that_the_server_takes(tmp_path: Path) -> None:
     write_tokenizer(tmp_path, 600)
-    made = load_tokenizer(TokenizerSource(path=tmp_path))
-    text = made.chat([{"role": "user", "content": "Hello {}"}])
-    assert made.vocab_size == 600 and text == "<|im_start|>user\nHello {}<|im_end|>\n<|im_start|>assistant"
-    assert made.decode(made.encode("Hello {}", special=False)) == "Hello {}"
+    tokenizer = load_tokenizer(TokenizerSource(path=tmp_path))
+    text = tokenizer.chat([{"role": "user", "content": "Hello {}"}])
+    assert tokenizer.vocab_size == 600 and text == "<|im_start|>user\nHello {}<|im_end|>\n<|im_start|>assistant"
+    assert tokenizer.decode(tokenizer.encode("Hello {}", special=False)) == "Hello {}"

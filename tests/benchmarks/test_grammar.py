@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.common.engine_driver import nobody
+from benchmarks.common.models import SHAPES
 from benchmarks.grammar import COMPILED, FORCED, LONG, Bench, compiling, jumps, measure, vocabulary
-from benchmarks.inbox import nobody
-from benchmarks.models import SHAPES
 from sglang_plug import Finish, Output
-from sglang_plug.engine.messages import News
+from sglang_plug.engine.processes.messages import StepOutputs
 
 
 def test_the_made_up_vocabulary_has_the_size_asked_for_and_no_piece_twice() -> None:
-    found = vocabulary(5000)
-    text = [piece for piece in found.pieces if piece]
-    assert found.size == 5000 and len(text) == 4997
+    result = vocabulary(5000)
+    text = [piece for piece in result.pieces if piece]
+    assert result.size == 5000 and len(text) == 4997
     assert len(set(text)) > 4900
     with pytest.raises(ValueError, match="no vocabulary"):
         vocabulary(10**8)
@@ -28,15 +28,15 @@ def test_the_made_up_vocabulary_has_the_size_asked_for_and_no_piece_twice() -> N
 def test_a_vocabulary_from_a_file(tmp_path: Path) -> None:
     ranks = tmp_path / "ranks"
     ranks.write_text(
-        "".join(f"{base64.b64encode(one).decode()} {at}\n" for at, one in enumerate((b"a", b" b", b"\xff")))
+        "".join(f"{base64.b64encode(item).decode()} {at}\n" for at, item in enumerate((b"a", b" b", b"\xff")))
     )
     assert vocabulary(5, ranks).pieces == [b"", b"", b"", b"a", b" b"]
 
 
 def test_a_request_that_fails_is_no_measurement() -> None:
-    nobody(News([Output(id="a", finish=Finish("length"))]))
+    nobody(StepOutputs([Output(id="a", finish=Finish("length"))]))
     with pytest.raises(RuntimeError, match="too long"):
-        nobody(News([Output(id="a", finish=Finish("error", message="too long"))]))
+        nobody(StepOutputs([Output(id="a", finish=Finish("error", message="too long"))]))
 
 
 def test_steps_and_compiling_are_measured(tmp_path: Path) -> None:
@@ -47,12 +47,12 @@ def test_steps_and_compiling_are_measured(tmp_path: Path) -> None:
             assert cost.plain > 0 and cost.quartiles[0] <= cost.ratio <= cost.quartiles[1]
     bench.loop.constraints.close()
     for name in COMPILED:
-        found = compiling(bench.backend, name, 1)
-        assert found is not None and found.bytes > 0
+        result = compiling(bench.backend, name, 1)
+        assert result is not None and result.bytes > 0
 
 
 def test_forced_tokens_save_steps() -> None:
     saved, plain = asyncio.run(jumps(True)), asyncio.run(jumps(False))
-    assert [one.constraint for one in saved] == [one.constraint for one in plain] == list(FORCED)
-    for one, other in zip(saved, plain, strict=True):
-        assert other.steps == other.tokens and 0 < one.steps < other.steps and one.seconds > 0
+    assert [item.constraint for item in saved] == [item.constraint for item in plain] == list(FORCED)
+    for jump, other in zip(saved, plain, strict=True):
+        assert other.steps == other.tokens and 0 < jump.steps < other.steps and jump.seconds > 0

@@ -59,14 +59,14 @@ class FakeServer:
         if path == "/generate":
             wanted = body["sampling_params"]["max_new_tokens"] - (self.mode == "short")
             counts = [*range(self.tokens_per_event, wanted, self.tokens_per_event), wanted]
-            found = [self.native(body, count) for count in counts]
+            results = [self.native(body, count) for count in counts]
             if self.mode == "error":
-                found = [*found[:1], {"error": {"message": "the step failed"}}]
+                results = [*results[:1], {"error": {"message": "the step failed"}}]
         else:
-            found = [{"choices": [{"text": " a"}]} for _ in range(body["max_tokens"])]
+            results = [{"choices": [{"text": " a"}]} for _ in range(body["max_tokens"])]
             usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": body["max_tokens"]}
-            found.append({"choices": [], "usage": {**usage, "prompt_tokens_details": {"cached_tokens": 5}}})
-        return [b"data: " + json.dumps(one).encode() + b"\n\n" for one in found]
+            results.append({"choices": [], "usage": {**usage, "prompt_tokens_details": {"cached_tokens": 5}}})
+        return [b"data: " + json.dumps(result).encode() + b"\n\n" for result in results]
 
     @staticmethod
     def native(body: dict[str, Any], count: int) -> dict[str, Any]:
@@ -91,28 +91,28 @@ async def serving(app: FakeServer) -> AsyncIterator[str]:
 async def test_generate_counts_tokens_and_times() -> None:
     app = FakeServer()
     async with serving(app) as url:
-        found = await run(Load(url=url, requests=5, concurrency=2, input_len=7, output_len=6, shared_prefix_len=4))
-    assert (found.failures, found.output_tokens, found.prompt_tokens, found.cached_tokens) == (0, 30, 55, 10)
-    assert found.inter_token.count == 5 * 5 and found.first_token.count == 5
-    assert found.output_rate == pytest.approx(30 / found.seconds)
-    assert found.total_rate == pytest.approx(85 / found.seconds)
+        result = await run(Load(url=url, requests=5, concurrency=2, input_len=7, output_len=6, shared_prefix_len=4))
+    assert (result.failures, result.output_tokens, result.prompt_tokens, result.cached_tokens) == (0, 30, 55, 10)
+    assert result.inter_token.count == 5 * 5 and result.first_token.count == 5
+    assert result.output_rate == pytest.approx(30 / result.seconds)
+    assert result.total_rate == pytest.approx(85 / result.seconds)
     assert app.most == 2
     assert {body["sampling_params"]["ignore_eos"] for body in app.bodies} == {True}
-    assert found.end_to_end.best > found.first_token.best > 0
-    assert "30 output tokens" not in show(found) and "5 requests" in show(found)
+    assert result.end_to_end.best > result.first_token.best > 0
+    assert "30 output tokens" not in show(result) and "5 requests" in show(result)
 
 
 async def test_several_tokens_in_one_event() -> None:
     async with serving(FakeServer(tokens_per_event=4)) as url:
-        found = await run(Load(url=url, requests=2, input_len=3, output_len=10))
-    assert (found.failures, found.output_tokens, found.inter_token.count) == (0, 20, 18)
+        result = await run(Load(url=url, requests=2, input_len=3, output_len=10))
+    assert (result.failures, result.output_tokens, result.inter_token.count) == (0, 20, 18)
 
 
 async def test_completions() -> None:
     app = FakeServer()
     async with serving(app) as url:
-        found = await run(Load(url=url, requests=3, input_len=8, output_len=4, api="completions", model="tiny"))
-    assert (found.failures, found.output_tokens, found.prompt_tokens, found.cached_tokens) == (0, 12, 24, 15)
+        result = await run(Load(url=url, requests=3, input_len=8, output_len=4, api="completions", model="tiny"))
+    assert (result.failures, result.output_tokens, result.prompt_tokens, result.cached_tokens) == (0, 12, 24, 15)
     assert set(app.paths) == {"/v1/completions"} and app.bodies[0]["model"] == "tiny"
     assert app.bodies[0]["ignore_eos"] is True and len(app.bodies[0]["prompt"]) == 8
 
@@ -123,23 +123,23 @@ async def test_completions() -> None:
 )
 async def test_failures_are_counted_and_shown(mode: str, message: str) -> None:
     async with serving(FakeServer(mode)) as url:
-        found = await run(Load(url=url, requests=3, input_len=2, output_len=6))
-    assert (found.failures, found.output_tokens) == (3, 0)
-    assert message in found.errors[0] and message in show(found)
+        result = await run(Load(url=url, requests=3, input_len=2, output_len=6))
+    assert (result.failures, result.output_tokens) == (3, 0)
+    assert message in result.errors[0] and message in show(result)
 
 
 async def test_no_server() -> None:
-    found = await run(Load(url="http://127.0.0.1:9", requests=1))
-    assert found.failures == 1 and "ConnectError" in found.errors[0]
+    result = await run(Load(url="http://127.0.0.1:9", requests=1))
+    assert result.failures == 1 and "ConnectError" in result.errors[0]
 
 
 def test_prompts_share_their_prefix_and_follow_the_seed() -> None:
     load = Load(url="", requests=4, input_len=5, shared_prefix_len=9, vocabulary=100)
-    made = prompts(load)
-    assert {len(one) for one in made} == {14}
-    assert len({tuple(one[:9]) for one in made}) == 1 and len({tuple(one[9:]) for one in made}) == 4
-    assert all(3 <= token < 100 for one in made for token in one)
-    assert made == prompts(load) != prompts(Load(url="", requests=4, input_len=5, shared_prefix_len=9, seed=1))
+    token_lists = prompts(load)
+    assert {len(item) for item in token_lists} == {14}
+    assert len({tuple(item[:9]) for item in token_lists}) == 1 and len({tuple(item[9:]) for item in token_lists}) == 4
+    assert all(3 <= token < 100 for item in token_lists for token in item)
+    assert token_lists == prompts(load) != prompts(Load(url="", requests=4, input_len=5, shared_prefix_len=9, seed=1))
 
 
 def test_arrivals() -> None:
@@ -154,9 +154,9 @@ def test_tokens_of_one_event_share_its_time() -> None:
     reply.arrive(1 + 4, 6.0)
     assert reply.times == [2.0, 3.0, 4.0, 5.0, 6.0]
     assert (reply.first, reply.gaps) == (1.0, [1.0] * 4)
-    found = figures([reply, Reply(arrived=0.0, finished=4.0, error="lost")], started=1.0)
-    assert (found.seconds, found.output_rate, found.failures, found.errors) == (5.0, 1.0, 1, ("lost",))
-    assert found.inter_token.p99 == 1.0 and found.end_to_end.p50 == 5.0
+    result = figures([reply, Reply(arrived=0.0, finished=4.0, error="lost")], started=1.0)
+    assert (result.seconds, result.output_rate, result.failures, result.errors) == (5.0, 1.0, 1, ("lost",))
+    assert result.inter_token.p99 == 1.0 and result.end_to_end.p50 == 5.0
 
 
 async def test_events_may_be_split_anywhere() -> None:

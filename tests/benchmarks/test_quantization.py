@@ -6,16 +6,16 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.models import SHAPES, write_model
+from benchmarks.common.models import SHAPES, write_model
 from benchmarks.quantization import FORMATS, Bench, measure
 
 
 def test_every_format_is_measured_at_every_size() -> None:
     with torch.inference_mode():
-        found = measure("tiny", list(FORMATS), [1, 3], blocks=2, count=2)
-    assert [(one.format, one.batch) for one in found] == [(name, batch) for batch in (1, 3) for name in FORMATS]
-    assert all(0 < one.best <= one.middle for one in found)
-    assert [one.times_as_fast for one in found if one.format == "bfloat16"] == [1, 1]
+        result = measure("tiny", list(FORMATS), [1, 3], blocks=2, count=2)
+    assert [(item.format, item.batch) for item in result] == [(name, batch) for batch in (1, 3) for name in FORMATS]
+    assert all(0 < item.best <= item.middle for item in result)
+    assert [item.times_as_fast for item in result if item.format == "bfloat16"] == [1, 1]
 
 
 def test_engines_are_in_the_formats_they_are_named_after(tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ from sglang_plug import Kernels
 
 
 def test_each_crowd_is_measured() -> None:
-    found = measure(TINY, [1, 2], prompt=12, output=8, rounds=1)
-    assert [one.requests for one in found] == [1, 2]
-    assert all(min(one.prompts_defined, one.prompts_own, one.step_defined, one.step_own) > 0 for one in found)
-    assert len(show(found).splitlines()) >= 4
+    result = measure(TINY, [1, 2], prompt=12, output=8, rounds=1)
+    assert [item.requests for item in result] == [1, 2]
+    assert all(min(item.prompts_defined, item.prompts_own, item.step_defined, item.step_own) > 0 for item in result)
+    assert len(show(result).splitlines()) >= 4
 
 
 def test_the_definitions_are_those() -> None:
-    made, plain = defined(), Kernels()
-    assert made.name == DEFINED
-    assert all(getattr(made, name) is getattr(plain, name) for name in RECURRENT)
-    assert made.pack_linear is not plain.pack_linear, "all else is the kernel set's"
+    kernels, plain = defined(), Kernels()
+    assert kernels.name == DEFINED
+    assert all(getattr(kernels, name) is getattr(plain, name) for name in RECURRENT)
+    assert kernels.pack_linear is not plain.pack_linear, "all else is the kernel set's"

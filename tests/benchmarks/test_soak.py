@@ -1,4 +1,4 @@
-"""What the soak sends, and what it holds against a server."""
+"""The soak's requests, and its checks of a server."""
 
 from __future__ import annotations
 

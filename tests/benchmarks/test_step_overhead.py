@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.tiny import write_tiny
 from benchmarks.step_overhead import PARTS, Engine, measure, show
-from benchmarks.tiny import write_tiny
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def engines(tmp_path: Path) -> list[Engine]:
 
 def test_every_part_is_seen(engines: list[Engine]) -> None:
     costs = measure(engines, batch=3, context=5, steps=20)
-    assert [(one.plugins, one.batch, one.context) for one in costs] == [(0, 3, 5), (3, 3, 5)]
+    assert [(item.plugins, item.batch, item.context) for item in costs] == [(0, 3, 5), (3, 3, 5)]
     for cost in costs:
         assert list(cost.parts) == [*PARTS, "rest"]
         assert all(part > 0 for part in cost.parts.values())

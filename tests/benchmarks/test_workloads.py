@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
+from benchmarks.common.models import SHAPES
+from benchmarks.common.probe import Limits, PackedLimits
 from benchmarks.load import Figures, Reply, figures
-from benchmarks.models import SHAPES
-from benchmarks.probe import Limits, PackedLimits
 from benchmarks.workloads import WORKS, Run, between, judge, show
 
 LIMITS = Limits(
@@ -75,7 +75,7 @@ def test_shared_prefix_is_reported() -> None:
 
 
 def test_failed_runs_do_not_count() -> None:
-    bad, good = (Run(one, LIMITS) for one in (found(0.1, 1, 128, 128, 0, error="lost"), found(4.0, 1, 128, 128, 0)))
+    bad, good = (Run(item, LIMITS) for item in (found(0.1, 1, 128, 128, 0, error="lost"), found(4.0, 1, 128, 128, 0)))
     assert judge(SHAPES["0.5B"], "W1", [bad, good]).runs == (32.0,)
     nothing = judge(SHAPES["0.5B"], "W1", [bad])
     assert nothing.runs == () and "0.5B W1 failed: lost" in show([nothing])

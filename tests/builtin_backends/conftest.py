@@ -1,4 +1,4 @@
-"""Grammar backends over a vocabulary of bytes, and outputs that are drawn or fed to them."""
+"""Grammar backends over a vocabulary of bytes, and outputs that are sampled from them or fed to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sglang_plug import Constraint, Grammar, GrammarBackend, Plugins, Vocabulary
 
 PIECES = [
     b"",
-    *(bytes([one]) for one in range(256)),
+    *(bytes([index]) for index in range(256)),
     b'{"',
     b'": ',
     b', "',
@@ -32,7 +32,7 @@ Factory = Callable[[], Grammar]
 
 
 class Compiled:
-    """One constraint, ready for outputs."""
+    """One compiled constraint."""
 
     def __init__(self, factory: Factory, vocabulary: Vocabulary) -> None:
         self._factory, self._size = factory, vocabulary.size
@@ -41,17 +41,17 @@ class Compiled:
             self._texts[token] = name.encode()
 
     def begin(self) -> Grammar:
-        """A new output."""
+        """Start a new output."""
         return self._factory()
 
     def accepts(self, text: str | bytes) -> bool:
-        """True if ``text``, byte by byte, is a whole output."""
+        """Return True if ``text``, byte by byte, is a complete output."""
         grammar = self._factory()
         encoded = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-        return all(grammar.accept(1 + one) for one in encoded) and grammar.may_end
+        return all(grammar.accept(1 + item) for item in encoded) and grammar.may_end
 
     def draw(self, seed: int, most: int = 300) -> bytes | None:
-        """An output at random, drawn from the masks; ``None`` if it does not end."""
+        """Sample a random output from the masks; ``None`` if it does not end."""
         source, grammar, text = random.Random(seed), self._factory(), b""
         for _ in range(most):
             if grammar.ended or (grammar.may_end and source.random() < 0.5):
@@ -62,7 +62,7 @@ class Compiled:
         return None
 
     def steer(self, seed: int, wishes: Sequence[bytes], most: int = 1000) -> bytes | None:
-        """The same, by a model that now and then wants to write one of ``wishes``, and does as far as it may."""
+        """Sample an output by a model that prefers one of ``wishes`` from time to time, as far as allowed."""
         source, grammar, text = random.Random(seed), self._factory(), b""
         wish = source.choice([b"", source.choice(wishes)])
         for _ in range(most):
@@ -70,7 +70,7 @@ class Compiled:
                 return text
             wish = wish or (source.choice(wishes) if source.random() < 0.3 else b"")
             allowed = allowed_tokens(grammar, self._size) if wish else []
-            starts = [one for one in allowed if wish.startswith(self._texts[one])]
+            starts = [item for item in allowed if wish.startswith(self._texts[item])]
             token = source.choice(starts) if starts else self._random(source, grammar, text)
             wish = wish[len(self._texts[token]) :] if starts else b""
             assert grammar.accept(token)
@@ -80,28 +80,28 @@ class Compiled:
     def _random(self, source: random.Random, grammar: Grammar, text: bytes) -> int:
         allowed = allowed_tokens(grammar, self._size)
         assert allowed, f"no way on after {text!r}"
-        closing = [one for one in allowed if self._texts[one] in CLOSING]
+        closing = [item for item in allowed if self._texts[item] in CLOSING]
         return source.choice(closing if closing and source.random() < 0.4 else allowed)
 
     def drawn(self, count: int) -> Iterator[bytes]:
-        """Those of ``count`` random outputs that end."""
+        """Return the complete ones of ``count`` random outputs."""
         return (text for seed in range(count) if (text := self.draw(seed)) is not None)
 
 
 def allowed_tokens(grammar: Grammar, size: int = VOCABULARY.size) -> list[int]:
-    """What may come next, of a vocabulary of ``size`` tokens."""
+    """Return the allowed next tokens of a vocabulary of ``size`` tokens."""
     mask = torch.full((2, -(-size // 32)), -1, dtype=torch.int32)
     grammar.fill(mask, 1)
-    found: list[int] = (mask[1][:, None] >> torch.arange(32) & 1).flatten().nonzero().flatten().tolist()
-    return found
+    result: list[int] = (mask[1][:, None] >> torch.arange(32) & 1).flatten().nonzero().flatten().tolist()
+    return result
 
 
 class Backend:
-    """Compiles, through the portable form."""
+    """Compiler that uses the portable form."""
 
     def __init__(self, name: str, special: Sequence[str] = (), **settings: Any) -> None:
         pieces = [*PIECES, *[b""] * len(special)]
-        self._vocabulary = Vocabulary(pieces, (0,), special={one: len(PIECES) + at for at, one in enumerate(special)})
+        self._vocabulary = Vocabulary(pieces, (0,), special={item: len(PIECES) + at for at, item in enumerate(special)})
         component = Plugins.discover().get("grammar", name)
         chosen = type(component.settings())(**settings)
         build = component.load(GrammarBackend)
@@ -115,7 +115,7 @@ class Backend:
         return Compiled(self._other.load(constraint, self.backend.compile(constraint)), self._vocabulary)
 
     def refusal(self, kind: Any, source: Any = "") -> str:
-        """Why it is refused; empty if it is not."""
+        """Return the reason of a refusal; empty if there is none."""
         return self.backend.refuses(Constraint(kind, source if isinstance(source, str) else json.dumps(source))) or ""
 
 

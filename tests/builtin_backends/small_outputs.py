@@ -1,4 +1,4 @@
-"""Outputs over the small vocabulary that grammar backends are checked with."""
+"""Outputs over the small vocabulary of the grammar backend tests."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import json
 from typing import Any
 
 from sglang_plug import Constraint, Grammar, GrammarBackend
-from sglang_plug.testing.grammar import small_vocabulary
+from sglang_plug.testing.grammars.grammar import small_vocabulary
 
 
 def start(backend: GrammarBackend, kind: Any, source: Any) -> Grammar:
-    """A new output under a constraint, which must not be refused."""
+    """Start an output under a constraint, which must be accepted."""
     constraint = Constraint(kind, source if isinstance(source, str) else json.dumps(source))
     assert backend.refuses(constraint) is None
     return backend.load(constraint, backend.compile(constraint))()
 
 
 def writes(grammar: Grammar, text: str) -> bool:
-    """Whether the single bytes of ``text`` are accepted, and then the end."""
+    """Return whether the single bytes of ``text`` are accepted, and then the end."""
     pieces = small_vocabulary().pieces
-    return all(grammar.accept(pieces.index(bytes([one]))) for one in text.encode()) and grammar.may_end
+    return all(grammar.accept(pieces.index(bytes([item]))) for item in text.encode()) and grammar.may_end

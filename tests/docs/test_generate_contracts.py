@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import sglang_plug
-from sglang_plug import specs
+from sglang_plug.plugins import specs
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from sglang_plug import PluginOptions, Plugins
-from sglang_plug.discovery import DISTRIBUTION
-from sglang_plug.plugin_flags import read_plugin_flags
-from sglang_plug_api.option_table import options
-from sglang_plug_api.options import server_config
+from sglang_plug.plugins.discovery import DISTRIBUTION
+from sglang_plug.plugins.flags import read_plugin_flags
+from sglang_plug_api.options.option_table import options
+from sglang_plug_api.options.parsing import server_config
 
 DOCS = Path(__file__).parents[2] / "docs"
 

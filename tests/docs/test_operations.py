@@ -15,9 +15,9 @@ import yaml
 from prometheus_client.metrics_core import Metric
 
 from sglang_plug import Plugins
-from sglang_plug.plugin_flags import plugin_flags
+from sglang_plug.plugins.flags import plugin_flags
 from sglang_plug_api.observers.prometheus import PrometheusObserver
-from sglang_plug_api.options import add_arguments
+from sglang_plug_api.options.parsing import add_arguments
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("operations", "security", "deployment")

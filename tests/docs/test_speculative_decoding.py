@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sglang_plug.config import PluginOptions
-from sglang_plug.plugins import Plugins
+from sglang_plug.plugins.registry import Plugins
 from sglang_plug.testing import check_drafter
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "speculative-decoding.md"

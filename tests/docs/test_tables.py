@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sglang_plug import Plugins
-from sglang_plug.plugin_flags import plugin_flags
-from sglang_plug_api.options import add_arguments
+from sglang_plug.plugins.flags import plugin_flags
+from sglang_plug_api.options.parsing import add_arguments
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("docs/*.md"), ROOT / "README.md"])

@@ -19,6 +19,9 @@ from safetensors.torch import save_file
 
 from sglang_plug import EngineConfig, NodeStats, PluginOptions, Plugins, Request, SamplingParams
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions
+from sglang_plug.testing import check_logits_processor
+from sglang_plug_api.native.offline import Engine
+from sglang_plug_api.text.request_fields import request_fields
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.DOTALL | re.MULTILINE)
@@ -29,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``my-plugins`` as the tutorial leaves it."""
     root = tmp_path_factory.mktemp("tutorial")
     blocks = BLOCK.findall((ROOT / "docs" / "write-a-plugin.md").read_text(encoding="utf-8"))
-    assert len(blocks) == 9
+    assert len(blocks) == 10
     for name, text in blocks:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text, encoding="utf-8")
@@ -51,7 +54,7 @@ def bigram(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.Tensor
 def test_everything_is_found_and_nothing_fails(folder: Path) -> None:
     plugins = Plugins.discover(PluginOptions(dirs=(str(folder),)))
     assert plugins.failures == []
-    assert {"largest_first", "plain", "bigram", "count"} <= {name for name, _, _ in plugins.fingerprint}
+    assert {"largest_first", "only_tokens", "plain", "bigram", "count"} <= {name for name, _, _ in plugins.fingerprint}
 
 
 def test_the_policy_is_one_file_with_a_setting(folder: Path) -> None:
@@ -63,7 +66,7 @@ def test_the_policy_is_one_file_with_a_setting(folder: Path) -> None:
         NodeStats(tokens=tokens, depth=9, created=0.0, used=0.0, hits=hits, priority=0)
         for tokens, hits in [(1, 0), (8, 0), (9, 3)]
     )
-    assert sorted([short, long, loved], key=policy.rank) == [long, short, loved]
+    assert sorted([short, long, loved], key=policy.eviction_priority) == [long, short, loved]
 
 
 def test_the_test_of_the_attention_backend_passes(folder: Path) -> None:
@@ -97,6 +100,19 @@ def test_policy_backend_and_model_serve_together(
     assert chosen == {"eviction": "largest_first", "attention": "plain", "model": "bigram"}
 
 
+def test_the_logits_processor_keeps_the_contract_and_adds_its_field(folder: Path) -> None:
+    file = str(folder / "only_tokens.py")
+    plugins = Plugins.discover(PluginOptions(files=(file,)))
+    component = plugins.get("logits-processor", "only-tokens")
+    (fields,) = request_fields(plugins).processors
+    cases = [SamplingParams(processor_fields={"allowed_token_ids": tokens}) for tokens in ([3, 5], [0])]
+    check_logits_processor(component.load(), cases, request_fields=fields.kind)
+    with Engine(max_total_tokens=128, plugins=PluginOptions(files=(file,)), log_level="warning") as engine:
+        params = {"allowed_token_ids": [321, 310], "max_new_tokens": 6, "ignore_eos": True}
+        answer = engine.generate("The capital of France is", params)
+        assert isinstance(answer, dict) and set(answer["output_ids"]) <= {321, 310}
+
+
 def test_the_route_counts(folder: Path) -> None:
     plugins = Plugins.discover(PluginOptions(dirs=(str(folder),)))
     app = FastAPI()
@@ -118,4 +134,7 @@ def test_the_plugin_in_the_readme_works(tmp_path: Path) -> None:
     file.write_text(block)
     plugins = Plugins.discover(PluginOptions(files=(str(file),)))
     assert plugins.failures == []
-    assert plugins.get("eviction", "largest-first").load()().rank(NodeStats(4, 4, 0.0, 7.0, 1, 0)) == (-4, 7.0)
+    assert plugins.get("eviction", "largest-first").load()().eviction_priority(NodeStats(4, 4, 0.0, 7.0, 1, 0)) == (
+        -4,
+        7.0,
+    )

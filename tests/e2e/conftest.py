@@ -47,11 +47,14 @@ def command_of(pid: int) -> bytes:
 class Server:
     """``sglang-plug serve`` in a process group of its own."""
 
-    def __init__(self, flags: tuple[str, ...], log: Path) -> None:
+    def __init__(self, flags: tuple[str, ...], log: Path, folder: Path | None = None) -> None:
         self.flags, self.log_path = flags, log
+        module = (sys.executable, "-m", "sglang_plug")
+        program = module if folder is None else (str(Path(sys.executable).with_name("sglang-plug")),)
         self._log = log.open("wb")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sglang_plug", "serve", *flags],
+            [*program, "serve", *flags],
+            cwd=folder,
             stdout=subprocess.PIPE,
             stderr=self._log,
             stdin=subprocess.DEVNULL,
@@ -139,7 +142,7 @@ class Server:
 
     def engine_pids(self) -> list[int]:
         """The engine's process, if there is one."""
-        return [one for one in self.members() if b"sglang_plug.engine.worker" in command_of(one)]
+        return [one for one in self.members() if b"sglang_plug.engine.processes.worker" in command_of(one)]
 
     @property
     def engine_pid(self) -> int:
@@ -181,19 +184,19 @@ class Launcher:
         self._folder = folder
         self.servers: list[Server] = []
 
-    def begin(self, *flags: str) -> Server:
-        """A server that may not be ready yet, or never be."""
+    def begin(self, *flags: str, folder: Path | None = None) -> Server:
+        """A server that may not be ready yet, or never be; by the installed program if ``folder`` is where it runs."""
         log = self._folder / f"server-{len(self.servers)}.log"
         if "--port" not in flags:
             flags = (*flags, "--port", "0")
         if not any(one.startswith("--max-total-tokens") for one in flags):
             flags = (*flags, "--max-total-tokens", "32768")
-        self.servers.append(Server(flags, log))
+        self.servers.append(Server(flags, log, folder))
         return self.servers[-1]
 
-    def __call__(self, *flags: str) -> Server:
+    def __call__(self, *flags: str, folder: Path | None = None) -> Server:
         """A server that is ready."""
-        return self.begin(*flags).wait_ready()
+        return self.begin(*flags, folder=folder).wait_ready()
 
     def close(self) -> None:
         """End every server."""
@@ -249,7 +252,7 @@ GREETING_PLUGIN = """
 from __future__ import annotations
 
 from sglang_plug import hookimpl
-from sglang_plug.specs import RouteSpec
+from sglang_plug.plugins.specs import RouteSpec
 
 
 @hookimpl

@@ -6,7 +6,11 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tests.annotated_schemas import annotated
+
 Schema = dict[str, Any]
+LONG_TEXTS = 0.15
+"""Share of the objects that have a text of up to some hundred characters."""
 
 NAMES = (
     "id name title email phone address city country zip_code price amount currency quantity status type kind tags "
@@ -37,31 +41,43 @@ PATTERNS = (
     "^[A-Za-zÀ-ÖØ-öø-ÿ' -]{1,12}$",
     "^\\S{3,8}$",
 )
+LONG_PATTERNS = (
+    '^[^"]{20,180}$',
+    "^[A-Za-zÀ-ÖØ-öø-ÿ' -]{129,200}$",
+    "^.{1,200}$",
+    "^(\\w{1,20}[ .]){3,12}$",
+    "^((é|[a-c]){1,30}){1,4}$",
+    "^((\\d)*)*(x{1,3}-?){1,40}$",
+    "^[ぁ-ん漢字。]{30,150}$",
+)
 
 
-class Drawn:
+class SampledTokens:
     """One bounded schema, drawn with a seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self._definitions: Schema = {}
+        self.definitions: Schema = {}
 
     def schema(self) -> Schema:
         """An object, now and then a list or a choice of objects at the top."""
         draw = self._random
         top = draw.choices([self._object, self._array, self._union], [8, 1, 1])[0](draw.randint(1, 3))
-        if self._definitions:
-            top = {"$defs": self._definitions, **top}
+        if "properties" in top and draw.random() < LONG_TEXTS:  # in one place, or an output might not end in time
+            top["properties"]["biography"] = self.long_text()
+        if self.definitions:
+            top = {"$defs": self.definitions, **top}
         if draw.random() < 0.3:
             top = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Answer", **top}
         return top
 
-    def _any(self, depth: int) -> Schema:
+    def part(self, depth: int) -> Schema:
+        """Any schema of a few levels; it may refer to ``definitions``."""
         draw = self._random
         if depth > 0 and draw.random() < 0.4:
             nested: list[Callable[[int], Schema]] = [self._object, self._array, self._union, self._reference]
             return draw.choice(nested)(depth - 1)
-        found = draw.choice([self._text, self._number, self._choice, self._flag])()
+        found = draw.choice([self._text, self.number, self._choice, self._flag])()
         if draw.random() < 0.2:
             found["description"] = "What the model is told about this field."
         return found
@@ -69,7 +85,7 @@ class Drawn:
     def _object(self, depth: int) -> Schema:
         draw = self._random
         names = draw.sample(NAMES, draw.randint(1, 5))
-        found: Schema = {"type": "object", "properties": {name: self._any(depth) for name in names}}
+        found: Schema = {"type": "object", "properties": {name: self.part(depth) for name in names}}
         if draw.random() < 0.8:
             found["required"] = draw.sample(names, draw.randint(1, len(names)))
         if draw.random() < 0.6:
@@ -79,26 +95,26 @@ class Drawn:
     def _array(self, depth: int) -> Schema:
         draw = self._random
         if draw.random() < 0.15:
-            return {"type": "array", "prefixItems": [self._any(0), self._any(0)], "items": False, "minItems": 2}
+            return {"type": "array", "prefixItems": [self.part(0), self.part(0)], "items": False, "minItems": 2}
         least = draw.randint(0, 2)
-        return {"type": "array", "items": self._any(depth), "minItems": least, "maxItems": least + draw.randint(0, 2)}
+        return {"type": "array", "items": self.part(depth), "minItems": least, "maxItems": least + draw.randint(0, 2)}
 
     def _union(self, depth: int) -> Schema:
         draw = self._random
         if draw.random() < 0.3:  # told apart by a constant
             kinds = draw.sample(["card", "cash", "transfer", "voucher"], 2)
             return {"oneOf": [self._variant(kind, depth) for kind in kinds]}
-        return {"anyOf": [self._any(depth), draw.choice([{"type": "null"}, self._any(0)])]}
+        return {"anyOf": [self.part(depth), draw.choice([{"type": "null"}, self.part(0)])]}
 
     def _variant(self, kind: str, depth: int) -> Schema:
-        properties = {"kind": {"const": kind}, self._random.choice(NAMES[:12]): self._any(depth)}
+        properties = {"kind": {"const": kind}, self._random.choice(NAMES[:12]): self.part(depth)}
         return {"type": "object", "properties": properties, "required": list(properties)}
 
     def _reference(self, depth: int) -> Schema:
         name = self._random.choice(["Address", "Money", "Person"])
-        if name not in self._definitions:
-            self._definitions[name] = {}
-            self._definitions[name] = self._object(0)
+        if name not in self.definitions:
+            self.definitions[name] = {}
+            self.definitions[name] = self._object(0)
         return {"$ref": f"#/$defs/{name}"}
 
     def _text(self) -> Schema:
@@ -111,7 +127,16 @@ class Drawn:
         least = draw.randint(0, 3)
         return {"type": "string", "minLength": least, "maxLength": least + draw.randint(0, 8)}
 
-    def _number(self) -> Schema:
+    def long_text(self) -> Schema:
+        """A text of up to some hundred characters."""
+        draw = self._random
+        if draw.random() < 0.4:
+            return {"type": "string", "pattern": draw.choice(LONG_PATTERNS)}
+        least = draw.choice([0, 1, 20, 128, 150])
+        return {"type": "string", "minLength": least, "maxLength": least + draw.choice([1, 30, 129, 150])}
+
+    def number(self) -> Schema:
+        """A bounded number."""
         draw = self._random
         if draw.random() < 0.5:
             low = draw.choice([0, 1, -50, 1000])
@@ -130,4 +155,63 @@ class Drawn:
 
 def drawn_schemas(count: int) -> Iterator[Schema]:
     """Bounded schemas: whatever is written comes to an end."""
-    return (Drawn(seed).schema() for seed in range(count))
+    return (SampledTokens(seed).schema() for seed in range(count))
+
+
+def annotated_schemas(count: int) -> Iterator[tuple[Schema, Schema]]:
+    """Bounded schemas, each with annotations in it and without."""
+    for seed in range(count):
+        schema = SampledTokens(seed).schema()
+        yield annotated(schema, random.Random(seed)), schema
+
+
+def openapi_schemas(count: int) -> Iterator[tuple[Schema, Schema]]:
+    """Bounded schemas with ``nullable`` and ``discriminator``, each with what it means in JSON Schema."""
+    for seed in range(count):
+        drawn, draw = SampledTokens(seed), random.Random(seed)
+        names = draw.sample(NAMES, draw.randint(1, 4))
+        plain = {name: drawn.part(1) for name in names}
+        chosen = {name for name in names if draw.random() < 0.5}
+        written = {name: {**plain[name], "nullable": True} if name in chosen else plain[name] for name in names}
+        read = {name: {"anyOf": [plain[name], {"type": "null"}]} if name in chosen else plain[name] for name in names}
+        tags = draw.sample(["card", "cash", "transfer", "voucher"], draw.randint(2, 3))
+        variants = {tag: {**_object({"amount": drawn.number()}), "title": tag} for tag in tags}
+        one, other = _tagged_union(variants, draw)
+        definitions = {"$defs": {**drawn.definitions, **one.pop("$defs")}}
+        yield (
+            {**_object({**written, "payment": one}), **definitions},
+            {**_object({**read, "payment": other}), **definitions},
+        )
+
+
+def _object(properties: Schema) -> Schema:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _tagged_union(variants: dict[str, Schema], draw: random.Random) -> tuple[Schema, Schema]:
+    """A union with a discriminator, whose branches may leave out or not restrict the tag; and a strict union."""
+    definitions, strict = {}, []
+    for tag, variant in variants.items():
+        value = draw.choice([{"const": tag}, {"enum": [tag], "type": "string"}, {"type": "string"}])
+        definitions[tag] = {**variant, "properties": {**variant["properties"], "type": value}}
+        properties = {**variant["properties"], "type": {"const": tag}}
+        strict.append({**variant, "properties": properties, "required": list(properties)})
+    mapping = {tag: f"#/$defs/{tag}" for tag in variants}
+    discriminator = {"propertyName": "type", **({"mapping": mapping} if draw.random() < 0.7 else {})}
+    references = [{"$ref": one} for one in mapping.values()]
+    union = {draw.choice(["oneOf", "anyOf"]): references, "discriminator": discriminator, "$defs": definitions}
+    return union, {"oneOf": strict}
+
+
+def long_texts(count: int) -> Iterator[Schema]:
+    """Objects with a text of up to some hundred characters, half of them a level deeper."""
+    for seed in range(count):
+        text = SampledTokens(seed).long_text()
+        found: Schema = {"type": "object", "properties": {"biography": text}, "additionalProperties": False}
+        found["required"] = ["biography"]
+        yield {"type": "array", "items": found, "minItems": 1, "maxItems": 2} if seed % 2 else found

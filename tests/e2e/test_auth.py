@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 import httpx
 import openai
 import pytest
+
+from .conftest import PATIENCE
 
 KEY, ADMIN = "sésame", "admin-key"
 USER_ROUTES = [
@@ -69,7 +73,8 @@ def test_administrative_routes_need_the_administrators_key(guarded: Any) -> None
 
 
 def test_the_path_decides_and_no_header(guarded: Any) -> None:
-    for headers in ({"host": "x/health"}, {"x-original-url": "/health"}, {"x-forwarded-prefix": "/health"}):
+    assert call(guarded, "GET", "/server_info", headers={"host": "localhost/health"}).status_code == 400
+    for headers in ({"x-original-url": "/health"}, {"x-forwarded-prefix": "/health"}):
         check_refused(call(guarded, "GET", "/server_info", headers=headers))
     for path in ("/server_info?/health", "/v1/models/../models", "/health/../server_info", "/HEALTH", "//server_info"):
         assert call(guarded, "GET", path).status_code in (401, 404), path
@@ -100,3 +105,15 @@ def test_openai_client_with_and_without_the_key(guarded: Any) -> None:
         with pytest.raises(openai.NotFoundError) as unknown:
             client.chat.completions.create(model="gpt-4", messages=hello)
     assert "serves 'demo'" in unknown.value.message
+
+
+async def test_many_probes_without_a_key_ask_the_model_a_few_times(server: Any) -> None:
+    def requests_served() -> float:
+        lines = server.get("/metrics").text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("sglang:num_requests_total{"))
+
+    before, began = requests_served(), time.monotonic()
+    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
+        answers = await asyncio.gather(*(client.get("/health_generate") for _ in range(300)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert requests_served() - before <= 2 + (time.monotonic() - began)  # at most one a second

@@ -16,7 +16,7 @@ CLAIM = """
 from __future__ import annotations
 
 from sglang_plug import hookimpl
-from sglang_plug.specs import RouteSpec
+from sglang_plug.plugins.specs import RouteSpec
 
 
 @hookimpl

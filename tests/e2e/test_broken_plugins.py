@@ -50,8 +50,8 @@ class Mine:
         (
             "--attention-backend",
             ATTENTION.replace("BUILDING", "").replace("RUNNING", "raise OSError('no driver')"),
-            1,
-            "the warm-up request failed, as every other would: the step failed: OSError: no driver",
+            2,
+            "attention 'mine' from {file} {version} (plugin 'broken') failed to attend over one token: OSError",
         ),
         (
             "--attention-backend",

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,8 +50,9 @@ def test_what_a_browser_could_be_made_to_send_is_refused(server: Any, headers: l
     found, body = status(
         f"{server.url}/v1/chat/completions", "-d", BODY, *(word for one in headers for word in ("-H", one))
     )
-    assert found == 415
-    assert json.loads(body)["error"]["type"] == "BadRequestError"
+    says_origin = "Content-Type" not in headers[0]
+    assert found == (403 if says_origin else 415)
+    assert json.loads(body)["error"]["type"] == ("PermissionDeniedError" if says_origin else "BadRequestError")
 
 
 def test_chat_stream_byte_for_byte(server: Any) -> None:
@@ -88,3 +90,12 @@ def test_text_is_not_escaped_and_never_cut_inside_a_character(server: Any) -> No
 def test_generate_with_put(server: Any) -> None:
     found, body = status(f"{server.url}/generate", "-X", "PUT", "-d", '{"text": "Hi"}')
     assert (found, "text" in json.loads(body)) == (200, True)
+
+
+def test_an_upload_with_and_without_the_at_sign(server: Any, tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text('{"custom_id": "a"}\n')
+    url, purpose = f"{server.url}/v1/files", ("-F", "purpose=batch")
+    found, answer = status(url, *purpose, "-F", "file=data.jsonl")
+    assert found == 400 and json.loads(answer)["error"]["param"] == "file"
+    found, answer = status(url, *purpose, "-F", f"file=@{tmp_path}/data.jsonl")
+    assert found == 200 and json.loads(answer)["bytes"] == 19

@@ -36,7 +36,7 @@ async def leave(server: Any, index: int, seconds: float, tokens: int) -> None:
     path, body = body_of(index, tokens)
     raw = json.dumps(body).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(raw)}\r\n\r\n"
     cut = len(raw) // 2 if index % 10 == 9 else len(raw)  # some leave in the middle of the body
     writer.write(head.encode() + raw[:cut])
     try:
@@ -125,11 +125,11 @@ async def test_a_reader_that_is_slow_gets_everything(server: Any) -> None:
     body = {"text": PROMPT, "sampling_params": params, "return_logprob": True, "top_logprobs_num": 10}
     expected = server.generate(body)
     raw = json.dumps({**body, "stream": True}).encode()
-    head = b"POST /generate HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(raw)
+    head = b"POST /generate HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(raw)
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=4096)
     writer.write(head + raw)
     await reader.readexactly(100)
-    server.wait_whole()  # the engine does not wait for the reader
+    server.wait_whole()  # computed, or paused until the reader goes on: nothing waits for it
     rest = await reader.read()
     writer.close()
     *_, last, done, _ = rest.decode().split("\n\n")

@@ -140,3 +140,37 @@ def test_a_request_may_name_its_backend(server: Any) -> None:
         assert server.post(f"/v1/{path}", {**body, "grammar_backend": "llguidance"}).status_code == 200, path
         assert server.post(f"/v1/{path}", {**body, "grammar_backend": "xgrammar"}).status_code == 400, path
     server.wait_whole()
+
+
+BIO = {
+    "type": "object",
+    "properties": {"bio": {"type": "string", "minLength": 20, "maxLength": 160}},
+    "required": ["bio"],
+    "additionalProperties": False,
+}
+LONG = (
+    ("json_schema", json.dumps(BIO)),
+    ("regex", '"[^"]{20,160}"'),
+    ("regex", "[^x]{1,200}x"),
+    ("regex", r"(\w{1,30} ){1,6}((\w)*)*\."),
+)
+
+
+@pytest.mark.parametrize("backend", ["llguidance", "outlines", "xgrammar"])
+def test_long_strings_and_nested_repetitions(server: Any, backend: str) -> None:
+    """At temperature 1, where most outputs failed when masks of long repetitions were wrong."""
+    if importlib.util.find_spec(LIBRARIES.get(backend, backend)) is None:
+        pytest.skip(f"{backend} is not installed")
+    asked = [(kind, source, seed) for kind, source in LONG for seed in range(4)]
+    params = [
+        {kind: source, "grammar_backend": backend, "temperature": 1, "sampling_seed": seed, "max_new_tokens": 400}
+        for kind, source, seed in asked
+    ]
+    answers = server.generate({"text": ["Write: "] * len(params), "sampling_params": params})
+    for (kind, source, _), answer in zip(asked, answers, strict=True):
+        assert answer["meta_info"]["finish_reason"]["type"] == "stop", answer
+        if kind == "json_schema":
+            jsonschema.validate(json.loads(answer["text"]), BIO)
+        else:
+            assert re.fullmatch(source, answer["text"]), answer["text"]
+    server.wait_whole()

@@ -11,7 +11,7 @@ import openai
 import pytest
 from PIL import Image
 
-from sglang_plug_api.offline import Engine
+from sglang_plug_api.native.offline import Engine
 from sglang_plug_lang import RuntimeEndpoint, assistant, function, gen, image, user
 
 from .seeing_models import QWEN_IMAGE, SeeingModel, make_seeing, png
@@ -31,6 +31,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SeeingModel:
 def seeing(model: SeeingModel, module_launcher: Callable[..., Any]) -> Any:
     """A server of a model that sees."""
     limits = ("--max-images-per-request", "3", "--max-image-bytes", "60000", "--max-image-pixels", "10000")
+    limits += ("--max-request-image-pixels", "12000")
     return module_launcher("--model-path", str(model.path), "--enable-cache-report", "--dtype", "float32", *limits)
 
 
@@ -171,6 +172,10 @@ def test_bad_images_are_refused_by_name(seeing: Any, given: Any, words: str) -> 
     "body, words",
     [
         ({"text": "none", "image_data": "eA=="}, "places for 0 images, and 1 were sent"),
+        (
+            {"text": QWEN_IMAGE * 2, "image_data": [encoded(png(90, 70))] * 2},
+            "have 12600 pixels together; the most that is decoded of one prompt is 12000",
+        ),
         ({"text": QWEN_IMAGE * 2, "image_data": encoded(WIDE)}, "places for 2 images, and 1 were sent"),
         ({"text": QWEN_IMAGE * 4, "image_data": [encoded(WIDE)] * 4}, "4 images; the most is 3"),
         ({"text": [QWEN_IMAGE], "image_data": encoded(WIDE)}, "one image for 1 prompts"),

@@ -70,7 +70,8 @@ def greatest(model: Any, part: str) -> dict[str, float]:
         if name.endswith(f"self_attn.{part}_proj")
     ]
     for prompt in PROMPTS:
-        model.logprobs(prompt)
+        with torch.inference_mode():
+            model.reference(torch.tensor([list(prompt)]))  # the model's own log-probabilities may be cached
     for handle in handles:
         handle.remove()
     assert len(found) == 3

@@ -10,7 +10,13 @@ MODEL = {"model_name": "sglang-plug-demo"}
 GAUGES = {"num_running_reqs", "num_queue_reqs", "num_used_tokens", "num_cached_tokens", "token_usage"}
 GAUGES |= {"cache_hit_rate", "gen_throughput", "plugin_info", "spec_accept_length", "spec_accept_rate"}
 COUNTERS = {"prompt_tokens", "generation_tokens", "cached_tokens", "num_requests", "num_aborted_requests"}
-COUNTERS |= {"num_retracted_reqs", "forced_tokens", "spec_drafted_tokens", "spec_accepted_tokens"}
+COUNTERS |= {
+    "num_retracted_reqs",
+    "forced_tokens",
+    "spec_drafted_tokens",
+    "spec_accepted_tokens",
+    "memory_relieved_tokens",
+}
 HISTOGRAMS = {"time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds"}
 HISTOGRAMS |= {"queue_time_seconds"}
 

@@ -59,15 +59,12 @@ def requests(new_tokens: int, name: str, start: int = -1) -> list[Request]:
 
 def check(model: Any, engine: Any, new_tokens: int, close: float = CLOSE) -> int:
     """Greedy tokens and logprobs, cold and warm; how often a sequence was retracted."""
-    expected = [model.greedy(tokens, new_tokens) for tokens in prompts()]
-    logprobs = [
-        model.logprobs([*tokens, *new])[len(tokens) - 1 :] for tokens, new in zip(prompts(), expected, strict=True)
-    ]
     retractions = 0
     for temperature in ("cold", "warm"):
         outputs = engine.outputs(requests(new_tokens, temperature))
-        assert [list(output.tokens) for output in outputs] == expected, temperature
-        for output, wanted in zip(outputs, logprobs, strict=True):
+        for tokens, output in zip(prompts(), outputs, strict=True):
+            assert list(output.tokens) == model.greedy(tokens, new_tokens, output.tokens), temperature
+            wanted = model.logprobs([*tokens, *output.tokens])[len(tokens) - 1 :]
             assert [one.logprob for one in output.logprobs] == pytest.approx(wanted, abs=close)
         retractions += sum(output.retractions for output in outputs)
     accounts = engine.control("check")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from .drawn_schemas import drawn_schemas
+from .drawn_schemas import annotated_schemas, drawn_schemas, long_texts, openapi_schemas
 from .written_schemas import BOUNDED, UNBOUNDED, Schema
 
 COUNT = int(os.environ.get("DRAWN_SCHEMAS", "192"))
@@ -52,9 +52,37 @@ def test_bounded_schemas_are_finished_and_kept_to(random_server: Any) -> None:
     random_server.wait_whole()
 
 
+@pytest.mark.parametrize(("backend", "library"), [("llguidance", "llguidance"), ("outlines", "outlines_core")])
+def test_long_texts_with_the_other_backends(random_server: Any, backend: str, library: str) -> None:
+    pytest.importorskip(library)
+    schemas = list(long_texts(COUNT // 16))
+    for schema, answer in outputs(random_server, schemas, MOST_TOKENS, grammar_backend=backend, temperature=1):
+        assert ended(answer), (schema, answer["text"], answer["meta_info"]["finish_reason"])
+        check(schema, answer)
+    random_server.wait_whole()
+
+
 def test_what_ends_of_unbounded_schemas_is_kept_to(random_server: Any) -> None:
     answers = outputs(random_server, UNBOUNDED * 2, 250)
     for schema, answer in answers:
         if ended(answer):
             check(schema, answer)
     assert sum(ended(answer) for _, answer in answers) > len(UNBOUNDED) // 2
+
+
+def test_annotations_change_nothing(random_server: Any) -> None:
+    noisy, plain = zip(*annotated_schemas(COUNT // 8), strict=True)
+    params = {"sampling_seed": 1, "temperature": 1}
+    with_annotations = outputs(random_server, noisy, MOST_TOKENS, **params)
+    without = outputs(random_server, plain, MOST_TOKENS, **params)
+    for (noise, found), (schema, expected) in zip(with_annotations, without, strict=True):
+        assert ended(found) and found["text"] == expected["text"], noise
+        check(schema, found)
+
+
+def test_keywords_of_openapi_are_kept_to(random_server: Any) -> None:
+    written, read = zip(*openapi_schemas(COUNT // 4), strict=True)
+    answers = outputs(random_server, written, MOST_TOKENS)
+    for (schema, answer), meaning in zip(answers, read, strict=True):
+        assert ended(answer), (schema, answer["text"], answer["meta_info"]["finish_reason"])
+        check(meaning, answer)

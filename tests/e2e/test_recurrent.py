@@ -49,7 +49,7 @@ def test_a_conversation_reuses_what_it_has_said(
     said, reused = prompt(70), []
     for turn in range(3):
         output = ask(engine, said, 12)
-        assert list(output.tokens) == model.greedy(said, 12)
+        assert list(output.tokens) == model.greedy(said, 12, output.tokens)
         reused.append((output.cached_tokens, len(said)))
         said = [*said, *output.tokens, *prompt(5, seed=turn)]
     assert reused[0] == (0, 70)
@@ -70,7 +70,7 @@ def test_a_shared_beginning_is_reused_once_two_have_parted_from_it(
     for own in range(4):
         tokens = [*beginning, *prompt(20, seed=own)]
         output = ask(engine, tokens, 8)
-        assert list(output.tokens) == model.greedy(tokens, 8)
+        assert list(output.tokens) == model.greedy(tokens, 8, output.tokens)
         cached.append(output.cached_tokens)
     assert cached == [0, 64, 100, 100]
 
@@ -82,7 +82,8 @@ def test_few_states_serve_many_requests(tiny_model: Callable[..., Any], serve: C
     prompts = [prompt(20 + index, seed=index) for index in range(9)]
     params = SamplingParams(max_new_tokens=8, temperature=0.0)
     outputs = engine.outputs([Request(id=str(n), tokens=tuple(one), params=params) for n, one in enumerate(prompts)])
-    assert [list(output.tokens) for output in outputs] == [model.greedy(tokens, 8) for tokens in prompts]
+    for tokens, output in zip(prompts, outputs, strict=True):
+        assert list(output.tokens) == model.greedy(tokens, 8, output.tokens)
     assert engine.control("info")["states"]["capacity"] == 3
 
 

@@ -24,10 +24,10 @@ SLOW = 10
 LORIS = 50
 DEAF = 5
 KEPT_ALIVE = 500
-GIVEN_UP = "took nothing of its answer"
+GIVEN_UP = "read nothing of its response"
 PROMPT = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n"
 SHORT = {"text": PROMPT, "sampling_params": {"temperature": 0, "max_new_tokens": 20, "ignore_eos": True}}
-HALF_A_HEAD = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-type: appli"
+HALF_A_HEAD = b"POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-type: appli"
 
 
 HEADER_TIMEOUT = 1.0
@@ -42,7 +42,7 @@ def impatient(module_launcher: Any) -> Any:
 def raw(path: str, body: dict[str, Any]) -> bytes:
     """A whole request."""
     data = json.dumps(body).encode()
-    return b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (path.encode(), len(data)) + data
+    return b"POST %s HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % (path.encode(), len(data)) + data
 
 
 @asynccontextmanager
@@ -126,7 +126,7 @@ async def test_slow_readers_delay_nobody(server: Any) -> None:
         readers = [asyncio.create_task(sip(reader)) for reader, _ in opened]
         try:
             assert await others(server) == [expected] * 10
-            server.wait_whole()  # all that they asked for is computed, and they still read
+            server.wait_whole()  # all is computed or paused, and they still read
             assert not any(reader.done() for reader in readers)
             assert await others(server) == [expected] * 10
         finally:
@@ -156,7 +156,7 @@ async def test_clients_that_never_finish_their_headers(server: Any, impatient: A
 async def test_one_byte_now_and_then_does_not_prolong_it(impatient: Any) -> None:
     async with connections(impatient, 1) as [(reader, writer)]:
         with within(HEADER_TIMEOUT, "the time for heads"):
-            writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert b"200" in await reader.readuntil(b"\r\n\r\n")
         closed = asyncio.create_task(reader.read())
         for byte in HALF_A_HEAD * 40:  # a second request on the same connection
@@ -194,7 +194,7 @@ async def test_very_many_connections_that_are_kept(server: Any) -> None:
     async with connections(server, KEPT_ALIVE) as opened:
         for turn in range(2):
             for _, writer in opened:
-                writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+                writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
             for reader, _ in opened:
                 head = await reader.readuntil(b"\r\n\r\n")
                 assert head.startswith(b"HTTP/1.1 200"), (turn, head)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import random
 import re
 import signal
@@ -14,6 +16,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from openai import BadRequestError, OpenAI
+
+from .conftest import command_of, until
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -280,10 +284,32 @@ def test_a_held_request_is_counted_and_can_be_aborted(launch: Any) -> None:
     server.wait_gone()
 
 
+def test_killing_the_compiling_process_fails_no_request(server: Any) -> None:
+    ask(server, regex="begun")
+
+    def workers() -> set[int]:
+        return {pid for pid in server.members() if b"structured_outputs.grammar_worker" in command_of(pid)}
+
+    schemas = [{"type": "object", "properties": {f"killed{n}": PERSON}, "required": [f"killed{n}"]} for n in range(42)]
+    with ThreadPoolExecutor(len(schemas)) as pool:
+        answers = [
+            pool.submit(server.post, "/generate", {"text": "x", "sampling_params": {**WILD, "json_schema": schema}})
+            for schema in schemas
+        ]
+        for _ in range(2):
+            killed = workers()
+            for pid in killed:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            until(lambda killed=killed: workers() - killed, "another compiling process")
+        assert [answer.result().status_code for answer in answers] == [200] * len(schemas)
+    server.wait_whole()
+
+
 def test_servers_without_grammars_say_so(token_server: Any, launch: Any) -> None:
     error = token_server.post("/generate", {"input_ids": [5], "sampling_params": {"regex": "a"}})
     assert error.status_code == 400 and "--skip-tokenizer-init" in error.json()["error"]["message"]
     server = launch("--grammar-backend", "none", "--skip-server-warmup")
     error = server.post("/v1/completions", {"prompt": "x", "regex": "a"})
     assert error.status_code == 400 and "--grammar-backend none" in error.json()["error"]["message"]
-    assert len(server.members()) == 2
+    assert not any(b"grammar_worker" in command_of(pid) for pid in server.members())

@@ -20,8 +20,8 @@ from sglang_plug.config import (
     ScheduleOptions,
     SpeculativeOptions,
 )
-from sglang_plug.engine.client import EngineError
-from sglang_plug.engine.parts import Parts
+from sglang_plug.engine.execution.rank_components import RankComponents
+from sglang_plug.engine.processes.client import EngineError
 
 from .test_update_weights import copy_of
 
@@ -81,7 +81,7 @@ def check(model: Any, engine: Any, prefix: str) -> list[Any]:
     outputs = engine.outputs(requests(prefix, start=0))
     for tokens, output in zip(prompts(), outputs, strict=True):
         assert output.finish is not None and output.finish.reason == "length", output
-        assert list(output.tokens) == model.greedy(tokens, NEW_TOKENS)
+        assert list(output.tokens) == model.greedy(tokens, NEW_TOKENS, output.tokens)
         logprobs = model.logprobs([*tokens, *output.tokens])
         found = [one.logprob for one in (*output.prompt_logprobs[1:], *output.logprobs)]
         assert found == pytest.approx(logprobs, abs=1e-4)
@@ -98,7 +98,7 @@ def test_equals_transformers(
     assert engine.info["components"]["executor"]["name"] == "threads"
     check(model, engine, "cold")
     generated = engine.outputs([Request(id="warm", tokens=tuple(prompts()[2]), params=requests("x")[0].params)])
-    assert list(generated[0].tokens) == model.greedy(prompts()[2], NEW_TOKENS)
+    assert list(generated[0].tokens) == model.greedy(prompts()[2], NEW_TOKENS, generated[0].tokens)
     assert generated[0].cached_tokens >= 60, "followers keep what rank 0 has in its cache"
 
 
@@ -131,7 +131,7 @@ def test_with_drafts(tiny_model: Callable[[str], Any], serve: Callable[..., Any]
     params = SamplingParams(max_new_tokens=40, temperature=0.0)
     outputs = engine.outputs([Request(id=str(index), tokens=(9, *prompt[index:]), params=params) for index in range(4)])
     for index, output in enumerate(outputs):
-        assert list(output.tokens) == model.greedy((9, *prompt[index:]), 40)
+        assert list(output.tokens) == model.greedy((9, *prompt[index:]), 40, output.tokens)
 
 
 def test_new_weights_serve(tiny_model: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path) -> None:
@@ -157,14 +157,14 @@ def test_all_ranks_take_new_weights_or_none(
     engine = serve(config(old, 2))
     asked = requests("x", start=0)[:1]
     before = engine.outputs(asked)[0]
-    load = Parts.load
+    load = RankComponents.load
 
-    def fails_on_rank_1(self: Parts, resolved: Any) -> Any:
+    def fails_on_rank_1(self: RankComponents, resolved: Any) -> Any:
         if self.collectives.rank == 1:
             raise ConfigError("its disk is full")
         return load(self, resolved)
 
-    monkeypatch.setattr(Parts, "load", fails_on_rank_1)
+    monkeypatch.setattr(RankComponents, "load", fails_on_rank_1)
     with pytest.raises(RequestError, match="another rank could not"):
         engine.control("update_weights", source=str(new))
     assert engine.outputs(asked)[0].tokens == before.tokens
@@ -199,7 +199,7 @@ def test_a_rank_that_fails_ends_the_engine(
     def broken(self: Any, step: Any) -> None:
         raise RuntimeError("its memory is gone")
 
-    monkeypatch.setattr("sglang_plug.engine.follower.Follower._step", broken)
+    monkeypatch.setattr("sglang_plug.engine.tensor_parallel.worker_rank.WorkerRank._step", broken)
     with pytest.raises(EngineError, match="rank 1 failed: RuntimeError: its memory is gone|BrokenBarrierError"):
         engine.outputs(requests("x"))
 

@@ -11,8 +11,8 @@ import pytest
 
 from sglang_plug import RequestError
 from sglang_plug.config import BackendOptions, EngineConfig, ParallelOptions
-from sglang_plug.engine.adapters import Adapters
-from sglang_plug.engine.followed_adapters import FollowedAdapters
+from sglang_plug.engine.lora.adapters import Adapters
+from sglang_plug.engine.lora.worker_rank_adapters import WorkerRankAdapters
 from sglang_plug_backends.avx512.library import why_not
 from tests.e2e.test_adapters_parity import FAMILIES, check, config, expected, requests
 from tests.e2e.test_update_weights import copy_of
@@ -50,14 +50,14 @@ def test_equals_merged_weights(tmp_path: Path, tiny_model: Tiny, serve: Serve, f
 
 def test_loading_and_unloading(tmp_path: Path, tiny_model: Tiny, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks hold what requests may have, and no more."""
-    held: list[FollowedAdapters] = []
-    forget = FollowedAdapters.forget
+    held: list[WorkerRankAdapters] = []
+    forget = WorkerRankAdapters.forget
 
-    def noted(self: FollowedAdapters, number: int) -> None:
+    def noted(self: WorkerRankAdapters, number: int) -> None:
         held.append(self)
         forget(self, number)
 
-    monkeypatch.setattr(FollowedAdapters, "forget", noted)
+    monkeypatch.setattr(WorkerRankAdapters, "forget", noted)
     model = tiny_model("llama-3.2-1b")
     adapters = loras(tmp_path, model, FAMILIES["llama-3.2-1b"])
     wanted = expected(model, adapters)

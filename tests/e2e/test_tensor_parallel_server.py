@@ -12,7 +12,7 @@ from .conftest import command_of
 
 def followers(server: Any) -> list[int]:
     """Processes of the ranks behind the first."""
-    return [pid for pid in server.members() if b"sglang_plug.engine.follower" in command_of(pid)]
+    return [pid for pid in server.members() if b"sglang_plug.engine.tensor_parallel.worker_rank" in command_of(pid)]
 
 
 def test_it_serves_until_a_rank_is_gone(launch: Any) -> None:

@@ -1,35 +1,41 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 import torch
 
-from sglang_plug_backends.triton import launch
-from tests.fake_cuda.kernels import record_kernels
-from tests.fake_cuda.runtime import playing
+from tests.fake_cuda.device.kernels import record_kernels
+from tests.fake_cuda.device.runtime import fake_device
+from tests.interpreted_process import MARK
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Mark the tests of this folder: the device that is played interprets Triton's kernels."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(MARK)
 
 
 @pytest.fixture
 def without_gpu() -> None:
-    """Where there is a device, Triton's kernels are compiled for it; it decides at import, for all tests of a run."""
+    """Skip where there is a device: its place is taken."""
     if torch.cuda.is_available():
         pytest.skip("there is a GPU: its place is taken")
-    if not launch.INTERPRETED:
-        pytest.skip("other tests had Triton's kernels compiled: run this folder by itself, as .ci/run does")
 
 
 @pytest.fixture
 def device(without_gpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A device ``cuda`` whose Triton kernels are interpreted."""
-    with playing(monkeypatch):
+    """Provide a fake ``cuda`` device whose Triton kernels are interpreted."""
+    with fake_device(monkeypatch):
         record_kernels(monkeypatch)
         yield
 
 
 @pytest.fixture
 def idle_device(without_gpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A device ``cuda`` whose Triton kernels do nothing but look at their arguments; memory begins with zeros."""
-    with playing(monkeypatch, fresh=0.0):
+    """Provide a fake ``cuda`` device whose Triton kernels only check their arguments; memory begins with zeros."""
+    with fake_device(monkeypatch, fresh=0.0):
         record_kernels(monkeypatch, idle=True)
         yield

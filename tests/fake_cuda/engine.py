@@ -1,4 +1,4 @@
-"""An engine on the device that is played, whose steps a test takes."""
+"""An engine on the fake device, whose steps a test runs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 from sglang_plug import EngineConfig, Output, Plugins, Request, SamplingParams
 from sglang_plug.config import AdapterOptions, BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
-from sglang_plug.engine.build import build_engine
-from sglang_plug.engine.messages import FromEngine, News, Submit, ToEngine
-from sglang_plug.engine.pending import merge
-from sglang_plug.engine.watchdog import Heartbeat
-from tests.fake_cuda.runtime import asynchronous
+from sglang_plug.engine.processes.messages import FromEngine, StepOutputs, Submit, ToEngine
+from sglang_plug.engine.processes.pending import merge
+from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.startup.build import build_engine
+from tests.fake_cuda.device.runtime import without_synchronization
 
 FIELDS = ("logprobs", "constraint", "task", "media", "adapter")
-"""Of a request, besides its tokens and parameters."""
+"""Request fields besides tokens and parameters."""
 
 
 class Engine:
-    """Its steps wait for the device only where they read what they are to tell."""
+    """Engine whose steps wait for the device only to read tokens that they report."""
 
     def __init__(
         self,
@@ -56,20 +56,20 @@ class Engine:
         self.loop = build_engine(config, Plugins.discover(config.plugins), self, self.hear, Heartbeat())
 
     def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
-        """The engine's inbox."""
+        """Return the messages of the engine's inbox."""
         taken, self.messages = self.messages, []
         if wait and not taken:
             time.sleep(0.02)  # a grammar is being compiled, in another process
         return taken
 
     def hear(self, message: FromEngine) -> None:
-        """The engine's news."""
-        for output in message.outputs if isinstance(message, News) else ():
+        """Receive the engine's outputs."""
+        for output in message.outputs if isinstance(message, StepOutputs) else ():
             before = self.outputs.get(output.id)
             self.outputs[output.id] = output if before is None else merge(before, output)
 
     def submit(self, tokens: Iterable[int], count: int = 6, **options: Any) -> str:
-        """A request; the name its output will have."""
+        """Submit a request and return the name of its output."""
         fields = {name: options.pop(name) for name in FIELDS if name in options}
         params = SamplingParams(**{"temperature": 0.0, "max_new_tokens": count, "seed": 3, **options})
         name = str(len(self.outputs) + len(self.messages))
@@ -77,9 +77,9 @@ class Engine:
         return name
 
     def finish(self, *, strict: bool = True) -> dict[str, Output]:
-        """Serve what was submitted; a wait is an error, if ``strict``."""
+        """Serve the submitted requests; synchronisation is an error if ``strict``."""
         try:
-            with asynchronous() if strict else nullcontext():
+            with without_synchronization() if strict else nullcontext():
                 while self.messages or self.loop.busy:
                     self.loop.step()
         finally:

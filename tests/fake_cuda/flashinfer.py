@@ -1,4 +1,4 @@
-"""Stands in for the ``flashinfer`` module on the device that is played: what lies where, and what is copied when.
+"""Stand-in for the ``flashinfer`` module on the fake device, which checks locations and copies of tensors.
 
 The copies are those of version 0.6.4. Nothing is computed.
 """
@@ -12,19 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.fake_cuda.tensors import DeviceTensor, clock
+from tests.fake_cuda.device.tensors import DeviceTensor, clock
 
 STAGED = 64
 HOST, DEVICE = False, True
 
 
 def check(x: Tensor, device: bool, dtype: torch.dtype = torch.int32) -> None:
-    """What a wrapper expects of an index array."""
+    """Check an index array like a wrapper does."""
     assert isinstance(x, DeviceTensor) is device and x.dtype == dtype and x.is_contiguous() and x.dim() == 1
 
 
 class Wrapper:
-    """Plans on the host; what a plan needs goes to the device from memory that the wrapper writes to each time."""
+    """Plans on the host and copies to the device from a reused staging buffer."""
 
     decodes = False
 
@@ -41,32 +41,32 @@ class Wrapper:
         self.plans = 0
 
     def plan_arrays(self, host: list[Tensor], pages: Tensor | None) -> None:
-        """The arrays of a plan, in the order of ``buffers``: ``host`` but the pages, which are on the device."""
-        for one in host:
-            check(one, HOST)
+        """Return the arrays of a plan in the order of ``buffers``: on the host except the pages."""
+        for array in host:
+            check(array, HOST)
         arrays = list(host)
         if pages is not None:
             check(pages, DEVICE)
             assert len(pages) == host[-2][-1], "the last of indptr counts the pages"
             arrays.insert(-1, pages)
         if self.use_cuda_graph:
-            for buffer, one in zip(self.buffers, arrays, strict=True):
-                assert one is pages or len(buffer) == len(one), "the batch size is fixed"
-                buffer[: len(one)].copy_(one, non_blocking=True)
+            for buffer, array in zip(self.buffers, arrays, strict=True):
+                assert array is pages or len(buffer) == len(array), "the batch size is fixed"
+                buffer[: len(array)].copy_(array, non_blocking=True)
         else:
-            self.buffers = [one.to(self.int_workspace.device, non_blocking=True) for one in arrays]
+            self.buffers = [item.to(self.int_workspace.device, non_blocking=True) for item in arrays]
         assert clock.tape is None, "plans cannot be captured"
         self.plans += 1
         self.staged.fill_(self.plans)
         self.int_workspace.copy_(self.staged, non_blocking=True)
 
     def run(self, q: Tensor, *keys: Any, out: Tensor | None = None, **scales: float) -> Tensor:
-        """Nothing but a look at the arguments; zeros."""
+        """Check the arguments and return zeros."""
         pools = keys[0] if isinstance(keys[0], tuple) else keys
-        for one in (q, *pools):
-            assert isinstance(one, DeviceTensor) and one.stride(-1) == 1
+        for item in (q, *pools):
+            assert isinstance(item, DeviceTensor) and item.stride(-1) == 1
         assert q.dim() == 3 and len(q) == self.rows, (q.shape, self.rows)
-        assert all(type(one) is float for one in scales.values())
+        assert all(type(scale) is float for scale in scales.values())
         clock.executed["flashinfer"] += 1
         if out is None:
             return torch.zeros_like(q)
@@ -78,7 +78,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
     """One new token of each sequence."""
 
     def plan(self, indptr: Tensor, indices: Tensor, last_page_len: Tensor, *shape: int, **options: Any) -> None:
-        """Page arrays, then heads, key heads, width and page size."""
+        """Plan with page arrays, then heads, key heads, width and page size."""
         self.plan_arrays([indptr, last_page_len], indices)
         self.rows = len(last_page_len)
 
@@ -89,28 +89,28 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
     def plan(
         self, qo_indptr: Tensor, indptr: Tensor, indices: Tensor, last_page_len: Tensor, *shape: int, **options: Any
     ) -> None:
-        """As above, where the new tokens of each sequence begin being first."""
+        """Plan like the decode wrapper, with the starts of each sequence's new tokens first."""
         self.plan_arrays([qo_indptr, indptr, last_page_len], indices)
         self.rows = int(qo_indptr[-1])
 
 
 class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
-    """Several new tokens that see no others."""
+    """Several new tokens without earlier ones."""
 
     def plan(self, qo_indptr: Tensor, kv_indptr: Tensor, *shape: int, **options: Any) -> None:
-        """Where the tokens of each sequence begin."""
+        """Plan with the start of each sequence's tokens."""
         self.plan_arrays([qo_indptr, kv_indptr], None)
         self.rows = int(qo_indptr[-1])
 
 
 def module() -> ModuleType:
-    """A module named ``flashinfer``."""
-    made = ModuleType("flashinfer")
-    made.__spec__ = ModuleSpec("flashinfer", None)
+    """Build a module named ``flashinfer``."""
+    flashinfer = ModuleType("flashinfer")
+    flashinfer.__spec__ = ModuleSpec("flashinfer", None)
     for kind in (
         BatchDecodeWithPagedKVCacheWrapper,
         BatchPrefillWithPagedKVCacheWrapper,
         BatchPrefillWithRaggedKVCacheWrapper,
     ):
-        setattr(made, kind.__name__, kind)
-    return made
+        setattr(flashinfer, kind.__name__, kind)
+    return flashinfer

@@ -1,4 +1,4 @@
-"""Steps with adapters do not wait for the device either; those without are replayed from graphs."""
+"""Steps with adapters do not synchronise either; steps without are replayed from graphs."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 
 from sglang_plug import LogprobOptions
-from sglang_plug.engine.adapters import Adapters
-from sglang_plug_backends.triton import low_rank
+from sglang_plug.engine.lora.adapters import Adapters
+from sglang_plug_backends.triton import lora as low_rank
+from tests.fake_cuda.device.tensors import DeviceTensor, clock
 from tests.fake_cuda.engine import Engine
-from tests.fake_cuda.tensors import DeviceTensor, clock
 from tests.peft_adapters import linears, make_lora
 
 
 @pytest.fixture
 def adapters(tiny_model: Callable[[str], Any], tmp_path: Path) -> tuple[str, ...]:
-    """Two for the tiny Llama, of different ranks, as options name them."""
+    """Return two adapters of different ranks for the tiny Llama, as options name them."""
     reference = tiny_model("llama-3.2-1b").reference
     names = linears(reference, r".*layers.*_proj")
     paths = [
         make_lora(tmp_path / name, reference, names, rank=4 + seed, seed=seed).path for seed, name in enumerate("xy")
     ]
-    return tuple(f"{one.name}={one}" for one in paths)
+    return tuple(f"{path.name}={path}" for path in paths)
 
 
 @pytest.mark.usefixtures("idle_device")
@@ -33,7 +33,7 @@ def test_no_step_waits(tiny_model: Callable[[str], Any], adapters: tuple[str, ..
     engine = Engine(tiny_model("llama-3.2-1b").path, dtype="bfloat16", cuda_graph_max_bs=4, adapters=adapters)
     assert engine.loop.adapters is not None
     for layer in engine.loop.adapters.find("x").layers.values():
-        assert all(isinstance(one.down, DeviceTensor) for one in layer.pairs)  # type: ignore[attr-defined]
+        assert all(isinstance(pair.down, DeviceTensor) for pair in layer.pairs)  # type: ignore[attr-defined]
     clock.executed.clear()
     engine.submit(range(3, 13), 3)
     engine.finish()
@@ -50,19 +50,19 @@ def test_no_step_waits(tiny_model: Callable[[str], Any], adapters: tuple[str, ..
 
 
 @pytest.mark.usefixtures("device")
-def test_what_is_computed_is_what_a_cpu_computes(tiny_model: Callable[[str], Any], adapters: tuple[str, ...]) -> None:
-    found = []
+def test_results_equal_those_of_a_cpu(tiny_model: Callable[[str], Any], adapters: tuple[str, ...]) -> None:
+    results = []
     for options in ({"cuda_graph_max_bs": 2}, {"attention": "torch", "device": "cpu"}):
         engine = Engine(tiny_model("llama-3.2-1b").path, kernels="torch", adapters=adapters, **options)  # type: ignore[arg-type]
         for name in ("x", None, "y"):
             engine.submit(range(3, 9), 3, adapter=name, logprobs=LogprobOptions())
-        found.append(engine.finish())
-    device, host = found
-    assert len({one.tokens for one in host.values()}) == 3
-    for name, one in host.items():
-        assert device[name].tokens == one.tokens
-        expected = [found.logprob for found in one.logprobs]
-        assert [found.logprob for found in device[name].logprobs] == pytest.approx(expected, abs=1e-3)
+        results.append(engine.finish())
+    device, host = results
+    assert len({item.tokens for item in host.values()}) == 3
+    for name, output in host.items():
+        assert device[name].tokens == output.tokens
+        expected = [logprob.logprob for logprob in output.logprobs]
+        assert [logprob.logprob for logprob in device[name].logprobs] == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.usefixtures("idle_device")
@@ -86,12 +86,16 @@ def test_captured_steps_find_adapters_that_come_later(
     tiny_model: Callable[[str], Any], adapters: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of more ranks than there was room for."""
-    capture_by = Adapters.capture_by  # of all interpreted kernels only these
-    monkeypatch.setattr(Adapters, "capture_by", lambda self, add: capture_by(self, low_rank.add_low_rank))
+    install = Adapters.install  # of all interpreted kernels only these
+
+    def install_interpreted(self: Adapters, model: Any, add: Any = None) -> Any:
+        return install(self, model, low_rank.add_low_rank if self.device.type == "cuda" else add)
+
+    monkeypatch.setattr(Adapters, "install", install_interpreted)
     model = tiny_model("llama-3.2-1b")
     names = linears(model.reference, r".*layers.*_proj")
     large = str(make_lora(tmp_path / "large", model.reference, names, rank=40, seed=7).path)
-    found = []
+    results = []
     for options in ({"cuda_graph_max_bs": 2}, {"attention": "torch", "device": "cpu"}):
         engine = Engine(model.path, kernels="torch", adapters=adapters, **options)  # type: ignore[arg-type]
         serving = engine.loop.adapters
@@ -101,13 +105,13 @@ def test_captured_steps_find_adapters_that_come_later(
             if name == "large":
                 serving.unload("x")
                 serving.load(name, large)
-            ids = [engine.submit(range(3, 9), 2, adapter=one) for one in (name, None)]
+            ids = [engine.submit(range(3, 9), 2, adapter=item) for item in (name, None)]
             engine.finish()
-            tokens[name] = [engine.outputs[one].tokens for one in ids]
-        found.append(tokens)
+            tokens[name] = [engine.outputs[item].tokens for item in ids]
+        results.append(tokens)
         if serving.tables is not None:
             assert clock.executed["shrink_kernel"] > 0 and clock.executed["graph"] >= 2
             assert serving.tables.grown == 1, "64 ranks of one layer do not suffice"
             assert all(serving.find(name).place for name in ("y", "large"))
-    assert found[0] == found[1]
-    assert len(set(map(tuple, chain(*found[0].values())))) == 3
+    assert results[0] == results[1]
+    assert len(set(map(tuple, chain(*results[0].values())))) == 3

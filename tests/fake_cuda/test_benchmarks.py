@@ -1,4 +1,4 @@
-"""Parts of the benchmark for CUDA machines, on the device that is played: they find the graphs that they compare."""
+"""Parts of the benchmark for CUDA machines on the fake device: they find the graphs that they compare."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor
 
 from sglang_plug import ForwardBatch
-from sglang_plug.engine.pieces import Pieces
+from sglang_plug.engine.cuda_graphs.piecewise_graphs import Pieces
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.usefixtures("idle_device")
 def test_prompts_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
-    gpu_prompts = importlib.import_module("benchmarks.gpu_prompts")
+    gpu_prompts = importlib.import_module("benchmarks.gpu.prompts")
     monkeypatch.setattr(gpu_prompts, "LENGTHS", (4, 8))
     monkeypatch.setattr(gpu_prompts, "REPEATS", 4)
     replayed, run = list[int](), Pieces.run
@@ -34,8 +34,8 @@ def test_prompts_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("idle_device")
 def test_decode_steps_with_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
-    gpu_adapters = importlib.import_module("benchmarks.gpu_adapters")
+    gpu_adapters = importlib.import_module("benchmarks.gpu.adapters")
     monkeypatch.setattr(gpu_adapters, "BATCHES", (1, 2))
-    found = gpu_adapters.adapter_steps("cuda", "tiny", "triton")
-    assert list(found) == ["1", "2"]
-    assert list(found["1"]) == ["none", "one", "several", "several, without graphs"]
+    result = gpu_adapters.adapter_steps("cuda", "tiny", "triton")
+    assert list(result) == ["1", "2"]
+    assert list(result["1"]) == ["none", "one", "several", "several, without graphs"]

@@ -1,4 +1,4 @@
-"""A whole engine on a device that computes by itself: no step waits for it but to read what it is to tell."""
+"""A whole engine on an asynchronous fake device: steps synchronise only to read reported tokens."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 from sglang_plug import LogprobOptions, Model, Plugins
 from tests.e2e.seeing_families import FAMILIES as SEEING
 from tests.e2e.seeing_models import make_seeing, png
+from tests.fake_cuda.device.tensors import DeviceTensor, clock
 from tests.fake_cuda.engine import Engine
-from tests.fake_cuda.tensors import DeviceTensor, clock
 
 Tiny = Callable[[str], Any]
 
 
-def submit_all(engine: Engine) -> None:
-    """Requests of all kinds: prompts in chunks, steps that mix, whatever a sampler can be asked for."""
+def submit_all_kinds(engine: Engine) -> None:
+    """Submit requests of all kinds: chunked prompts, mixed steps, all sampling parameters."""
     engine.submit(range(3, 13))
     engine.submit(range(3, 9), logprobs=LogprobOptions(start=0, top=3, ids=(4, 5)))
     engine.submit(range(3, 9), logit_bias={5: 1.0}, stop_token_ids=(2,), min_new_tokens=2)
@@ -37,9 +37,9 @@ FAMILIES = ["llama-3.2-1b", "qwen3-moe", "deepseek-v3", "gemma-3-1b", "gpt2", "q
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_step_waits(tiny_model: Tiny, family: str) -> None:
     engine = Engine(tiny_model(family).path, dtype="bfloat16", cuda_graph_max_bs=4)
-    assert all(isinstance(one, DeviceTensor) for one in engine.loop.runner.model.parameters())
+    assert all(isinstance(parameter, DeviceTensor) for parameter in engine.loop.runner.model.parameters())
     clock.executed.clear()
-    submit_all(engine)
+    submit_all_kinds(engine)
     engine.finish()
     attends = engine.loop.runner.backend.shape.layers > 0
     assert (clock.executed["decode_kernel"] > 0) == attends and clock.executed["graph"] > 0
@@ -54,36 +54,36 @@ def test_no_step_waits(tiny_model: Tiny, family: str) -> None:
 def test_no_step_waits_without_graphs(tiny_model: Tiny, options: dict[str, Any]) -> None:
     engine = Engine(tiny_model("qwen2.5-0.5b").path, dtype="bfloat16", disable_cuda_graph=True, **options)
     clock.executed.clear()
-    submit_all(engine)
+    submit_all_kinds(engine)
     engine.finish()
     assert "graph" not in clock.executed
 
 
 @pytest.mark.usefixtures("idle_device")
 @pytest.mark.parametrize("family", ["gemma3", "mistral3", "qwen3-vl"])
-def test_looking_is_tried_before_the_pool_is_sized(
+def test_image_encoding_is_profiled_before_the_pool_is_sized(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The largest image that a prompt may have, and then those that are sent, on the device."""
     looked = list[tuple[int, bool]]()
     target = Plugins.discover().get("model", SEEING[family].architecture).load(Model)
-    see = target.see  # type: ignore[attr-defined]
+    see = target.encode_images  # type: ignore[attr-defined]
 
     def noted(model: Any, media: Any) -> Any:
         states = see(model, media)
-        looked.append((sum(one.count for one in media), all(isinstance(one, DeviceTensor) for one in states)))
+        looked.append((sum(image.count for image in media), all(isinstance(state, DeviceTensor) for state in states)))
         return states
 
-    monkeypatch.setattr(target, "see", noted)
-    monkeypatch.setattr("sglang_plug.engine.sight.AT_ONCE", 40)
+    monkeypatch.setattr(target, "encode_images", noted)
+    monkeypatch.setattr("sglang_plug.engine.multimodal.image_inputs.AT_ONCE", 40)
     model = make_seeing(family, tmp_path)
     largest = {"gemma3": 32, "mistral3": 90, "qwen3-vl": 100}[family]
     engine = Engine(model.path, pool=None, chunk=32, dtype="bfloat16", context=110, disable_cuda_graph=True)
     assert looked == [(largest, True)]
-    found = model.prompt(f"{SEEING[family].in_text} what? {SEEING[family].in_text}", [png(16, 16), png(8, 16)])
-    engine.submit(found.tokens, media=found.media)
+    result = model.prompt(f"{SEEING[family].in_text} what? {SEEING[family].in_text}", [png(16, 16), png(8, 16)])
+    engine.submit(result.tokens, media=result.media)
     engine.finish(strict=False)
-    assert len(looked) > 1 and all(there for _, there in looked)
+    assert len(looked) > 1 and all(sampled for _, sampled in looked)
 
 
 @pytest.mark.usefixtures("idle_device")
@@ -91,29 +91,31 @@ def test_looking_is_tried_before_the_pool_is_sized(
 def test_the_pool_is_sized_by_trying(tiny_model: Tiny, family: str) -> None:
     engine = Engine(tiny_model(family).path, pool=None, cuda_graph_max_bs=2)
     kv, states = engine.loop.runner.kv, engine.loop.runner.states
-    assert kv is not None and all(isinstance(one, DeviceTensor) for one in (*kv.k, *kv.v))
+    assert kv is not None and all(isinstance(tensor, DeviceTensor) for tensor in (*kv.k, *kv.v))
     assert (states is not None) == (family == "qwen3.5")
-    assert states is None or all(isinstance(one, DeviceTensor) for one in states.pool.states)
-    submit_all(engine)
+    assert states is None or all(isinstance(state, DeviceTensor) for state in states.pool.states)
+    submit_all_kinds(engine)
     engine.finish()
 
 
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("family", ["qwen3-0.6b", "qwen3.5"])
-def test_what_is_computed_is_what_a_cpu_computes(tiny_model: Tiny, family: str) -> None:
+def test_results_equal_those_of_a_cpu(tiny_model: Tiny, family: str) -> None:
     """Greedy outputs and log-probabilities; kernels share the numbers of a draw in other orders."""
-    path, found = tiny_model(family).path, []
+    path, results = tiny_model(family).path, []
     for options in ({"cuda_graph_max_bs": 2}, {"attention": "torch", "device": "cpu"}):
         engine = Engine(path, kernels="torch", running=2, **options)  # type: ignore[arg-type]
         engine.submit(range(3, 40), 3)
         engine.submit(range(3, 9), 3, logprobs=LogprobOptions(start=0, top=2))
         engine.submit([7], 3, frequency_penalty=0.4, repetition_penalty=1.2)
-        found.append(engine.finish())
-    device, host = found
+        results.append(engine.finish())
+    device, host = results
     assert clock.executed["graph"] > 2
-    assert {name: one.tokens for name, one in device.items()} == {name: one.tokens for name, one in host.items()}
-    for one, other in zip(device["1"].logprobs, host["1"].logprobs, strict=True):
-        assert one.logprob == pytest.approx(other.logprob, abs=1e-3) and [t for t, _ in one.top] == [
+    assert {name: output.tokens for name, output in device.items()} == {
+        name: output.tokens for name, output in host.items()
+    }
+    for logprob, other in zip(device["1"].logprobs, host["1"].logprobs, strict=True):
+        assert logprob.logprob == pytest.approx(other.logprob, abs=1e-3) and [t for t, _ in logprob.top] == [
             t for t, _ in other.top
         ]
 
@@ -141,11 +143,13 @@ def test_static_tensors_stay_where_they_are(tiny_model: Tiny) -> None:
     assert graphs is not None and sorted(graphs.captured) == graphs.sizes
 
     def addresses() -> list[int]:
-        batches = [one.batch for _, one in sorted(graphs.captured.items())]
-        static = [tensor for one in batches for tensor in (one.input_ids, one.positions, one.slots, one.tables)]
-        return [tensor.data_ptr() for tensor in (*static, *(one.plan.decode.index for one in batches))]
+        batches = [graph.batch for _, graph in sorted(graphs.captured.items())]
+        static = [
+            tensor for batch in batches for tensor in (batch.input_ids, batch.positions, batch.slots, batch.tables)
+        ]
+        return [tensor.data_ptr() for tensor in (*static, *(batch.plan.decode.index for batch in batches))]
 
     before = addresses()
-    submit_all(engine)
+    submit_all_kinds(engine)
     engine.finish()
     assert addresses() == before

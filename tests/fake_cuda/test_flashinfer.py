@@ -1,4 +1,4 @@
-"""Steps with FlashInfer's wrappers: arrays on the right side, copies that are not waited for, staging left alone."""
+"""Steps with FlashInfer's wrappers: arrays on the right device, asynchronous copies, untouched staging buffers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from tests.conftest import SHARED
 from tests.fake_cuda import flashinfer
+from tests.fake_cuda.device.tensors import clock
 from tests.fake_cuda.engine import Engine
-from tests.fake_cuda.tensors import clock
-from tests.fake_cuda.test_engine import submit_all
+from tests.fake_cuda.test_engine import submit_all_kinds
 
 BACKEND = "sglang_plug_backends.flashinfer.attention"
 
@@ -50,6 +50,6 @@ def test_no_step_waits(checkpoint: Path, graphs: bool, kv_dtype: str) -> None:
         cuda_graph_max_bs=4,
     )
     clock.executed.clear()
-    submit_all(engine)
+    submit_all_kinds(engine)
     engine.finish()
     assert clock.executed["flashinfer"] > 0 and bool(clock.executed["graph"]) is graphs

@@ -1,4 +1,4 @@
-"""Steps with prompts that are replayed in pieces: outputs are the same, nothing waits, little is launched."""
+"""Steps with prompts as piecewise graphs: equal outputs, no synchronisation, few launches."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from torch import Tensor
 
 from sglang_plug import Attention, ForwardBatch, LogprobOptions, Model, Plugins
-from tests.core.engine.drafting_bench import speculation
-from tests.core.engine.test_speculation_engine import knowing
+from tests.builtin_backends.speculation.drafting_bench import speculation
+from tests.builtin_backends.speculation.test_speculation_engine import knowing
+from tests.fake_cuda.device.tensors import clock
 from tests.fake_cuda.engine import Engine
-from tests.fake_cuda.tensors import clock
-from tests.fake_cuda.test_engine import submit_all
+from tests.fake_cuda.test_engine import submit_all_kinds
 
 Tiny = Callable[[str], Any]
 MOST = 48
@@ -30,36 +30,38 @@ def test_no_step_waits(tiny_model: Tiny, family: str) -> None:
     engine = pieced(tiny_model(family).path, dtype="bfloat16")
     graphs = engine.loop.runner.prefill_graphs
     assert graphs is not None and sorted(graphs.captured) == graphs.sizes == [8, 16, 32, 40]
-    layers = sum(isinstance(one, Attention) for one in engine.loop.runner.model.modules())
+    layers = sum(isinstance(module, Attention) for module in engine.loop.runner.model.modules())
     clock.executed.clear()
     engine.submit(range(3, 13), 1)
     engine.finish()
     assert clock.executed["graph"] == layers + 1
-    submit_all(engine)
+    submit_all_kinds(engine)
     engine.finish()
 
 
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("family", ["llama-3.2-1b", "gpt2", "gemma-3-1b"])
-def test_what_is_computed_is_what_a_cpu_computes(tiny_model: Tiny, family: str) -> None:
-    path, found = tiny_model(family).path, []
+def test_results_equal_those_of_a_cpu(tiny_model: Tiny, family: str) -> None:
+    path, results = tiny_model(family).path, []
     for options in ({"piecewise_cuda_graph_max_tokens": 24}, {"attention": "torch", "device": "cpu"}):
         engine = Engine(path, kernels="torch", running=3, chunk=20, **options)  # type: ignore[arg-type]
         engine.submit(range(3, 40), 3)
         engine.submit(range(3, 9), 3, logprobs=LogprobOptions(start=0, top=2))
         engine.submit([7], 3)
         engine.submit([9], 2)
-        found.append(engine.finish())
-    device, host = found
+        results.append(engine.finish())
+    device, host = results
     assert clock.executed["graph"] > 6
-    assert {name: one.tokens for name, one in device.items()} == {name: one.tokens for name, one in host.items()}
-    for one, other in zip(device["1"].prompt_logprobs, host["1"].prompt_logprobs, strict=True):
-        assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
+    assert {name: output.tokens for name, output in device.items()} == {
+        name: output.tokens for name, output in host.items()
+    }
+    for prompt_logprob, other in zip(device["1"].prompt_logprobs, host["1"].prompt_logprobs, strict=True):
+        assert prompt_logprob.logprob == pytest.approx(other.logprob, abs=1e-3)
 
 
 @pytest.mark.usefixtures("idle_device")
 def test_a_prompt_takes_few_launches(tiny_model: Tiny) -> None:
-    """Of each layer a piece, its attention, and what brings that to the next piece."""
+    """Each layer launches a piece, its attention, and the copies to the next piece."""
     engine = pieced(tiny_model("llama-3.2-1b").path, dtype="bfloat16")
     graphs = engine.loop.runner.prefill_graphs
     assert graphs is not None
@@ -122,16 +124,16 @@ def test_steps_with_drafts_are_replayed(tiny_model: Tiny) -> None:
     graphs = engine.loop.runner.prefill_graphs
     assert graphs is not None
     guess = knowing([[*prompt, *known.tokens]], 0.0, 100)
-    engine.loop.scheduler.speculation, _ = speculation(guess, vocabulary=engine.loop.info["vocab_size"])
+    engine.loop.scheduler.extensions, _ = speculation(guess, vocabulary=engine.loop.info["vocab_size"])
     replayed, run = list[int](), graphs.run
 
     def noted(model: Model, batch: ForwardBatch) -> Tensor | None:
-        found = run(model, batch)
-        replayed.append(len(batch.input_ids) if found is not None else 0)
-        return found
+        result = run(model, batch)
+        replayed.append(len(batch.input_ids) if result is not None else 0)
+        return result
 
     graphs.run = noted  # type: ignore[method-assign]
     engine.submit(prompt, 12)
-    (found,) = engine.finish().values()
-    assert found.tokens == known.tokens
+    (result,) = engine.finish().values()
+    assert result.tokens == known.tokens
     assert replayed[0] == 10 and any(count > 1 for count in replayed[1:])

@@ -1,4 +1,4 @@
-"""Quantized checkpoints on the device that is played: Triton's products, with graphs and without, and no step waits."""
+"""Quantized checkpoints on the fake device: Triton's products, with and without graphs, without synchronisation."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.fake_cuda.device.tensors import clock
 from tests.fake_cuda.engine import Engine
-from tests.fake_cuda.tensors import clock
 from tests.quantized import coded, in_awq, in_fp8_blocks, in_gptq, write
 
 GROUP = 32
 PROMPTS = ([5, 6, 7], [11, 12, 13, 14] * 20)
-"""The second has more rows in a step than are multiplied with codes."""
+"""Prompts; the second has more rows in a step than the quantized kernel multiplies."""
 
 
 def gptq(name: str, weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     generator = torch.Generator().manual_seed(weight.shape[1])
     order = (torch.arange(weight.shape[1]) // GROUP)[torch.randperm(weight.shape[1], generator=generator)]
-    one = coded(weight, group=GROUP, index=order)
-    return in_gptq(one), one.weight
+    quantized = coded(weight, group=GROUP, index=order)
+    return in_gptq(quantized), quantized.weight
 
 
 def awq(name: str, weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    one = coded(weight, group=GROUP)
-    return in_awq(one), one.weight
+    quantized = coded(weight, group=GROUP)
+    return in_awq(quantized), quantized.weight
 
 
 FORMATS: dict[str, tuple[dict[str, Any], Callable[..., Any]]] = {
@@ -40,8 +40,8 @@ FORMATS: dict[str, tuple[dict[str, Any], Callable[..., Any]]] = {
 
 def answers(engine: Engine, *, strict: bool) -> list[tuple[int, ...]]:
     names = [engine.submit(prompt, count=4) for prompt in PROMPTS]
-    found = engine.finish(strict=strict)
-    return [tuple(found[name].tokens) for name in names]
+    result = engine.finish(strict=strict)
+    return [tuple(result[name].tokens) for name in names]
 
 
 @pytest.mark.usefixtures("idle_device")
@@ -65,4 +65,4 @@ def test_answers_are_those_of_the_host(format: str, tiny_model: Callable[..., An
     host = Engine(tmp_path / "stored", dtype="float32", device="cpu", attention="torch", kernels="torch", chunk=128)
     clock.executed.clear()
     assert answers(engine, strict=True) == answers(host, strict=False)
-    assert clock.executed["coded_kernel"] > 0
+    assert clock.executed["quantized_kernel"] > 0

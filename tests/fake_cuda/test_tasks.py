@@ -1,4 +1,4 @@
-"""Other work than free text on a device that computes by itself: pooling, pairs, constraints."""
+"""Other tasks on the asynchronous fake device: pooling, pairs, constraints."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import transformers
 from sglang_plug import Constraint, LogprobOptions
 from sglang_plug.config import ModelOptions
 from tests.conftest import SHARED
+from tests.fake_cuda.device.tensors import clock
 from tests.fake_cuda.engine import Engine
-from tests.fake_cuda.tensors import clock
 
 WHOLE: dict[str, Any] = {**SHARED, "num_attention_heads": 4, "num_hidden_layers": 2, "type_vocab_size": 2}
 RERANKER = transformers.XLMRobertaConfig(**WHOLE, num_labels=1)
@@ -27,13 +27,13 @@ def saved(path: Path, kind: str, config: Any) -> Path:
 
 
 def values(engine: Engine, task: str) -> dict[str, tuple[float, ...]]:
-    """Reading them is all that waits."""
+    """Read the values, which is the only synchronisation."""
     for length in (9, 4, 30):
         engine.submit([*range(5, 5 + length), 2], 0, task=task)
     clock.waits.clear()
-    found = engine.finish(strict=False)
+    result = engine.finish(strict=False)
     assert set(clock.waits) <= {"tolist of a device's tensor"}
-    return {name: tuple(output.values or ()) for name, output in found.items()}
+    return {name: tuple(output.values or ()) for name, output in result.items()}
 
 
 @pytest.mark.usefixtures("idle_device")
@@ -46,19 +46,19 @@ def values(engine: Engine, task: str) -> dict[str, tuple[float, ...]]:
     ],
 )
 def test_encoders(tmp_path: Path, kind: str, config: Any, task: str) -> None:
-    found = []
+    results = []
     for device in ("cuda", "cpu"):
         engine = Engine(saved(tmp_path, kind, config), task=task, attention="torch", kernels="torch", device=device)
-        found.append(values(engine, task))
-    assert found[0].keys() == found[1].keys()
-    for name, one in found[0].items():
-        assert one and one == pytest.approx(found[1][name], abs=1e-5)
+        results.append(values(engine, task))
+    assert results[0].keys() == results[1].keys()
+    for name, result in results[0].items():
+        assert result and result == pytest.approx(results[1][name], abs=1e-5)
 
 
 @pytest.mark.usefixtures("idle_device")
 def test_embeddings_of_a_decoder(tiny_model: Callable[[str], Any]) -> None:
     engine = Engine(tiny_model("qwen3-0.6b").path, task="embed", dtype="bfloat16")
-    assert all(len(one) == SHARED["hidden_size"] for one in values(engine, "embed").values())
+    assert all(len(value) == SHARED["hidden_size"] for value in values(engine, "embed").values())
 
 
 @pytest.mark.usefixtures("idle_device")
@@ -82,9 +82,11 @@ def test_recorded_experts(tiny_model: Callable[[str], Any], tmp_path: Path, mode
     for length in (9, 40):
         engine.submit(range(3, 3 + length), 5)
     engine.finish()
-    found = torch.load(next(one for one in controls["dump_expert_record"](str(tmp_path))["files"] if one[-2:] == "pt"))
+    result = torch.load(
+        next(file for file in controls["dump_expert_record"](str(tmp_path))["files"] if file[-2:] == "pt")
+    )
     tokens = 9 + 4 + 40 + 4
-    assert found["count"].sum() == tokens * 3 * 2, "three experts in each of two layers"
+    assert result["count"].sum() == tokens * 3 * 2, "three experts in each of two layers"
     if mode == "per_token":
-        assert sorted(found["positions"].tolist()) == sorted([*range(13), *range(44)])
-        assert found["input_ids"][:9].tolist() == list(range(3, 12))
+        assert sorted(result["positions"].tolist()) == sorted([*range(13), *range(44)])
+        assert result["input_ids"][:9].tolist() == list(range(3, 12))

@@ -1,4 +1,4 @@
-"""The distributions under ``plugins/``, installed like a stranger's, and tried without installing."""
+"""The distributions under ``plugins/``, installed like third-party ones, and loaded without installing."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ PLUGINS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.to
 DEMO = ROOT / "builtin_models" / "sglang_plug_models" / "demo"
 READY = re.compile(r"http://127\.0\.0\.1:\d+")
 EXPECTED = {
+    ("command", "detect-watermark"): "sglang-plug-watermark",
     ("drafter", "recall"): "sglang-plug-recall",
     ("eviction", "slru"): "sglang-plug-slru",
+    ("logits-processor", "watermark"): "sglang-plug-watermark",
     ("model", "GPTNeoXForCausalLM"): "sglang-plug-gpt-neox",
     ("observer", "otel"): "sglang-plug-otel",
     ("route", "anthropic"): "sglang-plug-anthropic",
 }
 USED = {"drafter", "eviction", "model"}
-"""Kinds that ``/server_info`` names as in use."""
+"""Kinds that ``/server_info`` lists as in use."""
 
 
 def run(*command: str | Path, **options: Any) -> str:
@@ -40,14 +42,18 @@ def run(*command: str | Path, **options: Any) -> str:
 
 
 def listed(*command: str | Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """What ``plugins list --json`` says of the components that are not our own."""
+    """Return the third-party components in the output of ``plugins list --json``."""
     table = json.loads(run(*command, "plugins", "list", "--json"))
     assert table["failures"] == []
-    return {(one["kind"], one["name"]): one for one in table["components"] if one["distribution"] != "sglang-plug"}
+    return {
+        (component["kind"], component["name"]): component
+        for component in table["components"]
+        if component["distribution"] != "sglang-plug"
+    }
 
 
 def unavailable() -> set[tuple[str, str]]:
-    """Components that wrap a library which is not installed here."""
+    """Return components whose wrapped library is not installed."""
     try:
         importlib.import_module("opentelemetry.exporter.otlp.proto.http")
     except ImportError:
@@ -57,7 +63,7 @@ def unavailable() -> set[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter that sees what is installed here, and has the plugins installed besides."""
+    """Return an interpreter with the installed packages and the plugins."""
     root = tmp_path_factory.mktemp("installed")
     run(sys.executable, "-m", "venv", "--without-pip", root / "venv")
     python = root / "venv" / "bin" / "python"
@@ -73,7 +79,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, GPTNeoXForCausalLM]:
-    """A tiny random GPT-NeoX that speaks the demo model's vocabulary."""
+    """Return a tiny random GPT-NeoX with the demo model's vocabulary."""
     path = tmp_path_factory.mktemp("gpt-neox")
     torch.manual_seed(3)
     config = GPTNeoXConfig(
@@ -97,7 +103,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, GPTNeoXForCau
 def url(
     python: Path, model: tuple[Path, GPTNeoXForCausalLM], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """A server in a process of its own that uses both plugins."""
+    """Start a server process that uses both plugins."""
     log = tmp_path_factory.mktemp("server") / "stderr.txt"
     flags = ["--model-path", str(model[0]), "--port", "0", "--device", "cpu", "--dtype", "float32"]
     command = [
@@ -117,7 +123,7 @@ def url(
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
     assert process.stdout is not None
     try:
-        ready = next((found for line in process.stdout if (found := READY.search(line))), None)
+        ready = next((result for line in process.stdout if (result := READY.search(line))), None)
         assert ready is not None, log.read_text()
         yield ready.group()
     finally:
@@ -147,9 +153,9 @@ def test_its_own_tests_pass_where_it_is_installed(plugin: Path, python: Path) ->
 @pytest.mark.slow
 def test_installed_it_is_listed_with_its_distribution(python: Path) -> None:
     components = listed(python, "-m", "sglang_plug")
-    assert {key: one["distribution"] for key, one in components.items()} == EXPECTED
-    assert {one["status"] for key, one in components.items() if key not in unavailable()} == {"available"}
-    assert {one["version"] for one in components.values()} == {"0.1.0"}
+    assert {key: component["distribution"] for key, component in components.items()} == EXPECTED
+    assert {component["status"] for key, component in components.items() if key not in unavailable()} == {"available"}
+    assert {component["version"] for component in components.values()} == {"0.1.0"}
 
 
 @pytest.mark.slow
@@ -179,4 +185,4 @@ def test_what_was_said_before_is_drafted(url: str) -> None:
 
 def test_a_folder_is_enough_to_try_them() -> None:
     components = listed(sys.executable, "-m", "sglang_plug", "--plugins-dir", ROOT / "plugins")
-    assert {key: one["distribution"] for key, one in components.items()} == EXPECTED
+    assert {key: component["distribution"] for key, component in components.items()} == EXPECTED

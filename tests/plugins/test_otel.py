@@ -1,4 +1,4 @@
-"""The tracing plugin through the engine in this process."""
+"""The tracing plugin in an in-process engine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Remembering(TracingObserver):
 
 @pytest.fixture
 def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PluginOptions]:
-    """The tracing plugin with an exporter that remembers."""
+    """Return options for the tracing plugin with an in-memory exporter."""
     monkeypatch.syspath_prepend(FOLDER / "sglang-plug-otel")
     file = tmp_path / "in_memory.py"
     file.write_text(IN_MEMORY)

@@ -1,76 +1,92 @@
-"""Who may import whom."""
+"""Import directions between packages, and what is imported in circles."""
 
 from __future__ import annotations
 
-import sys
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
 
-ENGINE_LIBRARIES = {"msgspec", "zmq"}
-CONTRACTS = (
-    "model attention kernels quantization cache policy tokenizer grammar parsers batch request sampling layers specs "
-    "config drawing transfer media adapters executor coded"
-).split()
-ALLOWED = {
-    "core": {"sglang_plug", "torch", "pluggy"},
-    "builtin_models": {"sglang_plug", "sglang_plug_models", "torch"},
-    "builtin_backends": {"sglang_plug", "sglang_plug_backends", "torch"},
-    "api": {"sglang_plug", "sglang_plug_api", "fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings"}
-    | {"httpx", "yaml", "prometheus_client"},
-}
-EXTRA = {  # what one folder or file may import besides
-    "api/sglang_plug_api/batches": {"python_multipart"},
-    "api/sglang_plug_api/patience.py": {"h11"},
-    "api/sglang_plug_lang": {"sglang_plug_lang"},
-    "core/sglang_plug/engine": ENGINE_LIBRARIES,
-    "core/sglang_plug/settings.py": {"msgspec"},
-    "core/sglang_plug/testing": {"transformers"},
-    "builtin_backends/sglang_plug_backends/executors": {"zmq"},
-    "builtin_backends/sglang_plug_backends/flashinfer": {"flashinfer"},
-    "builtin_backends/sglang_plug_backends/huggingface": {
-        "transformers",
-        "huggingface_hub",
-        "jinja2",
-        "safetensors",
-        "tokenizers",
-    },
-    "builtin_backends/sglang_plug_backends/llguidance": {"llguidance"},
-    "builtin_backends/sglang_plug_backends/lora": {"safetensors"},
-    "builtin_backends/sglang_plug_backends/outlines": {"outlines_core"},
-    "builtin_backends/sglang_plug_backends/triton": {"triton"},
-    "builtin_backends/sglang_plug_backends/xgrammar": {"xgrammar"},
-    "builtin_backends/sglang_plug_backends/weights": {"safetensors"},
-    "builtin_models/sglang_plug_models/checkpoint_parts.py": {"transformers"},
-    "builtin_models/sglang_plug_models/gemma_vl": {"transformers", "PIL"},
-    "builtin_models/sglang_plug_models/glm_vl": {"transformers"},
-    "builtin_models/sglang_plug_models/grid_images.py": {"PIL"},
-    "builtin_models/sglang_plug_models/idefics": {"transformers", "PIL", "numpy"},
-    "builtin_models/sglang_plug_models/internvl": {"transformers", "PIL"},
-    "builtin_models/sglang_plug_models/llava": {"transformers", "PIL", "numpy"},
-    "builtin_models/sglang_plug_models/mistral_vl": {"transformers", "PIL", "numpy"},
-    "builtin_models/sglang_plug_models/pictures.py": {"PIL", "numpy"},
-    "builtin_models/sglang_plug_models/projected.py": {"transformers"},
-    "builtin_models/sglang_plug_models/qwen_next": {"transformers"},
-    "builtin_models/sglang_plug_models/qwen_vl": {"transformers"},
-    "builtin_models/sglang_plug_models/transformers_fallback": {"transformers"},
-}
+import pytest
+
+from tests.policy.directions import forbidden_imports
+from tests.policy.source_tree import Source, import_cycles, import_graph, modules_per_folder
+
+MODULES_PER_FOLDER = 15
+CROWDED: dict[str, int] = {}
+"""Folders that still have more modules than ``MODULES_PER_FOLDER``; a number may only fall."""
+
+Draft = Callable[..., Source]
 
 
-def test_packages_import_only_what_the_architecture_allows(sources: list[Any]) -> None:
-    for source in sources:
-        extra = [libraries for place, libraries in EXTRA.items() if source.path.as_posix().startswith(place)]
-        allowed = ALLOWED[source.shelf].union(sys.stdlib_module_names, *extra)
-        assert {name.partition(".")[0] for name in source.imports()} <= allowed, source.path
+@pytest.fixture
+def draft() -> Draft:
+    """``draft(path, text)``: a module that is not on disk."""
+
+    def make(path: str, text: str) -> Source:
+        parts = Path(path).with_suffix("").parts[1:]
+        return Source(Path(path), ".".join(parts[:-1] if parts[-1] == "__init__" else parts), text)
+
+    return make
 
 
-def test_contracts_and_built_ins_do_not_know_the_engine(sources: list[Any]) -> None:
-    for source in sources:
-        if source.shelf.startswith("builtin") or source.module.split(".")[1:2] in [[name] for name in CONTRACTS]:
-            assert not [name for name in source.imports() if name.startswith("sglang_plug.engine")], source.path
+def test_packages_import_only_what_the_architecture_allows(sources: list[Source], root: Path) -> None:
+    assert len(sources) > 500
+    assert forbidden_imports(sources, root) == []
 
 
-def test_the_language_stands_alone(sources: list[Any]) -> None:
-    language = [source for source in sources if source.path.is_relative_to("api/sglang_plug_lang")]
-    assert len(language) > 10
-    for source in language:
-        names = {name.partition(".")[0] for name in source.imports()}
-        assert names <= {"sglang_plug_lang", "httpx", *sys.stdlib_module_names}, source.path
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("core/sglang_plug/contracts/request.py", "from sglang_plug.engine import loop"),
+        ("core/sglang_plug/contracts/request.py", "from ..engine.loop import EngineLoop"),
+        ("core/sglang_plug/contracts/request.py", "import sglang_plug.engine"),
+        ("core/sglang_plug/contracts/request.py", "from sglang_plug_api import plugin"),
+        ("core/sglang_plug/contracts/request.py", "import msgspec"),
+        ("core/sglang_plug/engine/loop.py", "from sglang_plug_backends import ngram"),
+        ("core/sglang_plug/engine/loop.py", "import sglang_plug_api.plugin"),
+        ("core/sglang_plug/engine/loop.py", "import transformers"),
+        ("core/sglang_plug/engine/loop.py", "def late():\n    import sglang_plug_models.llama"),
+        ("builtin_models/sglang_plug_models/llama/model.py", "import sglang_plug.engine.loop"),
+        ("builtin_models/sglang_plug_models/llama/model.py", "import sglang_plug_backends.ngram"),
+        ("builtin_models/sglang_plug_models/llama/model.py", "import pytest"),
+        ("builtin_backends/sglang_plug_backends/ngram/drafter.py", "from sglang_plug.engine import speculation"),
+        ("builtin_backends/sglang_plug_backends/ngram/drafter.py", "import sglang_plug_api.plugin"),
+        ("builtin_backends/sglang_plug_backends/ngram/drafter.py", "import httpx"),
+        ("builtin_backends/sglang_plug_backends/ngram/drafter.py", "import llguidance"),
+        ("api/sglang_plug_api/plugin.py", "import sglang_plug_models.llama"),
+        ("api/sglang_plug_api/plugin.py", "import torch"),
+        ("api/sglang_plug_lang/ir.py", "import sglang_plug"),
+        ("api/sglang_plug_lang/ir.py", "import pydantic"),
+    ],
+)
+def test_an_import_against_the_directions_is_reported(
+    draft: Draft, sources: list[Source], root: Path, path: str, text: str
+) -> None:
+    (found,) = forbidden_imports([*sources, draft(path, text)], root)[:1]
+    assert Path(path).parts[1] in found or "is imported by" in found
+
+
+def test_nothing_is_imported_in_circles(sources: list[Source]) -> None:
+    assert import_cycles(import_graph(sources)) == []
+
+
+def test_a_circle_is_reported(draft: Draft) -> None:
+    modules = [
+        draft("core/a/one.py", "from a.two import X"),
+        draft("core/a/two.py", "if True:\n    from . import three"),
+        draft("core/a/three.py", "import a.one"),
+        draft("core/a/four.py", "import a.one\nfrom a import five"),
+        draft("core/a/five.py", "def late():\n    import a.four\nif TYPE_CHECKING:\n    import a.four"),
+        draft("core/a/__init__.py", ""),
+    ]
+    assert import_cycles(import_graph(modules)) == [["a.one", "a.three", "a.two"]]
+
+
+def test_a_folder_has_few_modules(sources: list[Source]) -> None:
+    counts = modules_per_folder(sources)
+    assert len(counts) > 50
+    assert {folder: n for folder, n in counts.items() if n > MODULES_PER_FOLDER} == CROWDED
+
+
+def test_imports_are_spelled_out(draft: Draft) -> None:
+    source = draft("core/a/b/c.py", "from .d import e\nfrom .. import f\nfrom . import g\nimport h.i")
+    assert source.imports() == {"a.b.d.e", "a.f", "a.b.g", "h.i"}

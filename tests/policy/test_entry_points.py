@@ -9,7 +9,7 @@ from typing import Any
 LIGHT = {"sglang_plug", "collections", "dataclasses", "typing", "__future__", "pathlib"}
 LIGHT |= {"importlib", "logging", "os", "shutil"}  # what is there decides what is chosen
 
-SHARED = {"sglang_plug_backends.grammars"}
+SHARED = {"sglang_plug_backends.grammars", "sglang_plug_models.common"}
 """Built-in folders that are no plugins: what several of them are made of."""
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sglang_plug import hookspecs
-from sglang_plug.declaration import hook_names
+from sglang_plug.plugins import hookspecs
+from sglang_plug.plugins.declaration import hook_names
 
 
 @pytest.mark.parametrize("name", hook_names())

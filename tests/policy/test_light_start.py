@@ -29,7 +29,7 @@ from pathlib import Path
 import sglang_plug_models.demo
 from sglang_plug import TokenizerSource
 from sglang_plug_backends.huggingface.tokenizer import load_tokenizer
-from sglang_plug_api import server
+from sglang_plug_api.lifecycle import server
 (file,) = Path(sglang_plug_models.demo.__file__).parent.glob("*/tokenizer.json")
 assert load_tokenizer(TokenizerSource(path=file.parent)).encode("the")
 print(*sorted({"torch"} & set(sys.modules)))

@@ -1,1 +1,1 @@
-"""Files and batches: what is stored, how jobs run, and how both survive the process."""
+"""Files and batches: storage, execution, and recovery after a restart."""

@@ -1,4 +1,4 @@
-"""Lines of a batch's input: read one at a time, checked before anything runs."""
+"""Lines of a batch's input: read one at a time, and checked before any of them runs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from sglang_plug_api.errors import SHOWN, json_bytes
+from sglang_plug_api.http.errors import SHOWN, json_bytes
 
 MAX_CUSTOM_ID = 512
 MAX_ERRORS = 100
-"""Faults of a file that are reported; more are not looked for."""
+"""Most faults of a file that are reported."""
 BATCH_PRIORITY = -1
-"""Below what interactive requests have unless they say otherwise."""
+"""Priority of batch lines, below the default of interactive requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +24,12 @@ class Line:
     """One request of a batch."""
 
     number: int
-    """From 1, blank lines counted."""
+    """Number of the line from 1, counting blank lines."""
     custom_id: str
     body: bytes
-    """JSON, as the route is to read it."""
+    """JSON body for the route."""
     width: int
-    """Sequences that it asks for."""
+    """Number of sequences that it requests."""
 
 
 class LineError(Exception):
@@ -39,14 +39,14 @@ class LineError(Exception):
         super().__init__(message)
         self.code, self.message, self.line, self.param = code, message, line, param
 
-    def shown(self) -> dict[str, Any]:
-        """An entry of the batch's ``errors``."""
+    def as_dict(self) -> dict[str, Any]:
+        """Return the entry for the batch's ``errors``."""
         return {"code": self.code, "message": self.message, "param": self.param, "line": self.line}
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """What a file holds: how many lines, or what is wrong with them."""
+class FileCheck:
+    """Result of checking a file: the number of lines, and their faults."""
 
     total: int
     errors: tuple[dict[str, Any], ...]
@@ -60,26 +60,26 @@ class _Form(BaseModel):
 
 
 def parse_line(raw: bytes, number: int, endpoint: str) -> Line:
-    """The request on a line. Raises ``LineError``."""
+    """Return the request on a line. Raises ``LineError``."""
     try:
         form = _Form.model_validate_json(raw)
-        found = _checked(form, number, endpoint)
-        body = json_bytes(_at_low_priority(found))
+        request = _checked(form, number, endpoint)
+        body = json_bytes(_at_low_priority(request))
     except ValidationError as error:
         raise _explained(error, number) from None
     except (ValueError, RecursionError) as error:
         raise LineError("invalid_json_line", f"the line is not valid JSON: {str(error)[:SHOWN]}", number) from None
-    return Line(number=number, custom_id=form.custom_id, body=body, width=_width(found))
+    return Line(number=number, custom_id=form.custom_id, body=body, width=_width(request))
 
 
 def read_lines(path: Path, endpoint: str, max_bytes: int) -> Iterator[Line]:
-    """Every request of a file. Raises ``LineError`` at the first that cannot be run."""
+    """Yield every request of a file. Raises ``LineError`` at the first invalid one."""
     for number, raw in _raw_lines(path, max_bytes):
         yield parse_line(raw, number, endpoint)
 
 
-def check_file(path: Path, endpoint: str, *, max_lines: int, max_bytes: int) -> Check:
-    """Everything that is wrong with a file, up to ``MAX_ERRORS`` faults.
+def check_file(path: Path, endpoint: str, *, max_lines: int, max_bytes: int) -> FileCheck:
+    """Return all faults of a file, up to ``MAX_ERRORS``.
 
     Args:
         path: the file.
@@ -102,18 +102,18 @@ def check_file(path: Path, endpoint: str, *, max_lines: int, max_bytes: int) -> 
                     text = f"custom_id {line.custom_id[:SHOWN]!r} is that of line {first} already"
                     raise LineError("duplicate_custom_id", text, number, "custom_id")
             except LineError as error:
-                errors.append(error.shown())
+                errors.append(error.as_dict())
                 if len(errors) == MAX_ERRORS:
                     break
     except LineError as error:
-        errors.append(error.shown())
+        errors.append(error.as_dict())
     if not total:
-        errors.append(LineError("empty_file", "the file has no requests", None).shown())
-    return Check(total, tuple(errors))
+        errors.append(LineError("empty_file", "the file has no requests", None).as_dict())
+    return FileCheck(total, tuple(errors))
 
 
 def _raw_lines(path: Path, max_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank, with their numbers from 1."""
+    """Yield the lines that are not blank, with their numbers from 1."""
     with path.open("rb") as file:
         number = 0
         while raw := file.readline(max_bytes + 1):
@@ -139,29 +139,29 @@ def _checked(form: _Form, number: int, endpoint: str) -> dict[str, Any]:
 
 def _explained(error: ValidationError, number: int) -> LineError:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(map(str, first["loc"]))[:SHOWN]
+    field = ".".join(map(str, first["loc"]))[:SHOWN]
     match first["type"]:
         case "missing":
-            return LineError("missing_required_parameter", f"{where} is missing", number, where)
+            return LineError("missing_required_parameter", f"{field} is missing", number, field)
         case "json_invalid" | "model_type":
             return LineError("invalid_json_line", f"the line must be a JSON object: {first['msg'][:SHOWN]}", number)
         case _:
-            return LineError("invalid_request", f"{where}: {first['msg'][:SHOWN]}", number, where)
+            return LineError("invalid_request", f"{field}: {first['msg'][:SHOWN]}", number, field)
 
 
 def _at_low_priority(body: dict[str, Any]) -> dict[str, Any]:
-    """A batch cannot put itself before interactive requests. What is no number is left for the route to refuse."""
-    given = body.get("priority")
-    if given is None:
+    """Limit the priority, since batches must not overtake interactive requests; the route refuses invalid values."""
+    priority = body.get("priority")
+    if priority is None:
         return {**body, "priority": BATCH_PRIORITY}
-    if isinstance(given, int) and not isinstance(given, bool):
-        return {**body, "priority": min(given, BATCH_PRIORITY)}
+    if isinstance(priority, int) and not isinstance(priority, bool):
+        return {**body, "priority": min(priority, BATCH_PRIORITY)}
     return body
 
 
 def _width(body: dict[str, Any]) -> int:
-    """Prompts times outputs; nonsense counts as one, the route refuses it."""
-    given = body.get("prompt", body.get("input"))
-    prompts = len(given) if isinstance(given, list) and given and not isinstance(given[0], int) else 1
+    """Return prompts times outputs; invalid values count as one, since the route refuses them."""
+    inputs = body.get("prompt", body.get("input"))
+    prompts = len(inputs) if isinstance(inputs, list) and inputs and not isinstance(inputs[0], int) else 1
     outputs = body.get("n")
     return prompts * (outputs if isinstance(outputs, int) and outputs > 0 else 1)

@@ -1,4 +1,4 @@
-"""Result lines, and the files that they end up in."""
+"""Lines of the result files, and the writing of these files."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sglang_plug_api.errors import json_bytes
+from sglang_plug_api.http.errors import json_bytes
 
-from .call import Answer
 from .lines import Line, read_lines
-from .models import (
+from .records import (
     ERROR_PREFIX,
     LINE_PREFIX,
     OUTPUT_PURPOSE,
     RESULT_PREFIX,
     BatchRecord,
     FileRecord,
-    Result,
+    LineResult,
     TokenCounts,
-    fresh_id,
+    new_record_id,
 )
+from .route_call import RouteAnswer
 from .storage import DurableFile, Storage
 from .store import Store
 
@@ -35,10 +35,10 @@ EXPIRED = {
 }
 
 
-def result_of(line: Line, answer: Answer) -> Result:
-    """What is stored of an answered line."""
+def line_result(line: Line, answer: RouteAnswer) -> LineResult:
+    """Return the result to store for an answered line."""
     response = {"status_code": answer.status, "request_id": answer.request_id, "body": answer.body}
-    return Result(
+    return LineResult(
         line=line.number,
         succeeded=answer.status < 400,
         payload=_payload(line, response, None),
@@ -47,21 +47,21 @@ def result_of(line: Line, answer: Answer) -> Result:
 
 
 async def write_results(
-    storage: Storage, batch: BatchRecord, succeeded: bool, now: int, also: Iterator[bytes]
+    storage: Storage, batch: BatchRecord, succeeded: bool, now: int, extra_lines: Iterator[bytes]
 ) -> FileRecord | None:
-    """A new file with a batch's results of one kind, then ``also``; ``None`` if that is nothing.
+    """Write a file with a batch's results of one kind, then ``extra_lines``; return ``None`` if there are none.
 
     The file is on disk but not in the table yet.
     """
     kind, prefix = ("output", RESULT_PREFIX) if succeeded else ("error", ERROR_PREFIX)
-    id = fresh_id(prefix)
+    id = new_record_id(prefix)
     file = await asyncio.to_thread(DurableFile, storage.path(id))
     try:
         after = 0
         while rows := await storage.call(partial(_results, batch.id, succeeded, after)):
             await asyncio.to_thread(file.write, _joined([payload for _, payload in rows]))
             after = rows[-1][0]
-        while more := await asyncio.to_thread(lambda: list(islice(also, CHUNK))):
+        while more := await asyncio.to_thread(lambda: list(islice(extra_lines, CHUNK))):
             await asyncio.to_thread(file.write, _joined(more))
         if not file.size:
             file.discard()
@@ -72,19 +72,24 @@ async def write_results(
             file.discard()
         raise
     return FileRecord(
-        id=id, purpose=OUTPUT_PURPOSE, filename=f"{batch.id}_{kind}.jsonl", bytes=file.size, created_at=now
+        id=id,
+        purpose=OUTPUT_PURPOSE,
+        filename=f"{batch.id}_{kind}.jsonl",
+        bytes=file.size,
+        created_at=now,
+        owner=batch.owner,
     )
 
 
 def expired_lines(path: Path, endpoint: str, max_bytes: int, done: set[int]) -> Iterator[bytes]:
-    """An entry of the error file for each line that was not run in time."""
+    """Yield an entry of the error file for each line that did not run in time."""
     for line in read_lines(path, endpoint, max_bytes):
         if line.number not in done:
             yield _payload(line, None, EXPIRED)
 
 
 def _token_counts(body: Any) -> TokenCounts:
-    """What an answer's ``usage`` says; what it does not say counts as nothing."""
+    """Return the counts in a response's ``usage``; missing ones count as zero."""
     return TokenCounts(
         input_tokens=_number(body, "usage", "prompt_tokens"),
         cached_tokens=_number(body, "usage", "prompt_tokens_details", "cached_tokens"),
@@ -100,8 +105,8 @@ def _number(value: Any, *path: str) -> int:
 
 
 def _payload(line: Line, response: dict[str, Any] | None, error: dict[str, str] | None) -> bytes:
-    found = {"id": fresh_id(LINE_PREFIX), "custom_id": line.custom_id, "response": response, "error": error}
-    return json_bytes(found)
+    entry = {"id": new_record_id(LINE_PREFIX), "custom_id": line.custom_id, "response": response, "error": error}
+    return json_bytes(entry)
 
 
 def _results(batch: str, succeeded: bool, after: int, store: Store) -> list[tuple[int, bytes]]:
@@ -109,4 +114,4 @@ def _results(batch: str, succeeded: bool, after: int, store: Store) -> list[tupl
 
 
 def _joined(payloads: list[bytes]) -> bytes:
-    return b"".join(one + b"\n" for one in payloads)
+    return b"".join(payload + b"\n" for payload in payloads)

@@ -1,60 +1,64 @@
-"""Keeps the batches of this server's model running, from start to end of the process."""
+"""Runner of the batches of this server's model, from the start to the end of the process."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import AsyncIterator
 from functools import partial
 
 from fastapi import FastAPI
 
-from sglang_plug.engine.client import EngineError
-from sglang_plug_api.text import TextEngine
+from sglang_plug.engine.processes.client import EngineError
+from sglang_plug_api.text.text_engine import TextEngine
 
-from .admission import Admission
-from .call import call, endpoint_of
-from .job import Job, Turns
-from .models import BatchRecord
-from .storage import RunnerLock, Storage
+from .admission import BatchAdmission
+from .batch_job import BatchJob, ConcurrencyLimits
+from .records import BatchRecord
+from .route_call import call_route, find_endpoint
+from .storage import STORAGE_ERRORS, RunnerLock, Storage
 
 logger = logging.getLogger(__name__)
 
 ACTIVE_BATCHES = 4
-"""Batches whose lines run together; others wait, oldest first."""
-SWEEP = 1.0
-"""Seconds between two looks at the table, which other processes may have changed."""
-ABANDONED = 3600
-"""Seconds past its end after which a batch is ended by a server of another model."""
+"""Batches whose lines run at the same time; others wait, oldest first."""
+SWEEP_INTERVAL = 1.0
+"""Seconds between two reads of the table, which other processes may have changed."""
+STORAGE_PAUSE = 30
+"""Seconds before a batch that stopped because the storage failed is tried again."""
+ABANDONED_AFTER = 3600
+"""Seconds after its expiry when a batch may be ended by a server of another model."""
 
 
-class Runner:
-    """Runs what the table says is to be run. The table is the only truth: this holds nothing that must survive."""
+class BatchRunner:
+    """Runs the open batches of the table. All state that must survive is in the table."""
 
     def __init__(self, engine: TextEngine, storage: Storage) -> None:
         self._engine, self._storage = engine, storage
         self._lock = RunnerLock(storage.folder, engine.model_name)
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, BatchJob] = {}
         self._tasks = set[asyncio.Task[None]]()
-        self._stuck = set[str]()
-        self._news = asyncio.Event()
-        self._turns = Turns(checks=1, lines=ACTIVE_BATCHES)
-        self._complaint = ""
+        self._postponed = dict[str, float]()
+        """Maps a batch to the time before which it is not tried again."""
+        self._changed = asyncio.Event()
+        self._limits = ConcurrencyLimits(checks=1, lines=ACTIVE_BATCHES)
+        self._last_error = ""
 
     def wake(self) -> None:
-        """The table has changed."""
-        self._news.set()
+        """Note that the table has changed."""
+        self._changed.set()
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        """Runs batches while the application lives. What is unfinished then is left as it is."""
+        """Run batches while the application lives; unfinished ones are left as they are."""
         info = self._engine.info
-        admission = Admission(
+        admission = BatchAdmission(
             self._engine,
-            most=self._storage.config.batch_concurrency,
-            places=info["max_running_requests"],
+            limit=self._storage.config.batch_concurrency,
+            capacity=info["max_running_requests"],
             closed=lambda: app.state.gate.closing,
         )
         supervisor = asyncio.create_task(self._supervise(app, admission))
@@ -64,44 +68,51 @@ class Runner:
             for task in (supervisor, *self._tasks):
                 task.cancel()
             await asyncio.gather(supervisor, *self._tasks, return_exceptions=True)
-            await self._storage.close()
             self._lock.release()
 
-    async def _supervise(self, app: FastAPI, admission: Admission) -> None:
+    async def _supervise(self, app: FastAPI, admission: BatchAdmission) -> None:
         while True:
-            self._news.clear()
+            self._changed.clear()
             try:
                 await self._sweep(app, admission)
-                self._complaint = ""
+                self._last_error = ""
+            except STORAGE_ERRORS as error:
+                self._storage.report(error)
             except Exception as error:
-                if str(error) != self._complaint:  # once, not every second
-                    self._complaint = str(error)
-                    logger.exception("the batches could not be looked at")
+                if str(error) != self._last_error:  # log it once, not every second
+                    self._last_error = str(error)
+                    logger.exception("the batches could not be read")
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SWEEP if self._storage.exists else None):
-                    await self._news.wait()
+                async with asyncio.timeout(SWEEP_INTERVAL if self._storage.exists else None):
+                    await self._changed.wait()
 
-    async def _sweep(self, app: FastAPI, admission: Admission) -> None:
-        """Start what is to be started and stop what is to be stopped."""
-        if not self._storage.exists or not self._lock.acquire() or self._engine.client.failure is not None:
+    async def _sweep(self, app: FastAPI, admission: BatchAdmission) -> None:
+        """Start and stop jobs as the table says."""
+        if not self._storage.exists:
+            return
+        holds_lock = self._lock.acquire()
+        await self._storage.call(lambda store: None)  # detects damage even if another server runs the batches
+        if not holds_lock or self._engine.client.failure is not None:
             return
         now = int(time.time())
         model = self._engine.model_name
-        batches = await self._storage.call(lambda store: store.open_batches(model, now - ABANDONED))
+        batches = await self._storage.call(lambda store: store.open_batches(model, now - ABANDONED_AFTER))
         for batch in batches:
             if job := self._jobs.get(batch.id):
                 if batch.status == "cancelling" or now >= batch.expires_at:
                     job.stop()
-            elif batch.id not in self._stuck and (_needs_no_route(batch, now) or endpoint_of(app, batch.endpoint)):
+            elif now >= self._postponed.get(batch.id, 0) and (
+                _needs_no_route(batch, now) or find_endpoint(app, batch.endpoint)
+            ):
                 self._start(batch, app, admission)
 
-    def _start(self, batch: BatchRecord, app: FastAPI, admission: Admission) -> None:
-        job = Job(
+    def _start(self, batch: BatchRecord, app: FastAPI, admission: BatchAdmission) -> None:
+        job = BatchJob(
             batch,
             self._storage,
-            partial(call, app),
+            partial(call_route, app, self._engine.callers.of_owner(batch.owner)),
             admission,
-            self._turns,
+            self._limits,
             self._engine.config.max_request_bytes,
         )
         self._jobs[batch.id] = job
@@ -109,13 +120,16 @@ class Runner:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, id: str, job: Job) -> None:
+    async def _run(self, id: str, job: BatchJob) -> None:
         try:
             await job.run()
         except EngineError as error:
             logger.error("batch %s stays unfinished: %s", id, error)
+        except STORAGE_ERRORS as error:
+            self._postponed[id] = time.time() + STORAGE_PAUSE
+            logger.error("batch %s is tried again in %d seconds: %s", id, STORAGE_PAUSE, error)
         except Exception:
-            self._stuck.add(id)
+            self._postponed[id] = math.inf
             logger.exception("batch %s stays unfinished until the server is started again", id)
         finally:
             del self._jobs[id]

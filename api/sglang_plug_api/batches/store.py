@@ -1,7 +1,7 @@
-"""The table of files, batches and results: one SQLite database, every change one transaction.
+"""Table of files, batches and results: one SQLite database in which every change is one transaction.
 
-A ``Store`` belongs to the thread that made it; ``storage.Storage`` keeps one in a thread of its own. Several
-processes may use one database.
+A ``Store`` belongs to the thread that created it; ``storage.Storage`` has a thread for it. Several processes may
+use one database.
 """
 
 from __future__ import annotations
@@ -9,26 +9,27 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from .models import MOVES, OPEN, BatchRecord, FileRecord, Page, Result, Status, TokenCounts
+from .records import OPEN_STATUSES, TRANSITIONS, BatchRecord, FileRecord, LineResult, Page, Status, TokenCounts
 
-VERSION = 2
-PATIENCE = 30.0
+VERSION = 3
+LOCK_TIMEOUT = 30.0
 """Seconds to wait for another process's transaction."""
 MAX_OPEN_BATCHES = 1000
 MAX_KEPT_BATCHES = 10_000
-"""Batches that are over and still listed; the oldest are forgotten, their files stay."""
+"""Ended batches that stay listed; the oldest ones are deleted, their files stay."""
 
 TOKENS = tuple(field.name for field in fields(TokenCounts))
 """Columns of a batch's usage."""
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS files (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, purpose TEXT NOT NULL,
-    filename TEXT NOT NULL, bytes INTEGER NOT NULL, created_at INTEGER NOT NULL);
+    filename TEXT NOT NULL, bytes INTEGER NOT NULL, created_at INTEGER NOT NULL, owner TEXT NOT NULL DEFAULT '');
 CREATE TABLE IF NOT EXISTS batches (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, model TEXT NOT NULL, endpoint TEXT NOT NULL,
     input_file_id TEXT NOT NULL, completion_window TEXT NOT NULL, created_at INTEGER NOT NULL,
@@ -37,43 +38,54 @@ CREATE TABLE IF NOT EXISTS batches (
     failed INTEGER NOT NULL DEFAULT 0, {"".join(f"{name} INTEGER NOT NULL DEFAULT 0, " for name in TOKENS)}
     result_bytes INTEGER NOT NULL DEFAULT 0, in_progress_at INTEGER,
     finalizing_at INTEGER, completed_at INTEGER, failed_at INTEGER, expired_at INTEGER, cancelling_at INTEGER,
-    cancelled_at INTEGER);
+    cancelled_at INTEGER, owner TEXT NOT NULL DEFAULT '');
 CREATE INDEX IF NOT EXISTS batches_by_status ON batches (status);
 CREATE TABLE IF NOT EXISTS results (
     batch TEXT NOT NULL, line INTEGER NOT NULL, succeeded INTEGER NOT NULL, payload BLOB NOT NULL,
     UNIQUE (batch, line));
+CREATE TABLE IF NOT EXISTS database (created_at INTEGER NOT NULL);
 """
-UPGRADES = {1: tuple(f"ALTER TABLE batches ADD COLUMN {name} INTEGER NOT NULL DEFAULT 0" for name in TOKENS)}
-"""Version of a database -> what makes it one of the next version."""
+UPGRADES = {
+    1: tuple(f"ALTER TABLE batches ADD COLUMN {name} INTEGER NOT NULL DEFAULT 0" for name in TOKENS),
+    2: tuple(f"ALTER TABLE {table} ADD COLUMN owner TEXT NOT NULL DEFAULT ''" for table in ("files", "batches")),
+}
+"""Maps the version of a database to the statements that upgrade it to the next version."""
 BATCH_FIELDS = tuple(field.name for field in fields(BatchRecord) if field.name != "usage")
 BATCH_COLUMNS = ", ".join((*BATCH_FIELDS, *TOKENS))
-FILE_COLUMNS = ", ".join(field.name for field in fields(FileRecord))
+FILE_FIELDS = tuple(field.name for field in fields(FileRecord))
+FILE_COLUMNS = ", ".join(FILE_FIELDS)
 
 
 class StorageFull(Exception):
-    """A limit on what is stored would be passed."""
+    """A limit of the storage would be exceeded."""
 
 
 class FileInUse(Exception):
-    """A batch that is not over still reads the file."""
+    """The file is still read by an open batch."""
+
+
+class StorageBroken(Exception):
+    """The database cannot be used: its files were deleted, replaced or damaged. The text says which and how."""
 
 
 class UnknownId(Exception):
-    """There is no such file or batch."""
+    """No file or batch has this id."""
 
 
 class Store:
     """An open database.
 
+    Methods with an ``owner`` ignore entries of other owners; ``None`` stands for all owners.
+
     Args:
-        path: its file; made if it is not there.
+        path: the database file; created if it is missing.
         max_files: most files.
         max_bytes: most bytes of files and unfinished results together.
     """
 
     def __init__(self, path: Path, *, max_files: int, max_bytes: int) -> None:
         self._max_files, self._max_bytes = max_files, max_bytes
-        self._database = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+        self._database = sqlite3.connect(path, timeout=LOCK_TIMEOUT, isolation_level=None)
         try:
             self._prepare(path)
         except BaseException:
@@ -82,30 +94,46 @@ class Store:
 
     def _prepare(self, path: Path) -> None:
         self._database.row_factory = sqlite3.Row
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o600)  # by path: closing a descriptor of our own would drop the locks of this process
         self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = FULL")  # what is committed survives a power cut
+        self._database.execute("PRAGMA synchronous = FULL")  # commits survive a power cut
         with self._transaction():
             (version,) = self._row("PRAGMA user_version")
             if version not in (0, *UPGRADES, VERSION):
-                raise sqlite3.DatabaseError(f"{path} was made by another version ({version}, this one is {VERSION})")
+                raise StorageBroken(f"{path.name} was made by another version ({version}, this one is {VERSION})")
             upgrades = [statement for older in range(version or VERSION, VERSION) for statement in UPGRADES[older]]
             for statement in (*SCHEMA.split(";"), *upgrades):
                 self._database.execute(statement)
+            if self._row("SELECT * FROM database") is None:
+                self._database.execute("INSERT INTO database VALUES (?)", (0 if version else int(time.time()),))
             self._database.execute(f"PRAGMA user_version = {VERSION}")
 
     def close(self) -> None:
         """Close the database."""
         self._database.close()
 
+    def created_at(self) -> int:
+        """Return the creation time of the database in seconds since the epoch; 0 for one of an earlier version."""
+        (seconds,) = self._row("SELECT created_at FROM database")
+        return int(seconds)
+
+    def count_ownerless(self) -> int:
+        """Count the files and batches that were created without an API key, or by an earlier version."""
+        (count,) = self._row(
+            "SELECT (SELECT COUNT(*) FROM files WHERE owner = '') + (SELECT COUNT(*) FROM batches WHERE owner = '')"
+        )
+        return int(count)
+
     def used_bytes(self) -> int:
-        """Bytes of all files and of the results that are in no file yet."""
+        """Return the bytes of all files and of the results that are in no file yet."""
         (total,) = self._row(
             "SELECT (SELECT COALESCE(SUM(bytes), 0) FROM files) + (SELECT COALESCE(SUM(result_bytes), 0) FROM batches)"
         )
         return int(total)
 
     def check_room(self, more: int = 0) -> None:
-        """Raises ``StorageFull`` unless another file of ``more`` bytes fits."""
+        """Raise ``StorageFull`` unless another file of ``more`` bytes fits."""
         (count,) = self._row("SELECT COUNT(*) FROM files")
         if count >= self._max_files:
             raise StorageFull(f"the storage holds {count} files, the most that --max-files allows; delete some")
@@ -117,109 +145,121 @@ class Store:
             self.check_room(file.bytes)
             self._insert_file(file)
 
-    def file(self, id: str) -> FileRecord:
-        """Raises ``UnknownId``."""
+    def file(self, id: str, owner: str | None = None) -> FileRecord:
+        """Return a file's record. Raises ``UnknownId``."""
         row = self._database.execute(f"SELECT {FILE_COLUMNS} FROM files WHERE id = ?", (id,)).fetchone()
-        if row is None:
+        if row is None or owner not in (None, row["owner"]):
             raise UnknownId(id)
         return FileRecord(**row)
 
-    def files(self, *, limit: int, after: str | None, ascending: bool, purpose: str | None = None) -> Page:
-        """Files by age. Raises ``UnknownId`` if there is no ``after``."""
-        where, values = ("purpose = ?", [purpose]) if purpose is not None else ("TRUE", [])
-        rows, more = self._page("files", FILE_COLUMNS, where, values, limit, after, ascending)
+    def files(
+        self,
+        *,
+        limit: int,
+        after: str | None,
+        ascending: bool,
+        purpose: str | None = None,
+        owner: str | None = None,
+    ) -> Page:
+        """Return a page of files by age. Raises ``UnknownId`` if there is no ``after``."""
+        filters = {"purpose": purpose, "owner": owner}
+        rows, more = self._page("files", FILE_COLUMNS, filters, limit, after, ascending)
         return Page(items=tuple(FileRecord(**row) for row in rows), has_more=more)
 
     def file_ids(self) -> set[str]:
-        """Every file's id."""
+        """Return the ids of all files."""
         return {id for (id,) in self._database.execute("SELECT id FROM files")}
 
-    def remove_file(self, id: str) -> None:
-        """Forget a file. Raises ``UnknownId``, and ``FileInUse`` while a batch reads it."""
+    def remove_file(self, id: str, owner: str | None = None) -> None:
+        """Delete a file's record. Raises ``UnknownId``, and ``FileInUse`` while a batch reads it."""
         with self._transaction():
-            self.file(id)
+            self.file(id, owner)
             user = self._database.execute(
-                f"SELECT id FROM batches WHERE input_file_id = ? AND status IN {_listed(OPEN)}", (id, *OPEN)
+                f"SELECT id FROM batches WHERE input_file_id = ? AND status IN {_placeholders(OPEN_STATUSES)}",
+                (id, *OPEN_STATUSES),
             ).fetchone()
             if user is not None:
                 raise FileInUse(user["id"])
             self._database.execute("DELETE FROM files WHERE id = ?", (id,))
 
     def add_batch(self, batch: BatchRecord) -> None:
-        """Raises ``UnknownId`` if its input is not there, ``StorageFull`` if there are too many."""
+        """Add a batch. Raises ``UnknownId`` if its input is missing, ``StorageFull`` if there are too many batches."""
         with self._transaction():
             self.file(batch.input_file_id)
             self.check_room()
-            (count,) = self._row(f"SELECT COUNT(*) FROM batches WHERE status IN {_listed(OPEN)}", *OPEN)
+            (count,) = self._row(
+                f"SELECT COUNT(*) FROM batches WHERE status IN {_placeholders(OPEN_STATUSES)}", *OPEN_STATUSES
+            )
             if count >= MAX_OPEN_BATCHES:
                 raise StorageFull(f"{count} batches are not over yet; wait until some are")
             values = _columns_of(batch)
             self._database.execute(
-                f"INSERT INTO batches ({', '.join(values)}) VALUES {_listed(values)}", tuple(values.values())
+                f"INSERT INTO batches ({', '.join(values)}) VALUES {_placeholders(values)}", tuple(values.values())
             )
             self._database.execute(
-                f"DELETE FROM batches WHERE status NOT IN {_listed(OPEN)} AND number <= "
+                f"DELETE FROM batches WHERE status NOT IN {_placeholders(OPEN_STATUSES)} AND number <= "
                 "(SELECT MAX(number) FROM batches) - ?",
-                (*OPEN, MAX_KEPT_BATCHES),
+                (*OPEN_STATUSES, MAX_KEPT_BATCHES),
             )
 
-    def batch(self, id: str) -> BatchRecord:
-        """Raises ``UnknownId``."""
+    def batch(self, id: str, owner: str | None = None) -> BatchRecord:
+        """Return a batch. Raises ``UnknownId``."""
         row = self._database.execute(f"SELECT {BATCH_COLUMNS} FROM batches WHERE id = ?", (id,)).fetchone()
-        if row is None:
+        if row is None or owner not in (None, row["owner"]):
             raise UnknownId(id)
         return _batch(row)
 
-    def batches(self, *, limit: int, after: str | None, ascending: bool = False) -> Page:
-        """Batches by age. Raises ``UnknownId`` if there is no ``after``."""
-        rows, more = self._page("batches", BATCH_COLUMNS, "TRUE", [], limit, after, ascending)
+    def batches(self, *, limit: int, after: str | None, ascending: bool = False, owner: str | None = None) -> Page:
+        """Return a page of batches by age. Raises ``UnknownId`` if there is no ``after``."""
+        rows, more = self._page("batches", BATCH_COLUMNS, {"owner": owner}, limit, after, ascending)
         return Page(items=tuple(map(_batch, rows)), has_more=more)
 
     def open_batches(self, model: str, abandoned_before: int) -> list[BatchRecord]:
-        """Batches of ``model`` that are not over, oldest first; others' if they expired before that time."""
+        """Return open batches of ``model``, oldest first; those of other models if they expired before that time."""
         rows = self._database.execute(
-            f"SELECT {BATCH_COLUMNS} FROM batches WHERE status IN {_listed(OPEN)} AND (model = ? OR expires_at < ?) "
-            "ORDER BY number",
-            (*OPEN, model, abandoned_before),
+            f"SELECT {BATCH_COLUMNS} FROM batches WHERE status IN {_placeholders(OPEN_STATUSES)} "
+            "AND (model = ? OR expires_at < ?) ORDER BY number",
+            (*OPEN_STATUSES, model, abandoned_before),
         )
         return [_batch(row) for row in rows]
 
     def move(
         self, id: str, to: Status, now: int, *, total: int | None = None, errors: Sequence[Any] = ()
     ) -> BatchRecord:
-        """Change a batch's status if ``MOVES`` lets it; returns what it is then. Raises ``UnknownId``."""
-        told = json.dumps(list(errors)) if errors else None
+        """Change a batch's status if ``TRANSITIONS`` allows it; return the batch. Raises ``UnknownId``."""
+        errors_json = json.dumps(list(errors)) if errors else None
         with self._transaction():
-            return self._move(id, to, now, total=total, errors=told) or self.batch(id)
+            return self._move(id, to, now, total=total, errors=errors_json) or self.batch(id)
 
-    def add_results(self, id: str, results: Sequence[Result]) -> None:
-        """Keep results and count them, each line once; those of a batch that is over are dropped.
+    def add_results(self, id: str, results: Sequence[LineResult]) -> None:
+        """Store results and count them, each line once; those of a batch that has ended are dropped.
 
         Raises ``StorageFull``.
         """
         with self._transaction():
             if self.batch(id).status not in ("in_progress", "cancelling"):
                 return
-            self._check_bytes(sum(len(one.payload) + 1 for one in results))
+            self._check_bytes(sum(len(result.payload) + 1 for result in results))
             counts, size, used = [0, 0], 0, dict.fromkeys(TOKENS, 0)
-            for one in results:
-                done = self._database.execute(
-                    "INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?)", (id, one.line, one.succeeded, one.payload)
+            for result in results:
+                added = self._database.execute(
+                    "INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?)",
+                    (id, result.line, result.succeeded, result.payload),
                 ).rowcount
-                counts[one.succeeded] += done
-                size += done * (len(one.payload) + 1)
-                for name, tokens in asdict(one.usage).items():
-                    used[name] += done * tokens
-            added = {"failed": counts[False], "completed": counts[True], "result_bytes": size, **used}
-            changes = ", ".join(f"{name} = {name} + ?" for name in added)
-            self._database.execute(f"UPDATE batches SET {changes} WHERE id = ?", (*added.values(), id))
+                counts[result.succeeded] += added
+                size += added * (len(result.payload) + 1)
+                for name, tokens in asdict(result.usage).items():
+                    used[name] += added * tokens
+            sums = {"failed": counts[False], "completed": counts[True], "result_bytes": size, **used}
+            changes = ", ".join(f"{name} = {name} + ?" for name in sums)
+            self._database.execute(f"UPDATE batches SET {changes} WHERE id = ?", (*sums.values(), id))
 
     def done_lines(self, id: str) -> set[int]:
-        """Numbers of the lines that have a result."""
+        """Return the numbers of the lines that have a result."""
         return {line for (line,) in self._database.execute("SELECT line FROM results WHERE batch = ?", (id,))}
 
     def results(self, id: str, succeeded: bool, *, after: int, limit: int) -> list[tuple[int, bytes]]:
-        """Some results in the order of the lines: line number and payload."""
+        """Return some results, ordered by line: line number and payload."""
         rows = self._database.execute(
             "SELECT line, payload FROM results WHERE batch = ? AND succeeded = ? AND line > ? ORDER BY line LIMIT ?",
             (id, succeeded, after, limit),
@@ -236,14 +276,14 @@ class Store:
         error: FileRecord | None,
         errors: Sequence[Any] = (),
     ) -> BatchRecord | None:
-        """End a batch: its status, its files and the end of its results in one step.
+        """End a batch: set its status, add its files and delete its results in one step.
 
-        Returns ``None``, and changes nothing, if the status has become one that does not lead to ``to``.
+        Returns ``None``, and changes nothing, if the batch's status does not lead to ``to`` any more.
         """
         with self._transaction():
             ids = {"output_file_id": output and output.id, "error_file_id": error and error.id}
-            told = json.dumps(list(errors)) if errors else None
-            moved = self._move(id, to, now, **ids, result_bytes=0, errors=told)
+            errors_json = json.dumps(list(errors)) if errors else None
+            moved = self._move(id, to, now, **ids, result_bytes=0, errors=errors_json)
             if moved is not None:
                 for file in filter(None, (output, error)):
                     self._insert_file(file)
@@ -252,17 +292,18 @@ class Store:
 
     def _move(self, id: str, to: Status, now: int, **more: Any) -> BatchRecord | None:
         batch = self.batch(id)
-        if to not in MOVES[batch.status]:
+        if to not in TRANSITIONS[batch.status]:
             return None
-        values = {"status": to, f"{to}_at": now, **{name: one for name, one in more.items() if one is not None}}
+        changed = {name: value for name, value in more.items() if value is not None}
+        values = {"status": to, f"{to}_at": now, **changed}
         changes = ", ".join(f"{name} = ?" for name in values)
         self._database.execute(f"UPDATE batches SET {changes} WHERE id = ?", (*values.values(), id))
         return self.batch(id)
 
     def _insert_file(self, file: FileRecord) -> None:
         self._database.execute(
-            f"INSERT INTO files ({FILE_COLUMNS}) VALUES (?, ?, ?, ?, ?)",
-            (file.id, file.purpose, file.filename, file.bytes, file.created_at),
+            f"INSERT INTO files ({FILE_COLUMNS}) VALUES {_placeholders(FILE_FIELDS)}",
+            tuple(getattr(file, name) for name in FILE_FIELDS),
         )
 
     def _check_bytes(self, more: int) -> None:
@@ -273,16 +314,29 @@ class Store:
             )
 
     def _page(
-        self, table: str, columns: str, where: str, values: list[Any], limit: int, after: str | None, ascending: bool
+        self,
+        table: str,
+        columns: str,
+        filters: Mapping[str, str | None],
+        limit: int,
+        after: str | None,
+        ascending: bool,
     ) -> tuple[list[sqlite3.Row], bool]:
+        """Return the rows whose columns have the values in ``filters`` (``None``: any), and whether there are more."""
+        values: dict[str, Any] = {column: value for column, value in filters.items() if value is not None}
+        where = " AND ".join(["TRUE", *(f"{column} = :{column}" for column in values)])
+        values |= {"after": after, "limit": limit + 1}
         if after is not None:
-            found = self._database.execute(f"SELECT number FROM {table} WHERE id = ?", (after,)).fetchone()
-            if found is None:
+            last = self._database.execute(
+                f"SELECT number FROM {table} WHERE id = :after AND {where}", values
+            ).fetchone()
+            if last is None:
                 raise UnknownId(after)
-            where, values = f"{where} AND number {'>' if ascending else '<'} ?", [*values, found["number"]]
+            where += f" AND number {'>' if ascending else '<'} :number"
+            values["number"] = last["number"]
         order = "ASC" if ascending else "DESC"
         rows = self._database.execute(
-            f"SELECT {columns} FROM {table} WHERE {where} ORDER BY number {order} LIMIT ?", (*values, limit + 1)
+            f"SELECT {columns} FROM {table} WHERE {where} ORDER BY number {order} LIMIT :limit", values
         ).fetchall()
         return rows[:limit], len(rows) > limit
 
@@ -291,13 +345,13 @@ class Store:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All or nothing; takes the write lock first, so that what is read stays true."""
+        """Commit everything or nothing; takes the write lock first, so that what was read stays true."""
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield
             self._database.execute("COMMIT")
         except BaseException:
-            if self._database.in_transaction:  # a full disk may have ended it already
+            if self._database.in_transaction:  # a full disk may have ended the transaction already
                 self._database.execute("ROLLBACK")
             raise
 
@@ -317,6 +371,6 @@ def _batch(row: sqlite3.Row) -> BatchRecord:
     return BatchRecord(**values, usage=usage)
 
 
-def _listed(values: Collection[Any]) -> str:
-    """A placeholder for each value, in parentheses."""
+def _placeholders(values: Collection[Any]) -> str:
+    """Return a placeholder for each value, in parentheses."""
     return f"({', '.join('?' * len(values))})"

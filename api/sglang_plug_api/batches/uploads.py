@@ -1,16 +1,19 @@
-"""Reading an upload: multipart/form-data, straight to disk, every part of it bounded."""
+"""Parsing of uploads: multipart/form-data that is streamed to disk, with a limit for every part."""
 
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 from fastapi import Request
 from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from sglang_plug_api.errors import ApiError
+from sglang_plug_api.http.errors import ApiError
 
 from .storage import DurableFile
 
@@ -19,22 +22,24 @@ MAX_FIELD_BYTES = 1024
 MAX_FILENAME = 256
 MAX_BOUNDARY = 256
 OVERHEAD = MAX_PARTS * 8192
-"""What a body may have beyond the file: boundaries, headers, fields."""
+"""Most bytes of a body besides the file: boundaries, headers, fields."""
 WRITE_BYTES = 1 << 20
-"""File bytes that are collected before they go to the disk."""
+"""File bytes that are collected before they are written to the disk."""
+EXTENDED_FILENAME = re.compile(rb"""filename\*\s*=\s*"?([\w-]+)'[^']*'([^";\s]+)""", re.IGNORECASE)
+NO_FILENAME = "the part 'file' has no filename, so it is text and not a file; with curl write -F file=@NAME, with the @"
 
 
 @dataclass(slots=True)
 class Form:
-    """What came beside the file's content."""
+    """The parts of a form besides the file's content."""
 
     filename: str | None = None
-    """``None``: no file yet."""
+    """Name of the file; ``None`` until its part begins."""
     fields: dict[str, str] = field(default_factory=dict)
 
 
 async def receive_file(request: Request, file: DurableFile, max_bytes: int) -> Form:
-    """Write the part called ``file`` to ``file``; returns the other parts.
+    """Write the part ``file`` to ``file``; return the other parts.
 
     Raises ``ApiError``: 415 for another content type, 400 for a broken body, 413 for a part that is too large.
     """
@@ -59,7 +64,7 @@ async def receive_file(request: Request, file: DurableFile, max_bytes: int) -> F
 def _boundary(request: Request) -> bytes:
     headers = request.headers
     if ("origin" in headers or "sec-fetch-site" in headers) and "authorization" not in headers:
-        # a page can make its reader's browser send a form anywhere, but not with this header
+        # a page can make a browser send a form anywhere, but not with this header
         raise ApiError("a browser must send an Authorization header with a form", 415)
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     boundary = options.get(b"boundary", b"")
@@ -68,8 +73,22 @@ def _boundary(request: Request) -> bytes:
     return boundary
 
 
+def _filename(disposition: bytes, options: Mapping[bytes, bytes]) -> str | None:
+    """Return the filename of a part; ``None`` if it is a field of text.
+
+    RFC 7578 forbids ``filename*``, but some clients use it for names that are not ASCII.
+    """
+    if b"filename" in options:
+        return options[b"filename"].decode("utf-8", "replace")
+    extended = EXTENDED_FILENAME.search(disposition)
+    if extended is None:
+        return None
+    charset = "latin-1" if extended[1].lower() == b"iso-8859-1" else "utf-8"  # RFC 5987 has no others
+    return unquote(extended[2].decode("latin-1"), charset, "replace")
+
+
 class _Parts:
-    """Collects what the parser finds, part by part."""
+    """Collects the parts that the parser reports."""
 
     def __init__(self, max_bytes: int) -> None:
         self.form = Form()
@@ -84,7 +103,7 @@ class _Parts:
         self._value = bytearray()
 
     def callbacks(self) -> dict[str, Any]:
-        """For the parser."""
+        """Return the callbacks for the parser."""
         return {
             "on_part_begin": self._begin,
             "on_header_field": lambda data, start, end: self._header[0].extend(data[start:end]),
@@ -97,9 +116,9 @@ class _Parts:
         }
 
     def take(self) -> bytearray:
-        """File content that has come since the last call."""
-        taken, self.content = self.content, bytearray()
-        return taken
+        """Return the file content that has arrived since the last call."""
+        content, self.content = self.content, bytearray()
+        return content
 
     def _begin(self) -> None:
         self._count += 1
@@ -119,12 +138,15 @@ class _Parts:
             raise ApiError("a part of the form has no name")
         self._name = options[b"name"].decode("utf-8", "replace")[:MAX_FILENAME]
         if self._name != "file":
-            if b"filename" in options:
+            if _filename(self._disposition, options) is not None:
                 raise ApiError("the file must be in the part 'file'", param="file")
             return
         if self.form.filename is not None:
             raise ApiError("the form has two parts 'file'; send one", param="file")
-        self.form.filename = options.get(b"filename", b"").decode("utf-8", "replace")[:MAX_FILENAME] or "file"
+        filename = _filename(self._disposition, options)
+        if not filename:
+            raise ApiError(NO_FILENAME, param="file")
+        self.form.filename = filename[:MAX_FILENAME]
 
     def _data(self, data: bytes, start: int, end: int) -> None:
         if self._name == "file":

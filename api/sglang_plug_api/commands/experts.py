@@ -1,4 +1,4 @@
-"""``sglang-plug experts``: look at recorded choices of experts."""
+"""``sglang-plug experts``: plots of recorded expert choices."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sglang_plug import ConfigError, Plugins
 
 HEADER = ["layer_id", "expert_id", "count"]
 Counts = dict[tuple[int, int], int]
-"""(layer, expert) -> how many tokens chose it."""
+"""Maps (layer, expert) to the number of tokens that chose it."""
 
 
 class ExpertsCommand:
-    """The action ``plot``."""
+    """The command with its action ``plot``."""
 
     def arguments(self, parser: argparse.ArgumentParser, plugins: Plugins) -> None:
-        """One subparser for each action."""
+        """Add one subparser for each action."""
         actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
         plot = actions.add_parser("plot", help="a heat map of layers and experts")
         plot.add_argument("file", metavar="FILE", type=Path, help="the .csv or .pt of /dump_expert_distribution_record")
@@ -29,7 +29,7 @@ class ExpertsCommand:
         plot.set_defaults(act=_plot)
 
     def run(self, options: argparse.Namespace, plugins: Plugins) -> int:
-        """The chosen action's exit status."""
+        """Run the chosen action; return its exit status."""
         return int(options.act(options))
 
 
@@ -41,22 +41,22 @@ def _plot(options: argparse.Namespace) -> int:
     out: Path = options.out or options.file.with_name(f"{name}.png")
     try:
         draw(counts, out)
-    except (OSError, ValueError) as error:  # ValueError: an ending that names no picture format
+    except (OSError, ValueError) as error:  # ValueError: the extension names no image format
         raise ConfigError(f"cannot write {out}: {error}") from error
     print(out)
     return 0
 
 
 def read_counts(path: Path) -> Counts:
-    """The counts in a dumped ``.csv`` or ``.pt``. Raises ``ConfigError`` that names the place if it is neither."""
+    """Return the counts in a dumped ``.csv`` or ``.pt``. Raises ``ConfigError``, naming the line, if it is neither."""
     rows: Sequence[Sequence[str | int]] = _tensor_rows(path) if path.suffix == ".pt" else _table_rows(path)
     counts: Counts = {}
     for number, row in enumerate(rows, 2):
         try:
             layer, expert, count = map(int, row)
         except ValueError:
-            found = ",".join(map(str, row))
-            raise ConfigError(f"{path}, line {number}: three whole numbers expected, found {found!r}") from None
+            text = ",".join(map(str, row))
+            raise ConfigError(f"{path}, line {number}: three whole numbers expected, found {text!r}") from None
         if min(layer, expert, count) < 0:
             raise ConfigError(f"{path}, line {number}: a negative number")
         counts[layer, expert] = count
@@ -66,7 +66,7 @@ def read_counts(path: Path) -> Counts:
 
 
 def _tensor_rows(path: Path) -> list[tuple[int, int, int]]:
-    from sglang_plug.layers.recorder import read_columns  # torch, which the other form does without
+    from sglang_plug.layers.recorder import read_columns  # imports torch, which CSV files do not need
 
     return read_columns(path)
 
@@ -83,7 +83,7 @@ def _table_rows(path: Path) -> list[list[str]]:
 
 
 def table(counts: Counts) -> tuple[list[int], list[list[float]]]:
-    """The layers that have experts, and a row of shares for each: 1 is a layer's most chosen expert."""
+    """Return the layers that have experts, and a row of shares for each: 1 is a layer's most chosen expert."""
     layers = sorted({layer for layer, _ in counts})
     width = max(expert for _, expert in counts) + 1
     rows = [[counts.get((layer, expert), 0) for expert in range(width)] for layer in layers]
@@ -91,7 +91,7 @@ def table(counts: Counts) -> tuple[list[int], list[list[float]]]:
 
 
 def draw(counts: Counts, out: Path) -> None:
-    """A heat map in ``out``: a row for each layer, a column for each expert."""
+    """Write a heat map to ``out``: a row for each layer, a column for each expert."""
     figures: Any = importlib.import_module("matplotlib.figure")
     layers, rows = table(counts)
     size = (max(4.0, 0.12 * len(rows[0]) + 2), max(3.0, 0.2 * len(layers) + 1.5))

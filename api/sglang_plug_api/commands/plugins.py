@@ -1,4 +1,4 @@
-"""``sglang-plug plugins``: what is plugged in, whether it works, and what to do if not."""
+"""``sglang-plug plugins``: installed plugins, their state, and remedies for problems."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from difflib import get_close_matches
 from typing import Any
 
 from sglang_plug import PluginError, Plugins
-from sglang_plug.declaration import hook_names
-from sglang_plug.discovery import DISTRIBUTION, GROUP, Found
-from sglang_plug.plugins import Component, Failure
-from sglang_plug_api.heavy_imports import heavy_imports
-from sglang_plug_api.plugin_check import check_component, settings_of
-from sglang_plug_api.plugin_table import availability, plugin_table, slow_plugins
+from sglang_plug.plugins.declaration import hook_names
+from sglang_plug.plugins.discovery import DISTRIBUTION, GROUP, Found
+from sglang_plug.plugins.registry import Component, Failure
+from sglang_plug_api.lifecycle.heavy_imports import heavy_imports
+from sglang_plug_api.lifecycle.plugin_check import check_component, settings_of
+from sglang_plug_api.lifecycle.plugin_table import availability, plugin_table, slow_plugins
 
 from .version import versions
 
@@ -26,10 +26,10 @@ RED, PLAIN = "\x1b[31m", "\x1b[0m"
 
 
 class PluginsCommand:
-    """The actions ``list``, ``show``, ``check`` and ``doctor``."""
+    """The command with its actions ``list``, ``show``, ``check`` and ``doctor``."""
 
     def arguments(self, parser: argparse.ArgumentParser, plugins: Plugins) -> None:
-        """One subparser for each action."""
+        """Add one subparser for each action."""
         actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
         listing = actions.add_parser("list", help="everything that is declared, and by whom")
         listing.add_argument("--json", action="store_true", help="as JSON")
@@ -45,7 +45,7 @@ class PluginsCommand:
         doctor.set_defaults(act=_doctor)
 
     def run(self, options: argparse.Namespace, plugins: Plugins) -> int:
-        """The chosen action's exit status."""
+        """Run the chosen action; return its exit status."""
         return int(options.act(options, plugins))
 
 
@@ -77,13 +77,13 @@ def _list(options: argparse.Namespace, plugins: Plugins) -> int:
 
 def _show(options: argparse.Namespace, plugins: Plugins) -> int:
     key: str = options.key
-    loaded = [one for one in plugins.loaded if one.name == key]
-    failures = [one for one in plugins.failures if one.found.name == key]
-    components = [one for one in plugins.all() if key in (one.spec.name, f"{one.spec.kind}:{one.spec.name}")]
+    loaded = [plugin for plugin in plugins.loaded if plugin.name == key]
+    failures = [failure for failure in plugins.failures if failure.found.name == key]
+    components = [item for item in plugins.all() if key in (item.spec.name, f"{item.spec.kind}:{item.spec.name}")]
     if not loaded and not failures and not components:
         raise PluginError(_unknown("plugin or component", key, _every_key(plugins)))
-    for found in loaded:
-        _show_plugin(found, plugins)
+    for plugin in loaded:
+        _show_plugin(plugin, plugins)
     for failure in failures:
         _show_failure(failure)
     for component in components:
@@ -91,32 +91,37 @@ def _show(options: argparse.Namespace, plugins: Plugins) -> int:
     return 0
 
 
-def _show_plugin(found: Found, plugins: Plugins) -> None:
-    declared = [f"{one.spec.kind}:{one.spec.name}" for one in plugins.all() if one.found == found]
+def _show_plugin(plugin: Found, plugins: Plugins) -> None:
+    declared = [f"{item.spec.kind}:{item.spec.name}" for item in plugins.all() if item.found == plugin]
     _print_fields(
-        f"plugin {found.name}",
+        f"plugin {plugin.name}",
         {
-            "distribution": found.origin,
-            "module": found.module,
-            "file": getattr(sys.modules.get(found.module), "__file__", None) or "unknown",
+            "distribution": plugin.origin,
+            "module": plugin.module,
+            "file": getattr(sys.modules.get(plugin.module), "__file__", None) or "unknown",
             "declares": ", ".join(declared) or "nothing",
         },
     )
 
 
 def _show_failure(failure: Failure) -> None:
-    found = failure.found
-    fields = {"distribution": found.origin, "module": found.module, "file": found.file or "", "failed": failure.message}
-    _print_fields(f"plugin {found.name}", fields)
+    plugin = failure.found
+    fields = {
+        "distribution": plugin.origin,
+        "module": plugin.module,
+        "file": plugin.file or "",
+        "failed": failure.message,
+    }
+    _print_fields(f"plugin {plugin.name}", fields)
     print(_red(failure.trace))
 
 
 def _show_component(component: Component, plugins: Plugins) -> None:
-    spec, found = component.spec, component.found
+    spec, plugin = component.spec, component.found
     status, reason = availability(component, plugins)
     fields: dict[str, Any] = {
-        "plugin": f"{found.name} of {found.origin}",
-        "declared in": getattr(sys.modules.get(found.module), "__file__", None) or found.module,
+        "plugin": f"{plugin.name} of {plugin.origin}",
+        "declared in": getattr(sys.modules.get(plugin.module), "__file__", None) or plugin.module,
         "status": f"{status}: {reason}" if reason else status,
     }
     for item in dataclasses.fields(spec):
@@ -132,28 +137,33 @@ def _show_component(component: Component, plugins: Plugins) -> None:
 def _check(options: argparse.Namespace, plugins: Plugins) -> int:
     name: str = options.name
     every = [*plugins.loaded, *(failure.found for failure in plugins.failures), *plugins.blocked]
-    chosen = [one for one in every if name in (one.name, one.distribution)]
+    chosen = [plugin for plugin in every if name in (plugin.name, plugin.distribution)]
     if not chosen:
-        raise PluginError(_unknown("plugin", name, {one.name for one in every} | {one.distribution for one in every}))
+        known = {plugin.name for plugin in every} | {plugin.distribution for plugin in every}
+        raise PluginError(_unknown("plugin", name, known))
     problems = [str(failure) for failure in plugins.failures if failure.found in chosen]
-    problems += [f"plugin {one.name!r} is blocked, so it was not checked" for one in chosen if one in plugins.blocked]
-    problems += [f"plugin {one.name!r} of {one.origin} implements no hook" for one in chosen if _is_empty(one, plugins)]
-    problems += _heavy(one for one in chosen if one in plugins.loaded)
-    problems += [line for line in slow_plugins(plugins) if any(repr(one.name) in line for one in chosen)]
+    problems += [
+        f"plugin {item.name!r} is blocked, so it was not checked" for item in chosen if item in plugins.blocked
+    ]
+    problems += [
+        f"plugin {item.name!r} of {item.origin} implements no hook" for item in chosen if _is_empty(item, plugins)
+    ]
+    problems += _heavy(plugin for plugin in chosen if plugin in plugins.loaded)
+    problems += [line for line in slow_plugins(plugins) if any(repr(plugin.name) in line for plugin in chosen)]
     for component in plugins.all():
         if component.found not in chosen:
             continue
         if missing := component.unavailable():
             print(f"skipped  {component}: {missing}")
-        elif found := [*_clash(component, plugins), *check_component(component)]:
-            problems += found
+        elif violations := [*_clash(component, plugins), *check_component(component)]:
+            problems += violations
         else:
             print(f"ok       {component}")
     return _report(problems)
 
 
-def _is_empty(found: Found, plugins: Plugins) -> bool:
-    return found in plugins.loaded and not vars(found.load()).keys() & set(hook_names())
+def _is_empty(plugin: Found, plugins: Plugins) -> bool:
+    return plugin in plugins.loaded and not vars(plugin.load()).keys() & set(hook_names())
 
 
 def _doctor(options: argparse.Namespace, plugins: Plugins) -> int:
@@ -171,8 +181,8 @@ def _doctor(options: argparse.Namespace, plugins: Plugins) -> int:
         problems += _clash(component, plugins)
         if status in ("unavailable", "unused"):
             print(f"note     {component} is {status}: {reason}")
-    for found in plugins.blocked:
-        print(f"note     plugin {found.name!r} of {found.origin} is blocked")
+    for plugin in plugins.blocked:
+        print(f"note     plugin {plugin.name!r} of {plugin.origin} is blocked")
     for line in (*_heavy(plugins.loaded), *slow_plugins(plugins)):
         print(f"warning  {line}")
     return _report(problems)
@@ -185,9 +195,9 @@ def _clash(component: Component, plugins: Plugins) -> list[str]:
 
 def _heavy(plugins: Iterable[Found]) -> list[str]:
     return [
-        f"plugin {found.name!r} of {found.origin} imports {', '.join(names)} while declaring, which slows every "
+        f"plugin {plugin.name!r} of {plugin.origin} imports {', '.join(names)} while declaring, which slows every "
         "command; move the implementation to another file"
-        for found, names in heavy_imports(list(plugins)).items()
+        for plugin, names in heavy_imports(list(plugins)).items()
         if names
     ]
 
@@ -199,18 +209,18 @@ def _report(problems: Sequence[str]) -> int:
     return 1 if problems else 0
 
 
-def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
     names = sorted(set(known))
     near = get_close_matches(name, names, 1)
-    return f"no {what} named {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}")
+    return f"no {kind} named {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}")
 
 
 def _every_key(plugins: Plugins) -> list[str]:
     components = plugins.all()
     return [
-        *(one.name for one in plugins.loaded),
-        *(one.spec.name for one in components),
-        *(f"{one.spec.kind}:{one.spec.name}" for one in components),
+        *(plugin.name for plugin in plugins.loaded),
+        *(component.spec.name for component in components),
+        *(f"{component.spec.kind}:{component.spec.name}" for component in components),
     ]
 
 
@@ -233,8 +243,8 @@ def _text(value: Any) -> str:
 
 
 def _red(text: str) -> str:
-    colourful = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    return f"{RED}{text}{PLAIN}" if colourful else text
+    use_colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return f"{RED}{text}{PLAIN}" if use_colour else text
 
 
 command = PluginsCommand()

@@ -1,4 +1,4 @@
-"""``sglang-plug serve``: a model over HTTP."""
+"""``sglang-plug serve``: serves a model over HTTP."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import os
 import sys
 
 from sglang_plug import Plugins
-from sglang_plug.collecting import collecting_later
-from sglang_plug_api.options import add_arguments, misspelt_variables, server_config
-from sglang_plug_api.plugin_table import slow_plugins
+from sglang_plug.system.gc_control import collecting_later
+from sglang_plug_api.lifecycle.plugin_table import slow_plugins
+from sglang_plug_api.options.parsing import add_arguments, misspelt_variables, server_config
 
 
 class ServeCommand:
-    """Builds the configuration and runs the server until it is told to stop."""
+    """Builds the configuration and runs the server until a signal stops it."""
 
     def arguments(self, parser: argparse.ArgumentParser, plugins: Plugins) -> None:
-        """Every option of the table."""
+        """Add every option of the table."""
         add_arguments(parser, plugins)
 
     def run(self, options: argparse.Namespace, plugins: Plugins) -> int:
-        """Serve; the exit status. A plugin that failed to load is one line on stderr."""
+        """Serve; return the exit status. Prints one line on stderr for each plugin that failed to load."""
         config = server_config(options, plugins)
         for failure in plugins.failures:
             print(f"warning: {' '.join(str(failure).split())}", file=sys.stderr)
@@ -28,9 +28,9 @@ class ServeCommand:
             print(f"warning: {line}", file=sys.stderr)
         for component in plugins.all():
             if component.given:
-                component.settings()  # a mistake in those of a component that is not used counts, too
+                component.settings()  # reports mistakes in the settings of unused components, too
         with collecting_later():
-            from sglang_plug_api.server import serve  # the web framework is not needed for --help
+            from sglang_plug_api.lifecycle.server import serve  # the web framework is not needed for --help
 
         return serve(config, plugins)
 

@@ -1,4 +1,4 @@
-"""``sglang-plug version``: what is installed, told without importing it."""
+"""``sglang-plug version``: installed versions, read without importing the libraries."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ DISTRIBUTIONS = ("sglang-plug", "torch", "transformers", "pluggy")
 
 
 def versions() -> dict[str, str]:
-    """Name -> version of sglang-plug, Python and the libraries that matter in a report."""
-    found = {name: installed_version(name) for name in DISTRIBUTIONS}
-    return {"sglang-plug": found.pop("sglang-plug"), "python": platform.python_version(), **found}
+    """Map sglang-plug, Python and the libraries that matter in a bug report to their versions."""
+    installed = {name: installed_version(name) for name in DISTRIBUTIONS}
+    return {"sglang-plug": installed.pop("sglang-plug"), "python": platform.python_version(), **installed}
 
 
 def installed_version(distribution: str) -> str:
-    """The version in the metadata of an installed distribution, or ``"not installed"``."""
+    """Return the version in the metadata of an installed distribution, or ``"not installed"``."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -26,13 +26,13 @@ def installed_version(distribution: str) -> str:
 
 
 class VersionCommand:
-    """Prints one line for each version."""
+    """The command, which prints one line for each version."""
 
     def arguments(self, parser: argparse.ArgumentParser, plugins: Plugins) -> None:
-        """No options."""
+        """Add no options."""
 
     def run(self, options: argparse.Namespace, plugins: Plugins) -> int:
-        """Print; always succeeds."""
+        """Print the versions; always succeeds."""
         for name, version in versions().items():
             print(f"{name:<13} {version}")
         return 0

@@ -1,4 +1,4 @@
-"""Log lines for prefill and decode batches, in the form that operators of SGLang know."""
+"""Log lines for prefill and decode batches, in the format that SGLang uses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class LogObserver(Observer):
-    """A line for each step that computes prompts, and one for every so many decode steps."""
+    """Logs a line for each step that computes prompts, and one per interval of decode steps."""
 
     def __init__(self) -> None:
         self._interval = 40
@@ -25,7 +25,7 @@ class LogObserver(Observer):
         self._interval = max(1, int(info.get("log_interval", self._interval)))
 
     def on_step(self, stats: StepStats) -> None:
-        """Write a line if one is due."""
+        """Write a line if it is time for one."""
         if stats.prefill_sequences:
             logger.info(
                 "Prefill batch, #new-seq: %d, #new-token: %d, #cached-token: %d, token usage: %.2f, "
@@ -34,7 +34,7 @@ class LogObserver(Observer):
                 stats.prefill_tokens,
                 stats.cached_tokens,
                 _usage(stats),
-                stats.decode_sequences,  # as there: besides those whose prompts this is
+                stats.decode_sequences,  # as in SGLang: without the sequences of this prefill
                 stats.waiting,
             )
         if not stats.decode_sequences:
@@ -61,7 +61,7 @@ class LogObserver(Observer):
         self._steps, self._tokens, self._accepted, self._drafted, self._since = 0, 0, 0, False, stats.time
 
     def _accept_length(self) -> str:
-        """Tokens that a sequence got in a step, if any were drafted."""
+        """Return the tokens per sequence and step, if any were drafted."""
         return f"accept len: {self._tokens / (self._tokens - self._accepted):.2f}, " if self._drafted else ""
 
 

@@ -1,4 +1,4 @@
-"""Metrics under the names that dashboards of SGLang already graph."""
+"""Prometheus metrics under the names that SGLang dashboards use."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ COUNTERS: Mapping[str, str] = {
     "spec_drafted_tokens_total": "Guesses of output tokens that were computed",
     "spec_accepted_tokens_total": "Those that came true: as many steps saved",
     "num_retracted_reqs_total": "Times a running request gave its KV slots back and waited again",
+    "memory_relieved_tokens_total": "Cached tokens that were forgotten because the host's memory was running out",
 }
 HISTOGRAMS: Mapping[str, str] = {
     "queue_time_seconds": "From arrival to the step that begins to compute the request",
@@ -44,10 +45,10 @@ HISTOGRAMS: Mapping[str, str] = {
 
 
 class PrometheusObserver(Observer):
-    """Keeps its own registry, so several servers in one process do not meet.
+    """Updates metrics in its own registry, so that several servers in one process do not collide.
 
     Args:
-        clock: what ``time.time`` tells.
+        clock: returns the time as ``time.time`` does.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -77,20 +78,21 @@ class PrometheusObserver(Observer):
         )
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         self._measure_throughput(self._clock())
         return generate_latest(self.registry)
 
     def on_start(self, info: Mapping[str, Any]) -> None:
-        """Label everything with the model, and show what is in use."""
+        """Label the metrics with the model, and report the components in use."""
         self._label = str(info["served_model_name"])
         for metric in (*self._gauges.values(), *self._counters.values(), *self._histograms.values()):
             metric.labels(self._label)
-        for kind, one in info["components"].items():
-            self._plugins.labels(kind, one["name"], one["plugin"], one["distribution"], one["version"]).set(1)
+        for kind, component in info["components"].items():
+            labels = (component["name"], component["plugin"], component["distribution"], component["version"])
+            self._plugins.labels(kind, *labels).set(1)
 
     def on_step(self, stats: StepStats) -> None:
-        """Bring the gauges up to date."""
+        """Update the gauges and the counters of steps."""
         self._admitted += stats.prefill_tokens + stats.cached_tokens
         self._cached += stats.cached_tokens
         self._set("num_running_reqs", stats.running)
@@ -102,11 +104,12 @@ class PrometheusObserver(Observer):
         self._add("cached_tokens_total", stats.cached_tokens)
         self._add("forced_tokens_total", stats.forced_tokens)
         self._add("num_retracted_reqs_total", stats.retracted)
-        self._speculate(stats)
+        self._add("memory_relieved_tokens_total", stats.relieved_tokens)
+        self._record_speculation(stats)
         for seconds in stats.queue_seconds:
             self._histograms["queue_time_seconds"].labels(self._label).observe(seconds)
 
-    def _speculate(self, stats: StepStats) -> None:
+    def _record_speculation(self, stats: StepStats) -> None:
         self._decoded += stats.decode_sequences
         self._drafted += stats.drafted_tokens
         self._accepted += stats.accepted_tokens
@@ -118,7 +121,7 @@ class PrometheusObserver(Observer):
         self._set("spec_accept_rate", self._accepted / self._drafted)
 
     def on_tokens(self, request: str, tokens: int, time: float) -> None:
-        """Latency between tokens, and throughput."""
+        """Record the latency between tokens, and the throughput."""
         if not tokens:
             return
         self._add("generation_tokens_total", tokens)
@@ -131,7 +134,7 @@ class PrometheusObserver(Observer):
         self._measure_throughput(time)
 
     def on_request(self, event: RequestEvent) -> None:
-        """A request's totals."""
+        """Record the totals of a request."""
         self._last.pop(event.id, None)
         self._add("num_requests_total", 1)
         self._add("prompt_tokens_total", event.prompt_tokens)
@@ -143,7 +146,7 @@ class PrometheusObserver(Observer):
         self._histograms["e2e_request_latency_seconds"].labels(self._label).observe(event.finished - event.arrived)
 
     def _measure_throughput(self, now: float) -> None:
-        """Also asked for when the metrics are read: where no tokens come, nothing else would tell so."""
+        """Update the throughput. It also runs when metrics are read, since no other event follows the last token."""
         seconds = now - self._window_start
         if seconds < 1.0:
             return

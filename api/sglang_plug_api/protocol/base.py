@@ -1,12 +1,23 @@
-"""What all bodies have in common: strict numbers, and fields that would silently do nothing refused by name."""
+"""The base of all request bodies: strict numbers, and fields without effect that are refused by name."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    ValidationInfo,
+    model_validator,
+)
 
-from sglang_plug_api.errors import ApiError
+from sglang_plug.plugins.request_fields import RequestFieldError, RequestFields
+from sglang_plug_api.http.errors import ApiError, WrongField
 
 from .misplaced import EVERYWHERE, Remedies, check
 
@@ -68,13 +79,47 @@ class RequestBody(BaseModel):
     misplaced: ClassVar[Remedies] = EVERYWHERE
 
     @model_validator(mode="after")
-    def _refuse_misplaced(self) -> RequestBody:
+    def _refuse_misplaced(self, info: ValidationInfo) -> RequestBody:
         check(self.model_extra or {}, self.misplaced)
         return self
 
 
+def validation_context(fields: RequestFields) -> dict[str, RequestFields]:
+    """Return the validation context that tells bodies the request fields of logits processors."""
+    return {"request_fields": fields}
+
+
+def request_fields_of(info: ValidationInfo) -> RequestFields:
+    """Return the request fields of the validation context; none without one."""
+    return (info.context or {}).get("request_fields") or RequestFields()
+
+
+class ProcessorFieldsBody(RequestBody):
+    """A body that takes the request fields of logits processors, whatever these are on this server."""
+
+    _processor_fields: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _refuse_misplaced(self, info: ValidationInfo) -> ProcessorFieldsBody:
+        extra = self.model_extra or {}
+        if extra:
+            fields = request_fields_of(info)
+            try:
+                self._processor_fields = fields.check(extra)
+            except RequestFieldError as error:
+                raise WrongField(error.field, str(error)) from None
+            extra = {name: value for name, value in extra.items() if name not in fields.names}
+        check(extra, self.misplaced)
+        return self
+
+    @property
+    def processor_fields(self) -> dict[str, Any]:
+        """The fields of logits processors that the request gave, validated, as plain data."""
+        return self._processor_fields
+
+
 class SharedFields(RequestBody):
-    """What every request may say of its place in the queue and in the prefix cache."""
+    """Fields of every request: its priority in the queue, and its salt in the prefix cache."""
 
     priority: Integer | None = None
     cache_salt: Name | None = None
@@ -82,7 +127,7 @@ class SharedFields(RequestBody):
 
     @property
     def salt(self) -> str:
-        """What separates this request's prefixes from others'."""
+        """The salt that separates this request's prefixes from others'."""
         return self.cache_salt or self.extra_key or ""
 
 

@@ -25,16 +25,16 @@ class InputBody(RequestBody):
 
     @field_validator("input")
     @classmethod
-    def _check_input(cls, given: Prompts) -> Prompts:
-        if not given:
+    def _check_input(cls, input: Prompts) -> Prompts:
+        if not input:
             raise ValueError("Input cannot be empty")
-        for index, one in enumerate(given if isinstance(given, list) else ()):
-            if one in ("", []):
+        for index, entry in enumerate(input if isinstance(input, list) else ()):
+            if entry in ("", []):
                 raise ValueError(f"Input cannot be empty: entry {index} is")
-        return given
+        return input
 
     def inputs(self) -> list[Any]:
-        """One entry for each text: a string, or a list of token ids."""
+        """Return one entry for each text: a string, or a list of token ids."""
         if isinstance(self.input, str) or isinstance(self.input[0], int):
             return [self.input]
         return list(self.input)
@@ -59,7 +59,7 @@ class Document(RequestBody):
 
 AnyDocument = Annotated[
     Annotated[str, Tag("Text")] | Annotated[Document, Tag("Document")],
-    Discriminator(lambda given: "Text" if isinstance(given, str) else "Document"),
+    Discriminator(lambda document: "Text" if isinstance(document, str) else "Document"),
 ]
 
 
@@ -74,7 +74,7 @@ class RerankBody(RequestBody):
     top_n: Integer | None = Field(None, ge=1)
     return_documents: bool = True
     instruct: str | None = None
-    """What the query is after; only for models that are asked in words."""
+    """The intent of the query; only for models that are asked in words."""
     rid: Name | None = None
     priority: Integer | None = None
     user: str | None = None
@@ -91,11 +91,11 @@ class RerankBody(RequestBody):
     def _check_documents(cls, documents: list[str | Document]) -> list[str | Document]:
         if not documents:
             raise ValueError("Documents cannot be empty")
-        for index, one in enumerate(documents):
-            if not (one if isinstance(one, str) else one.text).strip():
+        for index, document in enumerate(documents):
+            if not (document if isinstance(document, str) else document.text).strip():
                 raise ValueError(f"Documents cannot be empty: entry {index} is")
         return documents
 
     def texts(self) -> list[str]:
-        """The documents as text."""
-        return [one if isinstance(one, str) else one.text for one in self.documents]
+        """Return the documents as text."""
+        return [document if isinstance(document, str) else document.text for document in self.documents]

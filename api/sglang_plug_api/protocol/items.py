@@ -1,4 +1,4 @@
-"""Items of ``/v1/responses``, in a request's input or of an earlier answer, and the messages that they stand for."""
+"""Items of ``/v1/responses``, from a request's input or an earlier output, and their conversion to messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .base import Many, RequestBody
 TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text")
 IMAGE_PART = "input_image"
 SHOWN = 40
-"""Characters of a type that an error repeats."""
+"""Most characters of a type that an error repeats."""
 
 Parts = str | Many[dict[str, Any]]
 Message = dict[str, Any]
@@ -27,24 +27,24 @@ def _text_of(part: Mapping[str, Any]) -> str:
 
 
 def is_image(part: Mapping[str, Any]) -> bool:
-    """True of a part of a message that stands for an image."""
+    """Return True for a part of a message that holds an image."""
     return part.get("type") == "image"
 
 
-def _read(parts: Parts, where: str) -> str | list[dict[str, Any]]:
-    """What a message has of ``parts``: a text, or a list if there are images, which say where they stand."""
+def _content(parts: Parts, where: str) -> str | list[dict[str, Any]]:
+    """Return the content of a message: a text, or a list of parts if there are images, which name their field."""
     if isinstance(parts, str) or not any(part.get("type") == IMAGE_PART for part in parts):
         return _joined(parts)
     return [
-        {"type": "image", "where": f"{where}.{place}", **{name: part.get(name) for name in ("image_url", "file_id")}}
+        {"type": "image", "where": f"{where}.{index}", **{name: part.get(name) for name in ("image_url", "file_id")}}
         if part.get("type") == IMAGE_PART
         else {"type": "text", "text": _text_of(part)}
-        for place, part in enumerate(parts)
+        for index, part in enumerate(parts)
     ]
 
 
-def _checked(parts: Parts) -> Parts:
-    """``parts``. Raises ``ValueError`` if there is another thing than text and images in them."""
+def _check_parts(parts: Parts) -> Parts:
+    """Return ``parts``. Raises ``ValueError`` if they hold anything but text and images."""
     for part in parts if isinstance(parts, list) else ():
         if part.get("type") != IMAGE_PART:
             _text_of(part)
@@ -58,7 +58,7 @@ def _joined(parts: Parts | None) -> str:
 
 
 def _text_only(parts: Parts | None) -> Parts | None:
-    """``parts``. Raises ``ValueError`` if there is another thing than text in them."""
+    """Return ``parts``. Raises ``ValueError`` if they hold anything but text."""
     _joined(parts)
     return parts
 
@@ -69,30 +69,30 @@ class MessageItem(RequestBody):
     role: Literal["user", "assistant", "system", "developer"]
     content: Parts
 
-    _is_read = field_validator("content")(_checked)
+    _check_content = field_validator("content")(_check_parts)
 
     @model_validator(mode="before")
     @classmethod
-    def _is_a_message(cls, value: Any) -> Any:
+    def _check_type(cls, value: Any) -> Any:
         kind = value.get("type", "message") if isinstance(value, dict) else "message"
         if kind not in ("message", None):
-            known = ", ".join(("message", *KINDS))
+            known = ", ".join(("message", *ITEM_TAGS))
             raise ValueError(f"items of type {str(kind)[:SHOWN]!r} are not supported by this server; known: {known}")
         return value
 
     @model_validator(mode="after")
-    def _only_users_show(self) -> MessageItem:
-        if self.role != "user" and isinstance(_read(self.content, ""), list):
+    def _images_only_from_users(self) -> MessageItem:
+        if self.role != "user" and isinstance(_content(self.content, ""), list):
             raise ValueError(f"content has an {IMAGE_PART}, which messages of role {self.role!r} cannot have")
         return self
 
     def add_to(self, messages: list[Message], where: str) -> None:
-        """Say this; what developers say is the system's word."""
+        """Append the message; developer messages count as system messages."""
         if self.role == "assistant":
-            _turn(messages)["content"] += _joined(self.content)
+            _assistant_message(messages)["content"] += _joined(self.content)
             return
         role = "system" if self.role == "developer" else self.role
-        messages.append({"role": role, "content": _read(self.content, f"{where}.content")})
+        messages.append({"role": role, "content": _content(self.content, f"{where}.content")})
 
 
 class CallItem(RequestBody):
@@ -104,54 +104,54 @@ class CallItem(RequestBody):
     arguments: str
 
     def add_to(self, messages: list[Message], where: str) -> None:
-        """Add the call to what the assistant said last, if nobody answered since."""
+        """Add the call to the last assistant message, if no other message follows it."""
         call = {"id": self.call_id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
-        _turn(messages, also_plain=True).setdefault("tool_calls", []).append(call)
+        _assistant_message(messages, also_plain=True).setdefault("tool_calls", []).append(call)
 
 
 class CallOutputItem(RequestBody):
-    """What a function answered."""
+    """The result of a function call."""
 
     type: Literal["function_call_output"]
     call_id: str
     output: Parts
 
-    _is_read = field_validator("output")(_checked)
+    _check_output = field_validator("output")(_check_parts)
 
     def add_to(self, messages: list[Message], where: str) -> None:
-        """Say it in the tool's name."""
-        content = _read(self.output, f"{where}.output")
+        """Append the result as a message of the tool."""
+        content = _content(self.output, f"{where}.output")
         messages.append({"role": "tool", "tool_call_id": self.call_id, "content": content})
 
 
 class ReasoningItem(RequestBody):
-    """What the model thought. Summaries and encrypted texts are not read."""
+    """Reasoning of the model. Summaries and encrypted texts are not read."""
 
     type: Literal["reasoning"]
     content: Many[dict[str, Any]] | None = None
 
-    _is_text = field_validator("content")(_text_only)
+    _check_content = field_validator("content")(_text_only)
 
     def add_to(self, messages: list[Message], where: str) -> None:
-        """Leave it to the template whether it is shown."""
+        """Add the reasoning to the assistant message; the chat template decides whether it is shown."""
         text = _joined(self.content)
         if text:
-            turn = _turn(messages)
-            turn["reasoning_content"] = turn.get("reasoning_content", "") + text
+            message = _assistant_message(messages)
+            message["reasoning_content"] = message.get("reasoning_content", "") + text
 
 
-KINDS: Mapping[str, str] = {
+ITEM_TAGS: Mapping[str, str] = {
     "function_call": "Call",
     "function_call_output": "CallOutput",
     "reasoning": "Reasoning",
 }
-"""Type of an item that is no message -> its tag."""
-EMPTY_TURN: Mapping[str, str] = {"role": "assistant", "content": ""}
+"""Maps the type of an item that is not a message to its tag."""
+EMPTY_MESSAGE: Mapping[str, str] = {"role": "assistant", "content": ""}
 
 
-def _kind(value: Any) -> str:
+def _tag(value: Any) -> str:
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return KINDS.get(kind, "Message") if isinstance(kind, str) else "Message"
+    return ITEM_TAGS.get(kind, "Message") if isinstance(kind, str) else "Message"
 
 
 Item = Annotated[
@@ -159,23 +159,23 @@ Item = Annotated[
     | Annotated[CallItem, Tag("Call")]
     | Annotated[CallOutputItem, Tag("CallOutput")]
     | Annotated[ReasoningItem, Tag("Reasoning")],
-    Discriminator(_kind),
+    Discriminator(_tag),
 ]
 
 
 def messages_of(items: Iterable[Item]) -> list[Message]:
-    """What ``items`` say, as chat templates want it, but for images, whose parts tell where they stand and come from.
+    """Convert ``items`` to messages for chat templates, except that image parts name their field and source.
 
-    What an assistant thought, said and called without an answer in between is one message.
+    Reasoning, text and calls of the assistant without another message in between become one message.
     """
-    found: list[Message] = []
+    messages: list[Message] = []
     for index, item in enumerate(items):
-        item.add_to(found, f"input.{index}")
-    return found
+        item.add_to(messages, f"input.{index}")
+    return messages
 
 
 def check_outputs(messages: Iterable[Mapping[str, Any]]) -> None:
-    """Raises ``ValueError`` if there is an output of a function that was not called before."""
+    """Raise ``ValueError`` for the output of a function that was not called before."""
     calls = set[str]()
     for message in messages:
         calls.update(call["id"] for call in message.get("tool_calls", ()))
@@ -184,10 +184,10 @@ def check_outputs(messages: Iterable[Mapping[str, Any]]) -> None:
             raise ValueError(f"No tool call found for function call output with call_id {id[:SHOWN]!r}.")
 
 
-def _turn(messages: list[Message], *, also_plain: bool = False) -> Message:
-    """What the assistant said last, if nobody answered since; ``also_plain``: even if it is but a text."""
+def _assistant_message(messages: list[Message], *, also_plain: bool = False) -> Message:
+    """Return the assistant message at the end, or append one; ``also_plain``: use one with nothing but text, too."""
     last = messages[-1] if messages else None
-    if last is not None and last["role"] == "assistant" and (also_plain or last.keys() != EMPTY_TURN.keys()):
+    if last is not None and last["role"] == "assistant" and (also_plain or last.keys() != EMPTY_MESSAGE.keys()):
         return last
-    messages.append(dict(EMPTY_TURN))
+    messages.append(dict(EMPTY_MESSAGE))
     return messages[-1]

@@ -1,14 +1,14 @@
-"""Fields that change the answer on other servers or routes, and would silently do nothing here: what to do instead."""
+"""Fields that have an effect on other servers or routes but none here, and remedies for clients that send them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from sglang_plug_api.errors import WrongField
+from sglang_plug_api.http.errors import WrongField
 
 Remedies = Mapping[str, str]
-"""Field -> what to do instead."""
+"""Maps a field to its remedy."""
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "add_special_tokens": (True,),
@@ -20,7 +20,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
     "verbosity": ("medium",),
 }
-"""What a field may say because it comes to the same."""
+"""Values of such fields that are accepted because they change nothing."""
 
 EVERYWHERE: Remedies = {
     "guided_json": "use response_format with type json_schema",
@@ -42,10 +42,10 @@ EVERYWHERE: Remedies = {
     "truncate_prompt_tokens": "shorten the prompt before sending it",
     "extra_body": "it is an argument of OpenAI's client; on the wire its keys stand at the top level",
 }
-"""Of all bodies."""
+"""Remedies for all bodies."""
 
 ADAPTED: Remedies = {**EVERYWHERE, "lora_path": "name the adapter as model"}
-"""Of bodies that have a ``model`` and no field for an adapter."""
+"""Remedies for bodies that have a ``model`` and no field for an adapter."""
 
 _SESSIONS = "sessions are not supported; send the whole conversation"
 GENERATION: Remedies = {
@@ -65,7 +65,7 @@ GENERATION: Remedies = {
     "moderation": "nothing is moderated",
     "thinking_token_budget": "use max_tokens",
 }
-"""Of chat and of completions."""
+"""Remedies for chat and text completions."""
 
 CHAT: Remedies = {
     **GENERATION,
@@ -139,7 +139,7 @@ NATIVE: Remedies = {
     "session_params": _SESSIONS,
     "return_routed_experts": "routed experts are not told; record their distribution",
 }
-"""Of ``/generate``."""
+"""Remedies for ``/generate``."""
 
 SAMPLING_PARAMS: Remedies = {
     **EVERYWHERE,
@@ -156,12 +156,12 @@ SAMPLING_PARAMS: Remedies = {
 
 
 def asks(value: Any) -> bool:
-    """False of a field's value that asks for nothing."""
+    """Return False for a value that requests nothing."""
     return not (value is None or value is False or value in ([], ""))
 
 
 def check(fields: Mapping[str, Any], remedies: Remedies) -> None:
-    """Raises ``WrongField`` for the first of ``fields`` that asks for something that is not here."""
+    """Raise ``WrongField`` for the first of ``fields`` that requests something that does not exist here."""
     for name, value in fields.items():
         if name in remedies and asks(value) and value not in NEUTRAL.get(name, ()):
             raise WrongField(name, f"{name!r} would have no effect here: {remedies[name]}")

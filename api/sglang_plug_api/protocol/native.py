@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from sglang_plug_api.errors import SHOWN, WrongField
+from sglang_plug_api.http.errors import SHOWN, WrongField
 
-from .base import MAX_PROMPTS, Integer, Many, Name, SharedFields, Texts, TokenId, TokenLists, Tokens
+from .base import (
+    MAX_PROMPTS,
+    Integer,
+    Many,
+    Name,
+    SharedFields,
+    Texts,
+    TokenId,
+    TokenLists,
+    Tokens,
+    request_fields_of,
+)
 from .misplaced import NATIVE, SAMPLING_PARAMS, Remedies, asks
 from .sampling import ConstraintFields, SamplingFields
 
@@ -55,7 +66,7 @@ class SamplingBody(SamplingFields, ConstraintFields):
     def _refuse_unknown(self) -> SamplingBody:
         """Elsewhere unknown fields pass; here nothing but parameters can be meant."""
         for name, value in (self.model_extra or {}).items():
-            if asks(value) and name not in self.misplaced:
+            if asks(value) and name not in self.misplaced and name not in self.processor_fields:
                 raise WrongField(name[:SHOWN], f"there is no sampling parameter {name[:SHOWN]!r}")
         return self
 
@@ -126,6 +137,15 @@ class GenerateBody(PromptsBody):
     token_ids_logprob: LogprobIds | Annotated[Many[LogprobIds], Field(max_length=MAX_PROMPTS)] | None = None
     return_text_in_logprobs: bool = False
     return_hidden_states: bool | None = None
+
+    @model_validator(mode="after")
+    def _processor_fields_belong_inside(self, info: ValidationInfo) -> GenerateBody:
+        """Fields of logits processors are parameters; here they would have no effect."""
+        names = request_fields_of(info).names
+        for name, value in (self.model_extra or {}).items():
+            if name in names and asks(value):
+                raise WrongField(name, f"{name!r} would have no effect here: it belongs into sampling_params")
+        return self
 
     @field_validator("top_logprobs_num")
     @classmethod

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from sglang_plug_api.errors import WrongField
+from sglang_plug_api.http.errors import WrongField
 
 from .base import Integer, Many, Name, Prompts, RequestBody, SharedFields
 from .misplaced import CHAT, COMPLETION, EVERYWHERE, Remedies
@@ -53,17 +53,17 @@ class GenerationBody(SamplingFields, ConstraintFields, SharedFields):
 
     @property
     def usage_in_stream(self) -> bool:
-        """Whether a last event tells the usage."""
+        """Report whether the last event contains the usage."""
         return self.stream_options is not None and self.stream_options.include_usage
 
     @property
     def usage_in_chunks(self) -> bool:
-        """Whether every event tells the usage so far."""
+        """Report whether every event contains the usage so far."""
         return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
 
 class CalledFunction(RequestBody):
-    """What was called; ``arguments`` is JSON text, or what some clients make of it."""
+    """A function that was called; ``arguments`` is JSON text, or an object as some clients send it."""
 
     name: str
     arguments: str | dict[str, Any] = "{}"
@@ -109,7 +109,7 @@ class Message(RequestBody):
         return self
 
     def plain(self) -> dict[str, Any]:
-        """As chat templates want it: parts of text joined, of images without the images, unset fields left out."""
+        """Return the message for chat templates: text parts joined, images as placeholders, unset fields left out."""
         message = self.model_dump(exclude_none=True, exclude={"content", "refusal"})
         message["content"] = _written(self.content) or self.refusal or ""
         return message

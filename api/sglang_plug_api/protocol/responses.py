@@ -1,4 +1,4 @@
-"""Body of ``/v1/responses``, and its input as the messages of a conversation."""
+"""Body of ``/v1/responses``, and the conversion of its input to messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
-from sglang_plug_api.errors import WrongField
+from sglang_plug_api.http.errors import WrongField
 
 from .base import Integer, Many, Name, RequestBody, SharedFields
 from .items import Item, Message, messages_of
@@ -28,7 +28,7 @@ HARMLESS_INCLUDES = (
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 )
-"""Asks for parts of items that this server never makes, or shows anyway."""
+"""Requests for parts of items that this server never generates, or shows anyway."""
 
 
 class TextFormat(BaseModel):
@@ -39,15 +39,15 @@ class TextFormat(BaseModel):
     type: str = "text"
 
     @model_validator(mode="after")
-    def _is_of_a_type(self) -> TextFormat:
+    def _check_type(self) -> TextFormat:
         if self.model_extra and "type" not in self.model_fields_set:
             raise WrongField("type", "a format with other fields needs a type: text, json_object or json_schema")
         return self
 
     def as_response_format(self) -> dict[str, Any]:
-        """As chat completions write it, where the schema lies one level deeper."""
-        given = self.model_dump()
-        return {"type": self.type, "json_schema": given} if self.type == "json_schema" else given
+        """Return the format as chat completions write it, where the schema is one level deeper."""
+        fields = self.model_dump()
+        return {"type": self.type, "json_schema": fields} if self.type == "json_schema" else fields
 
 
 class TextOptions(RequestBody):
@@ -76,7 +76,7 @@ Input = Annotated[
     Annotated[str, Tag("Text")] | Annotated[Many[Item], Field(max_length=MAX_MESSAGES), Tag("Items")],
     Discriminator(_form),
 ]
-"""Told apart by their form, so that an error names what is wrong with the form that was sent."""
+"""Input of either form; the discriminator makes errors name the problem of the form that was sent."""
 
 
 class ResponsesBody(SamplingFields, ConstraintFields, SharedFields):
@@ -121,18 +121,18 @@ class ResponsesBody(SamplingFields, ConstraintFields, SharedFields):
     def _check_together(self) -> ResponsesBody:
         if self.stream_options is not None and not self.stream:
             raise WrongField("stream_options", "stream_options is only allowed when stream is true")
-        for one in self.include or ():
-            if one not in (LOGPROBS, *HARMLESS_INCLUDES):
-                raise WrongField("include", f"include {one[:80]!r} is not supported by this server")
+        for name in self.include or ():
+            if name not in (LOGPROBS, *HARMLESS_INCLUDES):
+                raise WrongField("include", f"include {name[:80]!r} is not supported by this server")
         return self
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether texts come with the log-probabilities of their tokens."""
+        """True if texts come with the log-probabilities of their tokens."""
         return bool(self.top_logprobs) or LOGPROBS in (self.include or ())
 
     def messages(self) -> list[Message]:
-        """What ``input`` says, as chat templates want it."""
+        """Return ``input`` as messages for chat templates."""
         if isinstance(self.input, str):
             return [{"role": "user", "content": self.input}] if self.input else []
         return messages_of(self.input)

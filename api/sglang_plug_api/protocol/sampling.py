@@ -1,4 +1,4 @@
-"""How to sample and what the output must look like: the fields that all generation routes share."""
+"""Sampling parameters and constraints: the fields that all generation routes share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from .base import Integer, Many, Name, Number, RequestBody, Tokens
+from .base import Integer, Many, Name, Number, ProcessorFieldsBody, RequestBody, Tokens
 
 SAMPLING: Mapping[str, str] = {
     "temperature": "temperature",
@@ -38,15 +38,15 @@ SAMPLING: Mapping[str, str] = {
 
 
 class ConstraintFields(RequestBody):
-    """What the output must look like, where a route takes it outside of a ``response_format``."""
+    """Constraints on the output, for routes that take them outside of a ``response_format``."""
 
     regex: str | None = None
     ebnf: str | None = None
     grammar_backend: Name | None = None
 
 
-class SamplingFields(RequestBody):
-    """How to sample, and where to stop."""
+class SamplingFields(ProcessorFieldsBody):
+    """Sampling parameters and stop conditions."""
 
     temperature: Number | None = Field(None, ge=0)
     top_p: Number | None = None
@@ -64,7 +64,7 @@ class SamplingFields(RequestBody):
     no_stop_trim: bool | None = None
 
     def sampling(self) -> dict[str, Any]:
-        """What was given, in native names."""
+        """Return the given parameters by their native names; fields of logits processors are separate."""
         known = type(self).model_fields
         given = ((native, getattr(self, name)) for name, native in SAMPLING.items() if name in known)
-        return {native: value for native, value in given if value is not None}
+        return {**{native: value for native, value in given if value is not None}, **self.processor_fields}

@@ -46,16 +46,16 @@ class ScoreBody(RequestBody):
     def _one_form(self) -> ScoreBody:
         labels = {"query": self.query, "items": self.items, "label_token_ids": self.label_token_ids}
         texts = {"text_1": self.text_1, "text_2": self.text_2}
-        given = [name for name, value in (labels | texts).items() if value is not None]
-        if given not in (list(labels), list(texts)):
-            has = f"; this has {', '.join(given)}" if given else ""
+        fields = [name for name, value in (labels | texts).items() if value is not None]
+        if fields not in (list(labels), list(texts)):
+            has = f"; this has {', '.join(fields)}" if fields else ""
             raise ValueError(f"give either query, items and label_token_ids, or text_1 and text_2{has}")
         return self
 
     @model_validator(mode="after")
-    def _fits(self) -> ScoreBody:
+    def _check_together(self) -> ScoreBody:
         if self.has_texts:
-            return self._texts_fit()
+            return self._check_texts()
         if self.items in ([], "") or isinstance(self.items, list) and len(self.items) > MAX_ITEMS:
             raise ValueError(f"items must have between 1 and {MAX_ITEMS} entries")
         texts = isinstance(self.items, str) or all(isinstance(item, str) for item in self.items or ())
@@ -65,7 +65,7 @@ class ScoreBody(RequestBody):
             raise ValueError("temperature is not supported: scores are those of the model's own distribution")
         return self
 
-    def _texts_fit(self) -> ScoreBody:
+    def _check_texts(self) -> ScoreBody:
         first, second = self.texts()
         if len(first) not in (1, len(second)):
             raise ValueError(f"text_1 has {len(first)} entries for the {len(second)} of text_2; give one, or as many")
@@ -75,15 +75,15 @@ class ScoreBody(RequestBody):
         return self
 
     def prompts(self) -> list[Any]:
-        """Query and item together, text or token ids, one for each item."""
+        """Return the text or token ids of query and item together, for each item."""
         query: Any = self.query
-        given: Any = self.items
-        items: list[Any] = [given] if isinstance(given, str) else list(given)
+        value: Any = self.items
+        items: list[Any] = [value] if isinstance(value, str) else list(value)
         return [item + query if self.item_first else query + item for item in items]
 
     def texts(self) -> tuple[list[str], list[str]]:
-        """Of both sides; the first may have a single one for all of the second."""
+        """Return the texts of both sides; the first may have a single one for all of the second."""
         first, second = (
-            [given] if isinstance(given, str) else list(given or ()) for given in (self.text_1, self.text_2)
+            [value] if isinstance(value, str) else list(value or ()) for value in (self.text_1, self.text_2)
         )
         return first, second

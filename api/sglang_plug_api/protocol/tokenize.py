@@ -15,7 +15,7 @@ class TokenizeBody(RequestBody):
     prompt: str | Texts | None = None
     messages: Many[Message] | None = Field(None, max_length=MAX_MESSAGES)
     add_special_tokens: bool = True
-    """Add what the model expects around a text; a chat template brings its own."""
+    """Add the special tokens that the model expects around a text; a chat template brings its own."""
     add_generation_prompt: bool = True
     return_token_strs: bool = False
 
@@ -48,5 +48,5 @@ class DetokenizeBody(RequestBody):
 
     @property
     def is_batch(self) -> bool:
-        """True if the answer is a list."""
+        """True if the response is a list."""
         return bool(self.tokens) and isinstance(self.tokens[0], list)

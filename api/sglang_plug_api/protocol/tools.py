@@ -1,4 +1,4 @@
-"""Tools in bodies, and the bodies of the routes that only parse."""
+"""Tools in request bodies, and the bodies of the routes that only parse outputs."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from .base import Many, Name, RequestBody
 
 MAX_TOOLS = 1024
 MAX_PARSED_TEXT = 1 << 20
-"""Characters of an output, as no model writes them. What is full of calls takes microseconds for each."""
+"""Longest text to parse, in characters; outputs are shorter. Text full of calls takes microseconds per call."""
 ParsedText = Annotated[str, Field(max_length=MAX_PARSED_TEXT)]
 FunctionName = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\"\\<>{}]+$")]
-"""Formats of calls have no way to quote other characters."""
+"""Name of a function. Formats of tool calls cannot quote the excluded characters."""
 
 
-def _of_an_object(schema: dict[str, Any]) -> dict[str, Any]:
+def _check_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
     if schema.get("type", "object") != "object":
         raise ValueError(f"arguments are an object, so the schema's type must be 'object', not {schema['type']!r:.80}")
     return schema
 
 
-Parameters = Annotated[dict[str, Any], AfterValidator(_of_an_object)]
+Parameters = Annotated[dict[str, Any], AfterValidator(_check_object_schema)]
 """JSON schema of the arguments of a function."""
 
 
 class _Part(BaseModel):
-    """Part of a body; members that other servers know pass."""
+    """Part of a body that ignores unknown members."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
@@ -112,7 +112,7 @@ class FlatTool(_Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _is_a_function(cls, value: Any) -> Any:
+    def _check_type(cls, value: Any) -> Any:
         kind = value.get("type", "function") if isinstance(value, dict) else "function"
         if kind != "function":
             raise ValueError(f"tools of type {str(kind)[:40]!r} are not supported by this server; declare functions")
@@ -121,7 +121,7 @@ class FlatTool(_Part):
         return value
 
     def nested(self) -> Tool:
-        """As chat completions write it."""
+        """Return the tool as chat completions write it."""
         return Tool(type="function", function=Function(**self.model_dump(exclude={"type"}, exclude_unset=True)))
 
 
@@ -133,28 +133,28 @@ class FlatNamedTool(_Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _is_a_function(cls, value: Any) -> Any:
+    def _check_type(cls, value: Any) -> Any:
         kind = value.get("type") if isinstance(value, dict) else "function"
         if kind != "function":
             raise ValueError(f"type {str(kind)[:40]!r} is not supported by this server; name a function")
         return value
 
     def nested(self) -> NamedTool:
-        """As chat completions write it."""
+        """Return the choice as chat completions write it."""
         return NamedTool(function=FunctionReference(name=self.name))
 
 
 class FlatAllowedTools(_Part):
-    """As ``AllowedToolsChoice``, as ``/v1/responses`` wants it."""
+    """The flat form of ``AllowedToolsChoice`` that ``/v1/responses`` takes."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
     tools: Annotated[Many[FlatNamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
 
     def nested(self) -> AllowedToolsChoice:
-        """As chat completions write it."""
+        """Return the choice as chat completions write it."""
         return AllowedToolsChoice(
-            allowed_tools=AllowedTools(mode=self.mode, tools=[one.nested() for one in self.tools])
+            allowed_tools=AllowedTools(mode=self.mode, tools=[tool.nested() for tool in self.tools])
         )
 
 

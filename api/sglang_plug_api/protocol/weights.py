@@ -7,7 +7,7 @@ from pydantic import Field
 from .base import RequestBody
 
 PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
-"""Names are logged: one that spans lines could pass for lines of the log."""
+"""Pattern of names without control characters: names are logged, and line breaks could forge lines of the log."""
 
 
 class UpdateWeightsBody(RequestBody):

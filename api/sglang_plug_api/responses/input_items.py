@@ -1,4 +1,4 @@
-"""What a request said, as ``/v1/responses/{id}/input_items`` lists it."""
+"""Input items of a response, as ``/v1/responses/{id}/input_items`` lists them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from sglang_plug_api.errors import SHOWN, ApiError
-from sglang_plug_api.job import new_id
+from sglang_plug_api.http.errors import SHOWN, ApiError
 from sglang_plug_api.protocol.items import IMAGE_PART
 from sglang_plug_api.protocol.items import Item as GivenItem
+from sglang_plug_api.text.job import new_id
 
 PREFIXES: Mapping[str, str] = {
     "message": "msg",
@@ -18,7 +18,7 @@ PREFIXES: Mapping[str, str] = {
     "function_call_output": "fco",
     "reasoning": "rs",
 }
-"""Type of an item -> what its id begins with."""
+"""Maps the type of an item to the prefix of its id."""
 
 Item = Mapping[str, Any]
 
@@ -31,18 +31,18 @@ class ItemQuery(BaseModel):
     limit: int = Field(20, ge=1, le=100)
 
 
-def listed(given: str | Sequence[GivenItem]) -> list[Item]:
-    """The items, whole: what callers may leave out has been put in."""
-    if isinstance(given, str):
-        return [_item({"role": "user", "content": given})] if given else []
-    return [_item(one.model_dump(exclude_none=True)) for one in given]
+def full_items(input: str | Sequence[GivenItem]) -> list[Item]:
+    """Return the items of a request's input with all optional fields filled in."""
+    if isinstance(input, str):
+        return [_item({"role": "user", "content": input})] if input else []
+    return [_item(item.model_dump(exclude_none=True)) for item in input]
 
 
-def page(items: Sequence[Item], query: ItemQuery) -> dict[str, Any]:
-    """Some of ``items``, which are in their own order. Raises ``ApiError`` for an id that is not among them."""
+def items_page(items: Sequence[Item], query: ItemQuery) -> dict[str, Any]:
+    """Return a page of ``items``, which are in conversation order. Raises ``ApiError`` for an unknown id."""
     ordered = items if query.order == "asc" else items[::-1]
     if query.after is not None:
-        ids = [one["id"] for one in ordered]
+        ids = [item["id"] for item in ordered]
         if query.after not in ids:
             raise ApiError(f"there is no item {query.after[:SHOWN]!r} in this list", param="after")
         ordered = ordered[ids.index(query.after) + 1 :]
@@ -56,28 +56,28 @@ def page(items: Sequence[Item], query: ItemQuery) -> dict[str, Any]:
     }
 
 
-def _item(given: Item) -> Item:
-    kind = given.get("type", "message")
-    found = {**given, "type": kind, "id": given.get("id") or f"{PREFIXES[kind]}_{new_id()}", "status": "completed"}
+def _item(fields: Item) -> Item:
+    kind = fields.get("type", "message")
+    item = {**fields, "type": kind, "id": fields.get("id") or f"{PREFIXES[kind]}_{new_id()}", "status": "completed"}
     if kind == "reasoning":
-        found.setdefault("summary", [])
-    return {**found, "content": _parts(found)} if kind == "message" else found
+        item.setdefault("summary", [])
+    return {**item, "content": _parts(item)} if kind == "message" else item
 
 
 def _parts(message: Item) -> list[Item]:
-    """Content of a message as a list of parts."""
-    said = message["content"]
-    parts = [{"text": said}] if isinstance(said, str) else said
-    return [(_answered if message["role"] == "assistant" else _asked)(part) for part in parts]
+    """Return the content of a message as a list of parts."""
+    content = message["content"]
+    parts = [{"text": content}] if isinstance(content, str) else content
+    return [(_output_part if message["role"] == "assistant" else _input_part)(part) for part in parts]
 
 
-def _asked(part: Item) -> Item:
+def _input_part(part: Item) -> Item:
     if part.get("type") == IMAGE_PART:
         return {"detail": "auto", **part}
     return {**part, "type": "input_text"}
 
 
-def _answered(part: Item) -> Item:
+def _output_part(part: Item) -> Item:
     if part.get("type") == "refusal":
         return part
     return {"annotations": [], "logprobs": [], **part, "type": "output_text"}

@@ -1,4 +1,4 @@
-"""The items of a response while they grow, and the events that show it."""
+"""Output items of a response while they grow, and the events that report them."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sglang_plug import CallArguments, CallEnd, CallStart, Reasoning, Text
-from sglang_plug.parsers import Event
-from sglang_plug_api.chat_events import new_call_id
-from sglang_plug_api.job import new_id
+from sglang_plug.contracts.text.parsers import Event
+from sglang_plug_api.openai.chat_events import new_call_id
+from sglang_plug_api.text.job import new_id
 
-from .trail import Trail
+from .token_spans import TokenSpans
 
 Fields = dict[str, Any]
-Shown = tuple[str, Fields]
-"""An event: its name, and what it says besides type and number."""
+OutputEvent = tuple[str, Fields]
+"""An event: its name, and its fields besides type and sequence number."""
 
 
 class Item(Protocol):
-    """One item: ``open`` once, ``more`` as often as there is text, ``close`` once."""
+    """One item: ``open`` is called once, ``append`` for each text, ``close`` once."""
 
     id: str
     status: str
 
-    def open(self) -> Iterator[Shown]:
-        """Events that announce it."""
+    def open(self) -> Iterator[OutputEvent]:
+        """Yield the events that announce the item."""
 
-    def more(self, text: str, logprobs: Sequence[Fields] = ()) -> Iterator[Shown]:
-        """Events of more text, with the log-probabilities of its tokens if they are wanted."""
+    def append(self, text: str, logprobs: Sequence[Fields] = ()) -> Iterator[OutputEvent]:
+        """Add text, with the log-probabilities of its tokens if they were requested, and yield its events."""
 
-    def close(self) -> Iterator[Shown]:
-        """Events that tell all of its text."""
+    def close(self) -> Iterator[OutputEvent]:
+        """Yield the events with the whole text."""
 
-    def show(self) -> Fields:
-        """The item so far."""
+    def as_dict(self) -> Fields:
+        """Return the item so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextKind:
-    """What tells a message and reasoning apart."""
+    """The differences between messages and reasoning."""
 
     prefix: str
-    """Of ids."""
+    """Prefix of item ids."""
     event: str
-    """What names of events begin with."""
+    """Prefix of event names."""
     item: Mapping[str, Any]
     part: Mapping[str, Any]
     has_logprobs: bool
-    """Parts and events say the log-probabilities of their tokens, be it that nobody asked for them."""
+    """True if parts and events have a field for log-probabilities, even if none were requested."""
 
 
 MESSAGE = TextKind(
@@ -69,7 +69,7 @@ REASONING = TextKind(
 
 
 class TextItem:
-    """A message or reasoning, with one part."""
+    """A message or reasoning item, with one part."""
 
     def __init__(self, kind: TextKind) -> None:
         self.id, self.status = f"{kind.prefix}_{new_id()}", "in_progress"
@@ -77,40 +77,40 @@ class TextItem:
         self._texts: list[str] = []
         self._logprobs: list[Fields] = []
 
-    def open(self) -> Iterator[Shown]:
-        """Events that announce it."""
+    def open(self) -> Iterator[OutputEvent]:
+        """Yield the event that announces the part."""
         yield "response.content_part.added", {"content_index": 0, "part": self._part("")}
 
-    def more(self, text: str, logprobs: Sequence[Fields] = ()) -> Iterator[Shown]:
-        """Events of more text, with the log-probabilities of its tokens if they are wanted."""
+    def append(self, text: str, logprobs: Sequence[Fields] = ()) -> Iterator[OutputEvent]:
+        """Add text, with the log-probabilities of its tokens if they were requested, and yield its event."""
         self._texts.append(text)
         self._logprobs += logprobs
-        yield f"{self.kind.event}.delta", {"content_index": 0, "delta": text, **self._shown(logprobs)}
+        yield f"{self.kind.event}.delta", {"content_index": 0, "delta": text, **self._logprob_fields(logprobs)}
 
     def end(self, logprobs: Sequence[Fields]) -> None:
-        """Take the log-probabilities of tokens that brought no text, such as the one that ends it."""
+        """Add the log-probabilities of tokens without text, such as the end token."""
         self._logprobs += logprobs
 
-    def close(self) -> Iterator[Shown]:
-        """Events that tell all of its text."""
+    def close(self) -> Iterator[OutputEvent]:
+        """Yield the events with the whole text."""
         text = "".join(self._texts)
-        yield f"{self.kind.event}.done", {"content_index": 0, "text": text, **self._shown(self._logprobs)}
+        yield f"{self.kind.event}.done", {"content_index": 0, "text": text, **self._logprob_fields(self._logprobs)}
         yield "response.content_part.done", {"content_index": 0, "part": self._part(text)}
 
-    def show(self) -> Fields:
-        """The item so far."""
+    def as_dict(self) -> Fields:
+        """Return the item so far."""
         content = [self._part("".join(self._texts))]
         return {"id": self.id, **self.kind.item, "status": self.status, "content": content}
 
     def _part(self, text: str) -> Fields:
-        return {**self.kind.part, **self._shown(self._logprobs), "text": text}
+        return {**self.kind.part, **self._logprob_fields(self._logprobs), "text": text}
 
-    def _shown(self, logprobs: Sequence[Fields]) -> Fields:
+    def _logprob_fields(self, logprobs: Sequence[Fields]) -> Fields:
         return {"logprobs": list(logprobs)} if self.kind.has_logprobs else {}
 
 
 class CallItem:
-    """A call of a function."""
+    """A function call item."""
 
     def __init__(self, name: str, call_id: str | None) -> None:
         self.id, self.status = f"fc_{new_id()}", "in_progress"
@@ -119,32 +119,32 @@ class CallItem:
 
     @property
     def arguments(self) -> str:
-        """JSON text, as far as it has come."""
+        """The JSON text of the arguments so far."""
         return "".join(self._arguments)
 
     @property
     def is_whole(self) -> bool:
-        """True if the arguments are an object, neither broken off nor malformed."""
+        """True if the arguments are a JSON object, neither truncated nor malformed."""
         try:
             return isinstance(json.loads(self.arguments), dict)
         except (ValueError, RecursionError):
             return False
 
-    def open(self) -> Iterator[Shown]:
-        """Nothing: the item says all."""
+    def open(self) -> Iterator[OutputEvent]:
+        """Yield nothing: the item itself announces the call."""
         yield from ()
 
-    def more(self, text: str, logprobs: Sequence[Fields] = ()) -> Iterator[Shown]:
-        """Events of more text; calls have no log-probabilities."""
+    def append(self, text: str, logprobs: Sequence[Fields] = ()) -> Iterator[OutputEvent]:
+        """Add text of the arguments and yield its event; calls have no log-probabilities."""
         self._arguments.append(text)
         yield "response.function_call_arguments.delta", {"delta": text}
 
-    def close(self) -> Iterator[Shown]:
-        """Events that tell all of its text."""
+    def close(self) -> Iterator[OutputEvent]:
+        """Yield the event with the whole arguments."""
         yield "response.function_call_arguments.done", {"name": self._name, "arguments": self.arguments}
 
-    def show(self) -> Fields:
-        """The item so far."""
+    def as_dict(self) -> Fields:
+        """Return the item so far."""
         return {
             "id": self.id,
             "type": "function_call",
@@ -157,75 +157,75 @@ class CallItem:
 
 @dataclass(slots=True)
 class Output:
-    """All items in their order; the last may be growing."""
+    """All output items in order; the last one may still be open."""
 
     items: list[Item] = field(default_factory=list)
-    _growing: Item | None = None
-    _trail: Trail = field(default_factory=Trail)
+    _open_item: Item | None = None
+    _token_spans: TokenSpans = field(default_factory=TokenSpans)
 
-    def note(self, logprobs: Iterable[Fields]) -> None:
-        """Log-probabilities of the tokens of what is added next."""
-        self._trail.add(logprobs)
+    def add_logprobs(self, logprobs: Iterable[Fields]) -> None:
+        """Add the log-probabilities of the tokens whose events are added next."""
+        self._token_spans.add(logprobs)
 
-    def add(self, event: Event) -> list[Shown]:
-        """Take what a parser found."""
+    def add(self, event: Event) -> list[OutputEvent]:
+        """Add an event of a parser and return the events of the response."""
         match event:
             case Text(text):
-                shown = self._write(MESSAGE, text)
+                events = self._write(MESSAGE, text)
             case Reasoning(text):
-                shown = self._write(REASONING, text)
+                events = self._write(REASONING, text)
             case CallStart(_, name, id):
-                shown = self._begin(CallItem(name, id))
-            case CallArguments(_, text) if isinstance(self._growing, CallItem):
-                shown = self._placed(self._growing.more(text, self._trail.take(text)))
-            case CallEnd() if isinstance(self._growing, CallItem):
-                shown = self._end(whole=True)
+                events = self._begin(CallItem(name, id))
+            case CallArguments(_, text) if isinstance(self._open_item, CallItem):
+                events = self._with_item(self._open_item.append(text, self._token_spans.take(text)))
+            case CallEnd() if isinstance(self._open_item, CallItem):
+                events = self._end(whole=True)
             case _:
                 return []
-        return list(shown)
+        return list(events)
 
-    def finish(self, *, whole: bool) -> list[Shown]:
-        """Nothing more will come; ``whole``: the model had said all. An output without any item is an empty message."""
-        found = [] if self.items else list(self._begin(TextItem(MESSAGE)))
-        if isinstance(self._growing, TextItem):
-            self._growing.end(self._trail.rest())
-        return found + list(self._end(whole=whole))
+    def finish(self, *, whole: bool) -> list[OutputEvent]:
+        """End the output; ``whole`` if it was not truncated. An output without any item is an empty message."""
+        events = [] if self.items else list(self._begin(TextItem(MESSAGE)))
+        if isinstance(self._open_item, TextItem):
+            self._open_item.end(self._token_spans.rest())
+        return events + list(self._end(whole=whole))
 
-    def show(self) -> list[Fields]:
-        """The items so far."""
-        return [item.show() for item in self.items]
+    def as_list(self) -> list[Fields]:
+        """Return the items so far."""
+        return [item.as_dict() for item in self.items]
 
-    def _write(self, kind: TextKind, text: str) -> Iterator[Shown]:
+    def _write(self, kind: TextKind, text: str) -> Iterator[OutputEvent]:
         if not text:
             return
-        item = self._growing
+        item = self._open_item
         if not isinstance(item, TextItem) or item.kind is not kind:
             item = TextItem(kind)
             yield from self._begin(item)
-        yield from self._placed(item.more(text, self._trail.take(text)))
+        yield from self._with_item(item.append(text, self._token_spans.take(text)))
 
-    def _begin(self, item: Item) -> Iterator[Shown]:
+    def _begin(self, item: Item) -> Iterator[OutputEvent]:
         yield from self._end(whole=True)
         self.items.append(item)
-        self._growing = item
-        shown = item.show()
-        if "content" in shown:
-            shown["content"] = []
-        yield "response.output_item.added", {"output_index": len(self.items) - 1, "item": shown}
-        yield from self._placed(item.open())
+        self._open_item = item
+        announced = item.as_dict()
+        if "content" in announced:
+            announced["content"] = []
+        yield "response.output_item.added", {"output_index": len(self.items) - 1, "item": announced}
+        yield from self._with_item(item.open())
 
-    def _end(self, *, whole: bool) -> Iterator[Shown]:
-        item, self._growing = self._growing, None
+    def _end(self, *, whole: bool) -> Iterator[OutputEvent]:
+        item, self._open_item = self._open_item, None
         if item is None:
             return
         if isinstance(item, CallItem):
             whole = whole and item.is_whole
         item.status = "completed" if whole else "incomplete"
-        yield from self._placed(item.close())
-        yield "response.output_item.done", {"output_index": len(self.items) - 1, "item": item.show()}
+        yield from self._with_item(item.close())
+        yield "response.output_item.done", {"output_index": len(self.items) - 1, "item": item.as_dict()}
 
-    def _placed(self, events: Iterator[Shown]) -> Iterator[Shown]:
-        """``events`` of the last item."""
+    def _with_item(self, events: Iterator[OutputEvent]) -> Iterator[OutputEvent]:
+        """Yield ``events`` with the id and index of the last item."""
         item = self.items[-1]
         for name, fields in events:
             yield name, {"item_id": item.id, "output_index": len(self.items) - 1, **fields}

@@ -1,4 +1,4 @@
-"""From a request and what was said before to the prompt."""
+"""Rendering of a conversation into the prompt of a response."""
 
 from __future__ import annotations
 
@@ -6,68 +6,73 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sglang_plug import MediaPrompt
-from sglang_plug_api.text import TextEngine
+from sglang_plug_api.text.text_engine import TextEngine
 
-from .images import Message, Turn
+from .message_images import ImageMessage, Message
 
 
 async def render(
     engine: TextEngine,
     instructions: str | None,
-    conversation: Sequence[Turn],
+    conversation: Sequence[ImageMessage],
     *,
     tools: Sequence[Message] | None,
-    room: int,
-    shorten: bool,
+    reserved: int,
+    truncate: bool,
     variables: Message | None = None,
 ) -> MediaPrompt:
-    """The prompt.
+    """Render the prompt.
 
     Args:
-        engine: whose chat template is used.
-        instructions: come first; not part of the conversation.
-        conversation: what was said.
-        tools: that the template shows.
-        room: tokens to leave for the answer.
-        shorten: leave out the oldest turns, as few as possible, if the prompt would not fit otherwise.
-        variables: of the chat template.
+        engine: tokenizes and has the chat template.
+        instructions: text before the conversation.
+        conversation: the messages.
+        tools: tools for the template.
+        reserved: tokens to leave for the output.
+        truncate: drop the oldest turns, as few as possible, if the prompt would not fit otherwise.
+        variables: variables of the chat template.
 
     Raises ``ApiError`` if the template refuses the messages, or an image cannot be read.
     """
-    system, turns = _split(instructions, await _fetched(engine, conversation) if shorten else conversation)
+    system, messages = _split(
+        instructions, await _with_fetched_images(engine, conversation) if truncate else conversation
+    )
 
-    async def from_turn(start: int) -> MediaPrompt:
-        said = turns[start:]
-        tokens = await engine.encode_chat([*system, *(turn.message for turn in said)], tools=tools, variables=variables)
-        return await engine.with_images(tokens, [image for turn in said for image in turn.images])
+    async def from_message(start: int) -> MediaPrompt:
+        kept = messages[start:]
+        template_messages = [*system, *(item.message for item in kept)]
+        tokens = await engine.encode_chat(template_messages, tools=tools, variables=variables)
+        return await engine.with_images(tokens, [image for item in kept for image in item.images])
 
-    prompt = await from_turn(0)
-    most = engine.defaults.longest - room
-    if not shorten or len(prompt.tokens) <= most:
+    prompt = await from_message(0)
+    limit = engine.defaults.longest - reserved
+    if not truncate or len(prompt.tokens) <= limit:
         return prompt
-    starts = [index for index, turn in enumerate(turns) if index and turn.message["role"] == "user"]
+    starts = [index for index, item in enumerate(messages) if index and item.message["role"] == "user"]
     low, high = 0, len(starts) - 1
     while low <= high:
         middle = (low + high) // 2
-        shorter = await from_turn(starts[middle])
-        if len(shorter.tokens) <= most:
+        shorter = await from_message(starts[middle])
+        if len(shorter.tokens) <= limit:
             prompt, high = shorter, middle - 1
         else:
             low = middle + 1
     return prompt
 
 
-async def _fetched(engine: TextEngine, conversation: Sequence[Turn]) -> list[Turn]:
-    """The same, with images that are read once, however often the prompt is made."""
-    images = iter(await engine.fetched([image for turn in conversation for image in turn.images]))
-    return [replace(turn, images=[next(images) for _ in turn.images]) for turn in conversation]
+async def _with_fetched_images(engine: TextEngine, conversation: Sequence[ImageMessage]) -> list[ImageMessage]:
+    """Return the conversation with fetched images, so that they are read once even if several prompts are rendered."""
+    images = iter(await engine.fetch_images([image for item in conversation for image in item.images]))
+    return [replace(item, images=[next(images) for _ in item.images]) for item in conversation]
 
 
-def _split(instructions: str | None, conversation: Sequence[Turn]) -> tuple[list[Message], Sequence[Turn]]:
-    """One system message of what stands at the beginning, as most templates know no second, and the rest."""
+def _split(
+    instructions: str | None, conversation: Sequence[ImageMessage]
+) -> tuple[list[Message], Sequence[ImageMessage]]:
+    """Join the leading system messages, since most templates accept only one, and return it and the rest."""
     texts = [instructions] if instructions else []
-    turns = 0
-    while turns < len(conversation) and conversation[turns].message["role"] == "system":
-        texts.append(conversation[turns].message["content"])
-        turns += 1
-    return ([{"role": "system", "content": "\n\n".join(texts)}] if texts else []), conversation[turns:]
+    count = 0
+    while count < len(conversation) and conversation[count].message["role"] == "system":
+        texts.append(conversation[count].message["content"])
+        count += 1
+    return ([{"role": "system", "content": "\n\n".join(texts)}] if texts else []), conversation[count:]

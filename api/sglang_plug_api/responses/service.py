@@ -1,4 +1,4 @@
-"""Responses: made, streamed, remembered, cancelled, deleted."""
+"""Service behind ``/v1/responses``: generates, streams, stores, cancels and deletes responses."""
 
 from __future__ import annotations
 
@@ -9,157 +9,162 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_plug import Constraint, LogprobOptions, MediaPrompt
-from sglang_plug_api.batches.storage import Storage
-from sglang_plug_api.constraints import FORMATS, by_backend, field_of, of_fields
-from sglang_plug_api.errors import SHOWN, ApiError, from_exception
-from sglang_plug_api.job import Job, new_id
+from sglang_plug.system.library_panics import is_error
+from sglang_plug_api.http.callers import current_caller
+from sglang_plug_api.http.errors import SHOWN, ApiError, from_exception
+from sglang_plug_api.http.streaming import NamedEvent
+from sglang_plug_api.openai.tools import Tooling, tooling
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.items import check_outputs
 from sglang_plug_api.protocol.openai import MAX_MESSAGES
 from sglang_plug_api.protocol.responses import ResponsesBody
 from sglang_plug_api.protocol.tools import FlatAllowedTools, FlatNamedTool
-from sglang_plug_api.reasoning import reasoned
-from sglang_plug_api.sampling import Sampling
-from sglang_plug_api.streaming import NamedEvent
-from sglang_plug_api.template_variables import template_variables
-from sglang_plug_api.text import TextEngine
-from sglang_plug_api.tools import Tooling, tooling
+from sglang_plug_api.text.constraints import FormatFields, constraint_field, constraint_from_fields, with_backend
+from sglang_plug_api.text.job import Job, new_id
+from sglang_plug_api.text.reasoning import apply_reasoning
+from sglang_plug_api.text.sampling import Sampling
+from sglang_plug_api.text.template_variables import template_variables
+from sglang_plug_api.text.text_engine import TextEngine
 
-from .call import Call
-from .images import Message, Turn, turns_of
-from .input_items import ItemQuery, page
+from .active_response import ActiveResponse
+from .input_items import ItemQuery, items_page
+from .message_images import ImageMessage, Message, split_images
 from .prompt import render
-from .store import ResponseStore, Stored
+from .store import ResponseStore, StoredResponse
 
 logger = logging.getLogger(__name__)
 
+FIELDS = FormatFields("text.format", "text.format")
+
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """What a request comes to."""
+class _PreparedRequest:
+    """A request after checking and rendering."""
 
     prompt: MediaPrompt
     constraint: Constraint | None
-    """That the request itself brings."""
+    """The constraint that the request itself sets."""
+    constraint_field: str
+    """The field that sets it."""
     tools: Tooling
     variables: Mapping[str, Any]
-    """Of the chat template."""
+    """Variables of the chat template."""
 
 
-class Responses:
-    """All responses of this process. Others that serve the same address know nothing of them.
+class ResponsesService:
+    """All responses of this process. Other processes at the same address do not know them.
 
     Args:
-        engine: who answers.
-        storage: of the files that images may be.
+        engine: generates the outputs; its storage has the files that images refer to.
     """
 
-    def __init__(self, engine: TextEngine, storage: Storage) -> None:
+    def __init__(self, engine: TextEngine) -> None:
         config = engine.config
-        self._engine, self._storage = engine, storage
+        self._engine, self._storage = engine, engine.storage
         self._store = ResponseStore(config.max_stored_responses, config.max_stored_response_bytes)
-        self._running: dict[str, Call] = {}
+        self._running: dict[str, ActiveResponse] = {}
 
-    async def prepare(self, body: ResponsesBody, request: str = "") -> Call:
-        """Render, tokenise and check. Raises ``ApiError``.
+    async def prepare(self, body: ResponsesBody, request: str = "") -> ActiveResponse:
+        """Check, render and tokenize a request. Raises ``ApiError``.
 
-        ``request``: what the caller calls this request; the response has an id of its own.
+        ``request`` is the client's id of this request; the response has an id of its own.
         """
         engine = self._engine
-        messages, plan = await self._plan(body)
-        tokens = plan.prompt.tokens
-        constraint = by_backend(plan.tools.constraint, body) or plan.constraint
-        reading, preamble = reasoned(
-            plan.tools.reading(engine.parsers),
+        messages, prepared = await self._prepare(body)
+        tokens = prepared.prompt.tokens
+        constraint = with_backend(prepared.tools.constraint, body) or prepared.constraint
+        reading, reasoning_prefix = apply_reasoning(
+            prepared.tools.reading(engine.parsers),
             engine.parsers.reasoning,
             engine.tokenizer,
             tokens,
-            plan.variables,
+            prepared.variables,
             constrained=constraint is not None,
-            calls=plan.tools.constraint is not None,
+            calls=prepared.tools.constraint is not None,
         )
-        given = body.sampling() | ({"skip_special_tokens": False} if reading.needs_special_tokens else {})
+        params = body.sampling() | ({"skip_special_tokens": False} if reading.needs_special_tokens else {})
         job = Job(
             id=f"resp_{new_id()}",
             request=request,
             tokens=tokens,
-            media=plan.prompt.media,
-            sampling=_sampling(engine, given, len(tokens)),
+            media=prepared.prompt.media,
+            sampling=_sampling(engine, params, len(tokens)),
             constraint=constraint,
-            constraint_field="tools" if plan.tools.constraint else _field(constraint),
-            preamble=preamble,
+            constraint_field="tools" if prepared.tools.constraint else prepared.constraint_field,
+            reasoning_prefix=reasoning_prefix,
             logprobs=LogprobOptions(top=body.top_logprobs or 0) if body.wants_logprobs else None,
             priority=body.priority or 0,
             salt=body.salt,
-            adapter=engine.adapters.chosen(body.model),
+            adapter=engine.adapters.resolve(body.model),
         )
-        return Call(engine, body, messages, job, reading, keep=body.store is not False and self._store.enabled)
+        keep = body.store is not False and self._store.enabled
+        return ActiveResponse(engine, body, messages, job, reading, keep=keep)
 
     async def count(self, body: ResponsesBody) -> dict[str, Any]:
-        """How many tokens the prompt of a response would have. Raises ``ApiError``."""
-        _, plan = await self._plan(body)
-        return {"object": "response.input_tokens", "input_tokens": len(plan.prompt.tokens)}
+        """Count the tokens of the prompt that a response would have. Raises ``ApiError``."""
+        _, prepared = await self._prepare(body)
+        return {"object": "response.input_tokens", "input_tokens": len(prepared.prompt.tokens)}
 
-    async def answer(self, call: Call) -> dict[str, Any]:
-        """The whole response."""
-        call.add(await self._engine.complete(call.job))
-        await call.count_reasoning()
-        call.close()
-        self._remember(call)
-        return call.show()
+    async def answer(self, response: ActiveResponse) -> dict[str, Any]:
+        """Generate and return the whole response."""
+        response.add(await self._engine.complete(response.job))
+        await response.count_reasoning()
+        response.close()
+        self._remember(response)
+        return response.as_dict()
 
-    async def events(self, call: Call) -> AsyncGenerator[NamedEvent, None]:
-        """The response as it grows; the first event waits for the first token, so that refusals come before it.
+    async def events(self, response: ActiveResponse) -> AsyncGenerator[NamedEvent, None]:
+        """Yield events while the response is generated; the first waits for a token, so that refusals precede it.
 
-        Whatever ends the stream, the response is remembered with what it has.
+        However the stream ends, the response is stored with its output so far.
         """
         error: ApiError | None = None
         try:
-            async with contextlib.aclosing(self._engine.stream(call.job)) as pieces:
+            async with contextlib.aclosing(self._engine.stream(response.job)) as pieces:
                 async for piece in pieces:
-                    if call.id not in self._running:
-                        self._running[call.id] = call
-                        for event in call.opening():
+                    if response.id not in self._running:
+                        self._running[response.id] = response
+                        for event in response.first_events():
                             yield event
-                    for event in call.add(piece):
+                    for event in response.add(piece):
                         yield event
-            await call.count_reasoning()
-        except Exception as failure:
-            if call.id not in self._running:
+            await response.count_reasoning()
+        except BaseException as failure:
+            if response.id not in self._running or not is_error(failure):
                 raise
             error = from_exception(failure)
-            logger.warning("response %s failed: %s", call.id, failure, exc_info=error.status == 500)
+            logger.warning("response %s failed: %s", response.id, failure, exc_info=error.status == 500)
         finally:
-            call.close(error)
-            if self._running.pop(call.id, None) is not None:
-                self._remember(call)
-        for event in call.closing():
+            response.close(error)
+            if self._running.pop(response.id, None) is not None:
+                self._remember(response)
+        for event in response.last_events():
             yield event
 
     def input_items(self, id: str, query: ItemQuery) -> dict[str, Any]:
-        """A page of what the request for a response said itself. Raises ``ApiError``."""
-        running = self._running.get(id)
+        """Return a page of the input items of a response's own request. Raises ``ApiError``."""
+        running = self._running_response(id)
         kept = running is not None and running.keep
-        return page(running.items if running is not None and kept else self._stored(id).items, query)
+        return items_page(running.items if running is not None and kept else self._stored(id).items, query)
 
     def retrieve(self, id: str) -> Mapping[str, Any]:
-        """A remembered response, or one that is being made and will be. Raises ``ApiError``."""
-        running = self._running.get(id)
+        """Return a stored response, or a running one that will be stored. Raises ``ApiError``."""
+        running = self._running_response(id)
         if running is not None and running.keep:
-            return running.show()
+            return running.as_dict()
         return self._stored(id).answer
 
     def cancel(self, id: str) -> Mapping[str, Any]:
-        """End a response; of one that has ended already nothing changes. Raises ``ApiError``."""
-        running = self._running.get(id)
+        """Abort a response; one that has ended does not change. Raises ``ApiError``."""
+        running = self._running_response(id)
         if running is None:
             return self._stored(id).answer
         running.cancel()
-        return running.show()
+        return running.as_dict()
 
     def delete(self, id: str) -> dict[str, Any]:
-        """Forget a response, and end it if it is being made. Raises ``ApiError``."""
-        running = self._running.get(id)
+        """Delete a response, and abort it if it is running. Raises ``ApiError``."""
+        running = self._running_response(id)
         if running is not None and running.keep:
             running.keep = False
             running.cancel()
@@ -167,65 +172,75 @@ class Responses:
             raise _unknown(id)
         return {"id": id, "object": "response", "deleted": True}
 
-    async def _plan(self, body: ResponsesBody) -> tuple[list[Message], _Plan]:
-        """The conversation, and what is made of the request. Raises ``ApiError``."""
+    async def _prepare(self, body: ResponsesBody) -> tuple[list[Message], _PreparedRequest]:
+        """Return the conversation and the prepared request. Raises ``ApiError``."""
         self._engine.check_model(body.model)
         refuse(body, "background", remedy="use stream")
-        messages, turns = self._conversation(body)
-        constraint = _constraint(body)
+        messages, template_messages = self._conversation(body)
+        constraint, field = _constraint(body)
         tools = _tooling(self._engine, body, has_format=constraint is not None)
         variables = _variables(self._engine, body, tools)
         prompt = await render(
             self._engine,
             body.instructions,
-            turns,
+            template_messages,
             tools=tools.shown,
-            room=body.max_output_tokens or 1,
-            shorten=body.truncation == "auto",
+            reserved=body.max_output_tokens or 1,
+            truncate=body.truncation == "auto",
             variables=variables,
         )
-        return messages, _Plan(prompt, constraint, tools, variables)
+        return messages, _PreparedRequest(prompt, constraint, field, tools, variables)
 
-    def _conversation(self, body: ResponsesBody) -> tuple[list[Message], list[Turn]]:
-        """The conversation up to and with the input, and how it is shown. Raises ``ApiError``."""
-        fresh = body.messages()
-        if not fresh:
+    def _conversation(self, body: ResponsesBody) -> tuple[list[Message], list[ImageMessage]]:
+        """Return the conversation including the input, and its form for the template. Raises ``ApiError``."""
+        input_messages = body.messages()
+        if not input_messages:
             raise ApiError("input cannot be empty", param="input")
-        before = self._before(body.previous_response_id)
-        messages = [*before, *fresh]
+        previous = self._previous_messages(body.previous_response_id)
+        messages = [*previous, *input_messages]
         if len(messages) > MAX_MESSAGES:
             raise ApiError(f"the conversation has more than {MAX_MESSAGES} messages", param="previous_response_id")
-        turns = turns_of(before, self._storage, sees=self._engine.sees, where="previous_response_id")
-        turns += turns_of(fresh, self._storage, sees=self._engine.sees)
+        supports_images = self._engine.supports_images
+        split = split_images(previous, self._storage, supports_images=supports_images, where="previous_response_id")
+        split += split_images(input_messages, self._storage, supports_images=supports_images)
         try:
             check_outputs(messages)
         except ValueError as error:
             raise ApiError(str(error), param="input") from None
-        return messages, turns
+        return messages, split
 
-    def _before(self, id: str | None) -> list[Message]:
-        """What was said up to and with the response ``id``."""
+    def _previous_messages(self, id: str | None) -> list[Message]:
+        """Return the conversation including the response ``id``."""
         if id is None:
             return []
-        found = self._store.get(id)
-        if found is None or found.answer["status"] == "failed":
-            trouble = "is still being made" if id in self._running else "not found" if found is None else "failed"
+        stored = self._store.get(id)
+        if stored is None or stored.answer["status"] == "failed":
+            trouble = "not found" if stored is None else "failed"
+            if self._running_response(id):
+                trouble = "is still being made"
             raise ApiError(
                 f"Previous response with id {id[:SHOWN]!r} {trouble}.",
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
-        return list(found.messages)
+        return list(stored.messages)
 
-    def _stored(self, id: str) -> Stored:
-        found = self._store.get(id)
-        if found is None:
+    def _running_response(self, id: str) -> ActiveResponse | None:
+        """Return the running response with this id, if it belongs to the current caller."""
+        response = self._running.get(id)
+        return response if response is not None and current_caller().may_use(response.job.caller.owner) else None
+
+    def _stored(self, id: str) -> StoredResponse:
+        stored = self._store.get(id)
+        if stored is None:
             raise _unknown(id)
-        return found
+        return stored
 
-    def _remember(self, call: Call) -> None:
-        if call.keep:
-            self._store.put(call.id, Stored(call.show(), call.conversation, call.items))
+    def _remember(self, response: ActiveResponse) -> None:
+        if response.keep:
+            owner = response.job.caller.owner
+            stored = StoredResponse(response.as_dict(), response.conversation, response.items, owner)
+            self._store.put(response.id, stored)
 
 
 def _variables(engine: TextEngine, body: ResponsesBody, tools: Tooling) -> dict[str, Any]:
@@ -235,35 +250,35 @@ def _variables(engine: TextEngine, body: ResponsesBody, tools: Tooling) -> dict[
     )
 
 
-def _sampling(engine: TextEngine, given: Mapping[str, Any], prompt: int) -> Sampling:
-    with _renamed({"max_tokens": "max_output_tokens", "max_new_tokens": "max_output_tokens"}):
-        return engine.defaults.complete(given, prompt, None)
+def _sampling(engine: TextEngine, params: Mapping[str, Any], prompt: int) -> Sampling:
+    with _renamed_params({"max_tokens": "max_output_tokens", "max_new_tokens": "max_output_tokens"}):
+        return engine.defaults.complete(params, prompt, None)
 
 
-def _constraint(body: ResponsesBody) -> Constraint | None:
+def _constraint(body: ResponsesBody) -> tuple[Constraint | None, str]:
+    """Return the constraint that the request sets, and the field that sets it."""
     format = body.text.format if body.text else None
-    with _renamed(dict.fromkeys(("response_format", *FORMATS), "text.format")):
-        return of_fields(body, None if format is None else format.as_response_format())
-
-
-def _field(constraint: Constraint | None) -> str:
-    return field_of(constraint).replace("response_format", "text.format")
+    response_format = None if format is None else format.as_response_format()
+    constraint = constraint_from_fields(body, response_format, FIELDS)
+    return constraint, constraint_field(constraint, response_format, FIELDS)
 
 
 def _tooling(engine: TextEngine, body: ResponsesBody, *, has_format: bool) -> Tooling:
-    tools = [one.nested() for one in body.tools or ()]
-    said = body.tool_choice
-    choice = said.nested() if isinstance(said, FlatNamedTool | FlatAllowedTools) else said
+    tools = [tool.nested() for tool in body.tools or ()]
+    choice = body.tool_choice
+    nested = choice.nested() if isinstance(choice, FlatNamedTool | FlatAllowedTools) else choice
     try:
-        return tooling(engine.parsers, tools, choice, body.parallel_tool_calls, has_format=has_format)
+        return tooling(
+            engine.parsers, tools, nested, body.parallel_tool_calls, has_format=has_format, schema_field="parameters"
+        )
     except ApiError as error:
         error.param = error.param and error.param.replace(".function.", ".")
         raise
 
 
 @contextlib.contextmanager
-def _renamed(names: Mapping[str, str]) -> Iterator[None]:
-    """Errors about fields that other routes call otherwise name those of this one."""
+def _renamed_params(names: Mapping[str, str]) -> Iterator[None]:
+    """Rename the fields in errors: other routes have other names for them."""
     try:
         yield
     except ApiError as error:

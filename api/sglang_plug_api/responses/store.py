@@ -1,4 +1,4 @@
-"""What is remembered of finished responses: bounded, in memory, the least recently used forgotten first."""
+"""Store of finished responses: in memory, bounded, evicting the least recently used."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_plug_api.errors import json_bytes
+from sglang_plug_api.http.callers import current_caller
+from sglang_plug_api.http.errors import json_bytes
 from sglang_plug_api.protocol.items import is_image
 
-from .images import without_images
+from .message_images import without_images
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A finished response: its object, and the conversation up to and with its answer, without instructions."""
+class StoredResponse:
+    """A finished response: its object, and the conversation including it, without instructions."""
 
     answer: Mapping[str, Any]
     messages: Sequence[Mapping[str, Any]]
     items: Sequence[Mapping[str, Any]] = ()
-    """Of the request itself, as they are listed."""
+    """Input items of the request itself, in the form in which they are listed."""
+    owner: str = ""
+    """Id of the API key of its request."""
 
     @property
     def size(self) -> int:
-        """Bytes it counts for: those of its JSON, and of its images as they were sent."""
+        """Size in bytes: that of its JSON and of its images as they were sent."""
         images = [part for message in self.messages for part in _images(message)]
         sent = sum(len(part["image_url"] or "") for part in images)
         return sent + len(json_bytes([self.answer, [without_images(message) for message in self.messages], self.items]))
@@ -36,16 +39,16 @@ def _images(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 class ResponseStore:
-    """Responses by id.
+    """Finished responses by id.
 
     Args:
-        most: responses that are kept; 0 keeps none.
-        most_bytes: bytes that they may count for together.
+        limit: responses to keep; 0 keeps none.
+        limit_bytes: largest total size of the responses.
     """
 
-    def __init__(self, most: int, most_bytes: int) -> None:
-        self._most, self._most_bytes = most, most_bytes
-        self._entries: OrderedDict[str, tuple[Stored, int]] = OrderedDict()
+    def __init__(self, limit: int, limit_bytes: int) -> None:
+        self._limit, self._limit_bytes = limit, limit_bytes
+        self._entries: OrderedDict[str, tuple[StoredResponse, int]] = OrderedDict()
         self.size = 0
 
     def __len__(self) -> int:
@@ -53,31 +56,37 @@ class ResponseStore:
 
     @property
     def enabled(self) -> bool:
-        """False if nothing is ever kept."""
-        return self._most > 0
+        """False if no response is ever stored."""
+        return self._limit > 0
 
-    def get(self, id: str) -> Stored | None:
-        """The response, which counts as used."""
-        if id not in self._entries:
+    def get(self, id: str) -> StoredResponse | None:
+        """Return the response and mark it as used; ``None`` if the current caller has no such response."""
+        if not self._has(id):
             return None
         self._entries.move_to_end(id)
         return self._entries[id][0]
 
-    def put(self, id: str, response: Stored) -> None:
-        """Keep ``response``, and forget others until there is room for it; one that is too large is not kept."""
+    def put(self, id: str, response: StoredResponse) -> None:
+        """Store ``response``, evicting others until there is room; a response that is too large is not stored."""
         size = response.size
-        if size > self._most_bytes:
+        if size > self._limit_bytes:
             return
-        self.delete(id)
+        self._forget(id)
         self._entries[id] = (response, size)
         self.size += size
-        while len(self._entries) > self._most or self.size > self._most_bytes:
-            self.delete(next(iter(self._entries)))
+        while len(self._entries) > self._limit or self.size > self._limit_bytes:
+            self._forget(next(iter(self._entries)))
 
     def delete(self, id: str) -> bool:
-        """False if there is no such response."""
-        found = self._entries.pop(id, None)
-        if found is None:
-            return False
-        self.size -= found[1]
-        return True
+        """Delete a response; return False if the current caller has no such response."""
+        known = self._has(id)
+        if known:
+            self._forget(id)
+        return known
+
+    def _has(self, id: str) -> bool:
+        return id in self._entries and current_caller().may_use(self._entries[id][0].owner)
+
+    def _forget(self, id: str) -> None:
+        _, size = self._entries.pop(id, (None, 0))
+        self.size -= size

@@ -1,3 +1,3 @@
-"""Where programs run: a server over HTTP, an engine in this process, or an OpenAI-compatible API."""
+"""Backends that run programs: a server over HTTP, an engine in this process, or an OpenAI-compatible API."""
 
 from __future__ import annotations

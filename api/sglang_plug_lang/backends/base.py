@@ -1,4 +1,4 @@
-"""What the interpreter asks of a backend."""
+"""Interface of the backends that run programs."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ from sglang_plug_lang.templates import ChatTemplate
 
 @dataclass(frozen=True)
 class Prompt:
-    """A conversation up to the place where text is wanted."""
+    """A conversation up to the position where text is to be generated."""
 
     text: str
-    """All of it, through the chat template."""
+    """The whole conversation, rendered with the chat template."""
     messages: Sequence[Mapping[str, Any]] = ()
-    """The messages that have ended."""
+    """The finished messages."""
     role: str | None = None
-    """The role of the message that has begun."""
+    """The role of the unfinished message."""
     begun: str = ""
-    """That message so far."""
+    """Text of the unfinished message so far."""
     images: tuple[str, ...] = ()
-    """Base64 texts or addresses, in the order of their places in ``text``."""
+    """Images as base64 text or URLs, in the order of their placeholders in ``text``."""
 
 
 @dataclass(frozen=True)
 class Completion:
-    """What a model said, or the next piece of it."""
+    """Text that a model generated, or the next piece of it."""
 
     text: str
     meta_info: Mapping[str, Any] = field(default_factory=dict)
     others: tuple[str, ...] = ()
-    """The second and further samples, if ``n`` asked for some."""
+    """The second and further samples, if ``n`` requested several."""
 
 
 @runtime_checkable
 class Backend(Protocol):
-    """Safe to use from several threads. Failures are ``BackendError``."""
+    """A backend of programs. It is safe to use from several threads and raises ``BackendError`` for failures."""
 
     chat_template: ChatTemplate
 
     def generate(self, prompt: Prompt, options: GenerationOptions) -> Completion:
-        """The whole continuation."""
+        """Return the whole continuation."""
 
     def stream(self, prompt: Prompt, options: GenerationOptions) -> Generator[Completion, None, None]:
-        """The continuation in pieces, each with the text since the last."""
+        """Yield the continuation in pieces, each with the text since the last one."""
 
     def select(self, prompt: Prompt, choices: Sequence[str], method: ChoicesMethod, temperature: float) -> Decision:
-        """The likeliest of ``choices`` after the prompt."""
+        """Return the likeliest of ``choices`` after the prompt."""
 
     def flush_cache(self) -> bool:
-        """Empty the prefix cache; False if that is not possible now."""
+        """Empty the prefix cache; return False if that is not possible now."""
 
     def get_server_info(self) -> dict[str, Any]:
-        """What the backend says about itself."""
+        """Return the backend's description of itself."""

@@ -1,4 +1,4 @@
-"""An engine in this process: any object with the ``generate`` of ``sglang_plug_api.Engine``."""
+"""Backend for an engine in this process: any object with the methods of ``sglang_plug_api.Engine``."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from .native import NativeGeneration
 
 @runtime_checkable
 class EngineLike(Protocol):
-    """What is asked of an engine."""
+    """The methods of an engine that the backend calls."""
 
     def generate(self, prompt: Any = None, sampling_params: Any = None, **fields: Any) -> Any:
-        """As ``POST /generate``; with ``stream`` an iterator of growing answers."""
+        """Generate as ``POST /generate`` does; with ``stream`` return an iterator of growing responses."""
 
     def flush_cache(self) -> Any:
         """Empty the prefix cache."""
 
     def get_server_info(self) -> Any:
-        """Limits, load and components."""
+        """Return limits, load and components."""
 
 
-class _Generate:
-    """``generate`` of an engine."""
+class _EngineTransport:
+    """Calls ``generate`` of an engine."""
 
     def __init__(self, engine: EngineLike) -> None:
         self._engine = engine
 
     def generate(self, body: dict[str, Any]) -> Any:
-        """The answer."""
+        """Return the response."""
         try:
             return self._engine.generate(body.get("text"), **_fields(body))
         except Exception as error:
             raise _refusal(error) from error
 
     def events(self, body: dict[str, Any]) -> Generator[dict[str, Any], None, None]:
-        """The answer as it grows."""
+        """Yield the response as it grows."""
         try:
             yield from self._engine.generate(body.get("text"), stream=True, **_fields(body))
         except Exception as error:
@@ -47,25 +47,25 @@ class _Generate:
 
 
 class EngineBackend(NativeGeneration):
-    """Programs on an engine in this process; the engine stays its owner's to shut down.
+    """Runs programs on an engine in this process, which its owner shuts down.
 
     Args:
-        engine: such as ``sglang_plug_api.Engine()``.
-        chat_template_name: a template instead of the one found by the model's name.
+        engine: an engine such as ``sglang_plug_api.Engine()``.
+        chat_template_name: a template instead of the one chosen by the model's name.
     """
 
     def __init__(self, engine: EngineLike, chat_template_name: str | None = None) -> None:
         self._engine = engine
         path = str(dict(engine.get_server_info()).get("model_path", ""))
         template = template_for(path) if chat_template_name is None else template_named(chat_template_name)
-        super().__init__(_Generate(engine), template)
+        super().__init__(_EngineTransport(engine), template)
 
     def flush_cache(self) -> bool:
-        """Empty the prefix cache; False if requests are running."""
+        """Empty the prefix cache; return False if requests are running."""
         return bool(self._engine.flush_cache())
 
     def get_server_info(self) -> dict[str, Any]:
-        """Limits, load and components."""
+        """Return limits, load and components."""
         return dict(self._engine.get_server_info())
 
 

@@ -1,4 +1,4 @@
-"""JSON over HTTP."""
+"""HTTP client for JSON APIs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONNECT_SECONDS = 30.0
 
 
 class JsonClient:
-    """Calls of one server; an error of the server or of the way there is a ``BackendError``."""
+    """Calls one server; errors of the server or of the connection become ``BackendError``."""
 
     def __init__(self, base_url: str, api_key: str | None, verify: bool | str | None) -> None:
         self.base_url = base_url.rstrip("/")
@@ -28,22 +28,22 @@ class JsonClient:
         weakref.finalize(self, self._client.close)
 
     def get(self, path: str) -> Any:
-        """``GET``, decoded."""
-        return self._answer("GET", path, None)
+        """Send a ``GET`` request and return the decoded response."""
+        return self._request("GET", path, None)
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """``POST``, decoded."""
-        return self._answer("POST", path, body)
+        """Send a ``POST`` request and return the decoded response."""
+        return self._request("POST", path, body)
 
     def status(self, method: str, path: str) -> int:
-        """Only the status of an answer without JSON."""
+        """Return the status of a response without JSON."""
         try:
             return self._client.request(method, self.base_url + path).status_code
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
 
     def events(self, path: str, body: dict[str, Any]) -> Generator[dict[str, Any], None, None]:
-        """The server-sent events of a ``POST``; closing this early ends the request."""
+        """Yield the server-sent events of a ``POST``; closing the generator early ends the request."""
         try:
             with self._client.stream("POST", self.base_url + path, json=body) as answer:
                 if answer.status_code >= 400:
@@ -60,7 +60,7 @@ class JsonClient:
         """Close the connections."""
         self._client.close()
 
-    def _answer(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+    def _request(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
         try:
             answer = self._client.request(method, self.base_url + path, json=body)
         except httpx.HTTPError as error:
@@ -77,7 +77,7 @@ class JsonClient:
 
 
 def bearer(api_key: str | None) -> dict[bytes, bytes]:
-    """The header that carries a key."""
+    """Return the header with an API key."""
     return {} if api_key is None else {b"Authorization": f"Bearer {api_key}".encode()}
 
 
@@ -93,14 +93,14 @@ def _event(data: str) -> dict[str, Any]:
     event: dict[str, Any] = json.loads(data)
     error = event.get("error")
     if error:
-        found = error if isinstance(error, dict) else {"message": str(error)}
-        codes = [one for one in (event.get("code"), found.get("code")) if isinstance(one, int)]
-        raise BackendError(str(found.get("message", error)), codes[0] if codes else None)
+        details = error if isinstance(error, dict) else {"message": str(error)}
+        codes = [code for code in (event.get("code"), details.get("code")) if isinstance(code, int)]
+        raise BackendError(str(details.get("message", error)), codes[0] if codes else None)
     return event
 
 
 def _refusal(answer: httpx.Response) -> BackendError:
-    """The server's own words, wherever they stand in the body."""
+    """Return an error with the server's message, whatever the format of the body."""
     try:
         body = answer.json()
     except ValueError:

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible API: chat completions for messages, completions for text."""
+"""Backend for OpenAI-compatible APIs: chat completions for messages, completions for text."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ from .base import Completion, Prompt
 from .http import JsonClient
 from .scoring import scored_choices
 
-SAME = "n stop stop_token_ids stop_regex temperature top_p top_k min_p frequency_penalty presence_penalty".split()
-SAME += ["ignore_eos", "regex", "min_tokens"]
-"""Options whose field has their name; some are extensions, which a server may refuse."""
-ADDRESS = "https://api.openai.com/v1"
+SAME_NAMES = (
+    "n stop stop_token_ids stop_regex temperature top_p top_k min_p frequency_penalty presence_penalty"
+    " ignore_eos regex min_tokens"
+).split()
+"""Options whose field has the same name; some are extensions, which a server may refuse."""
+OPENAI_URL = "https://api.openai.com/v1"
 TEXT_MODELS = re.compile(r"instruct|davinci|babbage")
-"""Names of OpenAI's models that continue text and do not chat."""
+"""Pattern in the names of OpenAI models that continue text and do not chat."""
 
 
 class OpenAIEndpoint:
     """A model behind an OpenAI-compatible API.
 
     Args:
-        base_url: with the version, such as ``https://api.example.com/v1``.
-        model: the model's name there.
-        api_key: sent as a bearer token.
+        base_url: URL with the version, such as ``https://api.example.com/v1``.
+        model: the model's name on that server.
+        api_key: API key, sent as a bearer token.
         is_chat_model: True sends messages to ``/chat/completions``; False sends all text to ``/completions``, which
             ``select`` needs. Text outside of messages goes to ``/completions`` in either case.
-        chat_template_name: how messages become text; by default found by the model's name.
+        chat_template_name: template that renders messages as text; by default chosen by the model's name.
     """
 
     def __init__(
@@ -53,24 +55,24 @@ class OpenAIEndpoint:
         self._client = JsonClient(base_url, api_key, verify)
 
     def generate(self, prompt: Prompt, options: GenerationOptions) -> Completion:
-        """The whole continuation."""
+        """Return the whole continuation."""
         path, body = self._request(prompt, options)
         answer = self._client.post(path, body)
         first, *others = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
         meta = _meta(answer, first, answer.get("usage"))
-        return Completion(_said(first, "message"), meta, tuple(_said(one, "message") for one in others))
+        return Completion(_text(first, "message"), meta, tuple(_text(choice, "message") for choice in others))
 
     def stream(self, prompt: Prompt, options: GenerationOptions) -> Generator[Completion, None, None]:
-        """The continuation in pieces."""
+        """Yield the continuation in pieces."""
         path, body = self._request(prompt, options)
         last: dict[str, Any] = {}
         for event in self._client.events(path, {**body, "stream": True, "stream_options": {"include_usage": True}}):
             choice = event["choices"][0] if event.get("choices") else {}
             last = {**last, **{name: value for name, value in choice.items() if value is not None}}
-            yield Completion(_said(choice, "delta"), _meta(event, last, event.get("usage")))
+            yield Completion(_text(choice, "delta"), _meta(event, last, event.get("usage")))
 
     def select(self, prompt: Prompt, choices: Sequence[str], method: ChoicesMethod, temperature: float) -> Decision:
-        """The likeliest choice, by the log-probabilities that ``/completions`` gives of an echoed prompt."""
+        """Return the likeliest choice, by the log-probabilities of an echoed prompt from ``/completions``."""
         if self._chats(prompt):
             raise BackendError("select needs log-probabilities of the prompt: use is_chat_model=False")
         ids: dict[str, int] = {}
@@ -79,19 +81,19 @@ class OpenAIEndpoint:
         answers = [_scores(row, ids) for row in rows]
         scored = scored_choices(choices, answers, min(starts))
         if method.needs_unconditional:
-            alone = self._echoed(choices, temperature, ids)
+            rows = self._echoed(choices, temperature, ids)
             scored = [
-                dataclasses.replace(one, unconditional=tuple(value or 0.0 for value in row["token_logprobs"]))
-                for one, row in zip(scored, alone, strict=True)
+                dataclasses.replace(choice, unconditional=tuple(value or 0.0 for value in row["token_logprobs"]))
+                for choice, row in zip(scored, rows, strict=True)
             ]
         return method.decide(scored)
 
     def flush_cache(self) -> bool:
-        """Not part of this API: always ``BackendError``."""
+        """Raise ``BackendError``, since this API has no such call."""
         raise BackendError("an OpenAI-compatible API cannot flush its cache: use RuntimeEndpoint")
 
     def get_server_info(self) -> dict[str, Any]:
-        """The list of models."""
+        """Return the list of models."""
         info: dict[str, Any] = self._client.get("/models")
         return info
 
@@ -120,7 +122,7 @@ class OpenAIEndpoint:
         body = {"model": self.model, "prompt": list(texts), "max_tokens": 0, "echo": True, "logprobs": 1}
         answer = self._client.post("/completions", {**body, "temperature": temperature})
         rows: list[dict[str, Any]] = []
-        for choice in sorted(answer["choices"], key=lambda one: int(one["index"])):
+        for choice in sorted(answer["choices"], key=lambda item: int(item["index"])):
             if not choice.get("logprobs"):
                 raise BackendError("the server gave no log-probabilities of the prompt, which select needs")
             rows.append(choice["logprobs"])
@@ -130,7 +132,7 @@ class OpenAIEndpoint:
 
 
 def _scores(row: Mapping[str, Any], ids: Mapping[str, int]) -> dict[str, Any]:
-    """Echoed log-probabilities in the shape of ``/generate``."""
+    """Return echoed log-probabilities in the format of ``/generate``."""
     entries = [(value, ids[token], token) for value, token in zip(row["token_logprobs"], row["tokens"], strict=True)]
     return {"meta_info": {"input_token_logprobs": entries, "prompt_tokens": len(entries)}}
 
@@ -138,15 +140,15 @@ def _scores(row: Mapping[str, Any], ids: Mapping[str, int]) -> dict[str, Any]:
 def _fields(options: GenerationOptions) -> dict[str, Any]:
     if options.logprob_start_len is not None and options.logprob_start_len >= 0:
         raise BackendError("logprob_start_len is not part of this API: use RuntimeEndpoint")
-    given = {name: plain(value) for name in SAME if (value := getattr(options, name)) is not None}
+    fields = {name: plain(value) for name in SAME_NAMES if (value := getattr(options, name)) is not None}
     if options.json_schema is not None:
         schema = {"name": "answer", "schema": _schema(options.json_schema)}
-        given["response_format"] = {"type": "json_schema", "json_schema": schema}
+        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
     if options.return_logprob:
-        given["logprobs"] = True
+        fields["logprobs"] = True
         if options.top_logprobs_num:
-            given["top_logprobs"] = options.top_logprobs_num
-    return given
+            fields["top_logprobs"] = options.top_logprobs_num
+    return fields
 
 
 def _length(options: GenerationOptions, name: str) -> dict[str, int]:
@@ -162,7 +164,7 @@ def _schema(schema: str | Mapping[str, Any]) -> Any:
 def _messages(prompt: Prompt) -> dict[str, Any]:
     if prompt.role != ASSISTANT:
         raise BackendError(f"a chat model speaks as the assistant only, not as {prompt.role!r}: gen stands elsewhere")
-    messages = [dict(one) for one in prompt.messages]
+    messages = [dict(message) for message in prompt.messages]
     if not prompt.begun:
         return {"messages": messages}
     messages.append({"role": ASSISTANT, "content": prompt.begun})
@@ -177,17 +179,17 @@ def OpenAI(
     base_url: str | None = None,
     api_key: str | None = None,
 ) -> OpenAIEndpoint:
-    """A model of OpenAI, as programs written for SGLang ask for it.
+    """Return an endpoint for a model of OpenAI, under the name that programs for SGLang use.
 
     Args:
-        model_name: the model's name there.
-        is_chat_model: as of ``OpenAIEndpoint``; ``None`` goes by the name.
-        chat_template_name: as of ``OpenAIEndpoint``.
-        base_url: another server; ``None`` takes ``$OPENAI_BASE_URL``, or OpenAI's own.
-        api_key: ``None`` takes ``$OPENAI_API_KEY``.
+        model_name: OpenAI's name of the model.
+        is_chat_model: see ``OpenAIEndpoint``; ``None`` decides by the name.
+        chat_template_name: see ``OpenAIEndpoint``.
+        base_url: URL of another server; ``None`` takes ``$OPENAI_BASE_URL``, or OpenAI's own.
+        api_key: the API key; ``None`` takes ``$OPENAI_API_KEY``.
     """
     return OpenAIEndpoint(
-        base_url or os.environ.get("OPENAI_BASE_URL") or ADDRESS,
+        base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL,
         model_name,
         api_key or os.environ.get("OPENAI_API_KEY") or None,
         is_chat_model=TEXT_MODELS.search(model_name) is None if is_chat_model is None else is_chat_model,
@@ -195,7 +197,7 @@ def OpenAI(
     )
 
 
-def _said(choice: Mapping[str, Any], key: str) -> str:
+def _text(choice: Mapping[str, Any], key: str) -> str:
     text = choice.get("text") if "text" in choice else (choice.get(key) or {}).get("content")
     return text or ""
 

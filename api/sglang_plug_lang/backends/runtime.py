@@ -1,4 +1,4 @@
-"""A server with ``/generate``, at an address or started for the purpose."""
+"""Backends for a server with ``/generate``: a running one, or one that the program starts."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from .http import JsonClient
 from .native import NativeGeneration
 
 
-class _Generate:
-    """``/generate`` of a server."""
+class _HttpTransport:
+    """Calls ``/generate`` of a server."""
 
     def __init__(self, client: JsonClient) -> None:
         self._client = client
 
     def generate(self, body: dict[str, Any]) -> Any:
-        """The answer."""
+        """Return the response."""
         return self._client.post("/generate", body)
 
     def events(self, body: dict[str, Any]) -> Generator[dict[str, Any], None, None]:
-        """The answer as it grows."""
+        """Yield the response as it grows."""
         return self._client.events("/generate", {**body, "stream": True})
 
 
 class RuntimeEndpoint(NativeGeneration):
-    """A running server. Asks it for its model, and takes that model's chat template.
+    """A running server; its model determines the chat template.
 
     Args:
-        base_url: such as ``http://localhost:30000``.
+        base_url: URL such as ``http://localhost:30000``.
         api_key: the server's ``--api-key``.
-        verify: False accepts any certificate; text names a file with the certificates to trust.
-        chat_template_name: a template instead of the one found by the model's name.
+        verify: False accepts any certificate; a text is the name of a file with trusted certificates.
+        chat_template_name: a template instead of the one chosen by the model's name.
 
     Raises ``BackendError`` if the server does not answer.
     """
@@ -55,23 +55,23 @@ class RuntimeEndpoint(NativeGeneration):
         except BaseException:
             self._client.close()
             raise
-        super().__init__(_Generate(self._client), template)
+        super().__init__(_HttpTransport(self._client), template)
 
     @property
     def base_url(self) -> str:
-        """The server's address."""
+        """The server's URL."""
         return self._client.base_url
 
     def get_model_name(self) -> str:
-        """The path or hub id of the model."""
+        """Return the path or hub id of the model."""
         return str(self.model_info["model_path"])
 
     def flush_cache(self) -> bool:
-        """Empty the prefix cache; False if requests are running."""
+        """Empty the prefix cache; return False if requests are running."""
         return self._client.status("POST", "/flush_cache") == 200
 
     def get_server_info(self) -> dict[str, Any]:
-        """Configuration, limits and load."""
+        """Return configuration, limits and load."""
         info: dict[str, Any] = self._client.get("/server_info")
         return info
 
@@ -81,12 +81,12 @@ class RuntimeEndpoint(NativeGeneration):
 
 
 class Runtime(RuntimeEndpoint):
-    """A server of its own, started here with this interpreter and ended by ``shutdown``.
+    """A server that is started with this interpreter and ended by ``shutdown``.
 
     Args:
         model_path: a local folder or a hub id; ``None`` takes the embedded demo model.
         timeout: seconds to wait for the server.
-        options: what ``sglang-plug serve`` takes, with underscores: ``max_total_tokens=4096``.
+        options: options of ``sglang-plug serve``, with underscores: ``max_total_tokens=4096``.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Runtime(RuntimeEndpoint):
         chat_template_name: str | None = None,
         **options: Any,
     ) -> None:
-        arguments = [sys.executable, "-m", "sglang_plug", "serve"]
+        arguments = [sys.executable, "-P", "-m", "sglang_plug", "serve"]
         arguments += [] if model_path is None else ["--model-path", model_path]
         for name, value in options.items():
             flag = "--" + name.replace("_", "-")

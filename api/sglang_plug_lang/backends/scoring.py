@@ -1,7 +1,7 @@
-"""From the log-probabilities of "prompt + choice" to those of the choice.
+"""Log-probabilities of a choice, computed from those of "prompt + choice".
 
-A choice's first characters may join the prompt's last token (token healing), so what belongs to the choice is found
-by characters. If one choice joins earlier characters, all are scored from there on: else they would not be compared
+A choice's first characters may join the prompt's last token (token healing), so the tokens of a choice are found by
+characters. If one choice joins earlier characters, all are scored from there on: otherwise they would not be compared
 on the same text.
 """
 
@@ -13,18 +13,18 @@ from typing import Any
 from sglang_plug_lang.choices import ScoredChoice
 
 HEALED_TOKENS = 2
-"""Tokens at the end of the prompt that are scored too."""
+"""Tokens at the end of the prompt that are scored as well."""
 
 Entry = Sequence[Any]
-"""Log-probability or ``None``, token, text or ``None``."""
+"""Log-probability or ``None``, token, and text or ``None``."""
 
 
 def scored_choices(choices: Sequence[str], answers: Sequence[Mapping[str, Any]], prompt_len: int) -> list[ScoredChoice]:
-    """One for each choice.
+    """Return one scored choice for each choice.
 
     Args:
-        answers: of ``/generate``, with ``input_token_logprobs`` from shortly before the end of the prompt on.
-        prompt_len: tokens of the prompt alone; what counts where the texts of tokens are not known.
+        answers: responses of ``/generate``, with ``input_token_logprobs`` from shortly before the end of the prompt.
+        prompt_len: tokens of the prompt alone; it is used if the texts of tokens are unknown.
     """
     rows: list[Sequence[Entry]] = [answer["meta_info"]["input_token_logprobs"] for answer in answers]
     starts = _starts_by_text(choices, rows)
@@ -34,26 +34,26 @@ def scored_choices(choices: Sequence[str], answers: Sequence[Mapping[str, Any]],
             first = answer["meta_info"]["prompt_tokens"] - len(row)
             starts.append(max(0, min(prompt_len - first, len(row) - 1)))
     return [
-        ScoredChoice(choice, tuple(one[1] for one in row[start:]), tuple(one[0] or 0.0 for one in row[start:]))
+        ScoredChoice(choice, tuple(entry[1] for entry in row[start:]), tuple(entry[0] or 0.0 for entry in row[start:]))
         for choice, row, start in zip(choices, rows, starts, strict=True)
     ]
 
 
 def _starts_by_text(choices: Sequence[str], rows: Sequence[Sequence[Entry]]) -> list[int] | None:
-    """Index of the first entry that counts, for each choice; ``None`` if the texts do not tell."""
+    """Return the index of the first scored entry for each choice; ``None`` if the texts of tokens are unknown."""
     borders = []
     for choice, row in zip(choices, rows, strict=True):
-        texts = [one[2] for one in row if len(one) > 2 and one[2] is not None]
+        texts = [entry[2] for entry in row if len(entry) > 2 and entry[2] is not None]
         if len(texts) < len(row) or not "".join(texts).endswith(choice):
             return None
         borders.append(_borders(texts, len(choice)))
-    earliest = min(max(place for place in places if place <= 0) for places in borders)
-    return [next(index for index, end in enumerate(places[1:]) if end > earliest) for places in borders]
+    earliest = min(max(offset for offset in offsets if offset <= 0) for offsets in borders)
+    return [next(index for index, end in enumerate(offsets[1:]) if end > earliest) for offsets in borders]
 
 
 def _borders(texts: Sequence[str], choice: int) -> list[int]:
-    """Where tokens begin and end, in characters from the end of the prompt on; the first is 0 or less."""
-    places = [choice - sum(map(len, texts))]
+    """Return the borders of tokens in characters, counted from the end of the prompt; the first is 0 or less."""
+    offsets = [choice - sum(map(len, texts))]
     for text in texts:
-        places.append(places[-1] + len(text))
-    return places
+        offsets.append(offsets[-1] + len(text))
+    return offsets

@@ -1,3 +1,3 @@
-"""Where programs written for SGLang find ``load_image``."""
+"""Modules under the names that programs for SGLang import."""
 
 from __future__ import annotations

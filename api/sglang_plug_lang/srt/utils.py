@@ -1,4 +1,4 @@
-"""``from sglang.srt.utils import load_image``, by this package's name."""
+"""Replacement for ``sglang.srt.utils`` in imports such as ``from sglang.srt.utils import load_image``."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""Where SGLang's documents find what their own tests use."""
+"""Modules under the names that SGLang's documents import from its tests."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``from sglang.test.doc_patch import launch_server_cmd``, by this package's name."""
+"""Replacement for ``sglang.test.doc_patch`` in ``from sglang.test.doc_patch import launch_server_cmd``."""
 
 from __future__ import annotations
 

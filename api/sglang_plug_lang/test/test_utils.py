@@ -1,4 +1,4 @@
-"""``from sglang.test.test_utils import is_in_ci``, by this package's name."""
+"""Replacement for ``sglang.test.test_utils`` in ``from sglang.test.test_utils import is_in_ci``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Kernels in C++ for CPUs with AVX-512 and bfloat16 arithmetic, compiled at first use by the system's compiler.
+"""C++ kernels for CPUs with AVX-512 and bfloat16 arithmetic, compiled at first use by the system's compiler.
 
-Chosen where they fit: a model in bfloat16, such a CPU, and a compiler or a library compiled earlier.
+They are chosen for a bfloat16 model on such a CPU if a compiler or a previously compiled library is available.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def register_attention_backends() -> Iterator[AttentionSpec]:
 
 @hookimpl(trylast=True)
 def choose_component(kind: str, facts: Facts) -> str | None:
-    """For models in bfloat16 on a CPU that has the instructions, if the library is there or can be compiled."""
+    """Choose this backend for bfloat16 on a CPU with the instructions if the library exists or can be compiled."""
     if kind not in ("attention", "kernels") or facts.device != "cpu" or facts.dtype != "bfloat16":
         return None
-    reason = unfit(facts.shape) if kind == "attention" and facts.shape is not None else ""
+    reason = unsupported_reason(facts.shape) if kind == "attention" and facts.shape is not None else ""
     reason = reason or import_module(f"{__name__}.library").why_not()
     if reason:
         logger.info("%s: %s is not chosen: %s", kind, NAME, reason)
@@ -53,8 +53,8 @@ def choose_component(kind: str, facts: Facts) -> str | None:
     return NAME
 
 
-def unfit(shape: AttentionShape) -> str:
-    """What the attention kernels cannot do with ``shape``; empty: nothing."""
+def unsupported_reason(shape: AttentionShape) -> str:
+    """Return the reason why the attention kernels cannot serve ``shape``, or an empty string if they can."""
     if shape.kv_dtype is not None:
         return "it reads keys and values in the model's dtype only"
     if shape.sinks:

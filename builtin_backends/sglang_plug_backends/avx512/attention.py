@@ -18,14 +18,14 @@ from sglang_plug import (
     GraphRecorder,
 )
 
-from . import unfit
+from . import unsupported_reason
 from .calls import AttentionCall, dense
 from .library import load
 from .recorder import CallRecorder
 
 
 class Plan:
-    """A step's call, filled in but for what differs from layer to layer, and the tensors that it points to."""
+    """The prepared call of a step, without the fields that differ per layer, and the tensors that it points to."""
 
     __slots__ = ("address", "call", "kept", "lengths")
 
@@ -34,11 +34,11 @@ class Plan:
 
 
 class CompiledAttention(AttentionBackend, GraphCapable):
-    """Reads keys and values where they lie for few new tokens, packs them once for many."""
+    """Paged attention in C++: few new tokens read keys and values in place, many pack them once."""
 
     def __init__(self, shape: AttentionShape, device: torch.device, settings: Any = None) -> None:
         super().__init__(shape, device, settings)
-        reason = unfit(shape)
+        reason = unsupported_reason(shape)
         if reason:
             raise ConfigError(
                 f"attention backend avx512 does not serve this model: {reason}; use --attention-backend torch"
@@ -46,10 +46,10 @@ class CompiledAttention(AttentionBackend, GraphCapable):
         self._library = load()
 
     def plan(self, batch: ForwardBatch) -> None:
-        """Put what the step's layers share where the library reads it."""
+        """Store the arguments that all layers of the step share where the library reads them."""
         queries, lengths = torch.tensor(batch.query_lens), torch.tensor(batch.kv_lens)
         starts = queries.cumsum(0) - queries
-        tables, slots = batch.tables.contiguous(), batch.slots
+        tables, slots = batch.tables.contiguous(), batch.slots.contiguous()
         shape = self.shape
         call = AttentionCall(
             slots=None if batch.kv is None else slots.data_ptr(),
@@ -69,21 +69,27 @@ class CompiledAttention(AttentionBackend, GraphCapable):
         batch.plan = Plan(call, lengths, (queries, starts, tables, slots))
 
     def static_plan(self, batch: ForwardBatch) -> None:
-        """As ``plan``, for one new token of each sequence and tables that stay where they are."""
-        if not batch.tables.is_contiguous() or any(count != 1 for count in batch.query_lens):
-            raise ValueError(f"a static plan needs dense tables and one new token each, got {batch.query_lens}")
+        """Plan one new token of each sequence, with tables that stay at their addresses."""
+        dense = batch.tables.is_contiguous() and batch.slots.is_contiguous()
+        if not dense or any(count != 1 for count in batch.query_lens):
+            raise ValueError(
+                f"a static plan needs dense tables and slots, and one new token each, got {batch.query_lens}"
+            )
         self.plan(batch)
 
     def refresh(self, batch: ForwardBatch) -> None:
-        """Put the lengths where the library reads them."""
+        """Write the current lengths to the memory that the library reads."""
         batch.plan.lengths.numpy()[:] = batch.kv_lens
 
     def recorder(self) -> GraphRecorder:
-        """Of the library's calls, and of torch's."""
+        """Return a recorder of library calls and torch operations."""
         return CallRecorder(self._library)
 
     def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
-        """``[T, heads, dim]``, ``[T, kv_heads, dim]``, ``[T, kv_heads, value_dim]`` to ``[T, heads, value_dim]``."""
+        """Store the keys and values and attend.
+
+        Shapes: ``[T, heads, dim]``, ``[T, kv_heads, dim]``, ``[T, kv_heads, value_dim]`` to ``[T, heads, value_dim]``.
+        """
         if q.dtype != torch.bfloat16:
             raise ConfigError(
                 f"attention backend avx512 computes in bfloat16, not {str(q.dtype).removeprefix('torch.')}; "

@@ -1,4 +1,4 @@
-"""What the library reads from memory: one layer's attention, and calls that were written down to be made again."""
+"""The argument structures of the library: one layer's attention, and recorded calls that are replayed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ POINTER, LONG = ctypes.c_void_p, ctypes.c_int64
 
 
 def dense(x: Tensor) -> Tensor:
-    """``x`` ``[T, heads, dim]`` with the heads of a token one after the other; the tokens may be further apart."""
+    """Return ``x`` ``[T, heads, dim]`` with the heads of a token contiguous; tokens may have any stride."""
     return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
 
 
 class AttentionCall(ctypes.Structure):
-    """``Attention`` of ``source/attention.h``."""
+    """The structure ``Attention`` of ``source/attention.h``."""
 
     _fields_ = (
         *((name, POINTER) for name in ("slots", "tables", "starts", "queries", "lengths")),
@@ -38,7 +38,7 @@ class AttentionCall(ctypes.Structure):
 
 
 class ConvolutionCall(ctypes.Structure):
-    """``Convolution`` of ``source/recurrent.h``."""
+    """The structure ``Convolution`` of ``source/recurrent.h``."""
 
     _fields_ = (
         *((name, POINTER) for name in ("rows", "starts")),
@@ -48,7 +48,7 @@ class ConvolutionCall(ctypes.Structure):
 
 
 class RecurrenceCall(ctypes.Structure):
-    """``Recurrence`` of ``source/recurrent.h``."""
+    """The structure ``Recurrence`` of ``source/recurrent.h``."""
 
     _fields_ = (
         *((name, POINTER) for name in ("rows", "starts")),
@@ -60,7 +60,7 @@ class RecurrenceCall(ctypes.Structure):
 
 
 class SelectiveScanCall(ctypes.Structure):
-    """``SelectiveScan`` of ``source/recurrent.h``."""
+    """The structure ``SelectiveScan`` of ``source/recurrent.h``."""
 
     _fields_ = (
         *((name, POINTER) for name in ("rows", "starts")),
@@ -77,31 +77,31 @@ DESCRIBED: Mapping[str, type[ctypes.Structure]] = {
     "recurrence": RecurrenceCall,
     "selective_scan": SelectiveScanCall,
 }
-"""Functions that are given one address, and what is there."""
+"""The structure at the address that is a function's only argument, by the function's name."""
 
 
 class RecordedCall(ctypes.Structure):
-    """``Call`` of ``source/tape.cpp``."""
+    """The structure ``Call`` of ``source/tape.cpp``."""
 
     _fields_ = (("function", LONG), ("words", LONG * 10), ("real", ctypes.c_double))
 
     @classmethod
     def of(cls, name: str, arguments: Sequence[Any]) -> RecordedCall:
-        """A call of ``name`` with addresses, whole numbers and at most one other number.
+        """Build a call of ``name`` with addresses, integers and at most one floating-point number.
 
         Raises ``CannotCaptureError`` for a function that is not one of ``RECORDED``.
         """
         if name not in RECORDED:
             raise CannotCaptureError(f"{name} of the kernels avx512 cannot be recorded")
-        reals = [one for one in arguments if isinstance(one, float)]
-        words = [one or 0 for one in arguments if not isinstance(one, float)]
+        reals = [argument for argument in arguments if isinstance(argument, float)]
+        words = [argument or 0 for argument in arguments if not isinstance(argument, float)]
         return cls(RECORDED.index(name), (LONG * 10)(*words), *reals)
 
 
 class Tape:
-    """Calls that follow one another, made again in one call of the library.
+    """A list of calls that one call of the library replays in order.
 
-    What is ``DESCRIBED`` by a structure is copied, as the next layer's call may overwrite it.
+    Structures in ``DESCRIBED`` are copied, because the next layer's call may overwrite them.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Tape:
         self._kept: list[ctypes.Structure] = []
 
     def add(self, name: str, arguments: Sequence[Any]) -> None:
-        """The next call. What its addresses point to must stay where it is."""
+        """Append a call. The memory that its addresses point to must not move."""
         if (described := DESCRIBED.get(name)) is not None:
             copied = described.from_buffer_copy(described.from_address(arguments[0]))
             self._kept.append(copied)
@@ -120,5 +120,5 @@ class Tape:
         return len(self._calls)
 
     def packed(self) -> ctypes.Array[RecordedCall]:
-        """The calls, one after the other, for ``replay``; the tape must be kept as long."""
+        """Return the calls as one array for ``replay``; the tape must be kept alive as long."""
         return (RecordedCall * len(self._calls))(*self._calls)

@@ -1,4 +1,4 @@
-"""The kernel set: each function hands pointers to the compiled library; what is not in bfloat16 is left to torch."""
+"""The kernel set: each function passes pointers to the compiled library; other dtypes than bfloat16 use torch."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sglang_plug import Kernels, drawing
-from sglang_plug import kernels as definitions
-from sglang_plug.kernels import LinearFunction
+from sglang_plug import Kernels
+from sglang_plug.contracts.model import kernels as definitions
+from sglang_plug.contracts.model.kernels import LinearFunction
+from sglang_plug.ops import sampling as sampling_definitions
 
-from .coded import pack_coded
+from .dense import dense_bias, dense_rows
 from .library import load
 from .memory import PageMemory
+from .quantized import pack_coded
 from .recurrent import causal_conv, gated_delta_rule, linear_attention, selective_scan
 
 PANEL = 32
-"""Columns that the packed matrix holds together."""
+"""Number of columns in one panel of the packed matrix."""
 DRAWN = 2048
-"""Tokens whose probabilities ``draw`` adds up together."""
+"""Number of tokens whose probabilities ``draw`` sums as one chunk."""
 WEIGHTS = (torch.bfloat16, torch.float32)
-"""Of norms."""
+"""Dtypes of norm weights."""
 LANES = 16
-"""Columns of the gate, and as many of what it weighs, in a panel."""
+"""Columns of the gate in a panel, followed by as many columns of the gated half."""
 
 
 def build() -> Kernels:
-    """The kernel set. Raises ``ConfigError`` if the library cannot be compiled or loaded here."""
+    """Build the kernel set. Raises ``ConfigError`` if the library cannot be compiled or loaded on this machine."""
     load()
     memory = PageMemory()
     return Kernels(
@@ -45,19 +47,19 @@ def build() -> Kernels:
         gated_delta_rule=gated_delta_rule,
         selective_scan=selective_scan,
         mask_logits=mask_logits,
-        draw_tokens=draw_tokens,
+        sample_tokens=sample_tokens,
     )
 
 
 def pack_linear(weight: Tensor, bias: Tensor | None, *, memory: PageMemory) -> LinearFunction:
-    """``weight`` ``[out, in]`` in panels. A row's result does not depend on the rows it is multiplied with."""
+    """Pack ``weight`` ``[out, in]`` into panels. A row's result is independent of the other rows in the batch."""
     if not _fits(weight):
         return definitions.pack_linear(weight, bias)
     return _packed(weight, bias, memory, gated=False)
 
 
 def pack_gated(weight: Tensor, bias: Tensor | None, *, memory: PageMemory) -> LinearFunction:
-    """``weight`` ``[2 * width, in]``, the gate above, to a function that returns ``silu(gate) * up`` ``[T, width]``."""
+    """Pack ``weight`` ``[2 * width, in]``, gate first, and return a function for ``silu(gate) * up`` ``[T, width]``."""
     half = weight.shape[0] // 2
     if not _fits(weight) or half % LANES:
         multiply = pack_linear(weight, bias, memory=memory)
@@ -73,13 +75,14 @@ def _fits(weight: Tensor) -> bool:
 def _packed(weight: Tensor, bias: Tensor | None, memory: PageMemory, *, gated: bool) -> LinearFunction:
     library = load()
     width, depth = weight.shape
+    weight, bias = weight.contiguous(), dense_bias(bias, width)
     packed = memory.take((width + PANEL - 1) // PANEL * PANEL * depth)
-    library.pack_matrix(weight.contiguous().data_ptr(), packed.data_ptr(), width, depth)
+    library.pack_matrix(weight.data_ptr(), packed.data_ptr(), width, depth)
     packed_at, bias_at = packed.data_ptr(), None if bias is None else bias.data_ptr()
     out_width = width // 2 if gated else width
 
     def linear(x: Tensor, kept: tuple[Tensor, Tensor | None] = (packed, bias)) -> Tensor:
-        x = x.contiguous()
+        x = dense_rows(x, depth)
         rows = x.shape[0]
         out = x.new_empty(rows, out_width)
         library.linear(x.data_ptr(), packed_at, bias_at, out.data_ptr(), rows, width, depth, gated)
@@ -89,18 +92,21 @@ def _packed(weight: Tensor, bias: Tensor | None, memory: PageMemory, *, gated: b
 
 
 def pack_int8(weight: Tensor, scale: Tensor, bias: Tensor | None, *, memory: PageMemory) -> LinearFunction:
-    """``weight`` ``[out, in]`` int8 in panels; inputs are in bfloat16 and count with sixteen bits."""
+    """Pack an int8 ``weight`` ``[out, in]`` into panels; bfloat16 inputs are quantized to 16 bits."""
     library = load()
+    if weight.dtype != torch.int8:
+        raise TypeError(f"a matrix in int8 is wanted, not in {weight.dtype}")
     width, depth = weight.shape
+    weight, bias = weight.contiguous(), dense_bias(bias, width)
     columns = (width + PANEL - 1) // PANEL * PANEL
     packed = memory.take(columns * ((depth + 3) // 4 * 4) // 2)
-    sums, scales = torch.empty(columns), torch.zeros(columns)
+    sums, scales = torch.empty(columns, dtype=torch.float32), torch.zeros(columns, dtype=torch.float32)
     scales[:width] = scale.float()
-    library.pack_int8(weight.contiguous().data_ptr(), packed.data_ptr(), sums.data_ptr(), width, depth)
+    library.pack_int8(weight.data_ptr(), packed.data_ptr(), sums.data_ptr(), width, depth)
     at = (packed.data_ptr(), scales.data_ptr(), sums.data_ptr(), None if bias is None else bias.data_ptr())
 
     def linear(x: Tensor, kept: tuple[Tensor | None, ...] = (packed, scales, sums, bias)) -> Tensor:
-        x = x.contiguous()
+        x = dense_rows(x, depth)
         out = x.new_empty(x.shape[0], width)
         library.linear_int8(x.data_ptr(), *at, out.data_ptr(), x.shape[0], width, depth)
         return out
@@ -109,7 +115,7 @@ def pack_int8(weight: Tensor, scale: Tensor, bias: Tensor | None, *, memory: Pag
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """As the definition, rounded once."""
+    """Compute the definition with a single rounding."""
     if x.dtype != torch.bfloat16 or weight.dtype not in WEIGHTS:
         return definitions.rms_norm(x, weight, eps)
     return _norm(x, None, weight, eps)
@@ -117,14 +123,17 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """``(rms_norm(x + residual), x + residual)``; the sum is written to ``residual``."""
-    if x.dtype != torch.bfloat16 or weight.dtype not in WEIGHTS or not residual.is_contiguous():
+    known = x.dtype == residual.dtype == torch.bfloat16 and weight.dtype in WEIGHTS and x.shape == residual.shape
+    if not known or not residual.is_contiguous():
         return definitions.add_rms_norm(x, residual, weight, eps)
     return _norm(x, residual, weight, eps), residual
 
 
 def _norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> Tensor:
-    x = x.contiguous()
+    x, weight = x.contiguous(), weight.contiguous()
     out, width = torch.empty_like(x), x.shape[-1]
+    if weight.numel() != width:
+        raise ValueError(f"a norm's weight has {weight.numel()} numbers, the rows it is for have {width}")
     added = None if residual is None else residual.data_ptr()
     wide = weight.dtype == torch.float32
     load().rms_norm(x.data_ptr(), added, weight.data_ptr(), out.data_ptr(), x.numel() // width, width, wide, eps)
@@ -132,7 +141,7 @@ def _norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> Ten
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    """As the definition, rounded once."""
+    """Compute the definition with a single rounding."""
     if gate_up.dtype != torch.bfloat16:
         return definitions.silu_mul(gate_up)
     gate_up = gate_up.contiguous()
@@ -143,10 +152,12 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """As the definition, rounded once."""
-    if x.dtype != torch.bfloat16 or cos.dtype != torch.bfloat16 or x.stride(-1) != 1:
-        return definitions.apply_rope(x, cos, sin)
+    """Compute the definition with a single rounding."""
+    known = x.dtype == cos.dtype == sin.dtype == torch.bfloat16 and cos.shape == sin.shape and cos.dim() == 2
     tokens, heads, dim = x.shape
+    if not known or len(cos) != tokens or cos.shape[1] > dim or x.stride(-1) != 1:
+        return definitions.apply_rope(x, cos, sin)
+    cos, sin = cos.contiguous(), sin.contiguous()
     out = torch.empty((tokens, heads, dim), dtype=x.dtype)
     at = (x.data_ptr(), cos.data_ptr(), sin.data_ptr(), out.data_ptr())
     load().rope(*at, tokens, heads, dim, cos.shape[-1], x.stride(0), x.stride(1))
@@ -154,22 +165,33 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def mask_logits(logits: Tensor, rows: Tensor | None, mask: Tensor) -> Tensor:
-    """As the definition, in place."""
-    if not logits.is_contiguous() or not mask.is_contiguous():
-        return drawing.mask_logits(logits, rows, mask)
+    """Apply the definition in place."""
+    known = logits.dtype == torch.float32 and mask.dtype == torch.int32 and logits.dim() == mask.dim() == 2
+    if not known or not logits.is_contiguous() or not mask.is_contiguous():
+        return sampling_definitions.mask_logits(logits, rows, mask)
+    rows = None if rows is None else rows.to(torch.int64).contiguous()
     at = (logits.data_ptr(), None if rows is None else rows.data_ptr(), mask.data_ptr())
     load().mask_logits(*at, len(mask), logits.shape[-1], mask.shape[-1])
     return logits
 
 
-def draw_tokens(logits: Tensor, options: drawing.DrawOptions, uniform: Tensor) -> Tensor:
-    """As the definition; where a row is cut by top-k, top-p or min-p, the definition itself."""
-    if options.cut or not logits.is_contiguous():
-        return drawing.draw_tokens(logits, options, uniform)
+def sample_tokens(logits: Tensor, options: sampling_definitions.SamplingOptions, uniform: Tensor) -> Tensor:
+    """Sample as defined; rows with top-k, top-p or min-p use the definition itself."""
+    if options.cut or logits.dtype != torch.float32 or not logits.is_contiguous():
+        return sampling_definitions.sample_tokens(logits, options, uniform)
     rows, width = logits.shape
     blocks = -(-width // DRAWN)
-    tops, sums = torch.empty(rows, blocks), torch.empty(rows, blocks, dtype=torch.float64)
+    tops, sums = (torch.empty(rows, blocks, dtype=dtype) for dtype in (torch.float32, torch.float64))
     out = torch.empty(rows, dtype=torch.int64)
-    given = (logits.data_ptr(), options.temperature.contiguous().data_ptr(), uniform.contiguous().data_ptr())
-    load().draw(*given, tops.data_ptr(), sums.data_ptr(), out.data_ptr(), rows, width)
+    temperature, uniform = options.temperature.float().contiguous(), uniform.double().contiguous()
+    load().draw(
+        logits.data_ptr(),
+        temperature.data_ptr(),
+        uniform.data_ptr(),
+        tops.data_ptr(),
+        sums.data_ptr(),
+        out.data_ptr(),
+        rows,
+        width,
+    )
     return out

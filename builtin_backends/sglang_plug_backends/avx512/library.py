@@ -1,11 +1,12 @@
-"""The compiled kernels: built once with the system's C++ compiler, kept in the user's cache folder, loaded by ctypes.
+"""The compiled kernels: built once with the system's C++ compiler, cached in the user's folder, loaded by ctypes.
 
-The sources need no header but the compiler's own. They use OpenMP through the library that torch has loaded already,
+The sources include only the compiler's own headers. They use OpenMP through the library that torch has already loaded,
 so that kernels and torch share their threads.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import logging
@@ -13,7 +14,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_plug import ConfigError
+from sglang_plug.system.private_folder import private_folder, scratch_folder
 
 SOURCES = Path(__file__).parent / "source"
 COMPILERS = ("g++", "c++", "clang++")
@@ -35,14 +36,14 @@ FLAGS = (
     *("-shared", "-fPIC", "-w"),
 )
 LIBRARIES = ("-nodefaultlibs", "-lc", "-lm", "-lgcc")
-"""Not the OpenMP library: its symbols are those that torch has loaded."""
+"""Linked libraries, without OpenMP: its symbols come from the library that torch has loaded."""
 PATIENCE = 300.0
-"""Seconds that the compiler may take."""
+"""Timeout of the compiler in seconds."""
 RECORDED = (
     *("linear", "linear_int8", "linear_codes4", "linear_codes8", "linear_e4m3"),
     *("rms_norm", "silu_mul", "rope", "attend", "causal_conv", "recurrence", "selective_scan"),
 )
-"""Functions whose calls can be made again, in the order of ``Function`` in ``source/tape.cpp``."""
+"""Functions whose calls can be replayed, in the order of ``Function`` in ``source/tape.cpp``."""
 logger = logging.getLogger(__name__)
 
 Function = Callable[..., None]
@@ -51,7 +52,7 @@ Teller = Callable[[str, tuple[Any, ...]], None]
 
 @dataclass(slots=True, kw_only=True)
 class Library:
-    """The compiled functions, which take addresses and numbers as the sources say."""
+    """The compiled functions, which take addresses and numbers as declared in the sources."""
 
     pack_matrix: Function
     linear: Function
@@ -77,15 +78,15 @@ class Library:
     _changing: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     @contextmanager
-    def telling(self, tell: Teller) -> Iterator[None]:
-        """While this is open, ``tell`` is given name and arguments of each of this thread's calls.
+    def observe_calls(self, tell: Teller) -> Iterator[None]:
+        """Pass the name and arguments of each library call of this thread to ``tell`` while the context is open.
 
         Callers must look up the function in the library for every call.
         """
         thread = threading.get_ident()
         with self._changing:
             if not self._tellers:
-                self._plain = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
+                self._plain = {item.name: getattr(self, item.name) for item in fields(self) if item.init}
                 for name, function in self._plain.items():
                     setattr(self, name, partial(_call_and_tell, name, function, self._tellers))
             self._tellers[thread] = tell
@@ -107,7 +108,7 @@ def _call_and_tell(name: str, function: Function, tellers: Mapping[int, Teller],
 
 @cache
 def why_not() -> str:
-    """What keeps the kernels from being used on this machine; empty: nothing. Compiles them if need be."""
+    """Return the reason why the kernels cannot be used on this machine, or an empty string. Compiles them if needed."""
     missing = _missing_instructions()
     if missing:
         return f"the CPU lacks {', '.join(missing)}"
@@ -120,7 +121,7 @@ def why_not() -> str:
 
 @cache
 def load() -> Library:
-    """The library. Raises ``ConfigError`` if it can be neither found nor compiled, or does not load."""
+    """Load the library. Raises ``ConfigError`` if it can be neither found nor compiled, or fails to load."""
     missing = _missing_instructions()
     if missing:
         raise ConfigError(f"the kernels avx512 need a CPU with {', '.join(missing)}")
@@ -175,7 +176,7 @@ def _missing_instructions() -> list[str]:
 
 
 def _compiled() -> Path:
-    """The library's file, compiled now if it is not there. Its name tells the sources and flags it comes from."""
+    """Return the library's path, compiling it if it is missing. The file name identifies the sources and flags."""
     sources = sorted(SOURCES.glob("*.cpp"))
     digest = hashlib.sha256(" ".join(FLAGS).encode())
     for path in (*sources, *sorted(SOURCES.glob("*.h"))):
@@ -188,10 +189,10 @@ def _compiled() -> Path:
     if compiler is None:
         raise ConfigError(f"no C++ compiler is installed ({', '.join(COMPILERS)})")
     logger.info("Compiling the CPU kernels with %s (once; kept as %s)", compiler, target)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        made = Path(scratch) / target.name
-        _run([compiler, *FLAGS, *map(str, sources), "-o", str(made), *LIBRARIES])
-        os.replace(made, target)
+    with scratch_folder(folder, "build-") as scratch:
+        built = scratch / target.name
+        _run([compiler, *FLAGS, *map(str, sources), "-o", str(built), *LIBRARIES])
+        os.replace(built, target)
     return target
 
 
@@ -208,7 +209,7 @@ def _run(command: Sequence[str]) -> None:
 
 @cache
 def _cache_folder() -> Path:
-    """A folder that only this user writes to: code is loaded from it."""
+    """Return a folder that only this user can write to, because code is loaded from it."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = base / "sglang-plug" / f"kernels-{sys.platform}"
     try:
@@ -218,4 +219,6 @@ def _cache_folder() -> Path:
             return folder
     except OSError:
         pass
-    return Path(tempfile.mkdtemp(prefix="sglang-plug-kernels-"))
+    temporary = private_folder("sglang-plug-kernels-")
+    atexit.register(temporary.close)
+    return temporary.path

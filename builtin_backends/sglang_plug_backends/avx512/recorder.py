@@ -1,4 +1,4 @@
-"""Records a decode step: the library's calls on tapes, torch's operations between them one by one."""
+"""Recording of a decode step: tapes of library calls, and the torch operations between them one by one."""
 
 from __future__ import annotations
 
@@ -18,52 +18,55 @@ from .calls import Tape
 from .library import Library
 
 SIZES = (1, 2, 4, 8)
-"""Sequences of a step. So few rows take hardly longer than one, and padding is cheap; in steps of more the arithmetic
-takes so long that what a recording saves does not show."""
+"""Batch sizes that are recorded.
+
+So few rows take hardly longer than one, so padding is cheap; larger steps take so long that the saving of a recording
+does not show.
+"""
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 NOTHING = frozenset(
     f"aten::{name}" for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach_")
 )
-"""There is nothing in these to do again: what follows writes to the memory that they give."""
+"""Operations without effect of their own: a later operation writes to the memory that they return."""
 Action = Callable[[], object]
 Replay = Callable[[], None]
 
 
 class CallRecorder(GraphRecorder):
-    """Replays make the same calls on the same memory, in the same order."""
+    """Recorder whose replays make the same calls on the same memory in the same order."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
         self._recording: Recording | None = None
 
     def sizes(self, most: int) -> list[int]:
-        """Few, as each takes some steps of the model while starting."""
+        """Return the few batch sizes to record, since each takes some steps of the model at start-up."""
         return sorted({min(size, most) for size in SIZES})
 
     def capture(self, work: Replay) -> Replay:
-        """Raises ``CannotCaptureError`` if ``work`` has results in Python, or shapes, that depend on numbers."""
+        """Record ``work``. Raises ``CannotCaptureError`` if Python results or shapes depend on values."""
         self._recording = recording = Recording(self._library)
         try:
-            with self._library.telling(recording.call), _Operations(recording):
+            with self._library.observe_calls(recording.call), _Operations(recording):
                 work()
         finally:
             self._recording = None
         return recording.finish()
 
     def exchange(self, call: Replay) -> None:
-        """One action: what it consists of is not looked at."""
+        """Record one opaque action."""
         assert self._recording is not None, "ranks exchange something while nothing is captured"
         with _disable_current_modes():
             call()
         self._recording.operation(call)
 
     def free_bytes(self) -> int:
-        """As the system counts it."""
+        """Return the free memory in bytes as reported by the system."""
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class Recording:
-    """What is to be done again, and everything it needs to stay where it is."""
+    """The recorded actions and all tensors that must stay alive for them."""
 
     def __init__(self, library: Library) -> None:
         self._replay, self._tape = library.replay, Tape()
@@ -72,28 +75,28 @@ class Recording:
         self.operations = 0
 
     def call(self, name: str, arguments: tuple[Any, ...]) -> None:
-        """The library was called."""
+        """Record a call of the library."""
         self._tape.add(name, arguments)
 
     def operation(self, action: Action) -> None:
-        """Something else was done."""
+        """Record an action other than a library call."""
         self._end_tape()
         self._actions.append(action)
         self.operations += 1
 
     def merge(self, since: int, action: Action) -> None:
-        """What was done since there were ``since`` operations, none of it by the library, is all done by ``action``."""
+        """Replace the operations recorded since ``since``, none of them library calls, by ``action``."""
         if self.operations > since:
             del self._actions[since - self.operations :]
             self._actions.append(action)
             self.operations = since + 1
 
-    def keep(self, *seen: Any) -> None:
-        """Hold what calls may point to."""
-        self._kept.append(seen)
+    def keep(self, *tensors: Any) -> None:
+        """Keep alive the tensors that recorded calls may point to."""
+        self._kept.append(tensors)
 
     def finish(self) -> Replay:
-        """Does all of it again."""
+        """Return a function that replays everything."""
         self._end_tape()
         actions, kept = tuple(self._actions), self._kept
 
@@ -114,11 +117,11 @@ class Recording:
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operation of torch, and the parts of those that are made of others, as one of them may be refused."""
+    """Dispatch mode that sees every torch operation and the parts of composite ones, any of which may be refused."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled in here; torch would import its compiler, which takes seconds, to keep it away."""
+        """Return True: nothing is compiled here, and torch would import its slow compiler in order to skip it."""
         return False
 
     def __init__(self, recording: Recording) -> None:
@@ -131,21 +134,21 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         before = self._recording.operations
         if parts:
             with self:
-                found = func._op_dk(COMPOSITE, *args, **kwargs)
+                result = func._op_dk(COMPOSITE, *args, **kwargs)
         else:
             if func._schema.name not in NOTHING:
                 _refuse(func, args)
-            found = func(*args, **kwargs)
-        given, made = _tensors((args, kwargs)), _results(func, found)
-        self._recording.keep(given, made)
-        known = {_storage(one) for one in given}
-        fresh = [_storage(one) not in known for one in made]
+            result = func(*args, **kwargs)
+        inputs, outputs = _tensors((args, kwargs)), _results(func, result)
+        self._recording.keep(inputs, outputs)
+        known = {_storage(item) for item in inputs}
+        fresh = [_storage(item) not in known for item in outputs]
         changes = (func._schema.is_mutable or any(fresh)) and func._schema.name not in NOTHING
         if changes and parts:
-            self._recording.merge(before, _again(func, args, kwargs, made, fresh))
+            self._recording.merge(before, _again(func, args, kwargs, outputs, fresh))
         elif changes:
-            self._recording.operation(_again(func, args, kwargs, made, fresh))
-        return found
+            self._recording.operation(_again(func, args, kwargs, outputs, fresh))
+        return result
 
 
 def _refuse(func: Any, args: tuple[Any, ...]) -> None:
@@ -153,36 +156,36 @@ def _refuse(func: Any, args: tuple[Any, ...]) -> None:
     tags = func.tags
     dynamic = torch.Tag.dynamic_output_shape in tags
     if func is torch.ops.aten.index.Tensor:
-        dynamic = any(one.dtype in (torch.bool, torch.uint8) for one in _tensors(args[1]))
+        dynamic = any(tensor.dtype in (torch.bool, torch.uint8) for tensor in _tensors(args[1]))
     if dynamic or torch.Tag.data_dependent_output in tags or torch.Tag.inplace_view in tags:
         raise CannotCaptureError(f"{func.name()} may give another shape, or a number to Python, in each step")
 
 
-def _results(func: Any, found: Any) -> list[Tensor]:
-    leaves = [one for one in tree_leaves(found) if one is not None]
-    if not all(isinstance(one, Tensor) for one in leaves):
+def _results(func: Any, result: Any) -> list[Tensor]:
+    leaves = [leaf for leaf in tree_leaves(result) if leaf is not None]
+    if not all(isinstance(leaf, Tensor) for leaf in leaves):
         raise CannotCaptureError(f"{func.name()} gives a result to Python, which may be another one in each step")
     return leaves
 
 
 def _tensors(values: Any) -> list[Tensor]:
-    return [one for one in tree_leaves(values) if isinstance(one, Tensor)]
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 def _storage(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _again(func: Any, args: tuple[Any, ...], kwargs: Any, made: list[Tensor], fresh: list[bool]) -> Action:
-    """Do an operation again, and put its results where they were."""
+def _again(func: Any, args: tuple[Any, ...], kwargs: Any, outputs: list[Tensor], fresh: list[bool]) -> Action:
+    """Return an action that repeats an operation and stores the results in the original tensors."""
     if not any(fresh):
         return lambda: func(*args, **kwargs)
-    if len(made) == 1:
-        (only,) = made
+    if len(outputs) == 1:
+        (only,) = outputs
         return lambda: only.copy_(func(*args, **kwargs))
 
     def again() -> None:
-        for old, new, own in zip(made, _tensors(func(*args, **kwargs)), fresh, strict=True):
+        for old, new, own in zip(outputs, _tensors(func(*args, **kwargs)), fresh, strict=True):
             if own:
                 old.copy_(new)
 

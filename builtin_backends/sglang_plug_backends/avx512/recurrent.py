@@ -1,4 +1,4 @@
-"""Recurrent layers by the compiled library."""
+"""Recurrent layers computed by the compiled library."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ import ctypes
 import torch
 from torch import Tensor
 
-from sglang_plug import Runs, scanning
+from sglang_plug import Runs
+from sglang_plug.ops import ssm
 
 from .calls import ConvolutionCall, RecurrenceCall, SelectiveScanCall, dense
 from .library import load
 
 LONGEST_TAPS, LONGEST_KEY, LARGEST_STATE = 8, 512, 16
-"""As in ``source/recurrent.cpp``."""
+"""Limits of ``source/recurrent.cpp``."""
 NUMBERS = (torch.bfloat16, torch.float32)
 
 
 def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, runs: Runs) -> Tensor:
-    """As the definition, rounded once."""
-    given = (x, weight, states) if bias is None else (x, weight, states, bias)
-    if any(one.dtype != torch.bfloat16 for one in given) or weight.shape[1] > LONGEST_TAPS or x.stride(-1) != 1:
-        return scanning.causal_conv(x, weight, bias, states, runs)
-    weight = weight.contiguous()
+    """Compute the definition with a single rounding."""
+    inputs = (x, weight, states) if bias is None else (x, weight, states, bias)
+    known = all(item.dtype == torch.bfloat16 for item in inputs) and weight.shape[1] <= LONGEST_TAPS
+    if not known or x.stride(-1) != 1 or not states.is_contiguous():
+        return ssm.causal_conv(x, weight, bias, states, runs)
+    weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
     out = torch.empty((len(x), x.shape[1]), dtype=x.dtype)
     call = ConvolutionCall(
         rows=runs.rows.data_ptr(),
@@ -42,27 +44,27 @@ def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, 
 
 
 def linear_attention(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, states: Tensor, runs: Runs) -> Tensor:
-    """As the definition, token by token, rounded once."""
+    """Compute the definition token by token with a single rounding."""
     if not _fits(q, k, v, decay, states):
-        return scanning.linear_attention(q, k, v, decay, states, runs)
+        return ssm.linear_attention(q, k, v, decay, states, runs)
     return _recur(q, k, v, decay, None, states, runs)
 
 
 def gated_delta_rule(
     q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, states: Tensor, runs: Runs
 ) -> Tensor:
-    """As the definition, token by token, rounded once."""
+    """Compute the definition token by token with a single rounding."""
     if not _fits(q, k, v, decay, states):
-        return scanning.gated_delta_rule(q, k, v, decay, beta, states, runs)
+        return ssm.gated_delta_rule(q, k, v, decay, beta, states, runs)
     return _recur(q, k, v, decay, beta.float().contiguous(), states, runs)
 
 
 def selective_scan(x: Tensor, step: Tensor, rates: Tensor, b: Tensor, c: Tensor, states: Tensor, runs: Runs) -> Tensor:
-    """As the definition, token by token, rounded once."""
-    wide = step.dtype == rates.dtype == states.dtype == torch.float32
-    known = all(one.dtype in NUMBERS and one.stride(-1) == 1 for one in (x, b, c))
+    """Compute the definition token by token with a single rounding."""
+    wide = step.dtype == rates.dtype == states.dtype == torch.float32 and states.is_contiguous()
+    known = all(item.dtype in NUMBERS and item.stride(-1) == 1 for item in (x, b, c))
     if not wide or not known or rates.shape[1] > LARGEST_STATE:
-        return scanning.selective_scan(x, step, rates, b, c, states, runs)
+        return ssm.selective_scan(x, step, rates, b, c, states, runs)
     step, rates = step.contiguous(), rates.contiguous()
     out = torch.empty(x.shape, dtype=x.dtype)
     call = SelectiveScanCall(
@@ -90,7 +92,7 @@ def selective_scan(x: Tensor, step: Tensor, rates: Tensor, b: Tensor, c: Tensor,
 
 
 def _fits(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, states: Tensor) -> bool:
-    known = q.dtype in NUMBERS and k.dtype == q.dtype and v.dtype in NUMBERS
+    known = q.dtype in NUMBERS and k.dtype == q.dtype and v.dtype in NUMBERS and states.is_contiguous()
     return known and decay.dtype == states.dtype == torch.float32 and decay.dim() == 2 and q.shape[-1] <= LONGEST_KEY
 
 

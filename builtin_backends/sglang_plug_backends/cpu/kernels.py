@@ -1,4 +1,4 @@
-"""Matrices in oneDNN's blocked layout, where torch has the operators and the CPU has bfloat16 arithmetic.
+"""Matrices in oneDNN's blocked layout, if torch has the operators and the CPU has bfloat16 arithmetic.
 
 Repacked once after loading, a matrix is read at nearly the memory's speed for one row, where ``F.linear`` in
 bfloat16 reaches two thirds of it, and multiplies faster for many rows too (see ``docs/benchmarks.md``).
@@ -11,15 +11,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sglang_plug import Kernels
-from sglang_plug import kernels as definitions
-from sglang_plug.kernels import LinearFunction
+from sglang_plug.contracts.model import kernels as definitions
+from sglang_plug.contracts.model.kernels import LinearFunction
 
 ROWS = 32
-"""Rows that the layout is chosen for; it serves any number."""
+"""Number of rows for which the layout is chosen; it serves any number."""
 
 
 def build() -> Kernels:
-    """The kernel set for this CPU."""
+    """Build the kernel set for this CPU."""
     return Kernels(
         name="cpu",
         pack_linear=pack_linear,
@@ -31,40 +31,40 @@ def build() -> Kernels:
 
 
 def pack_linear(weight: Tensor, bias: Tensor | None) -> LinearFunction:
-    """``weight`` ``[out, in]`` in the blocked layout if that helps, else as it is."""
+    """Repack ``weight`` ``[out, in]`` into the blocked layout if that helps; otherwise keep it."""
     if weight.dtype != torch.bfloat16 or not _has_packed_linear():
         return lambda x: F.linear(x, weight, bias)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ROWS)
     multiply = torch.ops.mkldnn._linear_pointwise.default
 
     def linear(x: Tensor) -> Tensor:
-        found: Tensor = multiply(x, packed, bias, "none", [], "")
-        return found
+        result: Tensor = multiply(x, packed, bias, "none", [], "")
+        return result
 
     return linear
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """As the definition, in torch's own operator: fewer calls, and one rounding less in bfloat16."""
+    """Compute the definition with torch's own operator: fewer calls, and one rounding less in bfloat16."""
     if weight.dtype != x.dtype:
         return definitions.rms_norm(x, weight, eps)
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """``(rms_norm(x + residual), x + residual)``; the sum is written to ``residual``."""
+    """Return ``(rms_norm(x + residual), x + residual)``; the sum is written to ``residual``."""
     total = residual.add_(x)
     return rms_norm(total, weight, eps), total
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    """As the definition; the product is written to the gate's own memory."""
+    """Compute the definition; the product overwrites the gate's memory."""
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate).mul_(up)
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """As the definition, without the copy of ``x`` with its halves exchanged."""
+    """Compute the definition without a copy of ``x`` with its halves swapped."""
     width = cos.shape[-1]
     if width < x.shape[-1]:
         return torch.cat((apply_rope(x[..., :width], cos, sin), x[..., width:]), dim=-1)

@@ -1,4 +1,4 @@
-"""Eviction policies: which unused prefix is forgotten first."""
+"""Eviction policies: the order in which unused prefixes are evicted."""
 
 from __future__ import annotations
 

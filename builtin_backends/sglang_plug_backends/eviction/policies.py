@@ -1,4 +1,4 @@
-"""Eviction policies: one sort key each; the lowest goes first."""
+"""Eviction policies: one sort key each; the lowest is evicted first."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from sglang_plug import NodeStats
 
 
 class LeastRecentlyUsed:
-    """By the time of the last use."""
+    """Evict by the time of the last use."""
 
-    def rank(self, node: NodeStats) -> float:
+    def eviction_priority(self, node: NodeStats) -> float:
         return node.used
 
 
 class LeastFrequentlyUsed:
-    """By the number of uses, then by the time of the last one."""
+    """Evict by the number of uses, then by the time of the last use."""
 
-    def rank(self, node: NodeStats) -> tuple[int, float]:
+    def eviction_priority(self, node: NodeStats) -> tuple[int, float]:
         return node.hits, node.used
 
 
 class FirstInFirstOut:
-    """By age."""
+    """Evict the oldest first."""
 
-    def rank(self, node: NodeStats) -> float:
+    def eviction_priority(self, node: NodeStats) -> float:
         return node.created
 
 
 class LowestPriority:
-    """By the highest priority among the requests that used it, then by the time of the last use."""
+    """Evict by the highest priority among the requests that used the prefix, then by the time of the last use."""
 
-    def rank(self, node: NodeStats) -> tuple[int, float]:
+    def eviction_priority(self, node: NodeStats) -> tuple[int, float]:
         return node.priority, node.used

@@ -1,4 +1,4 @@
-"""What brings up the ranks that share a model: processes of this machine, or threads of the engine's own."""
+"""Executors start the ranks that share a model: as processes of this machine or as threads of the engine."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Ranks as processes of this machine.
 
-Messages go over ZeroMQ on unix sockets, tensors through memory that CPUs share, or through torch.distributed.
+Messages use ZeroMQ on unix sockets; tensors use shared memory between CPUs, or torch.distributed.
 """
 
 from __future__ import annotations
@@ -8,9 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,72 +16,77 @@ from pathlib import Path
 import torch
 import zmq
 
-from sglang_plug import Collectives, Executor, Order, Seat, Team
-from sglang_plug.private_folder import private_folder
+from sglang_plug import Collectives, Executor, LaunchSpec, RankEndpoint, RankGroup
+from sglang_plug.system.child_process import child_environment, start_child
+from sglang_plug.system.private_folder import private_folder
 
-from .group import GroupCollectives
-from .shared import SharedCollectives, is_offered, memory_file
+from .shared_memory import SharedCollectives, is_offered, memory_file
+from .torch_distributed import GroupCollectives
 
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 10.0
-"""Seconds a follower has to end before it is killed."""
+"""Seconds that a worker rank has to exit before it is killed."""
 THREADS = "OMP_NUM_THREADS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSettings:
-    """How processes share the machine."""
+    """Settings of the process executor."""
 
     threads: int | None = None
-    """Threads that each rank computes with on a CPU; ``None``: the cores that this process may use, shared equally,
-    unless ``OMP_NUM_THREADS`` says."""
+    """Threads per rank for computing on a CPU.
+
+    ``None``: the cores available to this process, divided equally, unless ``OMP_NUM_THREADS`` is set.
+    """
     timeout: float = 1800.0
-    """Seconds a rank waits for the others to join in what all do together."""
+    """Seconds that a rank waits for the others in a collective operation."""
     shared_memory: bool = True
-    """Let ranks on CPUs exchange tensors in memory that they share, where it can be had (Linux on x86-64), rather than
-    through sockets (gloo)."""
+    """Let ranks on CPUs exchange tensors in shared memory if available (Linux on x86-64) instead of sockets (gloo)."""
 
 
-class ProcessTeam(Team):
-    """Followers in processes."""
+class ProcessRankGroup(RankGroup):
+    """A rank group whose worker ranks are processes."""
 
-    def __init__(self, order: Order, settings: ProcessSettings) -> None:
-        self._folder = private_folder("sglang-plug-ranks-")  # nobody else may connect
+    def __init__(self, order: LaunchSpec, settings: ProcessSettings) -> None:
+        self._temporary = private_folder("sglang-plug-ranks-")  # only this user may connect
+        self._folder = self._temporary.path
         self._context = zmq.Context()
         self._sockets: list[zmq.Socket[bytes]] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._closing = False
         memory = _memory(order, settings)
-        ticket = _Ticket(str(self._folder), memory)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        rendezvous = _Rendezvous(str(self._folder), memory)
+        environment = child_environment()
         if order.device.type == "cpu" and (threads := _threads(settings, order.size)) is not None:
             torch.set_num_threads(threads)
             environment[THREADS] = str(threads)
         for rank in range(1, order.size):
-            self._spawn(order, rank, ticket, environment)
-        self.collectives = _collectives(0, order.size, order.device, ticket, settings, self.failure)
+            self._spawn(order, rank, rendezvous, environment)
+        self.collectives = _collectives(0, order.size, order.device, rendezvous, settings, self.failure)
 
-    def _spawn(self, order: Order, rank: int, ticket: _Ticket, environment: dict[str, str]) -> None:
+    def _spawn(self, order: LaunchSpec, rank: int, rendezvous: _Rendezvous, environment: dict[str, str]) -> None:
         socket = self._context.socket(zmq.PUSH)
         socket.set_hwm(0)
         socket.setsockopt(zmq.LINGER, 0)
-        socket.connect(_address(self._folder, rank))  # whoever binds has no queue for a follower that is not there
+        socket.connect(
+            _address(self._folder, rank)
+        )  # a bound socket has no queue for a worker rank that has not connected
         self._sockets.append(socket)
-        files = () if ticket.memory is None else (ticket.memory,)
-        process = subprocess.Popen(order.command, stdin=subprocess.PIPE, env=environment, pass_fds=files)
+        files = () if rendezvous.memory is None else (rendezvous.memory,)
+        process = start_child(order.command, environment=environment, pass_fds=files)
         self._processes.append(process)
         assert process.stdin is not None
-        process.stdin.write(order.line(rank, ticket.text()))  # kept open: its end tells the follower to end
+        process.stdin.write(order.line(rank, rendezvous.text()))  # kept open: end of file tells the worker rank to exit
         process.stdin.flush()
 
     def send(self, message: bytes) -> None:
-        """Queued for every follower, be it there yet, or no more; the queues have no limit."""
+        """Queue a message for every worker rank, whether or not it is connected; the queues are unbounded."""
         for socket in () if self._closing else self._sockets:
             socket.send(message)
 
     def failure(self) -> str | None:
-        """Which follower has ended, and how."""
+        """Return the worker rank that has exited and its exit status, or ``None``."""
         for rank, process in enumerate(self._processes, 1):
             code = process.poll()
             if code is not None and not self._closing:
@@ -92,15 +95,15 @@ class ProcessTeam(Team):
         return None
 
     def close(self) -> None:
-        """Wait for the followers, then kill."""
+        """Wait for the worker ranks to exit, then kill the remaining ones."""
         self._closing = True
         if isinstance(self.collectives, SharedCollectives):
-            self.collectives.close()  # whoever still waits for a rank that is gone
+            self.collectives.close()  # a worker rank that still waits for a lost rank
         for process in self._processes:
             self._end(process)
         self.collectives.close()
         self._context.destroy(linger=0)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._temporary.close()
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         try:
@@ -114,43 +117,43 @@ class ProcessTeam(Team):
 
 
 class ProcessExecutor(Executor):
-    """Followers in processes of this machine."""
+    """Executor that runs worker ranks as processes of this machine."""
 
     settings: ProcessSettings
 
-    def start(self, order: Order) -> Team:
-        """Comes back at once: the followers load their parts while rank 0 does."""
-        return ProcessTeam(order, self.settings)
+    def start(self, order: LaunchSpec) -> RankGroup:
+        """Start the worker ranks and return at once: they load their parts while rank 0 does."""
+        return ProcessRankGroup(order, self.settings)
 
-    def join(self, rank: int, size: int, device: torch.device, ticket: str) -> Seat:
-        """Be a follower of the team that made the ticket."""
-        place = _Ticket.read(ticket)
+    def join(self, rank: int, size: int, device: torch.device, rendezvous: str) -> RankEndpoint:
+        """Run as a worker rank of the group that created the rendezvous address."""
+        place = _Rendezvous.read(rendezvous)
         socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PULL)
         socket.set_hwm(0)
         socket.bind(_address(Path(place.folder), rank))
-        return Seat(_collectives(rank, size, device, place, self.settings), socket.recv)
+        return RankEndpoint(_collectives(rank, size, device, place, self.settings), socket.recv)
 
 
 @dataclass(frozen=True, slots=True)
-class _Ticket:
-    """Where the ranks find each other."""
+class _Rendezvous:
+    """Rendezvous address of the ranks."""
 
     folder: str
-    """Of sockets."""
+    """Folder of the sockets."""
     memory: int | None
-    """File descriptor of what they share, which processes inherit."""
+    """File descriptor of the shared memory, which the processes inherit."""
 
     def text(self) -> str:
         return f"{'' if self.memory is None else self.memory}:{self.folder}"
 
     @classmethod
-    def read(cls, text: str) -> _Ticket:
+    def read(cls, text: str) -> _Rendezvous:
         memory, _, folder = text.partition(":")
         return cls(folder, int(memory) if memory else None)
 
 
-def _memory(order: Order, settings: ProcessSettings) -> int | None:
-    """A descriptor of memory to share; ``None``: tensors go through torch.distributed."""
+def _memory(order: LaunchSpec, settings: ProcessSettings) -> int | None:
+    """Return a descriptor of shared memory; ``None`` if tensors use torch.distributed."""
     if order.device.type != "cpu" or not settings.shared_memory or not is_offered():
         return None
     try:
@@ -164,13 +167,13 @@ def _collectives(
     rank: int,
     size: int,
     device: torch.device,
-    ticket: _Ticket,
+    rendezvous: _Rendezvous,
     settings: ProcessSettings,
     lost: Callable[[], str | None] = lambda: None,
 ) -> Collectives:
-    if ticket.memory is not None:
-        return SharedCollectives(rank, size, ticket.memory, settings.timeout, lost)
-    return GroupCollectives(rank, size, device, f"{ticket.folder}/meeting", settings.timeout)
+    if rendezvous.memory is not None:
+        return SharedCollectives(rank, size, rendezvous.memory, settings.timeout, lost)
+    return GroupCollectives(rank, size, device, f"{rendezvous.folder}/meeting", settings.timeout)
 
 
 def _address(folder: Path, rank: int) -> str:
@@ -178,7 +181,7 @@ def _address(folder: Path, rank: int) -> str:
 
 
 def _threads(settings: ProcessSettings, size: int) -> int | None:
-    """Of each rank; ``None``: as the environment says."""
+    """Return the threads per rank; ``None`` if the environment decides."""
     if settings.threads is not None:
         return settings.threads
     return None if THREADS in os.environ else max(1, len(os.sched_getaffinity(0)) // size)

@@ -10,15 +10,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sglang_plug import Collectives, Executor, Order, Seat, Team
+from sglang_plug import Collectives, Executor, LaunchSpec, RankEndpoint, RankGroup
 
 WAIT = 0.2
-"""Seconds between two looks at a thread that is not ready yet."""
+"""Seconds between two checks of a thread that is not ready yet."""
 CLOSE_TIMEOUT = 5.0
 
 
-class Meeting:
-    """Where the threads hand each other their tensors.
+class TensorExchange:
+    """Exchange point of the threads' tensors.
 
     Args:
         size: how many they are.
@@ -29,38 +29,40 @@ class Meeting:
         self._brought: list[Tensor] = [torch.empty(0)] * size
 
     def exchange(self, rank: int, x: Tensor, use: Callable[[list[Tensor]], Tensor]) -> Tensor:
-        """What ``use`` makes of all ranks' ``x``, none of which changes meanwhile.
+        """Return ``use`` applied to all ranks' ``x``, none of which changes meanwhile.
 
         Raises ``threading.BrokenBarrierError`` once a rank has left.
         """
         self._brought[rank] = x
         self._barrier.wait()
-        found = use(self._brought)
+        result = use(self._brought)
         self._barrier.wait()
-        return found
+        return result
 
     def leave(self) -> None:
-        """Nobody waits for this rank any more."""
+        """Leave the exchange; no other rank waits for this one any more."""
         self._barrier.abort()
 
 
 class ThreadCollectives(Collectives):
-    """Of ranks that share their memory."""
+    """Collectives of ranks in one address space."""
 
-    def __init__(self, meeting: Meeting, rank: int, size: int, arrived: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, meeting: TensorExchange, rank: int, size: int, arrived: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(rank, size)
         self._meeting, self._arrived = meeting, arrived
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """Added up in the ranks' order, by each of them."""
+        """Sum ``x`` in the order of the ranks; every rank computes the sum."""
         return self._exchange(x, _sum)
 
     def all_gather(self, x: Tensor) -> Tensor:
-        """``[rows, n]`` to ``[rows, size * n]``."""
+        """Concatenate ``[rows, n]`` of all ranks to ``[rows, size * n]``."""
         return self._exchange(x, partial(torch.cat, dim=-1))
 
     def broadcast(self, x: Tensor) -> None:
-        """Rank 0's values, in every rank's tensor."""
+        """Copy the values of rank 0 to every rank's tensor."""
         first = self._exchange(x, lambda brought: brought[0].clone())
         x.copy_(first)
 
@@ -69,29 +71,31 @@ class ThreadCollectives(Collectives):
         return self._meeting.exchange(self.rank, x, use)
 
 
-class ThreadTeam(Team):
-    """Followers in threads."""
+class ThreadRankGroup(RankGroup):
+    """A rank group whose worker ranks are threads."""
 
     def __init__(self, size: int) -> None:
-        self._meeting = Meeting(size)
+        self._meeting = TensorExchange(size)
         self.collectives = ThreadCollectives(self._meeting, 0, size)
         self._inboxes: list[queue.SimpleQueue[bytes | None]] = []
         self._threads: list[threading.Thread] = []
         self._failed: dict[int, BaseException] = {}
         self._closing = False
 
-    def start(self, order: Order) -> None:
-        """Start them one after the other: a model is built with settings that hold for the whole process.
+    def start(self, order: LaunchSpec) -> None:
+        """Start the worker ranks one after the other, because building a model sets process-wide settings.
 
-        Raises what a follower raises before it is ready.
+        Raises the exception of a worker rank that fails before it is ready.
         """
         for rank in range(1, order.size):
             inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
             ready = threading.Event()
-            seat = Seat(
+            endpoint = RankEndpoint(
                 ThreadCollectives(self._meeting, rank, order.size, ready.set), partial(_receive, inbox, ready.set)
             )
-            thread = threading.Thread(target=self._follow, args=(order, rank, seat), name=f"rank {rank}", daemon=True)
+            thread = threading.Thread(
+                target=self._follow, args=(order, rank, endpoint), name=f"rank {rank}", daemon=True
+            )
             self._inboxes.append(inbox)
             self._threads.append(thread)
             thread.start()
@@ -101,32 +105,32 @@ class ThreadTeam(Team):
                 self.close()
                 raise error
 
-    def _follow(self, order: Order, rank: int, seat: Seat) -> None:
+    def _follow(self, order: LaunchSpec, rank: int, endpoint: RankEndpoint) -> None:
         try:
-            order.follow(rank, seat)
+            order.follow(rank, endpoint)
         except BaseException as error:
             self._failed[rank] = error
             self._meeting.leave()
 
     def send(self, message: bytes) -> None:
-        """To every follower's queue."""
+        """Put a message into every worker rank's queue."""
         for inbox in self._inboxes:
             inbox.put(message)
 
     def failure(self) -> str | None:
-        """What the first follower that failed raised."""
+        """Return the error of the first worker rank that failed, or ``None``."""
         for rank, error in sorted(self._failed.items()):
             if not self._closing:
                 return f"rank {rank} failed: {type(error).__name__}: {error}"
         return None
 
     def close(self) -> None:
-        """Wake those that wait, and wait for them."""
+        """Wake waiting worker ranks and join their threads."""
         self._closing = True
         for inbox in self._inboxes:
             inbox.put(None)
         self._join(CLOSE_TIMEOUT)
-        self._meeting.leave()  # whoever still waits for a rank that is gone
+        self._meeting.leave()  # a worker rank that still waits for a lost rank
         self._join(WAIT)
 
     def _join(self, seconds: float) -> None:
@@ -135,13 +139,13 @@ class ThreadTeam(Team):
 
 
 class ThreadExecutor(Executor):
-    """Followers in threads of this process."""
+    """Executor that runs worker ranks as threads of this process."""
 
-    def start(self, order: Order) -> Team:
-        """Comes back once every follower has loaded its part."""
-        team = ThreadTeam(order.size)
-        team.start(order)
-        return team
+    def start(self, order: LaunchSpec) -> RankGroup:
+        """Start the worker ranks and return once every one has loaded its part."""
+        rank_group = ThreadRankGroup(order.size)
+        rank_group.start(order)
+        return rank_group
 
 
 def _receive(inbox: queue.SimpleQueue[bytes | None], arrived: Callable[[], None]) -> bytes:
@@ -154,6 +158,6 @@ def _receive(inbox: queue.SimpleQueue[bytes | None], arrived: Callable[[], None]
 
 def _sum(brought: list[Tensor]) -> Tensor:
     total = brought[0].clone()
-    for one in brought[1:]:
-        total += one
+    for tensor in brought[1:]:
+        total += tensor
     return total

@@ -1,4 +1,4 @@
-"""FlashInfer's attention kernels, for NVIDIA GPUs from Ampere on; chosen there where they fit the model."""
+"""FlashInfer's attention kernels for NVIDIA GPUs from Ampere on; chosen by default if they fit the model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def register_attention_backends() -> Iterator[AttentionSpec]:
 
 @hookimpl(trylast=True)
 def choose_component(kind: str, facts: Facts) -> str | None:
-    """For CUDA: FlashInfer where it can serve the model, else Triton's kernels where Triton is installed."""
+    """Choose FlashInfer on CUDA if it can serve the model, otherwise Triton's kernels if Triton is installed."""
     if kind != "attention" or facts.device != "cuda":
         return None
     reason = why_not(facts)
@@ -47,7 +47,7 @@ def choose_component(kind: str, facts: Facts) -> str | None:
 
 
 def why_not(facts: Facts) -> str:
-    """What keeps FlashInfer from serving what ``facts`` describe; empty: nothing."""
+    """Return the reason why FlashInfer cannot serve ``facts``, or an empty string if it can."""
     shape, capability = facts.shape, facts.platform.get("capability", (0, 0))
     if not _installed("flashinfer"):
         return "flashinfer-python is not installed"
@@ -71,7 +71,7 @@ def why_not(facts: Facts) -> str:
 
 
 def _has_compiler() -> bool:
-    """True if FlashInfer finds ``nvcc``: on the path, or in the CUDA folder."""
+    """Return True if FlashInfer finds ``nvcc`` on the path or in the CUDA folder."""
     homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
     return bool(shutil.which("nvcc")) or any(home and os.path.exists(f"{home}/bin/nvcc") for home in homes)
 

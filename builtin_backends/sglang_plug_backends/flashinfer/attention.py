@@ -1,8 +1,8 @@
 """The FlashInfer attention backend.
 
-FlashInfer plans a step once for each way that layers attend (window, cap, scale), and its wrappers hold the plan. A
-step therefore borrows wrappers until its batch is forgotten. Which ways there are shows in the first step: a layer
-of a new kind plans for itself, and from then on ``plan`` does it before the model runs.
+FlashInfer plans a step once for each kind of layer (window, cap, scale), and its wrappers hold the plan. A step
+therefore borrows wrappers until its batch is released. The kinds are discovered in the first step: a layer of a new
+kind plans for itself, and from then on ``plan`` does it before the model runs.
 """
 
 from __future__ import annotations
@@ -40,36 +40,36 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a plan depends on besides the batch."""
+    """The layer properties that a plan depends on besides the batch."""
 
     causal: bool
     window_left: int
-    """Tokens before a query that it sees; -1: all."""
+    """Number of earlier tokens that a query attends to; -1: all."""
     softcap: float
     scale: float
     dtype: torch.dtype
 
     @classmethod
     def of(cls, layer: Attention, dtype: torch.dtype) -> Kind:
-        """The kind of ``layer``, given queries of ``dtype``."""
+        """Return the kind of ``layer`` for queries of ``dtype``."""
         window_left = -1 if layer.window is None else layer.window - 1
         return cls(layer.causal, window_left, layer.softcap or 0.0, layer.scale, dtype)
 
 
-class Lent:
-    """A wrapper and the moment from which on its staging memory may be written again."""
+class BorrowedWrapper:
+    """A borrowed wrapper and the event after which its staging memory may be overwritten."""
 
     def __init__(self, wrapper: Any, role: Role) -> None:
         self.wrapper, self.role = wrapper, role
         self._copied: torch.cuda.Event | None = None
 
     def before_plan(self) -> None:
-        """Wait until the last plan has left the host's memory; it mostly has."""
+        """Wait until the last plan has been copied from the host's memory; usually it has."""
         if self._copied is not None:
             self._copied.synchronize()
 
     def after_plan(self, device: torch.device) -> None:
-        """Remember that the plan's copy to the device is under way."""
+        """Record an event after the plan's copy to the device."""
         if device.type == "cuda":
             self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._copied.record()
@@ -77,7 +77,7 @@ class Lent:
 
 @dataclass(frozen=True, slots=True)
 class StaticBuffers:
-    """What a captured kernel reads; stays where it is."""
+    """The index buffers that a captured kernel reads, at fixed addresses."""
 
     indptr: Tensor
     """``[rows + 1]`` int32"""
@@ -92,7 +92,7 @@ class Step:
     """The plan of one batch."""
 
     parts: list[Part]
-    lent: dict[tuple[Kind, Role], Lent] = field(default_factory=dict)
+    lent: dict[tuple[Kind, Role], BorrowedWrapper] = field(default_factory=dict)
     static: StaticBuffers | None = None
 
 
@@ -127,12 +127,12 @@ class FlashInferAttention(AttentionBackend, GraphCapable, StoredCapable):
         self._workspace = torch.zeros(self._options.workspace_mib * MIB, dtype=torch.uint8, device=device)
         if device.type == "cuda":
             os.environ.update(complete_toolkit())
-        self._idle: dict[Role, deque[Lent]] = defaultdict(deque)
+        self._idle: dict[Role, deque[BorrowedWrapper]] = defaultdict(deque)
         self._kinds: dict[Kind, None] = {}
         self._static_pages = torch.zeros(0, dtype=torch.int32, device=device)
 
     def plan(self, batch: ForwardBatch) -> None:
-        # a pool of another dtype is always read: what a token sees does not depend on when it was computed
+        # a pool of another dtype is always read, so that results are independent of when a token was computed
         step = batch.plan = Step(parts_of(batch, self.device, ragged=self.shape.kv_dtype is None))
         weakref.finalize(step, _give_back, self._idle, step.lent).atexit = False
         for part in step.parts:
@@ -140,7 +140,7 @@ class FlashInferAttention(AttentionBackend, GraphCapable, StoredCapable):
                 self._planned(step, part, kind, batch.page_size)
 
     def static_plan(self, batch: ForwardBatch) -> None:
-        """As ``plan``, for one new token of each sequence, in wrappers that only this plan will ever use."""
+        """Plan one new token of each sequence in wrappers that only this plan will ever use."""
         rows = len(batch.query_lens)
         if batch.kv is None or batch.query_lens != [1] * rows:
             raise ValueError(f"a static plan needs a pool and one new token of each sequence, got {batch.query_lens}")
@@ -190,22 +190,22 @@ class FlashInferAttention(AttentionBackend, GraphCapable, StoredCapable):
 
     @staticmethod
     def _paged(pool: Tensor, batch: ForwardBatch) -> Tensor:
-        """``[slots, kv_heads, dim]`` to ``[pages, page_size, kv_heads, dim]``."""
+        """View ``[slots, kv_heads, dim]`` as ``[pages, page_size, kv_heads, dim]``."""
         return pool.view(-1, batch.page_size, *pool.shape[1:])
 
     def _index(self, size: int) -> Tensor:
         return torch.zeros(size, dtype=torch.int32, device=self.device)
 
     def _planned(self, step: Step, part: Part, kind: Kind, page_size: int) -> Any:
-        """The wrapper that is planned for ``part`` and ``kind``; plans one if there is none yet."""
+        """Return the wrapper planned for ``part`` and ``kind``, planning one if there is none."""
         lent = step.lent.get((kind, part.role))
         if lent is None:
             self._learn(kind)
             if step.static is not None:
-                lent = Lent(self._decode_wrapper(step.static), part.role)
+                lent = BorrowedWrapper(self._decode_wrapper(step.static), part.role)
             else:
                 idle = self._idle[part.role]
-                lent = idle.popleft() if idle else Lent(self._wrapper(part.role), part.role)
+                lent = idle.popleft() if idle else BorrowedWrapper(self._wrapper(part.role), part.role)
             step.lent[kind, part.role] = lent
             self._plan_wrapper(lent, part, kind, page_size, step.static)
         return lent.wrapper
@@ -247,7 +247,7 @@ class FlashInferAttention(AttentionBackend, GraphCapable, StoredCapable):
         )
 
     def _plan_wrapper(
-        self, lent: Lent, part: Part, kind: Kind, page_size: int, static: StaticBuffers | None = None
+        self, lent: BorrowedWrapper, part: Part, kind: Kind, page_size: int, static: StaticBuffers | None = None
     ) -> None:
         shape = self.shape
         heads = (shape.heads, shape.kv_heads, shape.dim)
@@ -273,11 +273,11 @@ class FlashInferAttention(AttentionBackend, GraphCapable, StoredCapable):
 
 
 def _scales(kv: KVPool, layer: int) -> dict[str, float]:
-    """What a unit of the pool's numbers counts, as FlashInfer is told; nothing where it is one."""
+    """Return FlashInfer's arguments for the scales of the KV pool; empty if they are one."""
     scales = {"k_scale": kv.k_scale[layer], "v_scale": kv.v_scale[layer]}
     return {name: scale for name, scale in scales.items() if scale != 1.0}
 
 
-def _give_back(idle: dict[Role, deque[Lent]], lent: dict[tuple[Kind, Role], Lent]) -> None:
-    for one in lent.values():
-        idle[one.role].append(one)
+def _give_back(idle: dict[Role, deque[BorrowedWrapper]], lent: dict[tuple[Kind, Role], BorrowedWrapper]) -> None:
+    for item in lent.values():
+        idle[item.role].append(item)

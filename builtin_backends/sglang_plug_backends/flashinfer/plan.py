@@ -1,4 +1,4 @@
-"""Which sequences of a step go to which kernel, and the index arrays that FlashInfer wants for them."""
+"""Assignment of a step's sequences to kernels, and the index arrays that FlashInfer needs for them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from torch import Tensor
 from sglang_plug import ForwardBatch, pinned, send, upload
 
 Role = Literal["decode", "paged", "ragged"]
-"""One new token each; several, over pages of the pool; several, with nothing before them."""
+"""Kernel roles: one new token each; several new tokens over pages of the pool; several with nothing cached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Sequences of one step that one kernel serves. The index arrays are int32, those not marked on the host."""
+    """The sequences of a step that one kernel serves. Index arrays are int32 and on the host unless noted."""
 
     role: Role
     tokens: slice | Tensor
-    """Their rows among the step's tokens: a range, or ``[n]`` int64 on the device."""
+    """Rows of the sequences' tokens in the step: a range, or ``[n]`` int64 on the device."""
     query_indptr: Tensor
     """``[rows + 1]``: where each sequence's new tokens begin among ``tokens``."""
     page_indptr: Tensor
@@ -34,9 +34,9 @@ class Part:
 
 
 def parts_of(batch: ForwardBatch, device: torch.device, *, ragged: bool = True) -> list[Part]:
-    """The step's sequences by role, at most one part each: first the decodes, then the rest.
+    """Group the step's sequences by role, at most one part each: first the decodes, then the rest.
 
-    With a pool, ``ragged`` allows that the rest attends to the step's own keys where it sees no others.
+    With a pool, ``ragged`` allows sequences with nothing cached to attend to the step's own keys only.
     """
     rows = range(len(batch.query_lens))
     if batch.kv is None:
@@ -51,7 +51,7 @@ def parts_of(batch: ForwardBatch, device: torch.device, *, ragged: bool = True) 
 
 
 def make_part(role: Role, batch: ForwardBatch, rows: Sequence[int], device: torch.device) -> Part:
-    """One part: ``rows`` are sequences of the batch, in order."""
+    """Build the part of ``rows``, which are sequences of the batch in order."""
     size = batch.page_size
     lengths = [batch.kv_lens[row] for row in rows]
     counts = [-(-length // size) for length in lengths]
@@ -72,9 +72,9 @@ def make_part(role: Role, batch: ForwardBatch, rows: Sequence[int], device: torc
 
 
 def page_numbers(batch: ForwardBatch, rows: Sequence[int], counts: Sequence[int], device: torch.device) -> Tensor:
-    """``[sum(counts)]`` int32 on the device: the first ``counts[i]`` pages of each of ``rows``, one after the other.
+    """Return the first ``counts[i]`` pages of each of ``rows`` as one ``[sum(counts)]`` int32 tensor on the device.
 
-    Nothing waits for the device: how many there are is known on the host.
+    There is no device synchronisation: the sizes are known on the host.
     """
     slots = _first_slots(batch, rows, counts, device)
     size = batch.page_size
@@ -82,9 +82,9 @@ def page_numbers(batch: ForwardBatch, rows: Sequence[int], counts: Sequence[int]
 
 
 def _first_slots(batch: ForwardBatch, rows: Sequence[int], counts: Sequence[int], device: torch.device) -> Tensor:
-    """``[sum(counts)]`` int64 on the device: the first slot of each page."""
+    """Return the first slot of each page, ``[sum(counts)]`` int64 on the device."""
     size, width, total = batch.page_size, batch.tables.shape[1], sum(counts)
-    if len(rows) == 1:  # of a single sequence every kernel is waited for: a view takes none
+    if len(rows) == 1:  # a single sequence waits for every kernel, and a view needs none
         return batch.tables[rows[0], : total * size : size]
     starts = [0, *accumulate(counts)][:-1]
     # number i of a row that starts at number s is entry (i - s) * size of the row's table
@@ -96,7 +96,7 @@ def _first_slots(batch: ForwardBatch, rows: Sequence[int], counts: Sequence[int]
 
 
 def _token_rows(batch: ForwardBatch, rows: Sequence[int], device: torch.device) -> slice | Tensor:
-    """Where the new tokens of ``rows`` are: a range if they follow one another, as they mostly do."""
+    """Return the rows of the new tokens of ``rows``: a range if they are contiguous, as they usually are."""
     first = [0, *accumulate(batch.query_lens)]
     if rows[-1] - rows[0] == len(rows) - 1:
         return slice(first[rows[0]], first[rows[-1] + 1])
@@ -105,6 +105,6 @@ def _token_rows(batch: ForwardBatch, rows: Sequence[int], device: torch.device) 
 
 
 def _host(device: torch.device, *columns: Sequence[int]) -> Sequence[Tensor]:
-    """Parts of one tensor on the host, from which FlashInfer's copies to ``device`` need not be waited for."""
+    """Split one pinned host tensor into parts whose copies to ``device`` by FlashInfer are asynchronous."""
     packed = pinned(torch.tensor(list(chain(*columns)), dtype=torch.int32), device)
     return torch.split(packed, list(map(len, columns)))

@@ -8,14 +8,14 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlashInferSettings:
-    """``--set flashinfer.KEY=VALUE``."""
+    """Settings given as ``--set flashinfer.KEY=VALUE``."""
 
     workspace_mib: int = 384
-    """Device memory for the partial results of contexts that several blocks share."""
+    """Device memory in MiB for partial results of contexts that are split over several blocks."""
     prefill: Literal["auto", "fa2", "fa3"] = "auto"
     """Kernels for several new tokens: ``fa3`` is for Hopper, ``auto`` takes it there and ``fa2`` elsewhere."""
     tensor_cores_from: int = 4
-    """Query heads on one key head from which on decoding uses tensor cores; at most 4."""
+    """Query heads per key head from which decoding uses tensor cores; at most 4."""
 
     def __post_init__(self) -> None:
         if self.workspace_mib < 1:

@@ -1,6 +1,6 @@
-"""What FlashInfer's compiler runs lack where the CUDA toolkit is not one whole folder.
+"""Environment of FlashInfer's compiler runs if the CUDA toolkit is spread over several folders.
 
-FlashInfer takes the folder above the ``nvcc`` on the path for the toolkit, and looks there for ``libcuda``,
+FlashInfer takes the folder above the ``nvcc`` on the path for the toolkit and looks there for ``libcuda``,
 ``libcudart`` and cuRAND's headers. Often the ``nvcc`` on the path only starts another one, and the rest came as Python
 packages or with the driver.
 """
@@ -19,37 +19,37 @@ USUAL_HOME = Path("/usr/local/cuda")
 
 
 def complete_toolkit(folder: Path | None = None) -> dict[str, str]:
-    """Environment variables that FlashInfer's compiler runs are to have besides; those that are set are extended.
+    """Return additional environment variables for FlashInfer's compiler runs; existing values are extended.
 
-    To be called once CUDA is initialised. The libraries that this process has loaded are linked to from ``folder``,
-    under the names that the linker wants, and looked for there last.
+    Call this once CUDA is initialised. The libraries that this process has loaded are linked from ``folder`` under the
+    names that the linker expects, and are searched last.
     """
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     home = toolkit_home(os.environ)
     if home is not None and not any(os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")):
-        found["CUDA_HOME"] = str(home)
+        results["CUDA_HOME"] = str(home)
     links = link_libraries(loaded_libraries(), folder or _cache_folder())
     if links is not None:
-        found["FLASHINFER_EXTRA_LDFLAGS"] = _with(os.environ, "FLASHINFER_EXTRA_LDFLAGS", f"-L{links}")
+        results["FLASHINFER_EXTRA_LDFLAGS"] = _with(os.environ, "FLASHINFER_EXTRA_LDFLAGS", f"-L{links}")
     includes = None if home is not None and (home / "include" / HEADER).is_file() else packaged_headers()
     if includes is not None:
-        found["FLASHINFER_EXTRA_CUDAFLAGS"] = _with(os.environ, "FLASHINFER_EXTRA_CUDAFLAGS", f"-isystem {includes}")
-    return found
+        results["FLASHINFER_EXTRA_CUDAFLAGS"] = _with(os.environ, "FLASHINFER_EXTRA_CUDAFLAGS", f"-isystem {includes}")
+    return results
 
 
 def toolkit_home(environ: Mapping[str, str]) -> Path | None:
-    """The toolkit's folder, with its compiler and headers; ``None`` if there is none to be seen."""
-    given = [Path(environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if environ.get(name)]
+    """Return the toolkit's folder with its compiler and headers; ``None`` if there is none."""
+    named = [Path(environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if environ.get(name)]
     compiler = shutil.which("nvcc", path=environ.get("PATH"))
     beside = [] if compiler is None else [Path(compiler).parent.parent, Path(compiler).resolve().parent.parent]
-    for home in (*given, *beside, USUAL_HOME):
+    for home in (*named, *beside, USUAL_HOME):
         if (home / "bin" / "nvcc").is_file() and (home / "include" / "cuda_runtime.h").is_file():
             return home
     return None
 
 
 def loaded_libraries(maps: Path = Path("/proc/self/maps")) -> Iterator[Path]:
-    """Shared libraries that this process has loaded; none where the system does not tell."""
+    """Return the shared libraries that this process has loaded; empty if the system does not list them."""
     try:
         lines = maps.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -59,14 +59,14 @@ def loaded_libraries(maps: Path = Path("/proc/self/maps")) -> Iterator[Path]:
 
 
 def link_libraries(loaded: Iterable[Path], folder: Path) -> Path | None:
-    """``folder`` with links to those of ``LIBRARIES`` among ``loaded``; ``None`` if that is none or it is read-only."""
-    wanted = {name: path for path in loaded for name in LIBRARIES if path.name.startswith(name)}
+    """Create links in ``folder`` to the ``loaded`` libraries in ``LIBRARIES``; ``None`` if none or read-only."""
+    targets = {name: path for path in loaded for name in LIBRARIES if path.name.startswith(name)}
     try:
-        for name, path in wanted.items():
+        for name, path in targets.items():
             _link(folder / name, path)
     except OSError:
         return None
-    return folder if wanted else None
+    return folder if targets else None
 
 
 def _link(link: Path, target: Path) -> None:
@@ -75,11 +75,11 @@ def _link(link: Path, target: Path) -> None:
     link.parent.mkdir(parents=True, exist_ok=True)
     fresh = link.with_name(f".{link.name}.{os.getpid()}")
     fresh.symlink_to(target)
-    fresh.replace(link)  # another process may be doing the same
+    fresh.replace(link)  # another process may create the same link
 
 
 def packaged_headers() -> Path | None:
-    """The folder with cuRAND's headers among NVIDIA's Python packages, which torch brings along."""
+    """Return the folder of cuRAND's headers among NVIDIA's Python packages, which torch installs."""
     package = importlib.util.find_spec("nvidia")
     for place in (package.submodule_search_locations or ()) if package is not None else ():
         for header in sorted(Path(place).glob(f"*/include/{HEADER}")):
@@ -93,7 +93,7 @@ def _with(environ: Mapping[str, str], name: str, flag: str) -> str:
 
 
 def _cache_folder() -> Path:
-    """Beside FlashInfer's own."""
+    """Return a cache folder next to FlashInfer's own."""
     return (
         Path(os.environ.get("FLASHINFER_WORKSPACE_BASE") or Path.home()) / ".cache" / "sglang-plug" / "cuda-libraries"
     )

@@ -1,1 +1,1 @@
-"""What grammar backends and parsers share: schemas, expressions and grammars, read and written. No plugin."""
+"""Shared code of grammar backends and parsers: reading and writing schemas, expressions and grammars. No plugin."""

@@ -1,7 +1,7 @@
-"""Why a constraint cannot be enforced."""
+"""The error for constraints that cannot be enforced."""
 
 from __future__ import annotations
 
 
 class Refusal(ValueError):
-    """Names what cannot be enforced and where it stands."""
+    """A constraint cannot be enforced; the message names the reason and the place."""

@@ -1,16 +1,20 @@
-"""Structural tags as callers write them: their formats, the fields of each, and the older form as the newer one."""
+"""Structural tags as callers write them: formats, their fields, and conversion of the older form."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from .free_text import free_text
+from sglang_plug.contracts.text.grammar import SCHEMA_FIELD
+from sglang_plug_backends.grammars.ebnf.free_text import free_text
+from sglang_plug_backends.grammars.json_schema.plain_schema import MOST_DEPTH
+from sglang_plug_backends.grammars.json_schema.schema import parse
+
 from .refusal import Refusal
-from .schema import MOST_DEPTH, parse
 
 Form = dict[str, Any]
-"""A format."""
+"""A format of a structural tag."""
 
 FIELDS: Mapping[str, frozenset[str]] = {
     "const_string": frozenset({"value"}),
@@ -29,12 +33,13 @@ FIELDS: Mapping[str, frozenset[str]] = {
     "star": frozenset({"content"}),
 }
 """Formats of structural tags that are enforced, and their fields."""
+MOST_SHOWN = 120
 NESTED = ("content", "elements", "tags")
 """Fields that hold formats."""
 
 
 def read_tag(source: str) -> Form:
-    """The format in the structural tag ``source``. Raises ``Refusal``."""
+    """Return the format in the structural tag ``source``. Raises ``Refusal``."""
     tag = parse(source)
     if not isinstance(tag, dict):
         raise Refusal("a structural tag must be a JSON object")
@@ -46,71 +51,83 @@ def read_tag(source: str) -> Form:
     return form
 
 
-def checked(given: Any, path: str, depth: int) -> str:
-    """The type of a format whose own fields are known, and whose members, if it has some, are a list.
+def checked(form: Any, path: str, depth: int) -> str:
+    """Return the type of a format after checking its fields and that its members, if any, are a list.
 
     Raises ``Refusal``.
     """
     if depth > MOST_DEPTH:
         raise Refusal(f"more than {MOST_DEPTH} levels at {path[:80]}")
-    kind = given.get("type") if isinstance(given, dict) else given
-    if not isinstance(given, dict) or not isinstance(kind, str) or kind not in FIELDS:
+    kind = form.get("type") if isinstance(form, dict) else form
+    if not isinstance(form, dict) or not isinstance(kind, str) or kind not in FIELDS:
         raise Refusal(f"the format {str(kind)[:40]!r} at {path} cannot be enforced; known: {', '.join(FIELDS)}")
-    for field in given.keys() - FIELDS[kind] - {"type"}:
+    for field in form.keys() - FIELDS[kind] - {"type"}:
         raise Refusal(f"{field[:80]!r} at {path} cannot be enforced")
     for field in FIELDS[kind] & {"elements", "tags"}:
-        if not isinstance(given.get(field), list) or not given[field]:
+        if not isinstance(form.get(field), list) or not form[field]:
             raise Refusal(f"{path}/{field} must be a list with members")
     return kind
 
 
 def parts(form: Form) -> Iterator[Form]:
-    """A format and all formats within."""
+    """Yield a format and all formats within it."""
     yield form
     for field in NESTED:
         inner = form.get(field, [])
-        for one in inner if isinstance(inner, list) else [inner]:
-            yield from parts(one)
+        for item in inner if isinstance(inner, list) else [inner]:
+            yield from parts(item)
 
 
 def named_tokens(form: Form, special: Mapping[str, int]) -> frozenset[int]:
-    """The special tokens that a format names, which was enforced."""
-    names = [one["token"] for one in parts(form) if one.get("type") == "token"]
+    """Return the special tokens that a format names, given that it was enforced."""
+    names = [part["token"] for part in parts(form) if part.get("type") == "token"]
     return frozenset(special[name] for name in names if name in special)
 
 
-def text(given: Form, field: str, path: str) -> str:
-    """A field that is text. Raises ``Refusal``."""
-    value = given.get(field)
+@contextmanager
+def in_schema(form: Form, path: str) -> Iterator[None]:
+    """Add the path of the schema to each ``Refusal`` raised in the context: the schema of the format ``form``."""
+    schema = form.get("json_schema")
+    field = schema.get(SCHEMA_FIELD) if isinstance(schema, dict) else None
+    try:
+        yield
+    except Refusal as error:
+        place = field[:MOST_SHOWN] if isinstance(field, str) else f"{path}/json_schema"
+        raise Refusal(f"{place}: {error}") from None
+
+
+def text(form: Form, field: str, path: str) -> str:
+    """Return a text field. Raises ``Refusal``."""
+    value = form.get(field)
     if not isinstance(value, str):
         raise Refusal(f"{path}/{field} must be text")
     return value
 
 
-def texts(given: Form, field: str, path: str) -> list[str]:
-    """A field that is a list of texts, which may be missing. Raises ``Refusal``."""
-    found = given.get(field, [])
-    if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
+def texts(form: Form, field: str, path: str) -> list[str]:
+    """Return a field that is an optional list of texts. Raises ``Refusal``."""
+    result = form.get(field, [])
+    if not isinstance(result, list) or not all(isinstance(item, str) and item for item in result):
         raise Refusal(f"{path}/{field} must be a list of texts")
-    return found
+    return result
 
 
-def any_text(given: Form, path: str) -> str:
-    """The grammar of a text in which something must not stand. Raises ``Refusal``."""
+def any_text(form: Form, path: str) -> str:
+    """Return the grammar of text that excludes some texts. Raises ``Refusal``."""
     return free_text(
-        texts(given, "excludes", path), text(given, "not_beginning", path) if "not_beginning" in given else ""
+        texts(form, "excludes", path), text(form, "not_beginning", path) if "not_beginning" in form else ""
     )
 
 
 def _modern(tag: dict[str, Any]) -> Form:
-    """The older form, ``structures`` and ``triggers``, as the newer one."""
+    """Convert the older form, ``structures`` and ``triggers``, to the current one."""
     structures, triggers = tag.get("structures"), tag.get("triggers")
     if not isinstance(structures, list) or not isinstance(triggers, list):
         raise Refusal("structures and triggers of a structural tag must be lists")
     tags = []
-    for index, one in enumerate(structures):
-        if not isinstance(one, dict) or not {"begin", "end"} <= one.keys() <= {"begin", "schema", "end"}:
+    for index, structure in enumerate(structures):
+        if not isinstance(structure, dict) or not {"begin", "end"} <= structure.keys() <= {"begin", "schema", "end"}:
             raise Refusal(f"structures/{index} must have begin, schema and end")
-        content = {"type": "json_schema", "json_schema": one.get("schema", {"type": "object"})}
-        tags.append({"type": "tag", "begin": one["begin"], "content": content, "end": one["end"]})
+        content = {"type": "json_schema", "json_schema": structure.get("schema", {"type": "object"})}
+        tags.append({"type": "tag", "begin": structure["begin"], "content": content, "end": structure["end"]})
     return {"type": "triggered_tags", "triggers": triggers, "tags": tags}

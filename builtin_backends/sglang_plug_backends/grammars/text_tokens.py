@@ -1,4 +1,4 @@
-"""Masks over a vocabulary, as grammar backends need them."""
+"""Vocabulary bit masks for grammar backends."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch import Tensor
 from sglang_plug import Vocabulary
 
 WORD = 32
-"""Tokens in one word of a mask."""
+"""Number of tokens per mask word."""
 
 
 def mask_of(tokens: Iterable[int], size: int) -> Tensor:
-    """int32 ``[words]``: the bits of ``tokens``, those from ``size`` on left out."""
+    """Build an int32 mask ``[words]`` of ``tokens``; tokens from ``size`` on are ignored."""
     allowed = torch.zeros(-(-size // WORD) * WORD, dtype=torch.bool)
-    given = torch.tensor(list(tokens), dtype=torch.int64)
-    allowed[given[given < size]] = True
+    ids = torch.tensor(list(tokens), dtype=torch.int64)
+    allowed[ids[ids < size]] = True
     bits = allowed.view(-1, WORD).to(torch.int64) << torch.arange(WORD)
     return bits.sum(1).to(torch.int32)
 
 
 def text_mask(vocabulary: Vocabulary) -> Tensor:
-    """int32 ``[words]``: the tokens that stand for text."""
+    """Build an int32 mask ``[words]`` of the tokens that stand for text."""
     return mask_of((token for token, piece in enumerate(vocabulary.pieces) if piece), vocabulary.size)

@@ -1,4 +1,4 @@
-"""Open a checkpoint: find its folder, read its configuration, leave its weights on disk."""
+"""Opening of a checkpoint: find its folder and read its configuration; weights stay on disk."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from typing import Any
 import huggingface_hub
 
 from sglang_plug import Checkpoint, CheckpointNotFoundError, CheckpointRequest, ConfigError
+from sglang_plug_backends.checkpoint_files import MAX_CONFIG, MAX_INDEX, check_folder, read_file
 
 from .config_classes import config_class
+from .config_limits import check_against_files, check_config
 from .kv_cache import keeps_weights_alone, kv_scale, read_kv_dtype
 from .pooling import read_pooling
 
 TEXT_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
-"""What is fetched from the hub besides the weights: configurations, vocabularies, templates. Never pickles or code."""
+"""Files fetched from the hub besides the weights: configurations, vocabularies, templates. Never pickles or code."""
 WEIGHT_FILES = ["*.safetensors"]
 OTHER_FORMATS = ["original/*", "onnx/*", "openvino/*", "gguf/*", "consolidated*"]
-"""Copies of the same model that some repositories carry beside it."""
+"""Copies of the same model in other formats, which some repositories contain."""
 SPECIAL_FLOATS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 
@@ -32,10 +34,15 @@ def open_checkpoint(request: CheckpointRequest) -> Checkpoint:
 
     A model of the hub is taken from the local cache if it is there complete, and is fetched otherwise. Code in
     a checkpoint is never run. Raises ``CheckpointNotFoundError`` if there is no such model, and ``ConfigError`` if
-    its ``config.json`` is missing, is not JSON, or does not describe the model type it names.
+    its ``config.json`` is missing, is not JSON, does not describe the model type it names, or has numbers that no model
+    has, and if one of its files is no regular file or is far too large.
     """
     path = _find_folder(request)
+    check_folder(path)
     data = merge(_read_json(path / "config.json", required=True), request.overrides)
+    check_config(data, path / "config.json")
+    if request.weights:
+        check_against_files(data, path)
     stored = data.get("quantization_config")
     quantization = stored if isinstance(stored, Mapping) else {}
     if keeps_weights_alone(quantization):
@@ -52,7 +59,7 @@ def open_checkpoint(request: CheckpointRequest) -> Checkpoint:
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """``base`` with ``changes`` applied; objects within objects are merged, everything else is replaced."""
+    """Merge ``changes`` into ``base``; nested objects are merged, everything else is replaced."""
     merged = dict(base)
     for key, value in changes.items():
         old = merged.get(key)
@@ -61,7 +68,7 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _build_config(data: dict[str, Any], path: Path) -> Any:
-    """The family's own configuration class if transformers knows it, otherwise plain attributes."""
+    """Build the family's own configuration class if transformers knows it, otherwise plain attributes."""
     model_type = data.get("model_type")
     kind, known = config_class(model_type)
     try:
@@ -75,13 +82,13 @@ def _build_config(data: dict[str, Any], path: Path) -> Any:
     return config
 
 
-def _read_json(file: Path, *, required: bool) -> dict[str, Any]:
+def _read_json(file: Path, *, required: bool, most: int = MAX_CONFIG) -> dict[str, Any]:
     if not file.is_file():
         if required:
             raise ConfigError(f"{file.parent} holds no {file.name}; is it a Hugging Face checkpoint?")
         return {}
     try:
-        data = json.loads(file.read_text(encoding="utf-8"), object_hook=_special_float)
+        data = json.loads(read_file(file, most).decode("utf-8"), object_hook=_special_float)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file} is not valid JSON: {_line(error)}") from error
     if not isinstance(data, dict):
@@ -89,15 +96,15 @@ def _read_json(file: Path, *, required: bool) -> dict[str, Any]:
     return data
 
 
-def _special_float(found: dict[str, Any]) -> Any:
-    """The number that ``{"__float__": "Infinity"}`` stands for, as transformers writes what JSON has no word for."""
-    return SPECIAL_FLOATS.get(str(found["__float__"]), found) if found.keys() == {"__float__"} else found
+def _special_float(value: dict[str, Any]) -> Any:
+    """Return the number of ``{"__float__": "Infinity"}``, transformers' notation for numbers that JSON lacks."""
+    return SPECIAL_FLOATS.get(str(value["__float__"]), value) if value.keys() == {"__float__"} else value
 
 
 def _find_folder(request: CheckpointRequest) -> Path:
     source = request.source
     local = Path(source).expanduser()
-    if os.path.isdir(local):  # unlike Path's, these also take names that no file can have
+    if os.path.isdir(local):  # unlike Path's methods, these accept names that no file can have
         return local
     if os.path.isfile(local):
         raise ConfigError(f"cannot find model {source!r}: it is a file; name the folder that holds config.json")
@@ -108,14 +115,14 @@ def _find_folder(request: CheckpointRequest) -> Path:
 
 
 def _looks_like_path(source: str) -> bool:
-    """A hub id is ``name`` or ``owner/name``; everything else can only be meant as a folder."""
+    """Return True for anything but ``name`` or ``owner/name``, which are hub ids."""
     return source.startswith((".", "/", "~")) or "\\" in source or source.count("/") > 1
 
 
 def _near(missing: Path) -> str:
-    """A suggestion for a mistyped folder, from the names that lie beside it."""
+    """Suggest a folder for a mistyped one from the names next to it."""
     try:
-        names = [one.name for one in missing.parent.iterdir() if one.is_dir()]
+        names = [path.name for path in missing.parent.iterdir() if path.is_dir()]
     except (OSError, ValueError):
         return ""
     near = get_close_matches(missing.name, names, 1)
@@ -124,10 +131,10 @@ def _near(missing: Path) -> str:
 
 def _cached(request: CheckpointRequest) -> Path | None:
     try:
-        found = huggingface_hub.snapshot_download(request.source, revision=request.revision, local_files_only=True)
-    except Exception:  # nothing cached, whatever the reason: the hub is asked next and has the last word
+        result = huggingface_hub.snapshot_download(request.source, revision=request.revision, local_files_only=True)
+    except Exception:  # nothing usable is cached: ask the hub, which decides
         return None
-    folder = Path(found)
+    folder = Path(result)
     complete = (folder / "config.json").is_file() and (not request.weights or _has_weights(folder))
     return folder if complete else None
 
@@ -136,13 +143,13 @@ def _has_weights(folder: Path) -> bool:
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return any(folder.glob("*.safetensors"))
-    shards = set(_read_json(index, required=True).get("weight_map", {}).values())
+    shards = set(_read_json(index, required=True, most=MAX_INDEX).get("weight_map", {}).values())
     return all((folder / str(shard)).is_file() for shard in shards)
 
 
 def _download(request: CheckpointRequest) -> Path:
     try:
-        found = huggingface_hub.snapshot_download(
+        result = huggingface_hub.snapshot_download(
             request.source,
             revision=request.revision,
             allow_patterns=TEXT_FILES + (WEIGHT_FILES if request.weights else []),
@@ -153,9 +160,9 @@ def _download(request: CheckpointRequest) -> Path:
             f"cannot find model {request.source!r}: it is neither a local folder nor a model that the Hugging Face "
             f"cache or hub could provide ({type(error).__name__}: {_line(error)})"
         ) from error
-    return Path(found)
+    return Path(result)
 
 
 def _line(error: BaseException) -> str:
-    """The error's message as one short line."""
+    """Return the error's message as one short line."""
     return textwrap.shorten(str(error), 200, placeholder=" …")

@@ -1,8 +1,8 @@
 """Transformers' configuration classes, without the layers that come with them.
 
-Configurations check themselves with ``transformers.utils.type_validators``, which knows the names of activations by
-importing these, and with them torch's compiler and its distributed tensors: more than all else that an engine imports.
-Where it finds no activations it does not check their names, which only configurations of speech models ask for.
+Configurations check themselves with ``transformers.utils.type_validators``, which imports activations to know their
+names, and with them torch's compiler and its distributed tensors: more than all else that an engine imports. Without
+activations it does not check their names, which only configurations of speech models need.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NONE = SimpleNamespace(ACT2FN={})
 
 
 def config_class(model_type: object) -> tuple[Any, bool]:
-    """The configuration class of a family and ``True``; the base class and ``False`` if transformers knows no such."""
+    """Return the configuration class of a family and ``True``, or the base class and ``False`` if it is unknown."""
     import_checks()
     from transformers import CONFIG_MAPPING, PreTrainedConfig
 
@@ -30,18 +30,18 @@ def config_class(model_type: object) -> tuple[Any, bool]:
 
 
 def import_checks() -> None:
-    """Import the checks of configurations as if there were no activations, unless they have been imported."""
+    """Import the configuration checks as if activations were unavailable, unless they are already imported."""
     if CHECKS in sys.modules:
         return
     try:
         spec = find_spec(CHECKS)
     except ModuleNotFoundError:
         spec = None
-    if spec is None or spec.loader is None:  # another release of transformers, which imports what it will
+    if spec is None or spec.loader is None:  # another release of transformers: import it unchanged
         return
     module = module_from_spec(spec)
     vars(module)["__builtins__"] = {**vars(builtins), "__import__": _import}
-    spec.loader.exec_module(module)  # before it is known by its name: no thread ever meets a part of it
+    spec.loader.exec_module(module)  # before it is registered: no thread ever sees a partial module
     parent, _, name = CHECKS.rpartition(".")
     setattr(sys.modules[parent], name, sys.modules.setdefault(CHECKS, module))
 

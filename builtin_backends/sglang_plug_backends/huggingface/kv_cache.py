@@ -1,4 +1,4 @@
-"""What checkpoints say about keys and values in FP8: in their configuration, and in names of tensors."""
+"""FP8 settings of keys and values in checkpoints: in the configuration and in tensor names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sglang_plug import KVScaleTensor
-from sglang_plug.policy import KVPart
+from sglang_plug.contracts.model.checkpoint import KVPart
 
 logger = logging.getLogger(__name__)
 
@@ -21,21 +21,21 @@ PATTERNS = (
     re.compile(r"(?P<layer>.+)\.(?P<part>[qkv])_proj\.output_scale"),
 )
 PARTS: dict[str, tuple[KVPart, ...]] = {"k": ("k",), "v": ("v",), "kv": ("k", "v"), "q": ()}
-"""``kv`` is the older name of one scale for both."""
+"""Scale names; ``kv`` is the older name of one scale for both."""
 
 
 def kv_scale(name: str) -> KVScaleTensor | None:
-    """What the tensor ``name`` is a scale of, as far as names tell; ``None``: of nothing that attends."""
+    """Return which of keys and values the tensor ``name`` scales, judging by its name; ``None`` if neither."""
     for pattern in PATTERNS:
-        if found := pattern.fullmatch(name):
-            return KVScaleTensor(layer=found["layer"], parts=PARTS[found["part"]])
+        if result := pattern.fullmatch(name):
+            return KVScaleTensor(layer=result["layer"], parts=PARTS[result["part"]])
     return None
 
 
 def read_kv_dtype(quantization: Mapping[str, Any], exported: Mapping[str, Any]) -> str | None:
-    """What ``quantization_config``, or ModelOpt's ``hf_quant_config.json``, wants keys and values to be kept in.
+    """Read the dtype of keys and values from ``quantization_config`` or ModelOpt's ``hf_quant_config.json``.
 
-    ``None`` if neither says, or if what they say is not supported: then the log tells.
+    Returns ``None`` if neither sets one or it is not supported; the latter is logged.
     """
     inner = exported.get("quantization")
     algorithm = quantization.get("kv_cache_quant_algo") or (
@@ -43,7 +43,7 @@ def read_kv_dtype(quantization: Mapping[str, Any], exported: Mapping[str, Any]) 
     )
     scheme = quantization.get("kv_cache_scheme")
     if quantization.get("quant_method") not in (COMPRESSED_TENSORS, MODELOPT):
-        scheme = None  # others set a word here that nobody acts on
+        scheme = None  # others set an unused value here
     if not algorithm and not scheme:
         return None
     if (not algorithm or str(algorithm).upper() == "FP8") and (not scheme or _supported(scheme)):
@@ -57,7 +57,7 @@ def read_kv_dtype(quantization: Mapping[str, Any], exported: Mapping[str, Any]) 
 
 
 def keeps_weights_alone(quantization: Mapping[str, Any]) -> bool:
-    """True if ``quantization_config`` speaks of keys and values only: the checkpoint's weights are ordinary ones."""
+    """Return True if ``quantization_config`` concerns keys and values only, so that the weights are ordinary."""
     method, groups = quantization.get("quant_method"), quantization.get("config_groups") or {}
     says = quantization.get("kv_cache_scheme") or quantization.get("kv_cache_quant_algo")
     if method not in (COMPRESSED_TENSORS, MODELOPT) or not says or quantization.get("quant_algo"):
@@ -66,7 +66,7 @@ def keeps_weights_alone(quantization: Mapping[str, Any]) -> bool:
 
 
 def _of_weights(group: Any) -> bool:
-    """Whether a group of ``config_groups`` changes matrices, and not just what attention is given."""
+    """Return whether a group of ``config_groups`` changes matrices, and not only inputs of attention."""
     if not isinstance(group, Mapping):
         return True
     return bool(group.get("weights")) or (
@@ -75,7 +75,7 @@ def _of_weights(group: Any) -> bool:
 
 
 def _supported(scheme: Any) -> bool:
-    """One number for each layer, known beforehand, and units that are e4m3 numbers."""
+    """Return True for one static scale per layer and e4m3 values."""
     return (
         isinstance(scheme, Mapping)
         and scheme.get("num_bits") == 8

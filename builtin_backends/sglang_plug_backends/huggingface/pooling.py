@@ -1,4 +1,4 @@
-"""How a sentence-transformers checkpoint turns a text's hidden states into one vector."""
+"""Pooling of sentence-transformers checkpoints: from a text's hidden states to one vector."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sglang_plug import ConfigError, Pooling, Projection
-from sglang_plug.policy import PoolingMode
+from sglang_plug.contracts.model.pooling import PoolingMode
+from sglang_plug_backends.checkpoint_files import MAX_CONFIG, read_file
 
 NAMES: Mapping[str, PoolingMode] = {
     "cls": "cls",
@@ -24,7 +25,7 @@ NAMES: Mapping[str, PoolingMode] = {
     "mean_sqrt_len_tokens": "mean_sqrt_len",
     "weightedmean": "weighted_mean",
 }
-"""How newer files name the mode."""
+"""Names of the mode in newer files."""
 MODES: Mapping[str, PoolingMode] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
@@ -44,11 +45,11 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor] | None] = {
 """Classes of torch, by the last part of their names."""
 WEIGHTS = "model.safetensors"
 SENTENCE = "sentence_embedding"
-"""What sentence-transformers calls the one vector."""
+"""Name of the one vector in sentence-transformers."""
 
 
 def read_pooling(folder: Path) -> Pooling | None:
-    """What ``modules.json`` and the files it names say; ``None`` if the folder has none.
+    """Read ``modules.json`` and the files it names; ``None`` if the folder has none.
 
     Raises ``ConfigError`` for modules that are not supported.
     """
@@ -104,13 +105,13 @@ def _mode(file: Path) -> PoolingMode:
         return NAMES[named]
     chosen = [key for key, value in values.items() if key.startswith("pooling_mode_") and value is True]
     if len(chosen) != 1 or chosen[0] not in MODES:
-        wanted = ", ".join(chosen) or "no pooling"
-        raise ConfigError(f"{file} asks for {wanted}; supported is one of {', '.join(MODES)}")
+        names = ", ".join(chosen) or "no pooling"
+        raise ConfigError(f"{file} asks for {names}; supported is one of {', '.join(MODES)}")
     return MODES[chosen[0]]
 
 
 def _read(file: Path) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return json.loads(read_file(file, MAX_CONFIG).decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error

@@ -1,4 +1,7 @@
-"""Chat templates: messages to prompt text, as transformers renders them, in a sandbox."""
+"""Chat templates: render messages to prompt text as transformers does, in a sandbox.
+
+The sandbox bounds neither time nor memory: the server renders in processes that have limits (``template_process``).
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ import jinja2.sandbox
 
 from sglang_plug import TemplateError
 
-RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now"})
-"""Names that a request's own template variables may not take."""
+RESERVED = frozenset({"messages", "tools", "add_generation_prompt"})
+"""Names of the request's own parts. Template variables cannot replace these, nor the constants and functions."""
 REASONING = ("reasoning_content", "reasoning")
-"""Names under which a message's reasoning is sent; templates read the first."""
+"""Field names of a message's reasoning; templates read the first."""
 
 PROBE = "text of the probe"
 PROBED = {"user": ("user",), "system": ("system", "user"), "assistant": ("user", "assistant")}
-"""A conversation that shows how a template reads messages of a role; templates refuse others."""
+"""A conversation that probes how a template reads messages of a role; templates refuse others."""
 
 Message = dict[str, Any]
 
@@ -32,9 +35,9 @@ Message = dict[str, Any]
 class ChatTemplate:
     """One compiled Jinja template.
 
-    Content that comes as a list of parts is handed to the template as it is if the template can read it, which
-    is found out by trying; otherwise its text parts are joined with a space. Text becomes a list of one part where the
-    template reads nothing else, as those of some models that see.
+    Content that is a list of parts is passed on unchanged if the template can read it, which is determined by trying;
+    otherwise its text parts are joined with a space. Text becomes a list of one part if the template reads nothing
+    else, as those of some vision-language models.
 
     Args:
         text: the template.
@@ -47,8 +50,10 @@ class ChatTemplate:
         self.constants = dict(constants)
         self._text_as_part: dict[str, bool] = {}
         try:
-            self._template = _environment().from_string(text)
-        except (jinja2.TemplateError, RecursionError) as error:
+            environment = _environment()
+            self._reserved = RESERVED.union(self.constants, environment.globals)
+            self._template = environment.from_string(text)
+        except (jinja2.TemplateError, RecursionError, SyntaxError, ValueError, OverflowError) as error:
             raise TemplateError(f"the chat template cannot be compiled: {error}") from error
 
     def render(
@@ -60,12 +65,14 @@ class ChatTemplate:
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt of ``messages``. ``continue_final_message`` leaves the last message open and opens no other.
+        """Render the prompt of ``messages``.
+
+        ``continue_final_message`` leaves the last message open and opens no other.
 
         Raises ``TemplateError`` if the template refuses the messages, with the template's own words.
         """
-        if taken := sorted(RESERVED & set(variables or ())):
-            raise TemplateError(f"{taken[0]!r} cannot be set as a chat template variable")
+        if taken := sorted(self._reserved & set(variables or ())):
+            raise TemplateError(f"{taken[0]!r} cannot be set as a chat template variable", "variables")
         prepared = [self._prepare(message) for message in messages]
         mark = ""
         if continue_final_message:
@@ -82,11 +89,11 @@ class ChatTemplate:
 
     @cached_property
     def reads_parts(self) -> bool:
-        """True if the template writes the text of content that is a list of parts."""
+        """Return True if the template writes the text of content that is a list of parts."""
         return self._writes("user", [_part(PROBE)])
 
     def _wants_text_as_part(self, role: str) -> bool:
-        """True if the template would write nothing of text in messages of ``role``, but writes it as a part."""
+        """Return True if the template ignores plain text in messages of ``role``, but writes it as a part."""
         if role not in self._text_as_part:
             self._text_as_part[role] = not self._writes(role, PROBE, on_error=True) and self._writes(
                 role, [_part(PROBE)]
@@ -94,7 +101,7 @@ class ChatTemplate:
         return self._text_as_part[role]
 
     def _writes(self, role: str, content: str | list[dict[str, str]], on_error: bool = False) -> bool:
-        messages = [{"role": one, "content": content} for one in PROBED[role]]
+        messages = [{"role": item, "content": content} for item in PROBED[role]]
         try:
             text = self._render({}, messages=messages, tools=None, add_generation_prompt=False)
         except TemplateError:
@@ -104,30 +111,32 @@ class ChatTemplate:
     def _render(self, variables: Mapping[str, Any], **request: Any) -> str:
         try:
             return self._template.render({"documents": None, **self.constants, **variables, **request})
+        except MemoryError:
+            raise
         except jinja2.TemplateError as error:
             raise TemplateError(f"the chat template refuses these messages: {error}") from error
-        except Exception as error:  # an expression of the template failed on what the caller sent
+        except Exception as error:  # a template expression failed on the caller's input
             raise TemplateError(
                 f"the chat template cannot render these messages: {type(error).__name__}: {error}"
             ) from error
 
     def _prepare(self, message: Mapping[str, Any]) -> Message:
-        """The message as templates expect it; nothing of the caller's is changed."""
-        made = dict(message)
-        content = made.get("content")
-        role = str(made.get("role"))
+        """Return a copy of the message in the form that templates expect."""
+        prepared = dict(message)
+        content = prepared.get("content")
+        role = str(prepared.get("role"))
         if content is None:
-            made["content"] = ""
+            prepared["content"] = ""
         elif isinstance(content, str) and content and role in PROBED and self._wants_text_as_part(role):
-            made["content"] = [_part(content)]
+            prepared["content"] = [_part(content)]
         elif isinstance(content, Sequence) and not isinstance(content, str) and not self.reads_parts:
-            made["content"] = _joined(content)
-        if calls := made.get("tool_calls"):
-            made["tool_calls"] = [_with_parsed_arguments(call) for call in calls]
-        reasoning = next((made[name] for name in REASONING if made.get(name) is not None), None)
+            prepared["content"] = _joined(content)
+        if calls := prepared.get("tool_calls"):
+            prepared["tool_calls"] = [_with_parsed_arguments(call) for call in calls]
+        reasoning = next((prepared[name] for name in REASONING if prepared.get(name) is not None), None)
         if reasoning is not None:
-            made[REASONING[0]] = reasoning
-        return made
+            prepared[REASONING[0]] = reasoning
+        return prepared
 
 
 def _part(text: str) -> dict[str, str]:
@@ -146,7 +155,7 @@ def _joined(parts: Sequence[Any]) -> str:
 
 
 def _with_parsed_arguments(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    """OpenAI sends a call's arguments as JSON text; templates write them as an object."""
+    """Parse a call's arguments, which OpenAI sends as JSON text and templates write as an object."""
     function = call.get("function") if isinstance(call, Mapping) else None
     arguments = function.get("arguments") if isinstance(function, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(arguments, str):
@@ -159,7 +168,7 @@ def _with_parsed_arguments(call: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _append(messages: list[Message], mark: str) -> None:
-    """Write ``mark`` behind the last text of the last message."""
+    """Append ``mark`` to the last text of the last message."""
     if not messages:
         raise TemplateError("continue_final_message needs a message to continue")
     content = messages[-1]["content"]
@@ -176,7 +185,7 @@ def _append(messages: list[Message], mark: str) -> None:
 
 
 def _cut(text: str, mark: str) -> str:
-    """The prompt up to the mark."""
+    """Return the prompt up to the mark."""
     end = text.rfind(mark)
     if end >= 0:
         return text[:end]
@@ -187,7 +196,7 @@ def _cut(text: str, mark: str) -> str:
 
 
 class _Generation(jinja2.ext.Extension):
-    """``{% generation %}`` marks the assistant's words for training; here it only stands around them."""
+    """The ``{% generation %}`` block, which marks the assistant's text for training and has no effect here."""
 
     tags = {"generation"}
 
@@ -221,5 +230,5 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Plain JSON; Jinja's own filter escapes for HTML."""
+    """Write plain JSON; Jinja's own filter escapes for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -1,4 +1,4 @@
-"""The backend: constraints to llguidance's grammars, and the state of one output."""
+"""The llguidance backend: compiles constraints to llguidance's grammars and tracks the state of one output."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from torch import Tensor
 
 from sglang_plug import Constraint, ConstraintError, Grammar, GrammarBackend, Vocabulary
-from sglang_plug_backends.grammars.ebnf import EbnfError, read_choices, read_ebnf
+from sglang_plug_backends.grammars.ebnf.regex import regex_to_ebnf
+from sglang_plug_backends.grammars.ebnf.tree import EbnfError, read_choices, read_ebnf
 from sglang_plug_backends.grammars.refusal import Refusal
-from sglang_plug_backends.grammars.regex import regex_to_ebnf
 from sglang_plug_backends.grammars.tags import named_tokens, read_tag
 from sglang_plug_backends.grammars.text_tokens import mask_of, text_mask
 
@@ -25,17 +25,17 @@ from .tag_rules import tag_to_lark
 from .tags import read_graph
 
 HEAD = '%llguidance {"no_forcing": true}\n'
-"""Any way of cutting a text into tokens is good, not only the tokenizer's own."""
+"""Grammar header that allows any tokenization of a text, not only the tokenizer's own."""
 MOST_ITEMS = 500_000
-"""Of the parser, for one mask: about 25 ms."""
+"""Maximum parser items for one mask: about 25 ms."""
 SPECIAL = b"\xff"
-"""What a special token begins with in llguidance's bytes, and no text has."""
+"""First byte of a special token in llguidance, which no text contains."""
 PLACE = re.compile(r"^at \d+\(\d+\): ")
-"""Where in a grammar that the caller never saw."""
+"""Place in a generated grammar, which the caller never saw."""
 
 
 class LLGuidanceBackend(GrammarBackend):
-    """JSON schemas are llguidance's own business; everything else becomes an expression or a grammar here."""
+    """Grammar backend that leaves JSON schemas to llguidance and converts other constraints to grammars itself."""
 
     def __init__(self, vocabulary: Vocabulary, settings: LLGuidanceSettings) -> None:
         super().__init__(vocabulary, settings)
@@ -49,7 +49,7 @@ class LLGuidanceBackend(GrammarBackend):
         )
 
     def refuses(self, constraint: Constraint) -> str | None:
-        """What cannot be enforced, as found here or as llguidance says."""
+        """Return the reason why a constraint cannot be enforced, found here or reported by llguidance."""
         try:
             self._checked(constraint)
         except ConstraintError as error:
@@ -57,11 +57,11 @@ class LLGuidanceBackend(GrammarBackend):
         return None
 
     def compile(self, constraint: Constraint) -> bytes:
-        """llguidance's own notation, checked."""
+        """Compile to llguidance's own notation and check it."""
         return self._checked(constraint).encode()
 
     def load(self, constraint: Constraint, compiled: bytes) -> Callable[[], Grammar]:
-        """The grammar is built once and copied for each output."""
+        """Build the grammar once; each output gets a copy."""
         first, allowed = self._matcher(compiled.decode()), self._content(constraint)
         return lambda: _Output(first.deep_copy(), allowed)
 
@@ -74,15 +74,36 @@ class LLGuidanceBackend(GrammarBackend):
         return matcher
 
     def _checked(self, constraint: Constraint) -> str:
-        """The grammar, once llguidance has said that something can be written. Raises ``ConstraintError``."""
+        """Return the grammar after llguidance has confirmed that it has an output. Raises ``ConstraintError``."""
         try:
             grammar = self._grammar(constraint)
         except (Refusal, EbnfError) as error:
             raise ConstraintError(str(error)) from None
         grammar = f"{HEAD}{grammar}"
-        if _Output(self._matcher(grammar), self._content(constraint)).is_stuck:
+        try:
+            matcher = self._matcher(grammar)
+        except ConstraintError:
+            self._check_alone(constraint)
+            raise
+        if _Output(matcher, self._content(constraint)).is_stuck:
             raise ConstraintError("nothing satisfies the constraint")
         return grammar
+
+    def _check_alone(self, constraint: Constraint) -> None:
+        """Raise ``ConstraintError`` that names the schema if one schema of a structural tag is refused by itself."""
+        if constraint.kind != "structural_tag":
+            return
+
+        def check(schema: dict[str, Any]) -> None:
+            try:
+                self._matcher(f"{HEAD}{self._json(schema)}")
+            except ConstraintError as error:
+                raise Refusal(str(error)) from None
+
+        try:
+            read_graph(constraint.source, self._settings.whitespace, self.vocabulary.special, check)
+        except Refusal as error:
+            raise ConstraintError(str(error)) from None
 
     def _grammar(self, constraint: Constraint) -> str:
         match constraint.kind:
@@ -102,7 +123,7 @@ class LLGuidanceBackend(GrammarBackend):
         raise ConstraintError(f"a {constraint.kind} cannot be enforced")
 
     def _content(self, constraint: Constraint) -> Tensor:
-        """int32 ``[words]``: tokens for text, and the special ones that the constraint names."""
+        """Build an int32 mask ``[words]`` of text tokens and the special ones that the constraint names."""
         if constraint.kind != "structural_tag":
             return self._text
         named = named_tokens(read_tag(constraint.source), self.vocabulary.special)
@@ -126,7 +147,7 @@ class LLGuidanceBackend(GrammarBackend):
 
 
 class _Tokens:
-    """The vocabulary as llguidance asks for it, with a token for the end that is none of the model's."""
+    """The vocabulary in llguidance's interface, with an end token that is none of the model's."""
 
     bos_token_id = None
 
@@ -135,14 +156,14 @@ class _Tokens:
         self.eos_token_id = vocabulary.size
         self.special_token_ids = [token for token, piece in enumerate(self.tokens) if not piece]
         for token in vocabulary.special.values():
-            self.tokens[token] = f"<|{token}|>".encode()  # or llguidance would take one for another
+            self.tokens[token] = f"<|{token}|>".encode()  # or llguidance would confuse them
 
     def __call__(self, text: str | bytes) -> list[int]:
         raise NotImplementedError("texts are never cut into tokens here")
 
 
 class _Output(Grammar):
-    """One output."""
+    """State of one output."""
 
     def __init__(self, matcher: LLMatcher, text: Tensor) -> None:
         self._matcher, self._text = matcher, text
@@ -177,13 +198,13 @@ class _Output(Grammar):
 
     @property
     def is_stuck(self) -> bool:
-        """True if nothing may follow, not even the end."""
+        """Return True if nothing may follow, not even the end."""
         return not self.may_end and not self._allowed().any()
 
     def _allowed(self) -> Tensor:
         if self._next is None:
-            found = torch.frombuffer(bytearray(self._matcher.compute_bitmask()), dtype=torch.int32)
+            result = torch.frombuffer(bytearray(self._matcher.compute_bitmask()), dtype=torch.int32)
             if self._matcher.is_error() and not self._matcher.get_error().startswith("NoExtension"):
                 raise RuntimeError(f"llguidance: {self._matcher.get_error()[:400]}")
-            self._next = found[: len(self._text)] & self._text
+            self._next = result[: len(self._text)] & self._text
         return self._next

@@ -1,8 +1,10 @@
-"""EBNF grammars in the notation of llguidance."""
+"""Conversion of EBNF grammars to llguidance's notation."""
 
 from __future__ import annotations
 
-from sglang_plug_backends.grammars.ebnf import (
+from sglang_plug_backends.grammars.ebnf.rule_graph import leading_to_loops
+from sglang_plug_backends.grammars.ebnf.to_regex import class_regex, rules_to_regex, text_regex
+from sglang_plug_backends.grammars.ebnf.tree import (
     EbnfError,
     Either,
     Name,
@@ -15,8 +17,6 @@ from sglang_plug_backends.grammars.ebnf import (
     reachable,
     uses_of,
 )
-from sglang_plug_backends.grammars.ebnf_regex import class_regex, rules_to_regex, text_regex
-from sglang_plug_backends.grammars.rule_graph import leading_to_loops
 
 from .lexemes import Lexemes
 
@@ -25,15 +25,15 @@ EMPTY = '""'
 
 
 def rules_to_lark(rules: Rules, prefix: str = "") -> str:
-    """A grammar for what ``root`` says.
+    """Write a grammar for the rule ``root``.
 
-    Without recursion it is one expression. ``prefix``: of the names in it. Raises ``EbnfError``.
+    Without recursion it is one expression. ``prefix``: prepended to the rule names. Raises ``EbnfError``.
     """
     within = leading_to_loops(uses_of(rules))
     if "root" not in within:
         return f"{prefix}start: /{rules_to_regex(rules)}/\n"
     writer = _Writer(rules, prefix)
-    lines = [writer.line(name) for name in writer.order if name in within or not writer.is_one(name)]
+    lines = [writer.line(name) for name in writer.order if name in within or not writer.is_token(name)]
     if sum(map(len, lines)) > MOST_CHARACTERS:
         raise EbnfError(f"the grammar would have more than {MOST_CHARACTERS} characters")
     return "\n".join(lines) + "\n"
@@ -45,22 +45,22 @@ class _Writer:
         self._rules, self._lexemes = rules, Lexemes(rules, reached)
         self.order = {name: f"{prefix}r{index}" if index else f"{prefix}start" for index, name in enumerate(reached)}
 
-    def is_one(self, name: str) -> bool:
-        """Whether the rule is written where it is used."""
-        return self._lexemes.is_one(Name(name))
+    def is_token(self, name: str) -> bool:
+        """Return whether the rule is inlined."""
+        return self._lexemes.is_token(Name(name))
 
     def line(self, name: str) -> str:
-        """One rule."""
+        """Write one rule."""
         return f"{self.order[name]}: {self._write(self._rules[name])}"
 
     def _write(self, node: Node) -> str:
         if node == Text(""):
             return EMPTY
-        if self._lexemes.is_one(node):
+        if self._lexemes.is_token(node):
             return f"/{rules_to_regex({**self._rules, 'root': node})}/"
         match node:
             case Text():
-                return " ".join(f"/{text_regex(one)}/" for one in node.text)
+                return " ".join(f"/{text_regex(item)}/" for item in node.text)
             case OneOf():
                 return f"/{class_regex(node)}/"
             case Name():

@@ -1,6 +1,6 @@
-"""JSON schemas before llguidance reads them: which keywords it enforces, and where each may stand.
+"""Checks of JSON schemas before llguidance reads them: the enforced keywords and their positions.
 
-llguidance refuses keywords that it knows and does not support; those that nobody has told it about, it passes over.
+llguidance refuses keywords that it knows and does not support; others it ignores.
 """
 
 from __future__ import annotations
@@ -9,64 +9,55 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-from sglang_plug_backends.grammars.formats import FORMATS
-from sglang_plug_backends.grammars.references import resolve, unending
+from sglang_plug_backends.grammars.json_schema.formats import FORMATS
+from sglang_plug_backends.grammars.json_schema.plain_schema import (
+    DEFINITIONS,
+    LISTS,
+    NAMED,
+    ONE,
+    PlainSchema,
+    plain_schema,
+    subschemas,
+)
+from sglang_plug_backends.grammars.json_schema.references import unending
 from sglang_plug_backends.grammars.refusal import Refusal
 
-MOST_DEPTH = 64
-MOST_NODES = 10_000
 TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
-ANNOTATIONS = frozenset(
-    "title description default examples deprecated readOnly writeOnly $comment $schema $id $defs definitions".split()
-)
-"""Say nothing about what is valid."""
-PLAIN = frozenset(
+SCALAR = frozenset(
     "type enum const required minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength pattern "
     "format minItems maxItems minProperties maxProperties $ref".split()
 )
 """Keywords that hold no schema."""
-ONE = frozenset({"items", "additionalProperties"})
-"""Keywords that hold a schema."""
-LISTS = frozenset({"prefixItems", "anyOf", "oneOf", "allOf"})
-"""Keywords that hold a list of schemas."""
-NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-"""Keywords that hold schemas by name."""
-BASES = frozenset({"$schema", "$id"})
-"""Would change what $ref and items mean."""
 OWN_FORMATS = frozenset({"date", "time", "date-time"})
 KNOWN_FORMATS = OWN_FORMATS | frozenset({"duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"})
-KEYWORDS = PLAIN | ONE | LISTS | NAMED - ANNOTATIONS
-"""What is enforced."""
+KEYWORDS = SCALAR | ONE | LISTS | NAMED
+"""Keywords that are enforced."""
 
 
 def read_schema(source: str) -> dict[str, Any]:
-    """The schema in ``source``. Raises ``Refusal`` if it is none, or holds what llguidance does not enforce."""
+    """Read the schema in ``source``. Raises ``Refusal`` if it is invalid or has keywords that are not enforced."""
 
     def refuse(name: str) -> NoReturn:
         raise ValueError(f"{name} is not JSON")
 
     try:
-        schema = json.loads(source, parse_constant=refuse)
+        root = json.loads(source, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
         raise Refusal(f"the schema is not valid JSON: {error or 'it is nested too deeply'}") from None
-    references, seen = set[str](), set[int]()
-    for index, (path, one, depth) in enumerate(_schemas("#", schema, 0)):
-        if depth > MOST_DEPTH or index > MOST_NODES:
-            raise Refusal(f"the schema is too large at {path[:80]}: at most {MOST_DEPTH} levels, {MOST_NODES} parts")
-        _check(path, one)
-        if isinstance(one, dict):
-            seen.add(id(one))
-            references |= {one["$ref"]} if "$ref" in one else set()
-            _write_times(one)
-            _simplify(one)
-    for pointer in references:
-        if id(resolve(schema, pointer, "#")) not in seen:
-            raise Refusal(f"$ref to {pointer[:80]}, where no schema stands")
-    if endless := unending(schema, references):
-        raise Refusal(f"$ref to {min(endless)[:80]}: its values would have to hold themselves without end")
-    if schema is False:
+    plain = plain_schema(root)
+    references = set[str]()
+    for path, schema in _schemas(plain):
+        _check(path, schema)
+        if isinstance(schema, dict):
+            references |= {schema["$ref"]} if "$ref" in schema else set()
+            _write_times(schema)
+            _simplify(schema)
+    if endless := unending(plain.schema, references):
+        place = plain.origin(min(endless))
+        raise Refusal(f"$ref to {place[:80]}: its values would have to hold themselves without end")
+    if plain.schema is False:
         raise Refusal("no value satisfies the schema false")
-    return {} if schema is True else {key: value for key, value in schema.items() if key not in BASES}
+    return {} if plain.schema is True else dict(plain.schema)
 
 
 def _write_times(schema: dict[str, Any]) -> None:
@@ -76,27 +67,23 @@ def _write_times(schema: dict[str, Any]) -> None:
 
 
 def _simplify(schema: dict[str, Any]) -> None:
-    """Write what means the same as llguidance reads it: whole numbers without a point, no keyword that says nothing."""
+    """Write limits without a decimal point, as llguidance reads them."""
     for key in COUNTS:
         if isinstance(value := schema.get(key), float):
             schema[key] = int(value)
-    schema.pop("uniqueItems", None)
 
 
-def _schemas(path: str, schema: Any, depth: int) -> Iterator[tuple[str, Any, int]]:
-    """All schemas within ``schema``, itself first; the caller stops at what is no schema."""
-    yield path, schema, depth
-    if not isinstance(schema, dict):
-        return
-    for key, value in schema.items():
-        if key in ONE:
-            yield from _schemas(f"{path}/{key}", value, depth + 1)
-        if key in LISTS and isinstance(value, list):
-            for index, one in enumerate(value):
-                yield from _schemas(f"{path}/{key}/{index}", one, depth + 1)
-        if key in NAMED and isinstance(value, dict):
-            for name, one in value.items():
-                yield from _schemas(f"{path}/{key}/{name}", one, depth + 1)
+def _schemas(plain: PlainSchema) -> Iterator[tuple[str, Any]]:
+    """Yield all schemas with their places in the original; the caller stops at values that are no schemas."""
+    open_: list[tuple[str, Any]] = [("#", plain.schema)]
+    definitions = plain.schema.get("$defs", {}) if isinstance(plain.schema, dict) else {}
+    open_ += [(plain.origin(f"{DEFINITIONS}{name}"), definition) for name, definition in definitions.items()]
+    open_.reverse()
+    while open_:
+        path, schema = open_.pop()
+        yield path, schema
+        if isinstance(schema, dict):
+            open_ += reversed([(f"{path}/{place}", item) for place, _, _, item in subschemas(schema)])
 
 
 def _check(path: str, schema: Any) -> None:
@@ -105,18 +92,18 @@ def _check(path: str, schema: Any) -> None:
     if not isinstance(schema, dict):
         raise Refusal(f"{path} must be a schema, got {str(schema)[:40]}")
     for key, value in schema.items():
-        if (key in COUNTS and isinstance(value, float) and value.is_integer()) or (
-            key == "uniqueItems" and value is False
-        ):
+        if key in COUNTS and isinstance(value, float) and value.is_integer():
             continue
-        if key not in KEYWORDS | ANNOTATIONS or (key in BASES and path != "#"):
+        if key not in KEYWORDS and key != "$defs":
             raise Refusal(f"the keyword {key[:80]!r} at {path} cannot be enforced")
-        if key in SHAPES and not isinstance(value, SHAPES[key]):
+        if key in LIMITS and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise Refusal(f"{key} at {path} must be a number, which is the limit itself")
+        if key in SHAPES and (isinstance(value, bool) or not isinstance(value, SHAPES[key])):
             raise Refusal(f"{key} at {path} is malformed")
     types = schema.get("type", [])
-    for one in types if isinstance(types, list) else [types]:
-        if not isinstance(one, str) or one not in TYPES:
-            raise Refusal(f"the type {str(one)[:40]!r} at {path} is unknown; known: {', '.join(sorted(TYPES))}")
+    for item in types if isinstance(types, list) else [types]:
+        if not isinstance(item, str) or item not in TYPES:
+            raise Refusal(f"the type {str(item)[:40]!r} at {path} is unknown; known: {', '.join(sorted(TYPES))}")
     known = schema.get("format", "uuid")
     if known not in KNOWN_FORMATS or (known in OWN_FORMATS and "pattern" in schema):
         raise Refusal(f"the format {known[:40]!r} at {path} cannot be enforced")
@@ -124,11 +111,10 @@ def _check(path: str, schema: Any) -> None:
         raise Refusal(f"required at {path} must hold names")
     if schema.get("minProperties", 0) > max(1, len(set(schema.get("required", ())))):
         raise Refusal(f"minProperties at {path} cannot be enforced beyond 1 and required: a name may come twice")
-    if not str(schema.get("$ref", "#")).startswith("#"):
-        raise Refusal(f"$ref at {path} must name a place in the same schema (#/...)")
 
 
 COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+LIMITS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 SHAPES: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(NAMED, dict),
     **dict.fromkeys(LISTS, list),
@@ -140,4 +126,4 @@ SHAPES: Mapping[str, type | tuple[type, ...]] = {
     "format": str,
     "$ref": str,
 }
-"""What the values of keywords must be."""
+"""Required types of keyword values."""

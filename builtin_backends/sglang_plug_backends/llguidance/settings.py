@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sglang_plug_backends.grammars.whitespace import Whitespace
+from sglang_plug_backends.grammars.json_schema.whitespace import Whitespace
 
 
 @dataclass(frozen=True, slots=True)
 class LLGuidanceSettings:
-    """``--set llguidance.NAME=VALUE``."""
+    """Settings given as ``--set llguidance.NAME=VALUE``."""
 
     any_whitespace: bool = False
     """Let the model choose blanks and line ends between the tokens of JSON; by default it writes as ``json.dumps``."""
     most_whitespace: int = 16
-    """Most characters of it at one place, with ``any_whitespace``."""
+    """Maximum characters of white space at one place, with ``any_whitespace``."""
 
     @property
     def whitespace(self) -> Whitespace:
-        """As the converter of arguments in Python takes it."""
+        """Return the setting in the form of the Python argument converter."""
         return Whitespace(self.any_whitespace, self.most_whitespace)

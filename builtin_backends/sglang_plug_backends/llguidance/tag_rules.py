@@ -1,4 +1,4 @@
-"""Graphs of structural tags in the notation of llguidance."""
+"""Conversion of structural tag graphs to llguidance's notation."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import string
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sglang_plug_backends.grammars.ebnf import Name, Parts, Text, read_ebnf
-from sglang_plug_backends.grammars.ebnf_regex import rules_to_regex, text_regex
+from sglang_plug_backends.grammars.ebnf.regex import regex_to_ebnf
+from sglang_plug_backends.grammars.ebnf.to_regex import rules_to_regex, text_regex
+from sglang_plug_backends.grammars.ebnf.tree import Name, Parts, Text, read_ebnf
 from sglang_plug_backends.grammars.refusal import Refusal
-from sglang_plug_backends.grammars.regex import regex_to_ebnf
 
 from .lark import rules_to_lark
 from .tags import Arguments, Choice, End, Free, Json, Literal, Node, Token, branches
 
 MOST_CHARACTERS = 4 << 20
 IN_NUMBERS = frozenset(string.digits + string.ascii_letters + ".+-")
-"""What may go on a number or a word of JSON."""
+"""Characters that may continue a number or a word of JSON."""
 CLOSED = ("object", "array", "string")
 """Types of values that show where they end."""
 ROOT = "root"
 
 
 def tag_to_lark(first: Node, write_json: Callable[[dict[str, Any]], str]) -> str:
-    """A grammar for the outputs that ``first`` leads to. Raises ``Refusal``.
+    """Write a grammar for the outputs that ``first`` leads to. Raises ``Refusal``.
 
-    ``write_json``: a schema as an expression of the notation.
+    ``write_json``: writes a schema as an expression of the notation.
     """
     return _Writer(write_json).write(first)
 
@@ -44,16 +44,16 @@ class _Writer:
         size = 0
         for node, before in self._open:
             name = self._names[id(node), id(before)]
-            found = [one for first in branches([node]) for one in _together(first)]
-            _check_apart(found)
-            self._lines.append(f"{name}: {' | '.join(self._branch(one, before) for one in found)}")
+            results = [item for first in branches([node]) for item in _together(first)]
+            _check_apart(results)
+            self._lines.append(f"{name}: {' | '.join(self._branch(result, before) for result in results)}")
             size += len(self._lines[-1])
             if size > MOST_CHARACTERS:
                 raise Refusal(f"the grammar of the structural tag would have more than {MOST_CHARACTERS} characters")
         return "\n".join(self._lines) + "\n"
 
     def _rule(self, node: Node, before: Free | None) -> str:
-        """The name of what ``node`` leads to, behind the free text ``before``."""
+        """Return the name of the rule for ``node`` after the free text ``before``."""
         key = id(node), id(before)
         if key not in self._names:
             self._names[key] = f"n{len(self._names)}" if self._names else "start"
@@ -77,7 +77,7 @@ class _Writer:
             raise Refusal("a value behind free text cannot be told apart from it")
         if isinstance(node, Arguments):
             return self._arguments(node)
-        assert isinstance(node, Json)  # choices have been taken apart
+        assert isinstance(node, Json)  # choices have been split into branches
         _check_value(node)
         return f"{self._write_json(node.schema)} {self._rule(node.next, None)}"
 
@@ -93,7 +93,7 @@ class _Writer:
         return f"{mark} {self._rule(node.next, None)}"
 
     def _arguments(self, node: Arguments) -> str:
-        """With the first character behind them, which shows where they end."""
+        """Write arguments including the first character after them, which shows where they end."""
         if not isinstance(node.next, Literal) or not node.next.text.startswith(")"):
             raise Refusal("')' must stand behind the arguments of a call")
         rules = read_ebnf(node.grammar)
@@ -106,7 +106,7 @@ class _Writer:
         return f"{prefix}start {after}"
 
     def _text(self, free: Free) -> str:
-        """The terminal of a free text that is not empty; with ``_EMPTY`` behind the name, of one that may be."""
+        """Return the terminal of a non-empty free text; with the suffix ``_EMPTY``, of one that may be empty."""
         key = free.excludes, free.not_beginning
         if key not in self._texts:
             name = self._texts[key] = f"T{len(self._texts)}"
@@ -121,21 +121,21 @@ class _Writer:
 
 
 def _together(node: Node) -> list[Node]:
-    """A text and the texts that may follow it as whole texts, so that their first part is no token for itself."""
+    """Combine a text with its possible continuations into whole texts, so that its first part is no separate token."""
     if not isinstance(node, Literal):
         return [node]
     whole = _joined(node)
     if not isinstance(whole.next, Choice):
         return [whole]
-    found: list[Node] = []
-    for one in branches([whole.next]):
-        after = _joined(one) if isinstance(one, Literal) else Literal("", one)
-        found.append(Literal(whole.text + after.text, after.next))
-    return found
+    results: list[Node] = []
+    for branch in branches([whole.next]):
+        after = _joined(branch) if isinstance(branch, Literal) else Literal("", branch)
+        results.append(Literal(whole.text + after.text, after.next))
+    return results
 
 
 def _joined(node: Literal) -> Literal:
-    """One text made of those that follow each other."""
+    """Merge consecutive texts into one."""
     parts, next = [node.text], node.next
     while isinstance(next, Literal):
         parts.append(next.text)
@@ -143,13 +143,13 @@ def _joined(node: Literal) -> Literal:
     return Literal("".join(parts), next)
 
 
-def _check_apart(found: Sequence[Node]) -> None:
-    """Raises ``Refusal`` if one branch may be the beginning of another, and both could go on."""
-    if len(found) > 1 and any(isinstance(one, Json | Arguments) for one in found):
+def _check_apart(nodes: Sequence[Node]) -> None:
+    """Raise ``Refusal`` if one branch may be a prefix of another and both could continue."""
+    if len(nodes) > 1 and any(isinstance(result, Json | Arguments) for result in nodes):
         raise Refusal("a value beside something else cannot be told apart from it")
-    literals = sorted((one for one in found if isinstance(one, Literal)), key=lambda one: one.text)
+    literals = sorted((result for result in nodes if isinstance(result, Literal)), key=lambda item: item.text)
     for at, short in enumerate(literals):
-        closed = all(isinstance(one, Token | End | Free) for one in branches([short.next]))
+        closed = all(isinstance(branch, Token | End | Free) for branch in branches([short.next]))
         for longer in literals[at + 1 :]:
             if not longer.text.startswith(short.text):
                 break
@@ -158,14 +158,16 @@ def _check_apart(found: Sequence[Node]) -> None:
 
 
 def _check_value(node: Json) -> None:
-    """Raises ``Refusal`` if what follows a value might belong to it."""
+    """Raise ``Refusal`` if the text after a value might belong to it."""
     if node.schema.get("type") in CLOSED:
         return
-    for one in branches([node.next]):
-        if not isinstance(one, Token | End) and not (isinstance(one, Literal) and one.text[0] not in IN_NUMBERS):
+    for branch in branches([node.next]):
+        if not isinstance(branch, Token | End) and not (
+            isinstance(branch, Literal) and branch.text[0] not in IN_NUMBERS
+        ):
             raise Refusal("what stands behind a value of JSON cannot be told apart from it")
 
 
 def _meets_itself(mark: str) -> bool:
-    """Whether an end of ``mark`` is also a beginning of it."""
+    """Return whether a suffix of ``mark`` is also a prefix of it."""
     return any(mark.endswith(mark[:count]) for count in range(1, len(mark)))

@@ -1,33 +1,33 @@
-"""Structural tags as graphs of what follows what.
+"""Structural tags as graphs of successive parts.
 
 llguidance's lexer takes the longest token that matches. So free text is one token together with the mark that ends it,
-and a place where that would not be unambiguous is refused.
+and ambiguous places are refused.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sglang_plug_backends.grammars.notation import PYTHON
+from sglang_plug_backends.grammars.json_schema.notation import PYTHON
+from sglang_plug_backends.grammars.json_schema.schema import Converter
+from sglang_plug_backends.grammars.json_schema.whitespace import Whitespace
 from sglang_plug_backends.grammars.refusal import Refusal
-from sglang_plug_backends.grammars.schema import Converter
-from sglang_plug_backends.grammars.tags import Form, checked, read_tag, text, texts
-from sglang_plug_backends.grammars.whitespace import Whitespace
+from sglang_plug_backends.grammars.tags import Form, checked, in_schema, read_tag, text, texts
 
 from .schema import read_schema
 
 
 @dataclass(eq=False, slots=True)
 class End:
-    """The output may end."""
+    """A possible end of the output."""
 
 
 @dataclass(eq=False, slots=True)
 class Literal:
-    """Exactly this text."""
+    """A literal text."""
 
     text: str
     next: Node
@@ -43,7 +43,7 @@ class Token:
 
 @dataclass(eq=False, slots=True)
 class Json:
-    """A value of a schema."""
+    """A value of a JSON schema."""
 
     schema: dict[str, Any]
     next: Node
@@ -59,7 +59,7 @@ class Arguments:
 
 @dataclass(eq=False, slots=True)
 class Free:
-    """Text in which some texts do not stand, and that has no beginning that matches an expression."""
+    """Text that excludes some texts and has no beginning that matches an expression."""
 
     excludes: tuple[str, ...]
     not_beginning: str
@@ -68,7 +68,7 @@ class Free:
 
 @dataclass(eq=False, slots=True)
 class Choice:
-    """One of several; one that repeats something leads back to itself."""
+    """An alternation; a repetition refers back to itself."""
 
     branches: list[Node] = field(default_factory=list)
 
@@ -76,55 +76,64 @@ class Choice:
 Node = End | Literal | Token | Json | Arguments | Free | Choice
 
 
-def read_graph(source: str, whitespace: Whitespace, special: Mapping[str, int]) -> Node:
-    """The first node of the structural tag in ``source``. Raises ``Refusal``.
+Check = Callable[[dict[str, Any]], None]
+"""Check that raises ``Refusal`` for a schema that cannot be enforced."""
 
-    ``special``: special tokens by name; others are spelled.
+
+def read_graph(
+    source: str, whitespace: Whitespace, special: Mapping[str, int], check: Check = lambda schema: None
+) -> Node:
+    """Build the graph of the structural tag in ``source`` and return its first node. Raises ``Refusal``.
+
+    ``special``: special tokens by name; others are spelled. ``check``: called for each schema.
     """
-    return _Reader(whitespace, special).node(read_tag(source), "format", End(), 0)
+    return _Reader(whitespace, special, check).node(read_tag(source), "format", End(), 0)
 
 
 class _Reader:
-    def __init__(self, whitespace: Whitespace, special: Mapping[str, int]) -> None:
-        self._whitespace, self._special = whitespace, special
+    def __init__(self, whitespace: Whitespace, special: Mapping[str, int], check: Check) -> None:
+        self._whitespace, self._special, self._check = whitespace, special, check
 
-    def node(self, given: Any, path: str, next: Node, depth: int) -> Node:
-        """``given``, and then ``next``."""
-        match kind := checked(given, path, depth):
+    def node(self, form: Any, path: str, next: Node, depth: int) -> Node:
+        """Build the node of ``form``, followed by ``next``."""
+        match kind := checked(form, path, depth):
             case "const_string":
-                return _literal(text(given, "value", path), next)
+                return _literal(text(form, "value", path), next)
             case "token":
-                name = text(given, "token", path)
+                name = text(form, "token", path)
                 return Token(self._special[name], next) if name in self._special else _literal(name, next)
             case "any_text":
-                beginning = text(given, "not_beginning", path) if "not_beginning" in given else ""
-                return Free(tuple(texts(given, "excludes", path)), beginning, next)
+                beginning = text(form, "not_beginning", path) if "not_beginning" in form else ""
+                return Free(tuple(texts(form, "excludes", path)), beginning, next)
             case "json_schema":
-                return self._schema(given, path, next)
+                with in_schema(form, path):
+                    return self._schema(form, path, next)
             case "sequence":
-                for at, one in reversed(list(enumerate(given["elements"]))):
-                    next = self.node(one, f"{path}/elements/{at}", next, depth + 1)
+                for at, element in reversed(list(enumerate(form["elements"]))):
+                    next = self.node(element, f"{path}/elements/{at}", next, depth + 1)
                 return next
             case "or":
-                branches = enumerate(given["elements"])
-                return Choice([self.node(one, f"{path}/elements/{at}", next, depth + 1) for at, one in branches])
+                branches = enumerate(form["elements"])
+                return Choice([self.node(branch, f"{path}/elements/{at}", next, depth + 1) for at, branch in branches])
             case "optional" | "star" | "plus":
-                return self._repeated(kind, given.get("content"), f"{path}/content", next, depth)
+                return self._repeated(kind, form.get("content"), f"{path}/content", next, depth)
             case "tag":
-                return self._tag(given, path, next, depth)
+                return self._tag(form, path, next, depth)
             case "tags_with_separator":
-                return self._separated(given, path, next, depth)
+                return self._separated(form, path, next, depth)
             case "triggered_tags":
-                return self._triggered(given, path, next, depth)
+                return self._triggered(form, path, next, depth)
         raise Refusal(f"the format {kind!r} at {path} cannot be enforced by this backend")
 
-    def _schema(self, given: Form, path: str, next: Node) -> Node:
-        if "json_schema" not in given:
+    def _schema(self, form: Form, path: str, next: Node) -> Node:
+        if "json_schema" not in form:
             raise Refusal(f"{path} needs json_schema")
-        schema = given["json_schema"]
-        match given.get("style", "json"):
+        schema = form["json_schema"]
+        match form.get("style", "json"):
             case "json":
-                return Json(read_schema(json.dumps(schema, default=float)), next)
+                read = read_schema(json.dumps(schema, default=float))
+                self._check(read)
+                return Json(read, next)
             case "python_arguments":
                 return Arguments(Converter(schema, self._whitespace, PYTHON).arguments(), next)
             case style:
@@ -138,36 +147,36 @@ class _Reader:
         again.branches += [first, next]
         return again if kind == "star" else first
 
-    def _tag(self, given: Form, path: str, next: Node, depth: int) -> Node:
-        inside = self.node(given.get("content"), f"{path}/content", _literal(text(given, "end", path), next), depth + 1)
-        return _literal(text(given, "begin", path), inside)
+    def _tag(self, form: Form, path: str, next: Node, depth: int) -> Node:
+        inside = self.node(form.get("content"), f"{path}/content", _literal(text(form, "end", path), next), depth + 1)
+        return _literal(text(form, "begin", path), inside)
 
-    def _tags(self, given: Form, path: str, next: Node, depth: int) -> Choice:
-        found = []
-        for at, one in enumerate(given["tags"]):
-            if not isinstance(one, dict) or one.get("type") != "tag":
+    def _tags(self, form: Form, path: str, next: Node, depth: int) -> Choice:
+        results = []
+        for at, tag in enumerate(form["tags"]):
+            if not isinstance(tag, dict) or tag.get("type") != "tag":
                 raise Refusal(f"{path}/tags/{at} must be a tag")
-            found.append(self.node(one, f"{path}/tags/{at}", next, depth + 1))
-        return Choice(found)
+            results.append(self.node(tag, f"{path}/tags/{at}", next, depth + 1))
+        return Choice(results)
 
-    def _separated(self, given: Form, path: str, next: Node, depth: int) -> Node:
+    def _separated(self, form: Form, path: str, next: Node, depth: int) -> Node:
         after = Choice([next])
-        tags = self._tags(given, path, after, depth)
-        if not given.get("stop_after_first"):
-            after.branches.append(_literal(text(given, "separator", path), tags))
-        return tags if given.get("at_least_one") else Choice([tags, next])
+        tags = self._tags(form, path, after, depth)
+        if not form.get("stop_after_first"):
+            after.branches.append(_literal(text(form, "separator", path), tags))
+        return tags if form.get("at_least_one") else Choice([tags, next])
 
-    def _triggered(self, given: Form, path: str, next: Node, depth: int) -> Node:
-        triggers = texts(given, "triggers", path)
-        for at, one in enumerate(given["tags"]):
-            if not str(one.get("begin") if isinstance(one, dict) else "").startswith(tuple(triggers)):
+    def _triggered(self, form: Form, path: str, next: Node, depth: int) -> Node:
+        triggers = texts(form, "triggers", path)
+        for at, tag in enumerate(form["tags"]):
+            if not str(tag.get("begin") if isinstance(tag, dict) else "").startswith(tuple(triggers)):
                 raise Refusal(f"{path}/tags/{at} must begin with one of the triggers")
-        excludes = (*triggers, *texts(given, "excludes", path))
+        excludes = (*triggers, *texts(form, "excludes", path))
         after = Choice()
-        tags = self._tags(given, path, after, depth)
+        tags = self._tags(form, path, after, depth)
         more = Free(excludes, "", Choice([tags, next]))
-        after.branches.append(next if given.get("stop_after_first") else more)
-        return tags if given.get("at_least_one") else more
+        after.branches.append(next if form.get("stop_after_first") else more)
+        return tags if form.get("at_least_one") else more
 
 
 def _literal(value: str, next: Node) -> Node:
@@ -175,8 +184,8 @@ def _literal(value: str, next: Node) -> Node:
 
 
 def branches(nodes: Sequence[Node]) -> list[Node]:
-    """What may come first: ``nodes``, and the branches of those that are choices; each once."""
-    found: list[Node] = []
+    """Return ``nodes`` with choices replaced by their branches, each once."""
+    results: list[Node] = []
     seen = set[int]()
     open_ = list(reversed(nodes))
     while open_:
@@ -187,5 +196,5 @@ def branches(nodes: Sequence[Node]) -> list[Node]:
         if isinstance(node, Choice):
             open_ += reversed(node.branches)
         else:
-            found.append(node)
-    return found
+            results.append(node)
+    return results

@@ -1,4 +1,4 @@
-"""LoRA adapters (Hu et al., 2021) as PEFT saves them."""
+"""LoRA adapters (Hu et al., 2021) in PEFT's format."""
 
 from __future__ import annotations
 

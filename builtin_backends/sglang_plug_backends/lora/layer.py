@@ -1,4 +1,4 @@
-"""The product of two narrow matrices, added to that of a layer: of one adapter, or of several together."""
+"""The LoRA product of one or several adapters, added to the output of a layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sglang_plug import Joinable, JoinedAdapters, LowRank, LowRankAdapter, LowRa
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What is added to some columns of a product: ``scale * up @ down @ x``."""
+    """The low-rank update of some columns of an output: ``scale * up @ down @ x``."""
 
     columns: slice
     down: Tensor
@@ -26,22 +26,22 @@ class Pair:
 
     @property
     def key(self) -> tuple[int, int]:
-        """The columns, hashable."""
+        """Return a hashable key of the columns."""
         return self.columns.start, self.columns.stop
 
 
 class Narrow:
-    """Pairs of one layer, multiplied together: all ``down`` first, then ``up`` for each part of the product.
+    """Low-rank pairs of one layer, multiplied together: all ``down`` first, then ``up`` for each part of the output.
 
     Args:
         owned: pairs, and the number of the adapter that each is of.
     """
 
     def __init__(self, owned: Sequence[tuple[int, Pair]]) -> None:
-        owned = sorted(owned, key=lambda one: one[1].key)
+        owned = sorted(owned, key=lambda item: item[1].key)
         self._down = torch.cat([pair.down for _, pair in owned])
         self._ups: list[tuple[slice, slice, Tensor]] = []
-        """Columns of the product, ranks, ``[ranks, out]``."""
+        """Columns of the output, ranks, ``[ranks, out]``."""
         start = 0
         for key in dict.fromkeys(pair.key for _, pair in owned):
             up = torch.cat([pair.up for _, pair in owned if pair.key == key], dim=1).T.contiguous()
@@ -52,7 +52,7 @@ class Narrow:
         self._lengths = [len(pair.down) for _, pair in owned for _ in range(len(pair.down))]
 
     def of_one(self) -> LowRank:
-        """The pairs, which are one adapter's."""
+        """Return the pairs as the low-rank parts of their only adapter."""
         parts = []
         for columns, ranks, up in self._ups:
             start = ranks.start
@@ -64,15 +64,17 @@ class Narrow:
         return LowRank(down=self._down, parts=tuple(parts))
 
     def factors(self, adapters: int) -> Tensor:
-        """``[adapters + 1, ranks]``: what each rank counts in rows of each adapter, zero in those of others and in
-        the last row."""
-        found = torch.zeros(adapters + 1, len(self._owners), dtype=torch.float32)
+        """Build ``[adapters + 1, ranks]``: the scale of each rank in rows of each adapter.
+
+        It is zero in rows of other adapters and in the last row.
+        """
+        result = torch.zeros(adapters + 1, len(self._owners), dtype=torch.float32)
         for rank, (owner, scale) in enumerate(zip(self._owners, self._scales, strict=True)):
-            found[owner, rank] = scale
-        return send(found.to(self._down.dtype), self._down.device)
+            result[owner, rank] = scale
+        return send(result.to(self._down.dtype), self._down.device)
 
     def add(self, x: Tensor, y: Tensor, factors: Tensor) -> None:
-        """Add to ``y`` ``[N, out]`` what comes of ``x`` ``[N, in]``; ``factors`` are ``[ranks]`` or ``[N, ranks]``."""
+        """Add the update of ``x`` ``[N, in]`` to ``y`` ``[N, out]``; ``factors`` are ``[ranks]`` or ``[N, ranks]``."""
         inner = F.linear(x, self._down).mul_(factors)
         if factors.dim() > 1:
             inner.masked_fill_(factors == 0, 0)  # also where another adapter's numbers overflow
@@ -92,13 +94,13 @@ class LoraLayer(Joinable, LowRankAdapter):
         self._factors = self._narrow.factors(1)[0]
         self._low_rank = self._narrow.of_one()
         self.pairs = tuple(
-            Pair(one.columns, self._low_rank.down[one.ranks], one.up.T, one.scale) for one in self._low_rank.parts
+            Pair(part.columns, self._low_rank.down[part.ranks], part.up.T, part.scale) for part in self._low_rank.parts
         )
-        """In the same memory as what they are multiplied by together."""
+        """Pairs in the memory of the joint matrices."""
 
     @property
     def low_rank(self) -> LowRank:
-        """As the contract says."""
+        """Return the matrices in the form that the contract defines."""
         return self._low_rank
 
     def after(self, x: Tensor, y: Tensor) -> None:
@@ -107,7 +109,7 @@ class LoraLayer(Joinable, LowRankAdapter):
 
     @classmethod
     def join(cls, layers: Sequence[Self]) -> JoinedAdapters:
-        """All ranks of all adapters next to each other; of each row those of its own adapter count."""
+        """Join the ranks of all adapters in one product; each row uses the ranks of its own adapter."""
         narrow = Narrow([(number, pair) for number, layer in enumerate(layers) for pair in layer.pairs])
         factors = narrow.factors(len(layers))
 

@@ -1,4 +1,4 @@
-"""Reading what PEFT saves: ``adapter_config.json`` and ``adapter_model.safetensors``."""
+"""Reader of PEFT's files: ``adapter_config.json`` and ``adapter_model.safetensors``."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from sglang_plug import AdaptableLayer, Adapter, AdapterRequest, ConfigError, OwnPart
+from sglang_plug_backends.checkpoint_files import MAX_CONFIG, read_file
 
 from .layer import LoraLayer, Pair
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MATRIX = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.\w+)?\.weight")
-"""``base_model.model.<path>.lora_A.weight``; older files have the adapter's name before ``weight``."""
+"""Tensor name ``base_model.model.<path>.lora_A.weight``; older files have the adapter's name before ``weight``."""
 ROOTS = frozenset({"model", "language_model", "transformer"})
-"""Names of what surrounds a decoder's layers, which differ from one class of transformers to the next."""
+"""Names of the modules around a decoder's layers, which differ between classes of transformers."""
 SHOWN = 3
 Place = tuple[AdaptableLayer, slice, OwnPart | None, OwnPart | None]
-"""A layer, columns of its product, and what this rank has of the matrix's input and output."""
+"""A layer, columns of its output, and this rank's slices of the matrix's input and output."""
 
 REFUSED: Mapping[str, str] = {
     "use_dora": "DoRA needs the base model's weights in every step; merge it into them",
@@ -36,14 +37,14 @@ REFUSED: Mapping[str, str] = {
     "trainable_token_indices": "embeddings cannot be adapted",
     "target_parameters": "parameters that are no matrix of a layer cannot be adapted",
 }
-"""Fields of the configuration that must be empty or false -> why."""
+"""Fields of the configuration that must be empty or false -> reason."""
 CHANGES_BASE = ("pissa", "olora", "corda", "loftq")
-"""Beginnings of ``init_lora_weights`` that change the base model, which is another one then."""
+"""Prefixes of ``init_lora_weights`` values that change the base model's weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoraConfig:
-    """What of ``adapter_config.json`` decides about the arithmetic."""
+    """The fields of ``adapter_config.json`` that determine the arithmetic."""
 
     rank: int
     alpha: float
@@ -52,23 +53,23 @@ class LoraConfig:
     alphas: Mapping[str, float] = field(default_factory=dict)
 
     def pair(self, name: str) -> tuple[int, float]:
-        """Rank and scale of the matrix ``name``. A pattern is an expression for the end of a name, from a dot on."""
+        """Return rank and scale of the matrix ``name``. A pattern matches the end of a name, after a dot."""
         patterns = (*self.ranks, *self.alphas)
-        key = next((one for one in patterns if re.fullmatch(rf"(.*\.)?({one})", name)), name)
+        key = next((pattern for pattern in patterns if re.fullmatch(rf"(.*\.)?({pattern})", name)), name)
         rank, alpha = self.ranks.get(key, self.rank), self.alphas.get(key, self.alpha)
         return rank, alpha / (math.sqrt(rank) if self.stabilized else rank)
 
 
 def read_lora(request: AdapterRequest, settings: None) -> Adapter | None:
-    """The LoRA adapter in ``request.path``, all of it on the device; ``None`` if PEFT has saved no LoRA there.
+    """Read the LoRA adapter in ``request.path`` onto the device; ``None`` if PEFT has saved no LoRA there.
 
-    Raises ``ConfigError`` for one that is damaged, does not fit the model, or has something that is not supported.
+    Raises ``ConfigError`` for one that is damaged, does not fit the model, or has unsupported parts.
     """
     stored = _stored(request.path / CONFIG)
     if stored is None or stored.get("peft_type") != "LORA":
         return None
     config = _checked(stored, request.path)
-    found: dict[str, list[Pair]] = {}
+    results: dict[str, list[Pair]] = {}
     for name, (layer, columns, inputs, outputs), down, up in _matrices(request):
         rank, scale = config.pair(name)
         rows = columns.stop - columns.start if outputs is None else outputs.whole
@@ -79,10 +80,10 @@ def read_lora(request: AdapterRequest, settings: None) -> Adapter | None:
                 f"but the model and {CONFIG} want {list(expected[0])} and {list(expected[1])}"
             )
         down, up = down if inputs is None else inputs.of(down, 1), up if outputs is None else outputs.of(up, 0)
-        down, up = (one.to(device=request.device, dtype=request.dtype) for one in (down, up))
-        found.setdefault(layer.name, []).append(Pair(columns, down, up, scale))
-    layers = {name: LoraLayer(pairs) for name, pairs in found.items()}
-    ranks = {len(pair.down) for pairs in found.values() for pair in pairs}
+        down, up = (item.to(device=request.device, dtype=request.dtype) for item in (down, up))
+        results.setdefault(layer.name, []).append(Pair(columns, down, up, scale))
+    layers = {name: LoraLayer(pairs) for name, pairs in results.items()}
+    ranks = {len(pair.down) for pairs in results.values() for pair in pairs}
     return Adapter(layers=layers, facts={"format": "lora", "rank": max(ranks, default=0)})
 
 
@@ -90,16 +91,16 @@ def _stored(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        result = json.loads(read_file(path, MAX_CONFIG).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(result, dict):
         raise ConfigError(f"{path} is not a JSON object")
-    return found
+    return result
 
 
 def _checked(stored: Mapping[str, Any], folder: Path) -> LoraConfig:
-    """Raises ``ConfigError`` for what is not supported, or not what it should be."""
+    """Raise ``ConfigError`` for unsupported or malformed fields."""
     where = folder / CONFIG
     for name, why in REFUSED.items():
         if stored.get(name):
@@ -114,9 +115,9 @@ def _checked(stored: Mapping[str, Any], folder: Path) -> LoraConfig:
     rank, alpha = stored.get("r", 8), stored.get("lora_alpha", 8)
     if not (isinstance(ranks, dict) and isinstance(alphas, dict)):
         raise ConfigError(f"{where}: rank_pattern and alpha_pattern must be objects")
-    if not all(_is_number(one, int) and one > 0 for one in (rank, *ranks.values())):
+    if not all(_is_number(item, int) and item > 0 for item in (rank, *ranks.values())):
         raise ConfigError(f"{where}: r and the values of rank_pattern must be whole numbers above 0")
-    if not all(_is_number(one, int | float) for one in (alpha, *alphas.values())):
+    if not all(_is_number(item, int | float) for item in (alpha, *alphas.values())):
         raise ConfigError(f"{where}: lora_alpha and the values of alpha_pattern must be numbers")
     for pattern in (*ranks, *alphas):
         try:
@@ -131,7 +132,7 @@ def _is_number(value: Any, kind: Any) -> bool:
 
 
 def _matrices(request: AdapterRequest) -> Iterator[tuple[str, Place, Tensor, Tensor]]:
-    """Each adapted matrix: PEFT's name, where it belongs, ``lora_A`` and ``lora_B``."""
+    """Yield each adapted matrix: PEFT's name, its place in the model, ``lora_A`` and ``lora_B``."""
     tensors = _tensors(request.path)
     sides: dict[str, dict[str, Tensor]] = {}
     others = []
@@ -164,7 +165,7 @@ def _matrices(request: AdapterRequest) -> Iterator[tuple[str, Place, Tensor, Ten
 def _tensors(folder: Path) -> dict[str, Tensor]:
     path = folder / WEIGHTS
     if not path.is_file():
-        other = next((one.name for one in sorted(folder.glob("adapter_model.*"))), None)
+        other = next((item.name for item in sorted(folder.glob("adapter_model.*"))), None)
         raise ConfigError(f"{path} is missing" + (f"; {other} is not read, only safetensors are" if other else ""))
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
@@ -174,7 +175,7 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _short(name: str) -> str:
-    """A matrix's name from the decoder's layers on: ``layers.0.self_attn.q_proj``."""
+    """Return a matrix's name relative to the decoder's layers: ``layers.0.self_attn.q_proj``."""
     parts = name.split(".")
     while len(parts) > 1 and parts[0] in ROOTS:
         parts = parts[1:]

@@ -1,4 +1,4 @@
-"""Drafts from what a sequence has said before: prompt lookup."""
+"""Drafts from earlier tokens of the same sequence: prompt lookup."""
 
 from __future__ import annotations
 

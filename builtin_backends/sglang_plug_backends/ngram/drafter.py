@@ -1,7 +1,7 @@
-"""Drafts what followed the last tokens of a sequence where they stood before (prompt lookup, Saxena 2023).
+"""Prompt lookup (Saxena 2023): drafts the tokens that followed an earlier occurrence of the last tokens.
 
-Each place of a sequence is entered once, under the tokens before it, with a reference to the place that was there
-before. A guess follows these references for a few places, however long the sequence is.
+Each position of a sequence is indexed once under the tokens before it, linked to the previous position with the same
+tokens. A draft follows a few of these links, however long the sequence is.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from sglang_plug import Drafter, SequenceDrafter
 from .settings import NGramSettings
 
 CANDIDATES = 16
-"""Places that are compared for one guess, the latest first."""
+"""Maximum positions compared for one draft, latest first."""
 
 
 class NGramDrafter(Drafter):
-    """Knows nothing of other sequences."""
+    """Drafter that uses each sequence's own tokens only."""
 
     def __init__(self, settings: NGramSettings) -> None:
         self._settings = settings
 
     def begin(self, prompt: Sequence[int], *, salt: str) -> NGramIndex:
-        """An index of ``prompt``, made when it is first asked for a guess."""
+        """Create an index of ``prompt``, built when a draft is first requested."""
         return NGramIndex(prompt, self._settings)
 
 
 class NGramIndex(SequenceDrafter):
-    """One sequence, and the places that follow each of its n-grams of ``min_match`` tokens."""
+    """One sequence and the positions that follow each of its n-grams of ``min_match`` tokens."""
 
     def __init__(self, prompt: Sequence[int], settings: NGramSettings) -> None:
         self._size, self._longest = settings.min_match, settings.max_match
         self._tokens = list(prompt[-settings.window :] if settings.window else ())
-        self._last: dict[int, int] = {}  # hash of an n-gram -> the last place behind it; comparing tells collisions
-        self._earlier = array("q")  # for each place from min_match on, the one before it with the same hash, or 0
+        self._last: dict[int, int] = {}  # hash of an n-gram -> last position after it; a comparison detects collisions
+        self._earlier = array("q")  # for each position from min_match on, the previous one with the same hash, or 0
 
     def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
-        """What followed the longest of the matches; one that reaches the end goes on as a loop."""
+        """Return the tokens after the longest match; a match that reaches the end continues as a loop."""
         self._tokens += tokens
         self._enter()
         place = self._longest_match()
@@ -51,7 +51,7 @@ class NGramIndex(SequenceDrafter):
         return [known[place + step % distance] for step in range(most)]
 
     def _enter(self) -> None:
-        """Know the places that came since, but for the end: what follows the last tokens is the question."""
+        """Index the new positions except the end, whose continuation is the question."""
         size, known, last, earlier = self._size, self._tokens, self._last, self._earlier
         for place in range(size + len(earlier), len(known)):
             key = hash(tuple(known[place - size : place]))
@@ -59,7 +59,7 @@ class NGramIndex(SequenceDrafter):
             last[key] = place
 
     def _longest_match(self) -> int | None:
-        """The place before which most of the last tokens stand; of equal ones the latest."""
+        """Return the position with the longest match before it; of equal ones the latest."""
         size, known = self._size, self._tokens
         if len(known) < size:
             return None
@@ -73,7 +73,7 @@ class NGramIndex(SequenceDrafter):
         return best
 
     def _matching(self, place: int) -> int:
-        """How many of the last tokens stand before ``place``, as far as they are compared."""
+        """Count the last tokens that also precede ``place``, up to the comparison limit."""
         known = self._tokens
         length, most = 0, min(self._longest, place)
         while length < most and known[place - 1 - length] == known[-1 - length]:

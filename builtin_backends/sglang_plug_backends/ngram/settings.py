@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NGramSettings:
-    """``--set ngram.KEY=VALUE``."""
+    """Settings given as ``--set ngram.KEY=VALUE``."""
 
     min_match: int = 3
-    """Last tokens that must stand elsewhere, too, for what followed them there to be drafted."""
+    """Number of last tokens that must occur earlier for their continuation to be drafted."""
     max_match: int = 8
-    """Among several such places the one is taken where the most tokens before are the same; no more are compared."""
+    """Maximum tokens compared to choose among several matches; the longest match is taken."""
     window: int = 16384
-    """Tokens of a prompt, its last ones, that are looked at. Each takes about 150 bytes of the host's memory."""
+    """Number of last prompt tokens that are indexed. Each takes about 150 bytes of the host's memory."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_match <= self.max_match:

@@ -1,4 +1,4 @@
-"""The backend: constraints to tables of states, and the state of one output.
+"""The outlines backend: compiles constraints to state tables and tracks the state of one output.
 
 outlines-core takes a text that matches for finished: of ``a|ab`` it allows ``a`` only, and it may forbid what is no
 match after what was one. It also builds the automaton that looks for a match anywhere, which can be exponentially
@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from sglang_plug import Constraint, ConstraintError, Grammar, GrammarBackend, Vocabulary
-from sglang_plug_backends.grammars.ebnf import (
+from sglang_plug_backends.grammars.ebnf.regex import regex_to_ebnf
+from sglang_plug_backends.grammars.ebnf.to_regex import rules_to_regex
+from sglang_plug_backends.grammars.ebnf.tree import (
     EbnfError,
     Node,
     OneOf,
@@ -26,24 +28,22 @@ from sglang_plug_backends.grammars.ebnf import (
     read_choices,
     read_ebnf,
 )
-from sglang_plug_backends.grammars.ebnf_regex import rules_to_regex
+from sglang_plug_backends.grammars.json_schema.schema import schema_to_ebnf
 from sglang_plug_backends.grammars.refusal import Refusal
-from sglang_plug_backends.grammars.regex import regex_to_ebnf
-from sglang_plug_backends.grammars.schema import schema_to_ebnf
 from sglang_plug_backends.grammars.text_tokens import text_mask
 
 from .settings import OutlinesSettings
 
 MARK = "\0"
-"""One byte, so that no token holds a part of it."""
+"""End mark of one byte, so that no token contains a part of it."""
 MOST_TOKENS = 1 << 31
-"""Of one output, all of which may be taken back."""
+"""Maximum tokens of one output, all of which may be rolled back."""
 MOST_FORCED = 512
-"""Bytes that are looked for at once."""
+"""Maximum forced bytes per query."""
 
 
 class OutlinesBackend(GrammarBackend):
-    """Every constraint becomes a regular expression here, and that a table of states and tokens there."""
+    """Grammar backend that converts every constraint to a regular expression and compiles that to a token table."""
 
     def __init__(self, vocabulary: Vocabulary, settings: OutlinesSettings) -> None:
         super().__init__(vocabulary, settings)
@@ -53,7 +53,7 @@ class OutlinesBackend(GrammarBackend):
         self._steps: list[int] | None = None
 
     def refuses(self, constraint: Constraint) -> str | None:
-        """The keyword or the place in an expression that cannot be enforced, and recursion."""
+        """Return the keyword, recursion or place in an expression that cannot be enforced."""
         try:
             self._regex(constraint)
         except ConstraintError as error:
@@ -61,9 +61,9 @@ class OutlinesBackend(GrammarBackend):
         return None
 
     def compile(self, constraint: Constraint) -> bytes:
-        """outlines-core's own binary form of its index; rebuilding that would take as long as compiling."""
+        """Compile to outlines-core's binary index, since rebuilding it would take as long as compiling."""
         expression = self._regex(constraint)
-        if self._tokens is None:  # the process that only loads needs none
+        if self._tokens is None:  # the loading process needs no compiler
             self._tokens = _tokens(self.vocabulary)
         try:
             index = outlines_core.Index(expression, self._tokens)
@@ -73,7 +73,7 @@ class OutlinesBackend(GrammarBackend):
         return bytes(data)
 
     def load(self, constraint: Constraint, compiled: bytes) -> Callable[[], Grammar]:
-        """Outputs share the index."""
+        """Load an index that outputs share."""
         index = outlines_core.Index.from_binary(compiled)
         if self._steps is None:
             self._steps = _byte_tokens(self.vocabulary)
@@ -99,7 +99,7 @@ class OutlinesBackend(GrammarBackend):
 
 
 def _tokens(vocabulary: Vocabulary) -> outlines_core.Vocabulary:
-    """With two tokens that are none of the model's: the mark, and the end that outlines-core wants to have."""
+    """Return the vocabulary with two extra tokens: the mark, and the end token that outlines-core requires."""
     ids: dict[bytes, list[int]] = {}
     for token, piece in enumerate(vocabulary.pieces):
         if piece and MARK.encode() not in piece:
@@ -109,14 +109,14 @@ def _tokens(vocabulary: Vocabulary) -> outlines_core.Vocabulary:
 
 
 def _byte_tokens(vocabulary: Vocabulary) -> list[int]:
-    """The token of each byte that a text may hold; empty if one has none."""
-    found = {piece: token for token, piece in enumerate(vocabulary.pieces) if len(piece) == 1}
-    wanted = [bytes([octet]) for octet in range(256) if octet != ord(MARK)]
-    return [found[one] for one in wanted] if all(one in found for one in wanted) else []
+    """Return the token of each byte that a text may contain; empty if one has none."""
+    results = {piece: token for token, piece in enumerate(vocabulary.pieces) if len(piece) == 1}
+    single_bytes = [bytes([octet]) for octet in range(256) if octet != ord(MARK)]
+    return [results[item] for item in single_bytes] if all(item in results for item in single_bytes) else []
 
 
 def _without_mark(node: Node) -> Node:
-    """The mark is no character."""
+    """Exclude the mark from the characters."""
     mark = ord(MARK)
     if isinstance(node, Text) and MARK in node.text:
         raise EbnfError(f"the character U+{mark:04X} cannot be written")
@@ -131,30 +131,30 @@ def _without_mark(node: Node) -> Node:
 
 
 class _Forced:
-    """What must follow a state of the table: as long as a single byte leads on, and the end does not."""
+    """Forced bytes of each table state: as long as a single byte leads on and the end is not allowed."""
 
     def __init__(self, index: outlines_core.Index, steps: list[int], end: int) -> None:
         self._index, self._steps, self._end = index, steps, end
         self._known: dict[int, bytes] = {}
 
     def after(self, state: int) -> bytes:
-        """At most ``MOST_FORCED`` bytes."""
+        """Return at most ``MOST_FORCED`` forced bytes."""
         if state not in self._known:
             self._known[state] = self._look(state)
         return self._known[state]
 
     def _look(self, state: int) -> bytes:
-        found = bytearray()
-        while len(found) < MOST_FORCED:
+        result = bytearray()
+        while len(result) < MOST_FORCED:
             step = self._only_step(state)
             if step is None:
                 break
             octet, state = step
-            found.append(octet)
-        return bytes(found)
+            result.append(octet)
+        return bytes(result)
 
     def _only_step(self, state: int) -> tuple[int, int] | None:
-        """The byte and where it leads."""
+        """Return the only possible byte and the state after it."""
         if self._index.get_next_state(state, self._end) is not None:
             return None
         only: tuple[int, int] | None = None
@@ -169,7 +169,7 @@ class _Forced:
 
 
 class _Output(Grammar):
-    """One output. The guide has taken the first mark, and may go back to it."""
+    """State of one output. The guide has consumed the first mark and may roll back to it."""
 
     def __init__(self, index: outlines_core.Index, forced: _Forced, content: Tensor, size: int) -> None:
         self._index, self._forced, self._content, self._size = index, forced, content, size
@@ -212,7 +212,7 @@ class _Output(Grammar):
 
     def _allowed(self) -> Tensor:
         if self._next is None:
-            found = torch.zeros(-(-(self._size + 2) // 32), dtype=torch.int32)
-            self._guide.write_mask_into(found.data_ptr(), found.numel(), found.element_size())
-            self._next = found[: len(self._content)] & self._content
+            result = torch.zeros(-(-(self._size + 2) // 32), dtype=torch.int32)
+            self._guide.write_mask_into(result.data_ptr(), result.numel(), result.element_size())
+            self._next = result[: len(self._content)] & self._content
         return self._next

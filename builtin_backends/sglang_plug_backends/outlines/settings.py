@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sglang_plug_backends.grammars.whitespace import Whitespace
+from sglang_plug_backends.grammars.json_schema.whitespace import Whitespace
 
 
 @dataclass(frozen=True, slots=True)
 class OutlinesSettings:
-    """``--set outlines.NAME=VALUE``."""
+    """Settings given as ``--set outlines.NAME=VALUE``."""
 
     any_whitespace: bool = False
     """Let the model choose blanks and line ends between the tokens of JSON; by default it writes as ``json.dumps``."""
     most_whitespace: int = 4
-    """Most characters of it at one place, with ``any_whitespace``."""
+    """Maximum characters of white space at one place, with ``any_whitespace``."""
 
     @property
     def whitespace(self) -> Whitespace:
-        """As the converters of schemas take it."""
+        """Return the setting in the form of the schema converters."""
         return Whitespace(self.any_whitespace, self.most_whitespace)

@@ -1,4 +1,4 @@
-"""Formats in which models call functions and think aloud."""
+"""Output formats of function calls and reasoning."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sglang_plug import Constraint, ConstraintError
 
+from .call_structures import Schemas, calls, constraint, text, text_with_calls
 from .json_text import EMPTY, read_value
 from .reader import Malformed, SequentialParser, Steps
-from .structures import Schemas, calls, constraint, text, text_with_calls
 
 CALLS_BEGIN, CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 BEGIN, SEPARATOR, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -18,28 +18,28 @@ class DeepSeek(SequentialParser):
     """V3: ``function``, the separator, the name and fenced JSON; V3.1: the name, the separator and bare JSON."""
 
     def read(self) -> Steps[None]:
-        """Text, then calls."""
+        """Read text, then calls."""
         while marker := (yield from self.text_until(CALLS_BEGIN, CALLS_END, BEGIN)):
             if marker == BEGIN:
                 yield from self.attempt(self._call(), BEGIN)
 
     @classmethod
     def suits(cls, template: str) -> bool:
-        """The template writes the markers."""
+        """Return True if the template writes the markers."""
         return CALLS_BEGIN in template
 
     @classmethod
     def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint:
-        """As V3 writes them, which is understood in multi-turn prompts of all of them."""
+        """Return calls in V3's format, which all of these models understand in multi-turn prompts."""
         for name in functions:
             if name != name.strip() or "\n" in name or SEPARATOR in name:
                 raise ConstraintError(
                     f"the function {name!r} cannot be called: its name must be one line, without marks"
                 )
-        found = calls(functions, _around, parallel=parallel, separator="\n", opening=CALLS_BEGIN, closing=CALLS_END)
+        result = calls(functions, _around, parallel=parallel, separator="\n", opening=CALLS_BEGIN, closing=CALLS_END)
         if not required:
-            found = text_with_calls(found, text(CALLS_BEGIN, BEGIN), parallel=parallel)
-        return constraint(found)
+            result = text_with_calls(result, text(CALLS_BEGIN, BEGIN), parallel=parallel)
+        return constraint(result)
 
     def _call(self) -> Steps[None]:
         source = self.input
@@ -65,12 +65,12 @@ class DeepSeek(SequentialParser):
         yield from source.expect(END)
 
     def _until(self, marker: str) -> Steps[str]:
-        """What stands before ``marker``, which is taken too. Raises ``Malformed`` if it never comes."""
+        """Read the text before ``marker`` and the marker. Raises ``Malformed`` if it never comes."""
         parts: list[str] = []
         while True:
-            text, found = self.input.before((marker,))
+            text, ending = self.input.before((marker,))
             parts.append(text)
-            if found:
+            if ending:
                 return "".join(parts)
             if self.input.at_end:
                 raise Malformed

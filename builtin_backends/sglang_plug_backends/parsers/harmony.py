@@ -8,9 +8,7 @@ from typing import Any
 
 from sglang_plug import Constraint, ConstraintError, ReasoningMarks
 
-from .json_text import EMPTY, Write, read_value
-from .reader import Malformed, SequentialParser, Steps
-from .structures import (
+from .call_structures import (
     Form,
     Schemas,
     arguments,
@@ -24,6 +22,8 @@ from .structures import (
     text,
     token,
 )
+from .json_text import EMPTY, Write, read_value
+from .reader import Malformed, SequentialParser, Steps
 
 CHANNEL, MESSAGE, START, CONSTRAIN, CALL = "<|channel|>", "<|message|>", "<|start|>", "<|constrain|>", "<|call|>"
 ENDS = ("<|end|>", "<|return|>", CALL)
@@ -34,12 +34,12 @@ ROLE = "assistant"
 
 
 class Harmony(SequentialParser):
-    """Tells the messages of an output apart; what calls a function is left to ``read_call``."""
+    """Splits an output into messages; subclasses handle function calls in ``read_call``."""
 
     needs_special_tokens = True
 
     def read(self) -> Steps[None]:
-        """Headers and bodies. The prompt has opened the first header; text without a header is text."""
+        """Read headers and bodies. The prompt has opened the first header; text without a header is plain text."""
         marker = yield from self._first()
         while marker:
             header, end = yield from self._until((MESSAGE, START, *ENDS))
@@ -52,7 +52,7 @@ class Harmony(SequentialParser):
                 marker = yield from self._between()
 
     def read_call(self, header: str, name: str) -> Steps[str]:
-        """The body of a message to a function; returns the marker that opens what follows."""
+        """Read the body of a message to a function; returns the marker that opens the next part."""
         waiting = not (yield from self._object(name))
         while True:
             text, marker = self.input.before((START, *ENDS))
@@ -73,7 +73,7 @@ class Harmony(SequentialParser):
         return START if marker == START else (yield from self._between())
 
     def _object(self, name: str) -> Steps[bool]:
-        """A JSON object as arguments, in whose texts markers are no markers; False if none begins here."""
+        """Read a JSON object as arguments, ignoring markers within its strings; False if none begins here."""
         yield from self.input.space()
         if (yield from self.input.peek()) != "{":
             return False
@@ -85,7 +85,7 @@ class Harmony(SequentialParser):
         try:
             yield from read_value(self.input, write)
         except Malformed:
-            pass  # what follows is taken as it is
+            pass  # the following text is passed on unchanged
 
     def _first(self) -> Steps[str]:
         source = self.input
@@ -115,7 +115,7 @@ class Harmony(SequentialParser):
             yield
 
     def _between(self) -> Steps[str]:
-        """Text that no message holds; returns the marker that opens the next header."""
+        """Read text outside of messages; returns the marker that opens the next header."""
         return (yield from self.text_until(START, CHANNEL))
 
     def _until(self, markers: tuple[str, ...]) -> Steps[tuple[str, str]]:
@@ -129,17 +129,19 @@ class Harmony(SequentialParser):
 
 
 class HarmonyCalls(Harmony):
-    """Calls, and what the model thought."""
+    """Parser of calls and reasoning."""
 
     @classmethod
     def suits(cls, template: str) -> bool:
-        """The template writes channels."""
+        """Return True if the template writes channels."""
         return CHANNEL in template and MESSAGE in template
 
     @classmethod
     def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint:
-        """Messages to functions; thoughts and texts beside them, if no call is required. The prompt has opened the
-        header of the first message."""
+        """Return messages to functions, with reasoning and texts beside them if no call is required.
+
+        The prompt has opened the header of the first message.
+        """
         for name in functions:
             if not NAME.fullmatch(name):
                 raise ConstraintError(f"the function {name!r} cannot be called in messages: its name has a blank")
@@ -165,11 +167,14 @@ def _message(channel: str, *more: Form) -> Form:
 
 
 class HarmonyReasoning(Harmony):
-    """What the model thought; calls stay as they are, for the parser of calls."""
+    """Parser of reasoning; calls stay unchanged for the parser of calls."""
 
     @classmethod
     def marks(cls, prompt: str, *, calls: bool) -> ReasoningMarks | None:
-        """An answer is the message of the final channel. Calls come at once, or after one message of thoughts."""
+        """Return the marks around an answer.
+
+        An answer is the message of the final channel. Calls come at once, or after one reasoning message.
+        """
         if prompt.rstrip().endswith(MESSAGE):
             return None
         if calls:
@@ -177,7 +182,7 @@ class HarmonyReasoning(Harmony):
         return ReasoningMarks((f"{CHANNEL}final{MESSAGE}", f"{CHANNEL}final {CONSTRAIN}json{MESSAGE}"))
 
     def read_call(self, header: str, name: str) -> Steps[str]:
-        """The whole message is text."""
+        """Pass the whole message on as text."""
         prefix = "" if header.startswith((START, CHANNEL)) else START + ROLE + " "
         self.tell_text(prefix + header + MESSAGE)
         self.tell_text((yield from self.input.space()))

@@ -1,4 +1,4 @@
-"""JSON that comes in pieces: values passed on as they are written, and objects that name a function."""
+"""Streaming JSON: values passed on as they arrive, and objects that name a function."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Write = Callable[[str], None]
 
 
 def read_value(source: Input, write: Write) -> Steps[None]:
-    """Pass one JSON value on as it is written. Raises ``Malformed`` where it is none."""
+    """Pass one JSON value on as it arrives. Raises ``Malformed`` for invalid JSON."""
     stack: list[str] = []
     while True:
         first = yield from source.peek()
@@ -40,7 +40,7 @@ def read_value(source: Input, write: Write) -> Steps[None]:
             yield from read_string(source, write)
         else:
             yield from _read_scalar(source, write)
-        while stack:  # a value, or nothing, stands before what comes
+        while stack:  # the next character follows a value or nothing
             write((yield from source.space()))
             after = yield from source.peek()
             if after == ",":
@@ -75,15 +75,15 @@ def read_string(source: Input, write: Write) -> Steps[None]:
 
 
 def read_text(source: Input) -> Steps[str]:
-    """The value of a JSON string."""
+    """Return the value of a JSON string."""
     parts: list[str] = []
     yield from read_string(source, parts.append)
-    found: str = json.loads("".join(parts))
-    return found
+    result: str = json.loads("".join(parts))
+    return result
 
 
 def read_arguments(parser: SequentialParser, start: Callable[[], None]) -> Steps[None]:
-    """Tell a call's arguments: an object, an object in a string, or null. Calls ``start`` once it is one of them."""
+    """Emit a call's arguments: an object, an object in a string, or null. Calls ``start`` once the type is certain."""
     source = parser.input
     first = yield from source.peek()
     if first == "{":
@@ -100,9 +100,9 @@ def read_arguments(parser: SequentialParser, start: Callable[[], None]) -> Steps
 
 
 def read_call(parser: SequentialParser) -> Steps[None]:
-    """Tell the call that an object with a name and arguments stands for. Raises ``Malformed`` if it is none.
+    """Emit the call of an object with a name and arguments. Raises ``Malformed`` if it is none.
 
-    Members may come in any order; arguments that come before the name have to wait for it.
+    Members may come in any order; arguments before the name are held back.
     """
     call = _Call(parser)
     source = parser.input
@@ -121,7 +121,7 @@ def read_call(parser: SequentialParser) -> Steps[None]:
 
 
 class _Call:
-    """One object, member by member."""
+    """One call object, read member by member."""
 
     def __init__(self, parser: SequentialParser) -> None:
         self._parser = parser
@@ -131,7 +131,7 @@ class _Call:
         self._started = False
 
     def read_member(self, key: str) -> Steps[None]:
-        """The value of ``key``."""
+        """Read the value of ``key``."""
         source = self._parser.input
         if key == NAME and self._name is None:
             self._name = yield from read_text(source)
@@ -149,10 +149,10 @@ class _Call:
         elif self._started or key in ("type", *IDS):
             yield from read_value(source, _ignore)
         else:
-            raise Malformed  # some other object: an answer in JSON
+            raise Malformed  # another object: an answer in JSON
 
     def end(self) -> None:
-        """The object is over."""
+        """Finish the object."""
         if not self._started:
             self._start()
             self._parser.tell_arguments("".join(self._waiting) or EMPTY)

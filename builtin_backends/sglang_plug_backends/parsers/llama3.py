@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from sglang_plug import Constraint
 
-from .json_text import read_call
-from .reader import Malformed, SequentialParser, Steps
-from .structures import (
+from .call_structures import (
     OBJECT,
     OBJECT_OF_CALL,
     Schemas,
@@ -19,6 +17,8 @@ from .structures import (
     text_with_calls,
     token,
 )
+from .json_text import read_call
+from .reader import Malformed, SequentialParser, Steps
 
 MARKER = "<|python_tag|>"
 SEPARATOR = "; "
@@ -30,19 +30,19 @@ class Llama3(SequentialParser):
     needs_special_tokens = True
 
     def read(self) -> Steps[None]:
-        """Calls at the beginning, then text and calls after markers."""
+        """Read calls at the beginning, then text and calls after markers."""
         yield from self.attempt(self._calls_in_row())
         while (yield from self.text_until(MARKER)):
             yield from self.attempt(self._calls_in_row(), MARKER)
 
     @classmethod
     def suits(cls, template: str) -> bool:
-        """The template of Llama 3.1 and later."""
+        """Return True for the template of Llama 3.1 and later."""
         return "<|start_header_id|>" in template and '"parameters"' in template
 
     @classmethod
     def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint:
-        """Without the special token, which models leave out as well; behind text with it. Calls end the output."""
+        """Return calls without the special token, which models may omit; after text with it. Calls end the output."""
         row = calls(functions, lambda name: object_around(name, "parameters"), parallel=parallel, separator=SEPARATOR)
         if required:
             return constraint(row)
@@ -62,4 +62,4 @@ class Llama3(SequentialParser):
             yield from source.follows(";")
             yield from source.space()
         if (yield from source.peek()):
-            raise Malformed  # what follows is text
+            raise Malformed  # the rest is text

@@ -6,9 +6,7 @@ import re
 
 from sglang_plug import Constraint
 
-from .json_text import read_call, read_value
-from .reader import Malformed, SequentialParser, Steps
-from .structures import (
+from .call_structures import (
     OBJECT,
     OBJECT_OF_CALL,
     SPACE,
@@ -25,6 +23,8 @@ from .structures import (
     text_with_calls,
     token,
 )
+from .json_text import read_call, read_value
+from .reader import Malformed, SequentialParser, Steps
 
 MARKER, ARGUMENTS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 WORD = re.compile(r"[\w.:/-]*")
@@ -39,7 +39,7 @@ class Mistral(SequentialParser):
     needs_special_tokens = True
 
     def read(self) -> Steps[None]:
-        """Calls at the beginning, then text and calls after markers."""
+        """Read calls at the beginning, then text and calls after markers."""
         if (yield from self.input.follows(MARKER)):
             yield from self.attempt(self._after_marker(), MARKER)
         else:
@@ -49,12 +49,12 @@ class Mistral(SequentialParser):
 
     @classmethod
     def suits(cls, template: str) -> bool:
-        """The template writes the marker."""
+        """Return True if the template writes the marker."""
         return MARKER in template
 
     @classmethod
     def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint:
-        """The list; behind the special token also names with arguments."""
+        """Return the list format; after the special token also names with arguments."""
         row = calls(functions, object_around, parallel=parallel, separator=", ", opening="[", closing="]")
         if required:
             return constraint(row)

@@ -1,4 +1,4 @@
-"""Python literals that come in pieces, passed on as JSON."""
+"""Streaming Python literals, passed on as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .reader import Input, Malformed, Steps
 
 CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 OPENINGS = {"{": ("{", "}", "}"), "[": ("[", "]", "]"), "(": ("[", ")", "]")}
-"""Opening -> what JSON opens with, what Python closes with, what JSON closes with."""
+"""Opening bracket -> JSON's opening, Python's closing and JSON's closing bracket."""
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "0": "\0"}
 HEXADECIMAL_ESCAPES = {"x": 2, "u": 4, "U": 8}
 RUNS = {'"': re.compile(r'[^"\\\n]*'), "'": re.compile(r"[^'\\\n]*")}
@@ -19,7 +19,7 @@ HIGHEST_CHARACTER = 0x10FFFF
 
 
 def read_literal(source: Input, write: Write) -> Steps[None]:
-    """Pass one literal on as JSON; tuples become lists. Raises ``Malformed`` where it is none."""
+    """Pass one literal on as JSON; tuples become lists. Raises ``Malformed`` for other text."""
     stack: list[tuple[str, str]] = []
     while True:
         first = yield from source.peek()

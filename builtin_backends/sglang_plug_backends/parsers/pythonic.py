@@ -1,4 +1,4 @@
-"""Calls written as a Python list of calls."""
+"""Function calls written as a Python list of calls."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import re
 
 from sglang_plug import Constraint, ConstraintError
 
-from .python_literal import read_literal
-from .reader import Malformed, SequentialParser, Steps
-from .structures import (
+from .call_structures import (
     SPACE,
     Schemas,
     calls,
@@ -21,6 +19,8 @@ from .structures import (
     text_with_calls,
     token,
 )
+from .python_literal import read_literal
+from .reader import Malformed, SequentialParser, Steps
 
 OPENING, CLOSING = "<|python_start|>", "<|python_end|>"
 WORD = re.compile(r"[\w.-]*")
@@ -34,7 +34,7 @@ class Pythonic(SequentialParser):
     needs_special_tokens = True
 
     def read(self) -> Steps[None]:
-        """Calls, then text; further lists need the token."""
+        """Read calls, then text; further lists need the token."""
         if not (yield from self.input.follows(OPENING)):
             yield from self.attempt(self._list())
         else:
@@ -45,18 +45,18 @@ class Pythonic(SequentialParser):
 
     @classmethod
     def suits(cls, template: str) -> bool:
-        """The template writes the token, or shows calls in brackets."""
+        """Return True if the template writes the token, or shows calls in brackets."""
         return OPENING in template or "[func_name1(params_name1" in template
 
     @classmethod
     def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint:
-        """The list, without its tokens; behind text with them."""
+        """Return the list without its tokens; after text with them."""
         for name in functions:
             if not WORD.fullmatch(name):
                 raise ConstraintError(
                     f"the function {name!r} cannot be called in Python; letters, digits and _ - . may be in its name"
                 )
-        found = calls(
+        result = calls(
             functions,
             lambda name: (f"{name}(", ")"),
             parallel=parallel,
@@ -66,12 +66,12 @@ class Pythonic(SequentialParser):
             style="python_arguments",
         )
         if required:
-            return constraint(found)
-        marked = sequence(token(OPENING), found, optional(token(CLOSING)))
+            return constraint(result)
+        marked = sequence(token(OPENING), result, optional(token(CLOSING)))
         gap, start = text(OPENING), text(OPENING, not_beginning=CALL_BEGINS)
         if not parallel:
-            return constraint(either(found, text_with_calls(marked, start, parallel=False)))
-        return constraint(text_with_calls(marked, gap, parallel=True, first=either(start, sequence(found, gap))))
+            return constraint(either(result, text_with_calls(marked, start, parallel=False)))
+        return constraint(text_with_calls(marked, gap, parallel=True, first=either(start, sequence(result, gap))))
 
     def _list(self) -> Steps[None]:
         source = self.input
@@ -121,7 +121,7 @@ class Pythonic(SequentialParser):
         return key
 
     def _word(self) -> Steps[str]:
-        found = yield from self.input.run(WORD)
-        if not found:
+        result = yield from self.input.run(WORD)
+        if not result:
             raise Malformed
-        return found
+        return result

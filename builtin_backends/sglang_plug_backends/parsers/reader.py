@@ -1,4 +1,4 @@
-"""Parsers as sequential code: a generator that waits wherever the text ends so far."""
+"""Parsers as sequential code: a generator that waits at the end of the available text."""
 
 from __future__ import annotations
 
@@ -8,65 +8,65 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
 from sglang_plug import CallArguments, CallEnd, CallStart, OutputParser, Reasoning, Text
-from sglang_plug.parsers import Event
+from sglang_plug.contracts.text.parsers import Event
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
-"""Code that stops for more text, and returns ``T``."""
+"""Generator that waits for more text and returns ``T``."""
 
 SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class Malformed(Exception):
-    """The text does not keep the format from here on."""
+    """The remaining text does not follow the format."""
 
 
 class Input:
-    """Text that comes in pieces, read once from the front."""
+    """Input text that arrives in pieces and is read once from the front."""
 
     def __init__(self) -> None:
         self._text, self._at, self._closed = "", 0, False
         self._record: list[str] | None = None
 
     def add(self, text: str) -> None:
-        """More text."""
+        """Append text."""
         self._text, self._at = self._text[self._at :] + text, 0
 
     def close(self) -> None:
-        """No more text will come."""
+        """Mark the end of the text."""
         self._closed = True
 
     def record(self, first: str = "") -> None:
-        """Remember what is taken from now on."""
+        """Start recording the consumed text."""
         self._record = [first]
 
     def recorded(self) -> str:
-        """What was taken since ``record``; ends the recording."""
-        found, self._record = "".join(self._record or ()), None
-        return found
+        """Stop recording and return the text consumed since ``record``."""
+        result, self._record = "".join(self._record or ()), None
+        return result
 
     def peek(self) -> Steps[str]:
-        """The next character, which stays; empty at the end of the output."""
+        """Return the next character without consuming it; empty at the end of the output."""
         while self._at == len(self._text) and not self._closed:
             yield
         return self._text[self._at : self._at + 1]
 
     def take(self, count: int = 1) -> str:
-        """The next ``count`` characters, which must be there."""
-        found = self._text[self._at : self._at + count]
+        """Consume the next ``count`` characters, which must be available."""
+        result = self._text[self._at : self._at + count]
         self._at += count
         if self._record is not None:
-            self._record.append(found)
-        return found
+            self._record.append(result)
+        return result
 
     def run(self, characters: re.Pattern[str]) -> Steps[str]:
-        """The longest run of ``characters``, a pattern of one repeated class."""
-        found: list[str] = []
-        yield from self.pass_on(characters, found.append)
-        return "".join(found)
+        """Consume the longest run of ``characters``, a pattern of one repeated class."""
+        results: list[str] = []
+        yield from self.pass_on(characters, results.append)
+        return "".join(results)
 
     def pass_on(self, characters: re.Pattern[str], write: Callable[[str], None]) -> Steps[None]:
-        """The same, written as it comes."""
+        """Pass the longest run of ``characters`` on as it arrives."""
         while (yield from self.peek()):
             match = characters.match(self._text, self._at)
             if match is None or match.end() == self._at:
@@ -74,16 +74,16 @@ class Input:
             write(self.take(match.end() - self._at))
 
     def all(self) -> Steps[str]:
-        """Everything there is; empty at the end of the output."""
+        """Consume all available text; empty at the end of the output."""
         yield from self.peek()
         return self.take(len(self._text) - self._at)
 
     def space(self) -> Steps[str]:
-        """Blanks and line ends."""
+        """Consume blanks and line ends."""
         return (yield from self.run(SPACE))
 
     def follows(self, literal: str) -> Steps[bool]:
-        """Take ``literal`` if it comes next."""
+        """Consume ``literal`` if it comes next."""
         while not self._closed and len(self._text) - self._at < len(literal):
             if not literal.startswith(self._text[self._at :]):
                 return False
@@ -94,38 +94,38 @@ class Input:
         return False
 
     def expect(self, literal: str) -> Steps[None]:
-        """Take ``literal``. Raises ``Malformed`` if something else comes."""
+        """Consume ``literal``. Raises ``Malformed`` if something else comes."""
         if not (yield from self.follows(literal)):
             raise Malformed
 
     def before(self, markers: Sequence[str]) -> tuple[str, str]:
-        """What is there of the text before the first of ``markers``, and the marker; both are taken.
+        """Consume the available text before the first of ``markers``, and the marker, if it has arrived.
 
-        No marker may be the beginning of another.
+        No marker may be a prefix of another.
         """
-        found = re.compile("|".join(map(re.escape, markers))).search(self._text, self._at)
-        if found is not None:
-            return self.take(found.start() - self._at), self.take(len(found.group()))
+        result = re.compile("|".join(map(re.escape, markers))).search(self._text, self._at)
+        if result is not None:
+            return self.take(result.start() - self._at), self.take(len(result.group()))
         left = len(self._text) - self._at
         return self.take(left if self._closed else left - self._held(markers)), ""
 
     @property
     def at_end(self) -> bool:
-        """True once everything has been taken and nothing will come."""
+        """Return True once everything has been consumed and no text will follow."""
         return self._closed and self._at == len(self._text)
 
     def _held(self, markers: Sequence[str]) -> int:
-        """Characters at the end that may be the beginning of a marker."""
+        """Count the characters at the end that may begin a marker."""
         most = min(len(self._text) - self._at, max(map(len, markers)) - 1)
         for count in range(most, 0, -1):
             end = self._text[-count:]
-            if any(one.startswith(end) for one in markers):
+            if any(marker.startswith(end) for marker in markers):
                 return count
         return 0
 
 
 class SequentialParser(OutputParser):
-    """A parser whose format is told by ``read``."""
+    """A parser whose format is implemented by ``read``."""
 
     def __init__(self) -> None:
         self.input = Input()
@@ -138,20 +138,23 @@ class SequentialParser(OutputParser):
 
     @abstractmethod
     def read(self) -> Steps[None]:
-        """Read the whole output and tell what is in it."""
+        """Read the whole output and emit its parts."""
 
     def feed(self, text: str) -> list[Event]:
-        """What has become certain with ``text``."""
+        """Return the events that have become certain with ``text``."""
         self.input.add(text)
         return self._advance()
 
     def finish(self) -> list[Event]:
-        """The rest."""
+        """Return the remaining events."""
         self.input.close()
         return self._advance()
 
     def tell_text(self, text: str) -> None:
-        """Text of the answer. White space next to a call is dropped, so that at the end of ``text`` has to wait."""
+        """Emit text of the answer.
+
+        White space next to a call is dropped, so white space at the end of ``text`` is held back.
+        """
         kept = text.rstrip()
         if kept and self._drops_space:
             text, self._drops_space = text.lstrip(), False
@@ -164,30 +167,30 @@ class SequentialParser(OutputParser):
             self._space.append(text)
 
     def tell_reasoning(self, text: str) -> None:
-        """What the model thought."""
+        """Emit reasoning."""
         if text:
             self._tell(Reasoning(text))
 
     def tell_start(self, name: str, id: str | None = None) -> None:
-        """A call begins; what was recorded is no text any more."""
+        """Start a call; the recorded text is no longer text of the answer."""
         self.input.recorded()
         self._space.clear()
         self._drops_space, self._is_open = True, True
         self._tell(CallStart(self._calls, name, id))
 
     def tell_arguments(self, text: str) -> None:
-        """More of the call's arguments."""
+        """Emit more of the call's arguments."""
         if text:
             self._tell(CallArguments(self._calls, text))
 
     def tell_end(self) -> None:
-        """The call is over."""
+        """End the call."""
         self._is_open = False
         self._tell(CallEnd(self._calls))
         self._calls += 1
 
     def text_until(self, *markers: str) -> Steps[str]:
-        """Tell text up to one of ``markers``, which is taken and returned; empty at the end of the output."""
+        """Emit text up to one of ``markers``, which is consumed and returned; empty at the end of the output."""
         while True:
             text, marker = self.input.before(markers)
             if text:
@@ -197,12 +200,12 @@ class SequentialParser(OutputParser):
             yield
 
     def tell_rest(self) -> Steps[None]:
-        """What is left is text."""
+        """Emit the rest as text."""
         while text := (yield from self.input.all()):
             self.tell_text(text)
 
     def attempt(self, steps: Steps[None], opening: str = "") -> Steps[bool]:
-        """Read a call. If it is malformed, what was read since ``opening`` is text, or the call that began ends."""
+        """Read a call. If it is malformed, the text since ``opening`` is emitted as text, or the started call ends."""
         self.input.record(opening)
         try:
             yield from steps
@@ -222,5 +225,5 @@ class SequentialParser(OutputParser):
         if self.input.at_end and not self._drops_space and (space := "".join(self._space)):
             self._space.clear()
             self._tell(Text(space))
-        found, self._events = self._events, []
-        return found
+        result, self._events = self._events, []
+        return result

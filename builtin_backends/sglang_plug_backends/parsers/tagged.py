@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sglang_plug import Constraint
 
+from .call_structures import Schemas, calls, constraint, object_around, text, text_with_calls
 from .json_text import read_call
 from .reader import SequentialParser, Steps
-from .structures import Schemas, calls, constraint, object_around, text, text_with_calls
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 
@@ -15,18 +15,18 @@ class Tagged(SequentialParser):
     """``<tool_call>{"name": …, "arguments": {…}}</tool_call>``; the closing tag may be missing."""
 
     def read(self) -> Steps[None]:
-        """Text and calls in any order."""
+        """Read text and calls in any order."""
         while (yield from self.text_until(OPENING)):
             yield from self.attempt(self._calls_in_tags(), OPENING)
 
     @classmethod
     def suits(cls, template: str) -> bool:
-        """The template shows the tags, and JSON between them."""
+        """Return True if the template shows the tags with JSON between them."""
         return OPENING in template and '"arguments' in template and "<function=" not in template
 
     @classmethod
     def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint:
-        """Tags on lines of their own, as templates write them."""
+        """Return tags on lines of their own, as templates write them."""
         if required:
             return constraint(calls(functions, _around, parallel=parallel, separator="\n"))
         call = calls(functions, _around, parallel=False, separator="")

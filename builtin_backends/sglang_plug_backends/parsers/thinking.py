@@ -10,11 +10,11 @@ OPENING, CLOSING = "<think>", "</think>"
 
 
 class Thinking(SequentialParser):
-    """``<think>…</think>``, which may be missing, and then the answer. White space around both is dropped."""
+    """Reasoning in ``<think>…</think>``, optional, and then the answer. White space around both is dropped."""
 
     @classmethod
     def marks(cls, prompt: str, *, calls: bool) -> ReasoningMarks | None:
-        """Between the tags, either of which may end the prompt."""
+        """Return the tags, either of which may end the prompt."""
         end = prompt.rstrip()
         if end.endswith(CLOSING):
             return None
@@ -23,7 +23,7 @@ class Thinking(SequentialParser):
         return ReasoningMarks((CLOSING,), OPENING)
 
     def read(self) -> Steps[None]:
-        """Reasoning if it is there, then the answer."""
+        """Read reasoning if present, then the answer."""
         source = self.input
         source.record()
         yield from source.space()
@@ -52,15 +52,15 @@ class Thinking(SequentialParser):
 
 
 class OpenThinking(Thinking):
-    """The template has opened the tag already; a second opening tag is dropped."""
+    """Reasoning whose opening tag is in the prompt; a second opening tag is dropped."""
 
     @classmethod
     def marks(cls, prompt: str, *, calls: bool) -> ReasoningMarks | None:
-        """Up to the closing tag, unless the prompt ends with it."""
+        """Return the closing tag unless the prompt ends with it."""
         return None if prompt.rstrip().endswith(CLOSING) else ReasoningMarks((CLOSING,))
 
     def read(self) -> Steps[None]:
-        """Reasoning, then the answer."""
+        """Read reasoning, then the answer."""
         yield from self.input.space()
         yield from self.input.follows(OPENING)
         yield from self._think()

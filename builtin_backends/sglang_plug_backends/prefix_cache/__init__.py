@@ -1,4 +1,4 @@
-"""Prefix caches: a radix tree of pages, and none."""
+"""Prefix caches: a radix tree of pages, and no cache."""
 
 from __future__ import annotations
 

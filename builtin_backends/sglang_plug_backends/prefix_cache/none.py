@@ -1,4 +1,4 @@
-"""The prefix cache that remembers nothing."""
+"""A prefix cache that stores nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sglang_plug import Match, PrefixCache
 
 
 class NoCache(PrefixCache):
-    """Owns no slot: every match is empty, and whatever is inserted stays the caller's."""
+    """Owns no slot: every match is empty, and inserted slots stay the caller's."""
 
     def match(self, tokens: Sequence[int], salt: str = "", priority: int = 0) -> Match:
         return Match((), None)

@@ -1,12 +1,11 @@
 """Prefix cache as a radix tree of pages (RadixAttention, arXiv 2312.07104).
 
-An edge is a run of whole pages; the children of a node differ in their first page. The tree of a salt shares
-nothing with the trees of other salts.
+An edge is a run of whole pages; the children of a node differ in their first page. The tree of a salt shares nothing
+with the trees of other salts.
 
-Receipts: ``Match.node`` is the node whose run ends the prefix. A match that ends inside a run splits it, and a
-split makes a new node for the *upper* part: every earlier receipt named the end of the run, which the old node
-goes on to be. The empty prefix has no node; its receipts carry the salt instead, so that a salt which nothing
-is cached for costs no memory.
+Receipts: ``Match.node`` is the node whose run ends the prefix. A match that ends inside a run splits it, and a split
+makes a new node for the *upper* part: every earlier receipt referred to the end of the run, which stays the old node.
+The empty prefix has no node; its receipts carry the salt instead, so that an uncached salt costs no memory.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from torch import Tensor
 from sglang_plug import EvictionPolicy, Match, NodeStats, PrefixCache
 
 FIRST_COMPARED = 64
-"""Tokens compared at first where a prompt meets a run; doubled as long as they agree."""
+"""Tokens compared at first between a prompt and a run; doubled as long as they agree."""
 
 
 class _Node:
-    """A run of tokens, the slots they lie in, and what follows. A root has an empty run, a salt and no parent."""
+    """A run of tokens, its slots and its children. A root has an empty run, a salt and no parent."""
 
     __slots__ = ("tokens", "slots", "children", "parent", "locks", "stats", "serial", "salt")
 
@@ -34,17 +33,17 @@ class _Node:
         self.tokens, self.slots, self.stats, self.serial, self.salt = tokens, slots, stats, serial, salt
         self.children: dict[Hashable, _Node] = {}
         self.parent: _Node | None = None
-        self.locks = 0  # receipts locked here or below
+        self.locks = 0  # number of locks on this node and its descendants
 
 
 class RadixCache(PrefixCache):
-    """Shares every common prefix. ``match`` and ``insert`` cost time in the length of the prefix only."""
+    """Prefix cache that shares every common prefix. ``match`` and ``insert`` take time linear in the prefix only."""
 
     def __init__(self, page_size: int, policy: EvictionPolicy, clock: Callable[[], float]) -> None:
         super().__init__(page_size, policy, clock)
         self._serials = itertools.count()
         self._roots: dict[str, _Node] = {}
-        self._leaves: dict[_Node, None] = {}  # those nobody has locked, in the order they became so
+        self._leaves: dict[_Node, None] = {}  # unlocked leaves, in the order of becoming one
         self._size = self._evictable = 0
 
     def match(self, tokens: Sequence[int], salt: str = "", priority: int = 0) -> Match:
@@ -92,14 +91,14 @@ class RadixCache(PrefixCache):
         freed: list[int] = []
         if wanted <= 0:
             return freed
-        heap = [(self.policy.rank(node.stats), node.serial, node) for node in self._leaves]
+        heap = [(self.policy.eviction_priority(node.stats), node.serial, node) for node in self._leaves]
         heapq.heapify(heap)
         while heap and len(freed) < wanted:
             node = heapq.heappop(heap)[2]
             freed += node.slots
             parent = self._remove(node)
             if parent in self._leaves:
-                heapq.heappush(heap, (self.policy.rank(parent.stats), parent.serial, parent))
+                heapq.heappush(heap, (self.policy.eviction_priority(parent.stats), parent.serial, parent))
         return freed
 
     def reset(self) -> list[int]:
@@ -146,7 +145,7 @@ class RadixCache(PrefixCache):
         assert node.locks >= sum(child.locks for child in node.children.values()), "a locked run has a free parent"
 
     def _check_slots(self, slots: Tensor) -> None:
-        """``slots`` is ``[size]`` int64, whole pages."""
+        """Check that ``slots`` is ``[size]`` int64 and consists of whole pages."""
         assert slots.min() >= 0 and slots.bincount().max() == 1, "a slot is cached twice"
         pages = slots.view(-1, self.page_size)
         adjacent = pages[:, :1] + torch.arange(self.page_size)
@@ -155,7 +154,7 @@ class RadixCache(PrefixCache):
         )
 
     def _walk(self, tokens: Sequence[int], salt: str) -> list[_Node]:
-        """The nodes of the longest cached prefix, root excluded; a run that is left half-way is split."""
+        """Return the nodes of the longest cached prefix without the root; a partly matched run is split."""
         path: list[_Node] = []
         node, done = self._roots.get(salt), 0
         while node is not None and done + self.page_size <= len(tokens):
@@ -172,7 +171,7 @@ class RadixCache(PrefixCache):
         return path
 
     def _split(self, lower: _Node, at: int) -> _Node:
-        """Give the first ``at`` tokens of a run a node of their own; returns it."""
+        """Move the first ``at`` tokens of a run to a new parent node and return it."""
         stats, parent = lower.stats, lower.parent
         assert parent is not None
         upper = self._node(lower.tokens[:at], lower.slots[:at], stats.depth - stats.tokens + at, stats.priority)
@@ -200,7 +199,7 @@ class RadixCache(PrefixCache):
         node.parent = parent
 
     def _remove(self, node: _Node) -> _Node:
-        """Forget an unlocked leaf; returns its parent."""
+        """Remove an unlocked leaf and return its parent."""
         parent = node.parent
         assert parent is not None and not node.children and node.locks == 0
         del parent.children[self._first(node.tokens, 0)]
@@ -232,7 +231,7 @@ class RadixCache(PrefixCache):
         return Match(slots, path[-1])
 
     def _held(self, match: Match) -> Iterator[_Node]:
-        """The nodes that a receipt stands on, deepest first."""
+        """Yield the nodes that a receipt locks, deepest first."""
         node = match.node
         if not isinstance(node, _Node):
             return
@@ -243,7 +242,7 @@ class RadixCache(PrefixCache):
             node = node.parent
 
     def _nodes(self) -> Iterator[_Node]:
-        """Every node but the roots."""
+        """Yield every node except the roots."""
         stack = list(self._roots.values())
         while stack:
             children = stack.pop().children.values()
@@ -251,12 +250,12 @@ class RadixCache(PrefixCache):
             stack += children
 
     def _first(self, tokens: Sequence[int], start: int) -> Hashable:
-        """What tells siblings apart: the first page."""
+        """Return the key of a node among its siblings: the first page."""
         return tokens[start] if self.page_size == 1 else tuple(tokens[start : start + self.page_size])
 
 
 def common_length(run: array[int], tokens: Sequence[int], start: int) -> int:
-    """How many tokens of ``run`` agree with ``tokens`` from ``start`` on.
+    """Count the tokens of ``run`` that agree with ``tokens`` from ``start`` on.
 
     Compares slices, each twice as long as the one before, so the work is done in C and is proportional to the
     answer, not to the lengths.
@@ -273,7 +272,7 @@ def common_length(run: array[int], tokens: Sequence[int], start: int) -> int:
 
 
 def _first_difference(mine: array[int], other: array[int]) -> int:
-    """Index of the first of two equally long arrays' elements that differ; there is one."""
+    """Return the index of the first difference of two arrays of equal length that differ."""
     low, high = 0, len(mine)
     while high - low > 1:
         middle = (low + high) // 2

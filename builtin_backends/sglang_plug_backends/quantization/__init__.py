@@ -1,4 +1,4 @@
-"""Matrices in four or eight bits: converted when they are loaded, or as checkpoints hold them."""
+"""Matrices in four or eight bits: converted at load time, or quantized in the checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ READERS = {
     "gptq": "gptq",
     "mxfp4": "mxfp4",
 }
-"""``quant_method`` of a checkpoint -> who reads it."""
+"""Quantization reader by the checkpoint's ``quant_method``."""
 HOST_AND_CUDA = frozenset({"cpu", "cuda"})
 
 

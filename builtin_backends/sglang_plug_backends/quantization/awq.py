@@ -1,7 +1,7 @@
-"""Checkpoints made by AWQ (Lin et al., 2023), as AutoAWQ's ``gemm`` version writes them.
+"""Reader of AWQ checkpoints (Lin et al., 2023) in AutoAWQ's ``gemm`` format.
 
-A layer has ``qweight`` ``[in, out / 8]``, words with the codes of eight neighbouring outputs in an order of their own;
-``qzeros`` ``[groups, out / 8]`` likewise, and ``scales`` ``[groups, out]``.
+A layer has ``qweight`` ``[in, out / 8]``, words with the quantized values of eight neighbouring outputs in a special
+order; ``qzeros`` ``[groups, out / 8]`` likewise, and ``scales`` ``[groups, out]``.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch import Tensor
 from sglang_plug import ConfigError, LinearScheme, Matrix, Quantization, QuantizationRequest, StoredTensor
 
 from .grouped import Piece, dense, make_pieces, pack_pieces
+from .packing import codes_of
 from .selection import Selection, names_in, refuse_unless
-from .words import codes_of
 
 BITS = 4
 EACH = 8
-"""Codes of a word."""
+"""Quantized values per word."""
 ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Where in its word the code of each of eight outputs is, counted from the lowest bits."""
+"""Position in a word of each of eight outputs, counted from the lowest bits."""
 
 
 def build(request: QuantizationRequest, settings: object) -> Quantization:
-    """Reads checkpoints. Raises ``ConfigError`` for one that is not of this format, or has what is not supported."""
+    """Build the reader. Raises ``ConfigError`` for another format or unsupported features."""
     group_size, selection = read(request.stored or {})
     return Quantization(
         name="awq",
@@ -37,7 +37,10 @@ def build(request: QuantizationRequest, settings: object) -> Quantization:
 
 
 def read(config: Mapping[str, Any]) -> tuple[int, Selection]:
-    """Columns of a group (-1: all) and what is quantized. Raises ``ConfigError`` that names what is not supported."""
+    """Return the group size (-1: all columns) and the quantized matrices.
+
+    Raises ``ConfigError`` that names unsupported settings.
+    """
     method = config.get("quant_method")
     if method != "awq":
         raise ConfigError(f"--quantization awq reads checkpoints whose quant_method is 'awq', and not {method!r}")
@@ -55,9 +58,9 @@ def read(config: Mapping[str, Any]) -> tuple[int, Selection]:
 def _scheme(matrix: Matrix, group_size: int, request: QuantizationRequest) -> LinearScheme:
     size_in, size_out = matrix.size_in, matrix.size_out
     group = size_in if group_size == -1 else group_size
-    for size, multiple, what in ((size_in, group, "columns"), *((size, EACH, "rows") for size in matrix.parts)):
+    for size, multiple, side in ((size_in, group, "columns"), *((size, EACH, "rows") for size in matrix.parts)):
         if size % multiple:
-            raise ConfigError(f"{matrix.name!r} has {size} {what}: in AWQ they must be a multiple of {multiple}")
+            raise ConfigError(f"{matrix.name!r} has {size} {side}: in AWQ they must be a multiple of {multiple}")
     groups, words = size_in // group, matrix.places(EACH)
     pieces = partial(_pieces, group=group)
     return LinearScheme(
@@ -77,5 +80,5 @@ def _pieces(held: Mapping[str, Tensor], *, group: int) -> list[Piece]:
 
 
 def _in_order(codes: Tensor) -> Tensor:
-    """Each eight outputs as they are counted."""
+    """Reorder each eight outputs to their natural order."""
     return codes.view(len(codes), -1, EACH)[..., list(ORDER)].flatten(1)

@@ -1,8 +1,8 @@
-"""Checkpoints of compressed-tensors (llm-compressor) with weights in whole numbers of four or eight bits.
+"""Reader of compressed-tensors checkpoints (llm-compressor) with integer weights of four or eight bits.
 
-A layer has ``weight_packed`` ``[out, in * bits / 32]``, words with the codes of one output's neighbouring inputs, or
-``weight`` ``[out, in]`` int8; ``weight_scale`` ``[out, groups]``; where it is not symmetric ``weight_zero_point``,
-packed along outputs or int8 as the weight is; and ``weight_g_idx`` ``[in]`` where columns are grouped in another order.
+A layer has ``weight_packed`` ``[out, in * bits / 32]``, words with the values of one output's neighbouring inputs, or
+``weight`` ``[out, in]`` int8; ``weight_scale`` ``[out, groups]``; if it is not symmetric ``weight_zero_point``, packed
+along outputs or int8 as the weight is; and ``weight_g_idx`` ``[in]`` if columns are grouped in another order.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ import torch
 from torch import Tensor
 
 from sglang_plug import ConfigError, LinearScheme, Matrix, Quantization, QuantizationRequest, StoredTensor
-from sglang_plug.kernels import LinearFunction
+from sglang_plug.contracts.model.kernels import LinearFunction
 
 from .grouped import Piece, dense, make_pieces, pack_pieces
 from .int8 import MOST_COLUMNS, pack_int8
+from .packing import codes_of
 from .selection import Selection, names_in, refuse_unless, targets_in
-from .words import codes_of
 
 PACKED, PLAIN = "pack-quantized", "int-quantized"
 WORD = 32
 SIGN = 128
-"""What makes an int8 a code without sign."""
+"""Bit that converts an int8 to an unsigned value."""
 WITHOUT = (".weight_shape", ".input_scale", ".input_zero_point", ".output_scale")
-"""Ends of names of what is not needed: a shape that is known, and factors of activations, which stay in their dtype."""
+"""Suffixes of ignored tensors: known shapes, and scales of activations, which stay in their dtype."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What ``quantization_config`` says."""
+    """The settings of ``quantization_config``."""
 
     bits: int
     packed: bool
     strategy: str
-    """``group``, ``channel`` or ``tensor``."""
+    """One of ``group``, ``channel`` and ``tensor``."""
     group_size: int
     symmetric: bool
     ordered: bool
-    """Whether groups lie next to each other; otherwise ``weight_g_idx`` says which column belongs to which."""
+    """True if groups are contiguous; otherwise ``weight_g_idx`` assigns columns to groups."""
     selection: Selection
 
     def group(self, columns: int) -> int:
-        """Columns of a group of a matrix that has so many."""
+        """Return the group size for a matrix of this many columns."""
         return self.group_size if self.strategy == "group" else columns
 
 
 def build(request: QuantizationRequest, settings: object) -> Quantization:
-    """Reads checkpoints. Raises ``ConfigError`` for one that is not of this format, or has what is not supported."""
+    """Build the reader. Raises ``ConfigError`` for another format or unsupported features."""
     layout = read(request.stored or {})
     return Quantization(
         name="compressed-tensors",
@@ -61,7 +61,7 @@ def build(request: QuantizationRequest, settings: object) -> Quantization:
 
 
 def read(config: Mapping[str, Any]) -> Layout:
-    """Understand ``quantization_config``. Raises ``ConfigError`` that names what is not supported."""
+    """Parse ``quantization_config``. Raises ``ConfigError`` that names unsupported settings."""
     method = config.get("quant_method")
     if method != "compressed-tensors":
         raise ConfigError(
@@ -94,7 +94,7 @@ def read(config: Mapping[str, Any]) -> Layout:
 
 
 def only_group(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The only one of ``config_groups``. Raises ``ConfigError`` if there are more, or none."""
+    """Return the only one of ``config_groups``. Raises ``ConfigError`` if there are more, or none."""
     groups = list((config.get("config_groups") or {}).values())
     if len(groups) != 1 or not isinstance(groups[0], Mapping):
         raise ConfigError(f"the checkpoint has {len(groups)} config_groups; checkpoints with one are supported")
@@ -142,7 +142,7 @@ def _scheme(matrix: Matrix, layout: Layout, request: QuantizationRequest) -> Lin
 def _pack_rows(
     weight: Tensor, scale: Tensor, bias: Tensor | None, matrix: Matrix, request: QuantizationRequest
 ) -> LinearFunction:
-    """One scale for each row and no zero: as ``int8`` makes them itself, where there is a product for these."""
+    """Pack weights with one scale per row and no zero like ``int8`` does, if the kernel set multiplies these."""
     own = request.kernels.pack_int8 if matrix.dtype == torch.bfloat16 else None
     if own is not None and matrix.size_in <= MOST_COLUMNS:
         return own(weight, scale, bias)
@@ -178,15 +178,15 @@ def _pieces(held: Mapping[str, Tensor], *, matrix: Matrix, layout: Layout) -> li
 
 
 def _zeros(words: Tensor, matrix: Matrix, bits: int) -> Tensor:
-    """Zeros ``[out, groups]`` of words that hold those of neighbouring outputs, of one part each."""
-    each, found, start = WORD // bits, [], 0
+    """Unpack zeros ``[out, groups]`` from words along the outputs, for each part separately."""
+    each, zeros, start = WORD // bits, [], 0
     for size in matrix.parts:
         own = words[start : start + -(-size // each)]
-        found.append(codes_of(own.t(), bits)[:, :size].t())
+        zeros.append(codes_of(own.t(), bits)[:, :size].t())
         start += len(own)
-    return torch.cat(found)
+    return torch.cat(zeros)
 
 
 def _without_sign(whole: Tensor) -> Tensor:
-    """int8 to uint8, in which 128 stands for 0."""
+    """Convert int8 to uint8 with 128 for 0."""
     return whole.view(torch.uint8) ^ SIGN

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sglang_plug import ConfigError, LinearScheme, Matrix, Quantization, QuantizationRequest, StoredTensor
-from sglang_plug.coded import CodedWeight
-from sglang_plug.kernels import LinearFunction
+from sglang_plug.contracts.model.kernels import LinearFunction
+from sglang_plug.ops.quantized_weight import QuantizedWeight
 
-from .fp8_checkpoint import Stored, read
-from .products import pack_coded
+from .fp8_checkpoint import Fp8Format, read
+from .matmul import pack_coded
 from .settings import Fp8Settings
 
 logger = logging.getLogger(__name__)
@@ -29,14 +29,14 @@ DTYPE = torch.float8_e4m3fn
 LARGEST = torch.finfo(DTYPE).max
 SMALLEST_SCALE = 1e-12
 MULTIPLE = 16
-"""Tensor cores want both sizes of a matrix to be multiples of this."""
+"""Sizes of a matrix for tensor cores are multiples of this."""
 CAPABILITY = (8, 9)
 WITHOUT = (".input_scale", ".weight_shape")
-"""Ends of names of what is not needed: activations get a scale when they arrive, also where one was fixed before."""
+"""Suffixes of ignored tensors: static activation scales, because scales are computed dynamically."""
 
 
 def build(request: QuantizationRequest, settings: Fp8Settings) -> Quantization:
-    """Reads e4m3 checkpoints, and converts ordinary weights when they are loaded.
+    """Build the scheme, which reads e4m3 checkpoints and converts ordinary weights at load time.
 
     Raises ``ConfigError`` if the checkpoint holds another format, or the device cannot multiply this one.
     """
@@ -61,7 +61,7 @@ def _converted(matrix: Matrix) -> LinearScheme | None:
     return LinearScheme(pack=lambda tensors, bias: pack(*quantize(tensors["weight"]), bias))
 
 
-def _stored(matrix: Matrix, stored: Stored, request: QuantizationRequest) -> LinearScheme:
+def _stored(matrix: Matrix, stored: Fp8Format, request: QuantizationRequest) -> LinearScheme:
     rounds = stored.block is None and stored.rounds_activations and matrix.role != "experts"
     if rounds and (matrix.size_in % MULTIPLE or matrix.size_out % MULTIPLE):
         raise ConfigError(
@@ -73,16 +73,16 @@ def _stored(matrix: Matrix, stored: Stored, request: QuantizationRequest) -> Lin
         shape=shape, dtype=torch.float32, rows=rows, one_per_part=stored.one_scale, inner=1, columns=columns
     )
 
-    def weight(held: Mapping[str, Tensor]) -> CodedWeight:
+    def weight(held: Mapping[str, Tensor]) -> QuantizedWeight:
         each = by_rows(held[stored.scale_name], matrix.parts, rows)
-        return CodedWeight(codes=held["weight"], scale=each, group=columns)
+        return QuantizedWeight(codes=held["weight"], scale=each, group=columns)
 
     def product(held: Mapping[str, Tensor], bias: Tensor | None) -> LinearFunction:
         if not rounds:
             return pack_coded(weight(held), bias, matrix.dtype, request.kernels)
         own = None if held["weight"].is_cuda else request.kernels.pack_coded
-        found = None if own is None else own(weight(held), bias, matrix.dtype)
-        return pack(held["weight"], held[stored.scale_name], bias) if found is None else found
+        result = None if own is None else own(weight(held), bias, matrix.dtype)
+        return pack(held["weight"], held[stored.scale_name], bias) if result is None else result
 
     return LinearScheme(
         pack=product,
@@ -95,39 +95,39 @@ def _stored(matrix: Matrix, stored: Stored, request: QuantizationRequest) -> Lin
 
 
 def by_rows(scale: Tensor, parts: Sequence[int], rows: int) -> Tensor:
-    """Of each block of ``rows`` a line of ``scale``, to one of each row; ``parts`` begin with a block of their own."""
+    """Expand a ``scale`` per block of ``rows`` rows to one per row; each of ``parts`` begins a new block."""
     lines = [-(-size // rows) for size in parts]
     each = zip(scale.split_with_sizes(lines), parts, strict=True)
-    return torch.cat([one.repeat_interleave(rows, 0)[:size] for one, size in each])
+    return torch.cat([item.repeat_interleave(rows, 0)[:size] for item, size in each])
 
 
 def pack(weight: Tensor, scale: Tensor, bias: Tensor | None) -> LinearFunction:
-    """Multiply with ``weight`` ``[out, in]`` in e4m3, whose rows count ``scale`` ``[out, 1]`` float32."""
+    """Multiply with ``weight`` ``[out, in]`` in e4m3 with row scales ``scale`` ``[out, 1]`` float32."""
     columns, scales = weight.t(), scale.t().contiguous()
     multiply = multiply_scaled if weight.is_cuda else multiply_reference
 
     def linear(x: Tensor) -> Tensor:
-        found = multiply(*quantize(x), columns, scales).to(x.dtype)
-        return found if bias is None else found.add_(bias)
+        result = multiply(*quantize(x), columns, scales).to(x.dtype)
+        return result if bias is None else result.add_(bias)
 
     return linear
 
 
 def quantize(x: Tensor) -> tuple[Tensor, Tensor]:
-    """``[rows, columns]`` in e4m3 and a float32 factor for each row, ``[rows, 1]``."""
+    """Quantize to ``[rows, columns]`` in e4m3 and a float32 scale for each row, ``[rows, 1]``."""
     wide = x.float()
     scale = (wide.abs().amax(dim=-1, keepdim=True) / LARGEST).clamp_(min=SMALLEST_SCALE)
     return (wide / scale).clamp_(-LARGEST, LARGEST).to(DTYPE), scale
 
 
 def multiply_scaled(x: Tensor, x_scale: Tensor, columns: Tensor, scales: Tensor) -> Tensor:
-    """``[rows, in]`` by ``[in, out]`` in e4m3, with scales ``[rows, 1]`` and ``[1, out]``, on tensor cores."""
-    found: Tensor = torch._scaled_mm(x, columns, scale_a=x_scale, scale_b=scales, out_dtype=torch.bfloat16)
-    return found
+    """Multiply ``[rows, in]`` by ``[in, out]`` in e4m3, with scales ``[rows, 1]`` and ``[1, out]``, on tensor cores."""
+    result: Tensor = torch._scaled_mm(x, columns, scale_a=x_scale, scale_b=scales, out_dtype=torch.bfloat16)
+    return result
 
 
 def multiply_reference(x: Tensor, x_scale: Tensor, columns: Tensor, scales: Tensor) -> Tensor:
-    """As ``multiply_scaled``, defined in float32."""
+    """Compute ``multiply_scaled`` by its definition in float32."""
     return F.linear(x.float(), columns.float().t()) * x_scale * scales
 
 

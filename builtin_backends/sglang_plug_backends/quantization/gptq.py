@@ -1,6 +1,6 @@
-"""Checkpoints made by GPTQ (Frantar et al., 2022), as AutoGPTQ and GPTQModel write them.
+"""Reader of GPTQ checkpoints (Frantar et al., 2022) in the format of AutoGPTQ and GPTQModel.
 
-A layer has ``qweight`` ``[in * bits / 32, out]``, words with the codes of one output's neighbouring inputs; ``qzeros``
+A layer has ``qweight`` ``[in * bits / 32, out]``, words with the values of one output's neighbouring inputs; ``qzeros``
 ``[groups, out * bits / 32]`` and ``scales`` ``[groups, out]``; and ``g_idx`` ``[in]``, each input's group.
 """
 
@@ -17,34 +17,34 @@ from torch import Tensor
 from sglang_plug import ConfigError, LinearScheme, Matrix, Quantization, QuantizationRequest, StoredTensor
 
 from .grouped import Piece, dense, in_order, make_pieces, pack_pieces
+from .packing import codes_of
 from .selection import Selection, names_in, refuse_unless
-from .words import codes_of
 
 BITS = (2, 4, 8)
 WORD = 32
 FORMATS = {None: True, "": True, "gptq": True, "gptq_v2": False}
-"""``checkpoint_format`` -> whether zeros are stored less one."""
+"""True by ``checkpoint_format`` if zeros are stored minus one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What ``quantization_config`` says."""
+    """The settings of ``quantization_config``."""
 
     bits: int
     group_size: int
-    """-1: all columns."""
+    """Columns of a group; -1: all columns."""
     ordered: bool
-    """Whether groups lie next to each other; otherwise ``g_idx`` says which column belongs to which."""
+    """True if groups are contiguous; otherwise ``g_idx`` assigns columns to groups."""
     less_one: bool
     selection: Selection
 
     def group(self, columns: int) -> int:
-        """Columns of a group of a matrix that has so many."""
+        """Return the group size for a matrix of this many columns."""
         return columns if self.group_size == -1 else self.group_size
 
 
 def build(request: QuantizationRequest, settings: object) -> Quantization:
-    """Reads checkpoints. Raises ``ConfigError`` for one that is not of this format, or has what is not supported."""
+    """Build the reader. Raises ``ConfigError`` for another format or unsupported features."""
     layout = read(request.stored or {})
     return Quantization(
         name="gptq",
@@ -54,7 +54,7 @@ def build(request: QuantizationRequest, settings: object) -> Quantization:
 
 
 def read(config: Mapping[str, Any]) -> Layout:
-    """Understand ``quantization_config``. Raises ``ConfigError`` that names what is not supported."""
+    """Parse ``quantization_config``. Raises ``ConfigError`` that names unsupported settings."""
     method = config.get("quant_method")
     if method != "gptq":
         raise ConfigError(f"--quantization gptq reads checkpoints whose quant_method is 'gptq', and not {method!r}")
@@ -76,7 +76,7 @@ def read(config: Mapping[str, Any]) -> Layout:
 
 
 def _selection(config: Mapping[str, Any]) -> Selection:
-    """Which matrices: those of ``modules_in_block_to_quantize``, but for what ``dynamic`` takes out."""
+    """Return the quantized matrices: ``modules_in_block_to_quantize`` without the exclusions of ``dynamic``."""
     inside = [name for group in config.get("modules_in_block_to_quantize") or () for name in group]
     dynamic = config.get("dynamic") or {}
     changed = [pattern for pattern in dynamic if not pattern.startswith("-:")]
@@ -95,9 +95,9 @@ def _selection(config: Mapping[str, Any]) -> Selection:
 def _scheme(matrix: Matrix, layout: Layout, request: QuantizationRequest) -> LinearScheme:
     size_in, size_out, group = matrix.size_in, matrix.size_out, layout.group(matrix.size_in)
     each = WORD // layout.bits
-    for size, what in ((size_in, "columns"), *((size, "rows") for size in matrix.parts)):
+    for size, side in ((size_in, "columns"), *((size, "rows") for size in matrix.parts)):
         if size % each:
-            raise ConfigError(f"{matrix.name!r} has {size} {what}: in GPTQ they must be a multiple of {each}")
+            raise ConfigError(f"{matrix.name!r} has {size} {side}: in GPTQ they must be a multiple of {each}")
     groups = -(-size_in // group)
     stored = {
         "qweight": StoredTensor(shape=(size_in // each, size_out), dtype=torch.int32, axis=1, inner=0, columns=each),
@@ -118,7 +118,7 @@ def _scheme(matrix: Matrix, layout: Layout, request: QuantizationRequest) -> Lin
 
 def _pieces(held: Mapping[str, Tensor], *, matrix: Matrix, layout: Layout) -> list[Piece]:
     zeros = codes_of(held["qzeros"], layout.bits)
-    if layout.less_one:  # 0 is stored as the greatest code
+    if layout.less_one:  # 0 is stored as the largest value
         zeros = (zeros + 1) & ((1 << layout.bits) - 1)
     return make_pieces(
         codes_of(held["qweight"].t(), layout.bits),
@@ -131,7 +131,7 @@ def _pieces(held: Mapping[str, Tensor], *, matrix: Matrix, layout: Layout) -> li
 
 
 def _dispensable(layout: Layout, name: str, tensor: Tensor) -> bool:
-    """Groups that lie next to each other, and biases of zeros, which some writers give to every layer."""
+    """Return True for contiguous group indices and zero biases, which some writers add to every layer."""
     if name.endswith(".g_idx") and layout.ordered:
         return torch.equal(tensor.cpu().int(), in_order(len(tensor), layout.group(len(tensor))))
     return name.endswith(".bias") and not bool(tensor.any())

@@ -1,4 +1,4 @@
-"""Matrices of whole numbers with a scale and a zero for each group of columns, whose columns may be in any order."""
+"""Integer matrices with a scale and a zero for each group of columns, whose columns may be permuted."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import torch
 from torch import Tensor
 
 from sglang_plug import ConfigError
-from sglang_plug.coded import CodedWeight
-from sglang_plug.kernels import Kernels, LinearFunction
+from sglang_plug.contracts.model.kernels import Kernels, LinearFunction
+from sglang_plug.ops.quantized_weight import QuantizedWeight
 
-from .products import pack_coded
-from .words import packed_codes, smallest
+from .matmul import pack_coded
+from .packing import packed_codes, smallest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
     """Some rows of a matrix."""
 
-    weight: CodedWeight
+    weight: QuantizedWeight
     order: Tensor | None = None
-    """The column of the matrix that each of the weight's stands for, ``[in]``; ``None``: the same."""
+    """Input column of each weight column, ``[in]``; ``None``: the identity."""
 
 
 def make_pieces(
     codes: Tensor, scale: Tensor, zero: Tensor, *, group: int, groups: Tensor | None = None, parts: Sequence[int] = ()
 ) -> list[Piece]:
-    """A matrix in as few pieces as its parts have orders of columns.
+    """Split a matrix into pieces of rows with a common order of columns.
 
     Args:
         codes: ``[out, in]`` uint8.
@@ -47,27 +47,29 @@ def make_pieces(
         return [_piece(*whole, bits, group, None)]
     if not bool((groups != groups[0]).any()):
         return [_piece(*whole, bits, group, groups[0])]
-    split = zip(*(one.split_with_sizes(list(parts)) for one in whole), groups, strict=True)
+    split = zip(*(item.split_with_sizes(list(parts)) for item in whole), groups, strict=True)
     return [_piece(codes, scale, zero, bits, group, index) for codes, scale, zero, index in split]
 
 
 def in_order(columns: int, group: int) -> Tensor:
-    """The group of each column if groups lie next to each other, ``[columns]`` int32."""
+    """Return the group of each column if groups are contiguous, ``[columns]`` int32."""
     return torch.arange(columns, dtype=torch.int32) // group
 
 
 def pack_pieces(pieces: Sequence[Piece], bias: Tensor | None, dtype: torch.dtype, kernels: Kernels) -> LinearFunction:
-    """The product with all pieces, one below the other; inputs are in ``dtype``."""
+    """Concatenate the products of all pieces; inputs are in ``dtype``."""
     if len(pieces) == 1:
         return _pack_piece(pieces[0], bias, dtype, kernels)
-    biases = [None] * len(pieces) if bias is None else bias.split_with_sizes([one.weight.shape[0] for one in pieces])
-    products = [_pack_piece(one, part, dtype, kernels) for one, part in zip(pieces, biases, strict=True)]
+    biases = (
+        [None] * len(pieces) if bias is None else bias.split_with_sizes([piece.weight.shape[0] for piece in pieces])
+    )
+    products = [_pack_piece(piece, part, dtype, kernels) for piece, part in zip(pieces, biases, strict=True)]
     return lambda x: torch.cat([product(x) for product in products], dim=-1)
 
 
 def dense(pieces: Sequence[Piece], dtype: torch.dtype) -> Tensor:
-    """The matrix ``[out, in]``."""
-    return torch.cat([_in_place(one, one.weight.dense(dtype)) for one in pieces])
+    """Dequantize to the matrix ``[out, in]``."""
+    return torch.cat([_in_place(piece, piece.weight.dense(dtype)) for piece in pieces])
 
 
 def _piece(codes: Tensor, scale: Tensor, zero: Tensor, bits: Literal[4, 8], group: int, index: Tensor | None) -> Piece:
@@ -78,7 +80,7 @@ def _piece(codes: Tensor, scale: Tensor, zero: Tensor, bits: Literal[4, 8], grou
         order = index.argsort(stable=True)
         codes = codes[:, order]
     packed = packed_codes(codes, bits)
-    weight = CodedWeight(codes=packed, scale=scale.contiguous(), zero=zero.contiguous(), group=group, bits=bits)
+    weight = QuantizedWeight(codes=packed, scale=scale.contiguous(), zero=zero.contiguous(), group=group, bits=bits)
     return Piece(weight=weight, order=order)
 
 
@@ -87,5 +89,5 @@ def _pack_piece(piece: Piece, bias: Tensor | None, dtype: torch.dtype, kernels: 
     return product if order is None else lambda x: product(x.index_select(1, order))
 
 
-def _in_place(piece: Piece, found: Tensor) -> Tensor:
-    return found if piece.order is None else torch.empty_like(found).index_copy_(1, piece.order, found)
+def _in_place(piece: Piece, values: Tensor) -> Tensor:
+    return values if piece.order is None else torch.empty_like(values).index_copy_(1, piece.order, values)

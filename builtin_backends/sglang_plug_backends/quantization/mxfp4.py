@@ -1,6 +1,6 @@
-"""Checkpoints whose experts are in MXFP4 (Open Compute Project, 2023): four bits each, 32 of which share an exponent.
+"""Reader of checkpoints with MXFP4 experts (Open Compute Project, 2023): four bits, 32 numbers share an exponent.
 
-They are turned back into ordinary weights as they are loaded.
+They are converted to ordinary weights at load time.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import torch
 from torch import Tensor
 
 from sglang_plug import ConfigError, LinearScheme, Matrix, Quantization, QuantizationRequest, StoredTensor
-from sglang_plug.kernels import LinearFunction
+from sglang_plug.contracts.model.kernels import LinearFunction
 
 GROUP = 32
 """Numbers that share an exponent."""
 BYTES = GROUP // 2
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""What codes stand for; the fourth bit is the sign."""
+"""Magnitudes of the three low bits; the fourth bit is the sign."""
 BIAS = 127
-"""Of exponents."""
+"""Exponent bias."""
 
 
 def build(request: QuantizationRequest, settings: Any = None) -> Quantization:
-    """The reader. Raises ``ConfigError`` for a checkpoint that is not in MXFP4."""
+    """Build the reader. Raises ``ConfigError`` for a checkpoint that is not in MXFP4."""
     method = (request.stored or {}).get("quant_method")
     if method != "mxfp4":
         raise ConfigError(f"--quantization mxfp4 reads checkpoints whose quant_method is 'mxfp4', and not {method!r}")
@@ -33,7 +33,7 @@ def build(request: QuantizationRequest, settings: Any = None) -> Quantization:
 
 
 def _scheme(matrix: Matrix, request: QuantizationRequest) -> LinearScheme | None:
-    """Of experts only; everything else is stored as it is."""
+    """Return the scheme of experts; all other weights are stored unquantized."""
     if matrix.role != "experts":
         return None
     if matrix.size_in % GROUP:
@@ -55,8 +55,10 @@ def _scheme(matrix: Matrix, request: QuantizationRequest) -> LinearScheme | None
 
 
 def _numbers(held: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-    """``[out, in]``: the lower half of each byte is the number before the one in its upper half."""
+    """Decode to ``[out, in]``: the lower half of each byte precedes its upper half."""
     blocks, exponents = held["blocks"], held["scales"].int() - BIAS
-    table = torch.tensor([*MAGNITUDES, *(-one for one in MAGNITUDES)], dtype=torch.float32, device=blocks.device)
+    table = torch.tensor(
+        [*MAGNITUDES, *(-magnitude for magnitude in MAGNITUDES)], dtype=torch.float32, device=blocks.device
+    )
     codes = torch.stack((blocks & 15, blocks >> 4), dim=-1).int()
     return torch.ldexp(table[codes], exponents[..., None, None]).flatten(1).to(dtype)

@@ -1,4 +1,4 @@
-"""Which matrices of a checkpoint are quantized, as its configuration says."""
+"""Selection of a checkpoint's quantized matrices by its configuration."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any
 from sglang_plug import ConfigError, Matrix
 
 EVERY = "Linear"
-"""A target that stands for all matrices."""
+"""Target that matches all matrices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Names are those of layers or of what contains them, or ``re:`` and a regular expression for their beginning."""
+    """Selection by names of layers or their parents, or ``re:`` and a regular expression matched at their start."""
 
     ignored: Sequence[str] = ()
-    """What is not quantized."""
+    """Matrices that are not quantized."""
     targets: Sequence[str] = (EVERY,)
-    """What is, if it is not ignored."""
+    """Matrices that are quantized unless ignored."""
     head: bool = True
     """False if the head is never quantized."""
     router: bool = True
-    """False if routers never are."""
+    """False if routers are never quantized."""
     anywhere: bool = False
-    """True if names of ``ignored`` may stand anywhere in a layer's path, and not only at its beginning."""
+    """True if ``ignored`` matches anywhere in a layer's path, and not only at its start."""
 
     def holds(self, matrix: Matrix) -> bool:
-        """Whether a matrix is quantized. Raises ``ConfigError`` if some of its parts are and some are not."""
+        """Return whether a matrix is quantized. Raises ``ConfigError`` if only some of its parts are."""
         if matrix.plain or (matrix.role == "head" and not self.head) or (matrix.role == "router" and not self.router):
             return False
-        if any(_names(one, matrix.name, self.anywhere) for one in self.ignored):
-            return False  # checkpoints that have the parts in one
+        if any(_names(name, matrix.name, self.anywhere) for name in self.ignored):
+            return False  # checkpoints with fused parts
         kept = {name for name in matrix.checkpoint_names if not self._has(name)}
         if kept and len(kept) < len(matrix.checkpoint_names):
             raise ConfigError(
@@ -43,25 +43,25 @@ class Selection:
         return not kept
 
     def _has(self, name: str) -> bool:
-        wanted = EVERY in self.targets or any(_names(one, name) for one in self.targets)
-        return wanted and not any(_names(one, name, self.anywhere) for one in self.ignored)
+        selected = EVERY in self.targets or any(_names(target, name) for target in self.targets)
+        return selected and not any(_names(item, name, self.anywhere) for item in self.ignored)
 
 
 def names_in(config: Mapping[str, Any], *keys: str) -> tuple[str, ...]:
-    """The names that a configuration has under ``keys``, each of which may be missing."""
+    """Return the names that a configuration has under ``keys``, each of which is optional."""
     return tuple(name for key in keys for name in config.get(key) or ())
 
 
 def targets_in(group: Mapping[str, Any], what: str) -> tuple[str, ...]:
-    """The names that are quantized. Raises ``ConfigError`` for kinds of layers, as which only ``Linear`` is known."""
-    found = names_in(group, "targets")
-    named = (one == EVERY or "." in one or one.startswith("re:") for one in found)
-    refuse_unless(bool(found) and all(named), group, "targets", what)
-    return found
+    """Return the quantized names. Raises ``ConfigError`` for layer classes other than ``Linear``."""
+    result = names_in(group, "targets")
+    named = (item == EVERY or "." in item or item.startswith("re:") for item in result)
+    refuse_unless(bool(result) and all(named), group, "targets", what)
+    return result
 
 
 def refuse_unless(condition: bool, config: Mapping[str, Any], key: str, what: str) -> None:
-    """Raise ``ConfigError`` that names ``key`` and its value unless ``condition`` holds; ``what`` has such weights."""
+    """Raise ``ConfigError`` that names ``key`` and its value unless ``condition`` holds; ``what`` names the weights."""
     if not condition:
         raise ConfigError(f"the checkpoint's {what} weights have {key} {config.get(key)!r}, which is not supported")
 

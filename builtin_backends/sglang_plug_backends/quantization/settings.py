@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Int8Settings:
-    """``--set int8.KEY=VALUE``."""
+    """Settings given as ``--set int8.KEY=VALUE``."""
 
     head: bool = False
-    """Also the matrix that makes logits: faster again, and the part where rounding shows most."""
+    """Quantize also the matrix that computes logits: faster again, but rounding shows most there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fp8Settings:
-    """``--set fp8.KEY=VALUE``; for weights that are converted when they are loaded."""
+    """Settings given as ``--set fp8.KEY=VALUE``, for weights that are converted at load time."""
 
     head: bool = False
-    """Also the matrix that makes logits."""
+    """Quantize also the matrix that computes logits."""

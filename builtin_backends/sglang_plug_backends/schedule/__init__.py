@@ -1,4 +1,4 @@
-"""Schedule policies: who is admitted first."""
+"""Schedule policies: the order of admission."""
 
 from __future__ import annotations
 

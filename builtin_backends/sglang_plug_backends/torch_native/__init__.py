@@ -1,4 +1,4 @@
-"""The reference attention backend, on plain torch: runs on every device, and is what others are compared with."""
+"""The reference attention backend in plain torch: it runs on every device and defines the expected results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def register_attention_backends() -> Iterator[AttentionSpec]:
 
 @hookimpl
 def register_kernels() -> Iterator[KernelSpec]:
-    yield KernelSpec(name="torch", target="sglang_plug.kernels:TORCH", summary="the definitions, in plain torch")
+    yield KernelSpec(
+        name="torch", target="sglang_plug.contracts.model.kernels:TORCH", summary="the definitions, in plain torch"
+    )
 
 
 @hookimpl(trylast=True)

@@ -1,4 +1,4 @@
-"""Attention over a part of the context, and joining parts.
+"""Attention over a part of the context, and merging of parts.
 
 Softmax over a whole context follows from softmax over its parts if each part also tells the logarithm of the sum of
 its exponentials (as in FlashAttention; Dao et al., 2022).
@@ -23,10 +23,10 @@ class Partial:
     out: Tensor
     """``[B, heads, N, value_dim]``."""
     weight: Tensor | None = None
-    """``[B, heads, N, 1]`` float32: logarithm of the sum of exponentials, if it was asked for."""
+    """Log-sum-exp ``[B, heads, N, 1]`` float32, if requested."""
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Partial:
-        """The same change of shape to both."""
+        """Apply the same change of shape to both."""
         return Partial(change(self.out), None if self.weight is None else change(self.weight))
 
 
@@ -40,7 +40,7 @@ def attend(
     causal: bool = False,
     weigh: bool = False,
 ) -> Partial:
-    """Attention of ``q`` ``[B, heads, N, dim]`` over ``k``, ``v`` ``[B, kv_heads, M, dim]``.
+    """Compute attention of ``q`` ``[B, heads, N, dim]`` over ``k``, ``v`` ``[B, kv_heads, M, dim]``.
 
     ``heads`` is a multiple of ``kv_heads``. ``mask`` is added to the logits, or says where they count if it is
     boolean. ``causal`` hides key ``j`` from query ``i < j``. ``weigh`` asks for the weight.
@@ -58,7 +58,7 @@ def attend(
 
 
 def join(first: Partial, second: Partial) -> Tensor:
-    """Attention over both parts' keys, in float32: ``[B, heads, N, value_dim]``."""
+    """Merge two parts in float32 to attention over all keys: ``[B, heads, N, value_dim]``."""
     assert first.weight is not None and second.weight is not None
     share = torch.sigmoid(second.weight - first.weight)
     return torch.lerp(first.out.float(), second.out.float(), share)
@@ -74,7 +74,7 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None, c
 
 
 def _plain(q: Tensor, k: Tensor, v: Tensor, layer: Attention, mask: Tensor | None, causal: bool) -> Partial:
-    """Attention as it is defined, with the logits in float32."""
+    """Compute attention by its definition, with the logits in float32."""
     batch, heads, count, dim = q.shape
     kv_heads, length = k.shape[1], k.shape[2]
     grouped = q.reshape(batch, kv_heads, heads // kv_heads, count, dim).float()

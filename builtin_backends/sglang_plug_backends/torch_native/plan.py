@@ -1,7 +1,7 @@
-"""What one step's attention needs to know, worked out once for all layers.
+"""The plan of a step's attention, computed once for all layers.
 
-The step's sequences fall into two groups. Those with one new token (decodes) are computed together, padded to the
-longest context. Those with more are computed one by one: first over what is in the pool, then over themselves.
+The step's sequences form two groups. Those with one new token (decodes) are computed together, padded to the longest
+context. Those with more are computed one by one: first over the pool, then over themselves.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from sglang_plug import ForwardBatch, upload
 
 SHARED_PREFIX = 128
-"""Shortest context that all decodes have in common for which it is worth being read once for all of them."""
+"""Minimum length of a prefix common to all decodes for which it is read once for all of them."""
 NEVER = float("-inf")
 
 
@@ -26,29 +26,29 @@ class DecodePlan:
     """
 
     rows: Tensor | None
-    """``[B]``, their rows among the step's tokens; ``None``: all, in order."""
+    """Rows among the step's tokens, ``[B]``; ``None``: all, in order."""
     shared: Tensor | None
-    """``[P]`` slots that begin every context."""
+    """Slots that begin every context, ``[P]``."""
     table: Tensor
-    """``[B * longest]`` slots of the rest."""
+    """Slots of the rest, ``[B * longest]``."""
     lengths: Tensor
-    """``[B]`` tokens of the rest."""
+    """Lengths of the rest, ``[B]``."""
     longest: int
     ragged: bool
     first: int | None = None
-    """The first of ``table``'s slots if they follow one another, so that nothing need be gathered."""
+    """First of ``table``'s slots if they are contiguous, so that no gather is needed."""
     _masks: dict[tuple[int | None, torch.dtype, int], Tensor | None] = field(default_factory=dict)
 
     def gather(self, pool: Tensor) -> Tensor:
-        """Rows of ``pool`` ``[slots, kv_heads, dim]`` for ``table``: ``[B, longest, kv_heads, dim]``."""
+        """Gather rows of ``pool`` ``[slots, kv_heads, dim]`` for ``table``: ``[B, longest, kv_heads, dim]``."""
         if self.first is not None:
             return pool[None, self.first : self.first + self.longest]
         return pool.index_select(0, self.table).view(-1, self.longest, *pool.shape[1:])
 
     def mask(self, window: int | None, dtype: torch.dtype, before: int = 0) -> Tensor | None:
-        """``[B, 1, 1, before + longest]``: 0 where a token may be seen, minus infinity elsewhere; ``None``: all may.
+        """Build ``[B, 1, 1, before + longest]``: 0 for visible tokens, minus infinity elsewhere; ``None``: all visible.
 
-        ``before`` tokens of the common prefix are put in front of each sequence's rest.
+        ``before`` tokens of the common prefix precede each sequence's rest.
         """
         if window is not None and window >= before + self.longest:
             window = None
@@ -74,14 +74,14 @@ class ExtendPlan:
     """A sequence with several new tokens."""
 
     start: int
-    """Its first row among the step's tokens."""
+    """First row among the step's tokens."""
     count: int
     prefix: Tensor | None
-    """``[kv_len - count]`` slots of what is in the pool already; ``None`` if nothing is."""
+    """Slots of the tokens already in the pool, ``[kv_len - count]``; ``None`` if there are none."""
     _masks: dict[int | None, Tensor] = field(default_factory=dict)
 
     def mask(self, window: int | None, device: torch.device) -> Tensor:
-        """``[count, kv_len]``: True where a new token may see a token of the context."""
+        """Build ``[count, kv_len]``: True if a new token attends to a token of the context."""
         if window not in self._masks:
             before = 0 if self.prefix is None else len(self.prefix)
             query = torch.arange(before, before + self.count, device=device)[:, None]
@@ -100,9 +100,9 @@ class Plan:
 
 
 def plan(batch: ForwardBatch, *, share: bool) -> Plan:
-    """Sort the step's sequences. ``share`` allows decodes to be cut into a common prefix and the rest.
+    """Plan the step's sequences. ``share`` allows splitting decodes into a common prefix and the rest.
 
-    Only on a CPU: whether there is one is known from the tables' values, and other devices would be waited for.
+    Only on a CPU: detecting a prefix reads the tables' values, which would synchronise other devices.
     """
     decodes, extends, start = [], [], 0
     for row, (count, length) in enumerate(zip(batch.query_lens, batch.kv_lens, strict=True)):
@@ -137,13 +137,13 @@ def _decode(batch: ForwardBatch, decodes: list[tuple[int, int, int]], share: boo
 
 
 def _run_start(table: Tensor) -> int | None:
-    """The first slot of ``table`` if each is one more than the one before."""
+    """Return the first slot of ``table`` if the slots are consecutive."""
     start = int(table[0])
     return start if bool((table == torch.arange(start, start + len(table))).all()) else None
 
 
 def _common(tables: Tensor, most: int) -> int:
-    """How many slots all ``tables`` begin with, if that is worth anything; else 0."""
+    """Count the leading slots that all ``tables`` share; 0 if too few."""
     if most < SHARED_PREFIX or not bool((tables[:, SHARED_PREFIX - 1] == tables[0, SHARED_PREFIX - 1]).all()):
         return 0
     same = (tables[:, :most] == tables[0, :most]).all(dim=0)

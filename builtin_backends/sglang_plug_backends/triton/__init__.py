@@ -26,7 +26,7 @@ def register_attention_backends() -> Iterator[AttentionSpec]:
 def register_kernels() -> Iterator[KernelSpec]:
     yield KernelSpec(
         name="triton",
-        target=f"{__name__}.kernels:build",
+        target=f"{__name__}.kernel_set:build",
         settings=f"{__name__}.settings:TritonSettings",
         summary="fused norms, rotation, activations, experts, one row; on a CPU interpreted, which is very slow",
         devices=frozenset({"cuda", "cpu"}),
@@ -36,7 +36,10 @@ def register_kernels() -> Iterator[KernelSpec]:
 
 @hookimpl
 def choose_component(kind: str, facts: Facts) -> str | None:
-    """Kernels on CUDA. Not marked ``trylast``: of those the one that takes everything would be asked before."""
+    """Choose these kernels on CUDA.
+
+    Not marked ``trylast``: among such hooks the one that accepts everything would be asked before.
+    """
     if kind != "kernels" or facts.device != "cuda" or importlib.util.find_spec("triton") is None:
         return None
     return "triton"

@@ -21,11 +21,11 @@ from sglang_plug import (
     pinned,
     send,
 )
-from sglang_plug.attention import Weighed
+from sglang_plug.contracts.model.attention import Weighed
+from sglang_plug_backends.triton.kernels.decode import decode_kernel, merge_kernel
+from sglang_plug_backends.triton.kernels.prefill import prefill_kernel
 
 from . import interpreter  # noqa: F401 - decides how the kernels below are defined
-from .kernels_decode import decode_kernel, merge_kernel
-from .kernels_prefill import prefill_kernel
 from .launch import LEAST_FOR_E4M3, launch_options, reads
 from .plan import (
     DecodePlan,
@@ -42,15 +42,15 @@ from .plan import (
 from .settings import TritonSettings
 
 INTERPRETED = not isinstance(decode_kernel, triton.JITFunction)
-"""Triton decides when a kernel is defined, by ``TRITON_INTERPRET``; see ``interpreter``."""
+"""True if kernels are interpreted; Triton decides at definition, by ``TRITON_INTERPRET`` (see ``interpreter``)."""
 logger = logging.getLogger(__name__)
 
 SHORTEST_PART = 256
-"""Tokens of context that are worth a program of their own."""
+"""Minimum tokens of context for a separate program."""
 MOST_SPLITS = 64
 PROGRAMS_PER_PROCESSOR = 2
 WIDE_VALUES, MOST_MEMBERS = 256, 16
-"""Beyond this width of values a decoding program serves so many query heads: the result of each is in registers."""
+"""Width of values above which a decoding program serves at most this many query heads, to fit into registers."""
 STAGES = 2
 
 
@@ -98,7 +98,7 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable, WeighingCap
         batch.plan = Plan(decode=decode, prefill=prefill)
 
     def static_plan(self, batch: ForwardBatch) -> None:
-        """As ``plan``, for one new token of each sequence, with parts enough for contexts as wide as the tables."""
+        """Plan one new token of each sequence, with enough splits for contexts as wide as the tables."""
         rows = decode_rows(batch)
         if len(rows) != len(batch.query_lens):
             raise ValueError(f"a static plan needs one new token of each sequence, got {batch.query_lens}")
@@ -126,7 +126,7 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable, WeighingCap
     def _attend(
         self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch, weighs: Tensor | None
     ) -> Tensor:
-        """Attention, and what each query's weighs if there is room for it."""
+        """Attend, and store each query's log-sum-exp if a buffer is given."""
         plan: Plan = batch.plan
         keys, values = k, v
         if batch.kv is not None:
@@ -161,12 +161,12 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable, WeighingCap
         )
 
     def _splits(self, rows: int, longest: int) -> int:
-        """Parts of each context: enough programs for the device, none too short. A power of two."""
+        """Return the splits of each context, a power of two: enough programs for the device, none too short."""
         if self._wanted_splits:
             return self._wanted_splits
         programs = rows * self.shape.kv_heads * self._group_blocks
-        wanted = PROGRAMS_PER_PROCESSOR * self._processors // programs
-        splits = max(1, min(wanted, longest // SHORTEST_PART, MOST_SPLITS))
+        programs_wanted = PROGRAMS_PER_PROCESSOR * self._processors // programs
+        splits = max(1, min(programs_wanted, longest // SHORTEST_PART, MOST_SPLITS))
         return 1 << (splits.bit_length() - 1)
 
     def _largest_query_block(self, batch: ForwardBatch) -> int:
@@ -266,7 +266,7 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable, WeighingCap
         )
 
     def _options(self, layer: Attention, q: Tensor, group: int) -> dict[str, Any]:
-        """Compile-time arguments that both kernels have."""
+        """Return the compile-time arguments that both kernels have."""
         dim_block, rest_block = tiles(self.shape.dim)
         value_block = tile(self.value_dim)
         widest = max(dim_block, value_block)
@@ -286,14 +286,14 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable, WeighingCap
 
 
 def _scales(layer: Attention, batch: ForwardBatch) -> tuple[float, float]:
-    """Factors on query-key products and on values, given what the pool's numbers count."""
+    """Return the scales of query-key products and of values for the pool's dtype."""
     if batch.kv is None:
         return float(layer.scale), 1.0
     return layer.scale * batch.kv.k_scale[layer.index], batch.kv.v_scale[layer.index]
 
 
 def _precision(dtype: torch.dtype) -> str:
-    """``"ieee"``: products in float32. The interpreter needs it, as it takes bfloat16 for an integer."""
+    """Return ``"ieee"`` for float32 products, which the interpreter needs because it reads bfloat16 as an integer."""
     return "ieee" if dtype == torch.float32 or (INTERPRETED and dtype == torch.bfloat16) else "tf32"
 
 

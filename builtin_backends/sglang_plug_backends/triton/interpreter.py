@@ -1,4 +1,4 @@
-"""Imported before Triton's kernels are defined: where there is no GPU, have them interpreted.
+"""Import hook that enables Triton's interpreter before kernels are defined on a machine without a GPU.
 
 Triton reads the variable when a kernel is defined and not again. ``TRITON_INTERPRET=0`` keeps the compiler.
 """
@@ -13,11 +13,11 @@ import triton
 import triton.language as tl
 
 LIBRARY = ("triton.language.standard", "triton.language.random", "triton.language")
-"""Where Triton defines kernels of its own (``tl.zeros``, ``tl.sum``); the last hands those of the others on."""
+"""Modules in which Triton defines kernels (``tl.zeros``, ``tl.sum``); the last re-exports the others."""
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
-    # Whoever imported Triton first, torch for example, had its library defined for the compiler.
+    # If Triton was imported earlier, for example by torch, its library is defined for the compiler.
     if triton.knobs.runtime.interpret and isinstance(tl.zeros, triton.JITFunction):
         for name in LIBRARY:
             importlib.reload(importlib.import_module(name))

@@ -1,4 +1,4 @@
-"""Mixture of experts without waiting for the device: all shapes follow from the number of tokens alone."""
+"""Mixture of experts without device synchronisation: all shapes follow from the number of tokens."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sglang_plug import kernels as definitions
+from sglang_plug.contracts.model import kernels as definitions
+from sglang_plug_backends.triton.kernels.moe import grouped_kernel
 
 from . import interpreter  # noqa: F401 - decides how the kernels below are defined
-from .kernels_moe import grouped_kernel
 from .launch import launch_options, precision, runs
 
 
@@ -38,11 +38,11 @@ class Tiles:
     columns: int
     """Rows of the expert's matrix, which are columns of the result."""
     depth: int
-    """Numbers of each that are in shared memory at once, a power of two as the others are."""
+    """Numbers of each that are in shared memory at once, a power of two like the others."""
     warps: int
-    """Of 32 threads."""
+    """Number of warps of 32 threads."""
     stages: int
-    """Blocks of ``depth`` on their way from memory; each takes ``(rows + columns) * depth`` numbers."""
+    """Blocks of ``depth`` in flight from memory; each takes ``(rows + columns) * depth`` numbers."""
 
 
 TILES = (
@@ -50,18 +50,18 @@ TILES = (
     (64, Tiles(rows=64, columns=128, depth=64, warps=4, stages=4)),
     (1 << 62, Tiles(rows=128, columns=128, depth=64, warps=8, stages=3)),
 )
-"""Up to how many pairs for each expert, on average -> the sizes to use, in float16 and bfloat16.
+"""Sizes in float16 and bfloat16 by the maximum average number of pairs per expert.
 
-While few tokens meet an expert its matrix is read once for a few rows: small blocks of rows, and deep ones of the
-matrix, many on their way. The more tokens there are, the more often a number that was read is used. ``python -m
-benchmarks.gpu bench`` compares these with others (part ``moe``) and says where another is faster.
+With few tokens per expert its matrix is read once for a few rows: small blocks of rows, and deep ones of the matrix,
+many in flight. The more tokens there are, the more often a number that was read is used. ``python -m benchmarks.gpu
+bench`` compares these with others (part ``moe``) and reports faster ones.
 """
 WIDE_TILES = Tiles(rows=16, columns=64, depth=32, warps=4, stages=2)
-"""For float32, whose blocks take twice the memory and use no tensor cores."""
+"""Sizes for float32, whose blocks take twice the memory and use no tensor cores."""
 
 
 def sort_pairs(experts: Tensor, count: int, rows: int) -> Blocks:
-    """Blocks of at most ``rows`` pairs for ``experts`` ``[T, k]`` out of ``count``."""
+    """Sort ``experts`` ``[T, k]`` out of ``count`` into blocks of at most ``rows`` pairs."""
     chosen = experts.flatten()
     pairs, device = len(chosen), chosen.device
     order = chosen.argsort(stable=True)
@@ -78,7 +78,7 @@ def sort_pairs(experts: Tensor, count: int, rows: int) -> Blocks:
 
 
 def tiles_for(pairs: int, count: int, dtype: torch.dtype) -> Tiles:
-    """Sizes for ``pairs`` of token and expert."""
+    """Return the sizes for ``pairs`` of token and expert."""
     if dtype == torch.float32:
         return WIDE_TILES
     return next(tiles for most, tiles in TILES if pairs <= most * count)
@@ -95,9 +95,9 @@ def multiply(
     out: Tensor,
     overlap: bool = False,
 ) -> Tensor:
-    """``out[place] = weight[expert] @ x[token]``; with ``factors``, ``out[pair] = factor * weight[expert] @ x[place]``.
+    """Compute ``out[place] = weight[expert] @ x[token]``.
 
-    ``weight`` is ``[E, columns, depth]``.
+    With ``factors`` it is ``out[pair] = factor * weight[expert] @ x[place]``. ``weight`` is ``[E, columns, depth]``.
     """
     count, columns, depth = weight.shape
     grid = (-(-columns // tiles.columns), len(blocks.experts))
@@ -140,7 +140,7 @@ def biased_moe(
     *,
     overlap: bool = False,
 ) -> Tensor:
-    """As the definition, in two grouped products; biases and ``gated`` are torch's, and the host waits for nothing."""
+    """Compute the definition in two grouped products without synchronisation; biases and ``gated`` use torch."""
     whole = gate_up.is_contiguous() and down.is_contiguous()
     if not runs(x, gate_up, down, experts) or x.stride(-1) != 1 or not whole:
         return definitions.biased_moe(x, gate_up, down, gate_up_bias, down_bias, experts, weights, gated)

@@ -1,4 +1,4 @@
-"""What is worked out once per step: which rows go to which kernel, and their index tensors."""
+"""The plan of a step: the rows of each kernel and their index tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from sglang_plug import ForwardBatch, send
 
 SMALLEST_TILE = 16
-"""Rows and columns that a matrix product in Triton has at least."""
+"""Minimum rows and columns of a matrix product in Triton."""
 ALIGNMENT = 4
 """Index columns start at multiples of 16 bytes: one compiled kernel serves them all."""
 
@@ -29,11 +29,11 @@ class DecodePlan:
     lengths: Tensor
     """``[rows]``, contexts."""
     splits: int
-    """Into how many parts each context is divided."""
+    """Number of splits of each context."""
     parts: Tensor | None
-    """``[rows, heads, splits, value_dim]`` float32, results of the parts; ``None`` if there is one part."""
+    """Results of the splits, ``[rows, heads, splits, value_dim]`` float32; ``None`` if there is one split."""
     sums: Tensor | None
-    """``[rows, heads, splits]`` float32, log2 of the parts' sums of exponentials."""
+    """Log2 of the splits' sums of exponentials, ``[rows, heads, splits]`` float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,30 +56,30 @@ class PrefillPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Both may be there: a batch can mix prefill and decode."""
+    """The plans of decode and prefill rows, which a batch can mix."""
 
     decode: DecodePlan | None
     prefill: PrefillPlan | None
 
 
 def decode_rows(batch: ForwardBatch) -> list[int]:
-    """Sequences that add one token to a pool; without a pool there are none."""
+    """Return the sequences that add one token to a pool; none without a pool."""
     if batch.kv is None:
         return []
     return [row for row, new in enumerate(batch.query_lens) if new == 1]
 
 
 def decode_columns(batch: ForwardBatch, rows: Sequence[int]) -> list[list[int]]:
-    """Tokens, sequences and contexts of ``rows``."""
+    """Return tokens, sequences and contexts of ``rows``."""
     starts = query_starts(batch)
     return [[starts[row] for row in rows], list(rows), [batch.kv_lens[row] for row in rows]]
 
 
 def prefill_plan(batch: ForwardBatch, rows: Sequence[int], largest_block: int, device: torch.device) -> PrefillPlan:
-    """Blocks of ``rows``; those that see most come first, so that the device is not left waiting for one."""
+    """Plan blocks of ``rows``, those with the longest context first to balance the device."""
     block = min(tile(max(batch.query_lens[row] for row in rows)), largest_block)
     blocks = [(row, start) for row in rows for start in range(0, batch.query_lens[row], block)]
-    blocks.sort(key=lambda one: batch.query_lens[one[0]] - batch.kv_lens[one[0]] - one[1])
+    blocks.sort(key=lambda item: batch.query_lens[item[0]] - batch.kv_lens[item[0]] - item[1])
     columns = [
         [row for row, _ in blocks],
         [start for _, start in blocks],
@@ -99,17 +99,17 @@ def prefill_plan(batch: ForwardBatch, rows: Sequence[int], largest_block: int, d
 
 
 def query_starts(batch: ForwardBatch) -> list[int]:
-    """``[B]``: where each sequence's new tokens begin."""
+    """Return the row at which each sequence's new tokens begin, ``[B]``."""
     return [0, *accumulate(batch.query_lens)][:-1]
 
 
 def tile(length: int) -> int:
-    """The power of two that holds ``length`` rows or columns, large enough for a matrix product."""
+    """Return the power of two that holds ``length`` rows or columns, large enough for a matrix product."""
     return max(1 << (length - 1).bit_length(), SMALLEST_TILE)
 
 
 def tiles(length: int) -> tuple[int, int]:
-    """A power of two, and another or 0 for what it leaves over, which together hold ``length`` most tightly."""
+    """Return a power of two, and another or 0 for the rest, that together hold ``length`` most tightly."""
     whole, largest = tile(length), 1 << (length.bit_length() - 1)
     if length <= SMALLEST_TILE or largest + tile(length - largest) >= whole:
         return whole, 0
@@ -117,7 +117,7 @@ def tiles(length: int) -> tuple[int, int]:
 
 
 def pack(columns: Sequence[Sequence[int]]) -> Tensor:
-    """All columns in one int32 tensor on the host, each from an aligned place on."""
+    """Concatenate all columns in one int32 host tensor, each aligned."""
     padded: list[int] = []
     for column in columns:
         padded += column
@@ -126,9 +126,9 @@ def pack(columns: Sequence[Sequence[int]]) -> Tensor:
 
 
 def columns_of(index: Tensor, columns: Sequence[Sequence[int]]) -> list[Tensor]:
-    """The columns that ``pack`` laid out, as views of ``index``."""
-    found, start = [], 0
+    """Return the columns of ``pack`` as views of ``index``."""
+    result, start = [], 0
     for column in columns:
-        found.append(index[start : start + len(column)])
+        result.append(index[start : start + len(column)])
         start += len(column) + -len(column) % ALIGNMENT
-    return found
+    return result

@@ -1,29 +1,37 @@
-"""Recurrent layers: one launch for all sequences of a step; long prompts are computed as the definitions do, in chunks,
-where products of matrices are worth more than fewer launches."""
+"""Recurrent layers: one launch for all sequences of a step, and chunks for long prompts.
+
+Long prompts use the definitions, where matrix products are worth more than fewer launches.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from sglang_plug import Runs, scanning, upload
+from sglang_plug import Runs, upload
+from sglang_plug.ops import ssm
+from sglang_plug_backends.triton.kernels.recurrent import (
+    conv_kernel,
+    conv_state_kernel,
+    recurrence_kernel,
+    selective_scan_kernel,
+)
 
-from .kernels_recurrent import conv_kernel, conv_state_kernel, recurrence_kernel, selective_scan_kernel
 from .launch import launch_options, power_of_two, runs
 
 CHANNELS_BLOCK, SCAN_BLOCK, VALUE_BLOCK = 256, 64, 32
 TOKENS_BLOCK = 16
 LONG = 64
-"""New tokens of a sequence from which on it is computed in chunks."""
+"""Minimum new tokens of a sequence for computing in chunks."""
 WIDEST_KEY = 256
 
 
 def causal_conv(
     x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, step: Runs, *, overlap: bool = False
 ) -> Tensor:
-    """As the definition."""
+    """Compute the definition."""
     if not runs(x, weight, states) or x.stride(-1) != 1 or not weight.is_contiguous() or weight.shape[1] < 2:
-        return scanning.causal_conv(x, weight, bias, states, step)
+        return ssm.causal_conv(x, weight, bias, states, step)
     channels, width = weight.shape
     out = torch.empty((len(x), channels), dtype=x.dtype, device=x.device)
     tokens = min(TOKENS_BLOCK, power_of_two(max(step.lengths)))
@@ -62,18 +70,18 @@ def causal_conv(
 def linear_attention(
     q: Tensor, k: Tensor, v: Tensor, decay: Tensor, states: Tensor, step: Runs, *, overlap: bool = False
 ) -> Tensor:
-    """As the definition."""
+    """Compute the definition."""
     if not _fits(q, k, v, decay, states) or decay.dim() != 2:
-        return scanning.linear_attention(q, k, v, decay, states, step)
+        return ssm.linear_attention(q, k, v, decay, states, step)
     return _recur(q, k, v, decay, None, states, step, overlap)
 
 
 def gated_delta_rule(
     q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, states: Tensor, step: Runs, *, overlap: bool = False
 ) -> Tensor:
-    """As the definition."""
+    """Compute the definition."""
     if not _fits(q, k, v, decay, states):
-        return scanning.gated_delta_rule(q, k, v, decay, beta, states, step)
+        return ssm.gated_delta_rule(q, k, v, decay, beta, states, step)
     return _recur(q, k, v, decay, beta, states, step, overlap)
 
 
@@ -88,11 +96,11 @@ def selective_scan(
     *,
     overlap: bool = False,
 ) -> Tensor:
-    """As the definition; token by token, whatever a prompt's length."""
+    """Compute the definition token by token, whatever a prompt's length."""
     wide = step.dtype == rates.dtype == states.dtype == torch.float32
     dense = x.stride(-1) == b.stride(-1) == c.stride(-1) == 1 and rates.is_contiguous()
     if not runs(x, step, states) or not wide or not dense:
-        return scanning.selective_scan(x, step, rates, b, c, states, of)
+        return ssm.selective_scan(x, step, rates, b, c, states, of)
     channels, size = rates.shape
     out = torch.empty((len(x), channels), dtype=x.dtype, device=x.device)
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
@@ -144,16 +152,16 @@ def _recur(
         start, end = end, end + length
         if length >= LONG:
             own, part = _alone(step, place), slice(start, end)
-            given = (q[part], k[part], v[part], decay[part])
+            inputs = (q[part], k[part], v[part], decay[part])
             if rate is None:
-                out[part] = scanning.linear_attention(*given, states, own)
+                out[part] = ssm.linear_attention(*inputs, states, own)
             else:
-                out[part] = scanning.gated_delta_rule(*given, rate[part], states, own)
+                out[part] = ssm.gated_delta_rule(*inputs, rate[part], states, own)
     return out
 
 
 def _alone(step: Runs, place: int) -> Runs:
-    """The sequence at ``place`` as if there were no other."""
+    """Return the runs of only the sequence at ``place``."""
     starts = step.starts[place : place + 2]
     return Runs(step.rows[place : place + 1], [step.lengths[place]], starts - starts[:1])
 
@@ -170,7 +178,7 @@ def _short(
     out: Tensor,
     overlap: bool,
 ) -> None:
-    """The sequences at ``places``."""
+    """Return the runs of the sequences at ``places``."""
     heads, dim, value_dim = states.shape[1:]
     chosen = len(places) < len(step.lengths)
     block = min(VALUE_BLOCK, power_of_two(value_dim))
@@ -203,5 +211,5 @@ def _short(
 
 
 def _dense(x: Tensor) -> Tensor:
-    """``x`` with the heads of a token one after the other; the tokens may be further apart."""
+    """Return ``x`` with the heads of a token contiguous; tokens may have any stride."""
     return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()

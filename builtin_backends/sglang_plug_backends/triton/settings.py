@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TritonSettings:
-    """``--set triton.KEY=VALUE``."""
+    """Settings given as ``--set triton.KEY=VALUE``."""
 
     splits: int = 0
-    """Into how many parts a sequence's context is divided while decoding, a power of two; 0 decides by batch size
-    and device."""
+    """Number of splits of a sequence's context while decoding, a power of two; 0 decides by batch size and device."""
     overlap_launches: bool = True
-    """Let each kernel start while the one before it ends, on GPUs of compute capability 9.0 or more."""
+    """Let each kernel start while the previous one ends, on GPUs of compute capability 9.0 or more."""
 
     def __post_init__(self) -> None:
         if self.splits < 0 or self.splits & (self.splits - 1):

@@ -11,13 +11,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from sglang_plug import Checkpoint, ConfigError, Model, WeightError
+from sglang_plug_backends.checkpoint_files import MAX_INDEX, check_file, read_file
 
 INDEX = "model.safetensors.index.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf")
 
 
 def load_safetensors(checkpoint: Checkpoint, model: Model) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of the checkpoint with its name, on the host, in the dtype it is stored in.
+    """Yield every tensor of the checkpoint with its name, on the host, in its stored dtype.
 
     One tensor is in memory at a time. Raises ``ConfigError`` if the folder holds no safetensors file, and
     ``WeightError`` naming the file if one is missing or damaged.
@@ -26,18 +27,18 @@ def load_safetensors(checkpoint: Checkpoint, model: Model) -> Iterator[tuple[str
 
 
 def find_shards(folder: Path) -> list[Path]:
-    """The files to read: those the index lists, else ``model.safetensors``, else every ``*.safetensors``."""
+    """Return the files to read: those of the index, else ``model.safetensors``, else every ``*.safetensors``."""
     index = folder / INDEX
     if index.is_file():
         return _indexed(index)
     single = folder / "model.safetensors"
     if single.is_file():
         return [single]
-    found = sorted(folder.glob("*.safetensors"))
-    if found:
+    result = sorted(folder.glob("*.safetensors"))
+    if result:
         # Mistral's repositories carry the same weights twice, the second time under their own names.
-        return [one for one in found if not one.name.startswith("consolidated")] or found
-    other = sorted(one.name for pattern in PICKLES for one in folder.glob(pattern))
+        return [item for item in result if not item.name.startswith("consolidated")] or result
+    other = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
     if other:
         raise ConfigError(
             f"{folder} holds {other[0]} but no *.safetensors: only safetensors weights are read; "
@@ -49,7 +50,7 @@ def find_shards(folder: Path) -> list[Path]:
 def _indexed(index: Path) -> list[Path]:
     try:
         names = dict.fromkeys(
-            str(name) for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+            str(name) for name in json.loads(read_file(index, MAX_INDEX).decode())["weight_map"].values()
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise WeightError(f"{index} is not a safetensors index: {type(error).__name__}: {error}") from error
@@ -68,6 +69,7 @@ def _indexed(index: Path) -> list[Path]:
 def _stream(shards: Sequence[Path]) -> Iterator[tuple[str, Tensor]]:
     with _Progress(len(shards)) as progress:
         for done, shard in enumerate(shards, 1):
+            check_file(shard, float("inf"))
             try:
                 with safe_open(shard, framework="pt", device="cpu") as file:
                     for name in file.keys():
@@ -78,7 +80,7 @@ def _stream(shards: Sequence[Path]) -> Iterator[tuple[str, Tensor]]:
 
 
 class _Progress:
-    """A line on the terminal that is overwritten as shards are done; silent where there is no terminal."""
+    """A progress line on the terminal, updated per shard; silent without a terminal."""
 
     def __init__(self, total: int) -> None:
         self.total, self.active = total, sys.stderr.isatty()

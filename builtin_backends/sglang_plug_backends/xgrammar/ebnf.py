@@ -1,11 +1,11 @@
-"""Grammars that callers write, in the EBNF (GBNF) that xgrammar reads: limits, before its parser sees them."""
+"""Limits of callers' EBNF (GBNF) grammars, checked before xgrammar parses them."""
 
 from __future__ import annotations
 
 import re
 
-from sglang_plug_backends.grammars.characters import Characters
-from sglang_plug_backends.grammars.ebnf import EbnfError, OneOf, read_ebnf
+from sglang_plug_backends.grammars.ebnf.characters import Characters
+from sglang_plug_backends.grammars.ebnf.tree import EbnfError, OneOf, read_ebnf
 from sglang_plug_backends.grammars.refusal import Refusal
 
 MOST_CHARACTERS = 128 << 10
@@ -24,9 +24,9 @@ FIRST_SURROGATE, SURROGATES = 0xD800, "\\ud800-\\udfff"
 
 
 def checked_ebnf(source: str) -> str:
-    """``source`` without half surrogate pairs in its classes, which no text has and xgrammar would write.
+    """Return ``source`` with half surrogate pairs removed from classes, which no text has and xgrammar would write.
 
-    Raises ``Refusal`` for what is too large, nested too deeply, or no EBNF but a macro of the parser's.
+    Raises ``Refusal`` for grammars that are too large, nested too deeply, or use a macro of the parser.
     """
     if len(source) > MOST_CHARACTERS:
         raise Refusal(f"a grammar has at most {MOST_CHARACTERS} characters, got {len(source)}")
@@ -43,13 +43,13 @@ def checked_ebnf(source: str) -> str:
 
 
 def _without_surrogates(written: str) -> str:
-    """A class of characters; what cannot be read stays as it is, for the parser to refuse."""
+    """Rewrite a character class; an unreadable one stays unchanged for the parser to refuse."""
     if written.startswith("[^"):
         return f"[^{SURROGATES}{written[2:]}"
     try:
-        found = read_ebnf(f"root ::= {written}")["root"]
+        result = read_ebnf(f"root ::= {written}")["root"]
     except EbnfError:
         return written
-    if isinstance(found, OneOf) and any(first < FIRST_SURROGATE <= last for first, last in found.ranges):
-        return Characters(found.ranges).ebnf()
+    if isinstance(result, OneOf) and any(first < FIRST_SURROGATE <= last for first, last in result.ranges):
+        return Characters(result.ranges).ebnf()
     return written

@@ -1,9 +1,10 @@
-"""The backend: constraints to xgrammar's compiled grammars, and the state of one output."""
+"""The xgrammar backend: compiles constraints and tracks the state of one output."""
 
 from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 
 import torch
@@ -11,31 +12,30 @@ import xgrammar
 from torch import Tensor
 
 from sglang_plug import Constraint, ConstraintError, Grammar, GrammarBackend, Vocabulary
-from sglang_plug_backends.grammars.characters import literal
+from sglang_plug_backends.grammars.ebnf.characters import literal
+from sglang_plug_backends.grammars.ebnf.regex import regex_to_ebnf
+from sglang_plug_backends.grammars.json_schema.schema import parse, schema_to_ebnf
 from sglang_plug_backends.grammars.refusal import Refusal
-from sglang_plug_backends.grammars.regex import regex_to_ebnf
-from sglang_plug_backends.grammars.schema import parse, schema_to_ebnf
 from sglang_plug_backends.grammars.tags import named_tokens, read_tag
 from sglang_plug_backends.grammars.text_tokens import mask_of, text_mask
 
 from .ebnf import checked_ebnf
-from .forcing import is_soon_over, is_tag_soon_over
-from .loops import with_recursion
+from .forced_text import forces_only_short_text, tag_forces_only_short_text
+from .repetitions import with_recursion
+from .serialization import QUICK, Portable, memory_of
 from .settings import XGrammarSettings
 from .tags import prepare_tag
 
 MOST_CHOICES = 4096
 NO_TEXT = b"\xff"
 MOST_SHOWN = 400
-"""Characters of the compiler's message that are passed on."""
-FORCES, FORCES_NOT = b"+", b"-"
-"""Before what is compiled: whether it may be asked what must come next."""
+"""Maximum characters of the compiler's message that are passed on."""
 PLACE = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
-"""Where in its own source the library stood."""
+"""Source location of the library in its messages."""
 
 
 class XGrammarBackend(GrammarBackend):
-    """Every constraint becomes an EBNF grammar here, and that a pushdown automaton with masks there."""
+    """Grammar backend that converts every constraint to EBNF, which xgrammar compiles to a pushdown automaton."""
 
     def __init__(self, vocabulary: Vocabulary, settings: XGrammarSettings) -> None:
         super().__init__(vocabulary, settings)
@@ -44,10 +44,10 @@ class XGrammarBackend(GrammarBackend):
             _pieces(vocabulary), xgrammar.VocabType.RAW, vocab_size=vocabulary.size, stop_token_ids=[]
         )
         self._text = text_mask(vocabulary)
-        self._compiler: xgrammar.GrammarCompiler | None = None
+        self._compilers: dict[int, xgrammar.GrammarCompiler] = {}
 
     def refuses(self, constraint: Constraint) -> str | None:
-        """The keyword or the place in an expression that cannot be enforced."""
+        """Return the keyword or the place in an expression that cannot be enforced."""
         try:
             self._prepared(constraint)
         except Refusal as error:
@@ -55,38 +55,58 @@ class XGrammarBackend(GrammarBackend):
         return None
 
     def compile(self, constraint: Constraint) -> bytes:
-        """xgrammar's own serialisation, after one byte of ours."""
-        if self._compiler is None:
-            self._compiler = xgrammar.GrammarCompiler(
-                self._tokens, max_threads=self._settings.threads, cache_enabled=False
-            )
+        """Compile; quick grammars are stored as source, others as xgrammar's own serialisation."""
         try:
             prepared = self._prepared(constraint)
-            if constraint.kind == "structural_tag":
-                compiled = self._compiler.compile_structural_tag(prepared)
-                forces = is_tag_soon_over(prepared)
-            else:
-                compiled = self._compiler.compile_grammar(with_recursion(prepared))
-                forces = is_soon_over(prepared)
+            tag = constraint.kind == "structural_tag"
+            source, forces = (
+                (prepared, tag_forces_only_short_text(prepared))
+                if tag
+                else (with_recursion(prepared), forces_only_short_text(prepared))
+            )
+            computed = time.process_time()
+            compiled = self._compile(constraint, source, threads=self._settings.threads)
+            quick = time.process_time() - computed <= QUICK
         except Refusal as error:
             raise ConstraintError(str(error)) from None
         except (RuntimeError, ValueError) as error:
             message = PLACE.sub("", str(error).strip()).partition("\n")[0]
             raise ConstraintError(message[:MOST_SHOWN]) from None
-        return (FORCES if forces else FORCES_NOT) + compiled.serialize_json().encode()
+        memory = compiled.memory_size_bytes
+        if quick:
+            return Portable("source", source, forces, memory).encode()
+        return Portable("json", compiled.serialize_json(), forces, memory).encode()
 
     def load(self, constraint: Constraint, compiled: bytes) -> Callable[[], Grammar]:
-        """Shares what is compiled between outputs."""
-        shared = xgrammar.CompiledGrammar.deserialize_json(compiled[1:].decode(), self._tokens)
-        forces = compiled.startswith(FORCES)
+        """Load a compiled grammar, which outputs share."""
+        portable = Portable.decode(compiled)
+        if portable.form == "source":
+            shared = self._compile(constraint, portable.text, threads=1)
+        else:
+            shared = xgrammar.CompiledGrammar.deserialize_json(portable.text, self._tokens)
         allowed = self._text
         if constraint.kind == "structural_tag":
             named = named_tokens(read_tag(constraint.source), self.vocabulary.special)
             allowed = allowed | mask_of(named, self.vocabulary.size)
-        return lambda: _Output(xgrammar.GrammarMatcher(shared), allowed, forces)
+        return lambda: _Output(xgrammar.GrammarMatcher(shared), allowed, portable.forces)
+
+    def memory(self, compiled: bytes) -> int:
+        """Return xgrammar's count of the compiled grammar's bytes."""
+        return memory_of(compiled)
+
+    def _compile(self, constraint: Constraint, source: str, *, threads: int) -> xgrammar.CompiledGrammar:
+        """Compile with xgrammar. Raises ``RuntimeError`` and ``ValueError``."""
+        if threads not in self._compilers:
+            self._compilers[threads] = xgrammar.GrammarCompiler(self._tokens, max_threads=threads, cache_enabled=False)
+        compiler = self._compilers[threads]
+        return (
+            compiler.compile_structural_tag(source)
+            if constraint.kind == "structural_tag"
+            else compiler.compile_grammar(source)
+        )
 
     def _prepared(self, constraint: Constraint) -> str:
-        """What xgrammar compiles: a structural tag, or EBNF for every other kind. Raises ``Refusal``."""
+        """Return xgrammar's input: a structural tag, or EBNF for every other kind. Raises ``Refusal``."""
         source = constraint.source
         match constraint.kind:
             case "json_schema":
@@ -104,7 +124,7 @@ class XGrammarBackend(GrammarBackend):
 
 
 class _Output(Grammar):
-    """One output. The matcher knows no stop tokens, so what it allows is content."""
+    """State of one output. The matcher knows no stop tokens, so all tokens that it allows are content."""
 
     def __init__(self, matcher: xgrammar.GrammarMatcher, allowed: Tensor, forces: bool) -> None:
         self._matcher, self._allowed, self._forces = matcher, allowed.numpy(), forces
@@ -154,7 +174,7 @@ class _Output(Grammar):
 
 
 def _pieces(vocabulary: Vocabulary) -> list[bytes]:
-    """Bytes of each token. Special tokens get some that no text has: xgrammar never allows a token without bytes."""
+    """Return the bytes of each token; special ones get bytes that no text has, as xgrammar forbids empty tokens."""
     pieces = list(vocabulary.pieces)
     for token in vocabulary.special.values():
         pieces[token] = NO_TEXT
@@ -163,7 +183,7 @@ def _pieces(vocabulary: Vocabulary) -> list[bytes]:
 
 def _choices(source: str) -> str:
     choices = parse(source)
-    if not isinstance(choices, list) or not choices or not all(isinstance(one, str) for one in choices):
+    if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
         raise Refusal("a choice must be a list of texts")
     if len(choices) > MOST_CHOICES:
         raise Refusal(f"a choice has at most {MOST_CHOICES} texts, got {len(choices)}")
@@ -171,4 +191,4 @@ def _choices(source: str) -> str:
         json.dumps(choices, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise Refusal("a choice holds half a surrogate pair") from None
-    return " | ".join(literal(one) for one in dict.fromkeys(choices))
+    return " | ".join(literal(item) for item in dict.fromkeys(choices))

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sglang_plug_backends.grammars.whitespace import Whitespace
+from sglang_plug_backends.grammars.json_schema.whitespace import Whitespace
 
 
 @dataclass(frozen=True, slots=True)
 class XGrammarSettings:
-    """``--set xgrammar.NAME=VALUE``."""
+    """Settings given as ``--set xgrammar.NAME=VALUE``."""
 
     any_whitespace: bool = False
     """Let the model choose blanks and line ends between the tokens of JSON; by default it writes as ``json.dumps``."""
     most_whitespace: int = 16
-    """Most characters of it at one place, with ``any_whitespace``."""
+    """Maximum characters of white space at one place, with ``any_whitespace``."""
     threads: int = 4
-    """Threads that compile."""
+    """Number of compiling threads."""
 
     @property
     def whitespace(self) -> Whitespace:
-        """As the converters of schemas take it."""
+        """Return the setting in the form of the schema converters."""
         return Whitespace(self.any_whitespace, self.most_whitespace)

@@ -1,4 +1,4 @@
-"""Structural tags: free text with constrained parts. The parts are written by our own converters."""
+"""Structural tags: free text with constrained parts, which our own converters write."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_plug_backends.grammars.notation import PYTHON
+from sglang_plug_backends.grammars.ebnf.regex import regex_to_ebnf
+from sglang_plug_backends.grammars.json_schema.notation import PYTHON
+from sglang_plug_backends.grammars.json_schema.schema import Converter
+from sglang_plug_backends.grammars.json_schema.whitespace import Whitespace
 from sglang_plug_backends.grammars.refusal import Refusal
-from sglang_plug_backends.grammars.regex import regex_to_ebnf
-from sglang_plug_backends.grammars.schema import Converter
-from sglang_plug_backends.grammars.tags import FIELDS, Form, any_text, checked, parts, read_tag, text
-from sglang_plug_backends.grammars.whitespace import Whitespace
+from sglang_plug_backends.grammars.tags import FIELDS, Form, any_text, checked, in_schema, parts, read_tag, text
 
 from .ebnf import checked_ebnf
-from .loops import with_recursion
+from .repetitions import with_recursion
 
 TRIGGERED = "triggered_tags"
-"""The format in whose text every byte may stand."""
+"""The format whose text may contain any byte."""
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the parts of a tag are written with."""
+class TagContext:
+    """Context for writing the parts of a tag."""
 
     whitespace: Whitespace
     special: Mapping[str, int]
@@ -31,49 +31,52 @@ class Surroundings:
 
 
 def prepare_tag(source: str, whitespace: Whitespace, special: Mapping[str, int]) -> str:
-    """The structural tag in ``source`` with its schemas and expressions as grammars. Raises ``Refusal``.
+    """Convert the schemas and expressions of the structural tag in ``source`` to grammars. Raises ``Refusal``.
 
-    ``special``: special tokens by name; others are spelled.
+    ``special``: special tokens by name; others are spelled out.
     """
-    form = _format(read_tag(source), "format", Surroundings(whitespace, special), 0)
-    if {"token", TRIGGERED} <= {one["type"] for one in parts(form)}:
+    form = _format(read_tag(source), "format", TagContext(whitespace, special), 0)
+    if {"token", TRIGGERED} <= {part["type"] for part in parts(form)}:
         raise Refusal(f"a special token beside {TRIGGERED!r} cannot be enforced: it might be taken for text")
     return json.dumps({"type": "structural_tag", "format": form}, default=float)
 
 
-def _format(given: Any, path: str, around: Surroundings, depth: int) -> Form:
-    match kind := checked(given, path, depth):
+def _format(form: Any, path: str, around: TagContext, depth: int) -> Form:
+    match kind := checked(form, path, depth):
         case "json_schema":
-            return _grammar(_schema(given, path, around.whitespace))
-        case "any_text" if given.keys() & FIELDS[kind]:
-            return _grammar(any_text(given, path))
+            with in_schema(form, path):
+                return _grammar(_schema(form, path, around.whitespace))
+        case "any_text" if form.keys() & FIELDS[kind]:
+            return _grammar(any_text(form, path))
         case "regex":
-            return _grammar(f"root ::= {regex_to_ebnf(text(given, 'pattern', path))}\n")
+            return _grammar(f"root ::= {regex_to_ebnf(text(form, 'pattern', path))}\n")
         case "token":
-            name = text(given, "token", path)
+            name = text(form, "token", path)
             spelled = {"type": "const_string", "value": name}
             return {"type": "token", "token": around.special[name]} if name in around.special else spelled
         case "grammar":
-            return _grammar(checked_ebnf(text(given, "grammar", path)))
-    found = dict(given)
+            return _grammar(checked_ebnf(text(form, "grammar", path)))
+    result = dict(form)
     if "content" in FIELDS[kind]:
-        found["content"] = _format(given.get("content"), f"{path}/content", around, depth + 1)
+        result["content"] = _format(form.get("content"), f"{path}/content", around, depth + 1)
     for field in FIELDS[kind] & {"elements", "tags"}:
-        found[field] = [_format(one, f"{path}/{field}/{at}", around, depth + 1) for at, one in enumerate(given[field])]
-    return found
+        result[field] = [
+            _format(item, f"{path}/{field}/{at}", around, depth + 1) for at, item in enumerate(form[field])
+        ]
+    return result
 
 
 def _grammar(source: str) -> Form:
     return {"type": "grammar", "grammar": with_recursion(source)}
 
 
-def _schema(given: Form, path: str, whitespace: Whitespace) -> str:
-    if "json_schema" not in given:
+def _schema(form: Form, path: str, whitespace: Whitespace) -> str:
+    if "json_schema" not in form:
         raise Refusal(f"{path} needs json_schema")
-    match given.get("style", "json"):
+    match form.get("style", "json"):
         case "json":
-            return Converter(given["json_schema"], whitespace).grammar()
+            return Converter(form["json_schema"], whitespace).grammar()
         case "python_arguments":
-            return Converter(given["json_schema"], whitespace, PYTHON).arguments()
+            return Converter(form["json_schema"], whitespace, PYTHON).arguments()
         case style:
             raise Refusal(f"the style {str(style)[:40]!r} at {path} is unknown; known: json, python_arguments")

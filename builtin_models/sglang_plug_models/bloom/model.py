@@ -1,4 +1,4 @@
-"""Bloom (BigScience Workshop, 2022): ALiBi, a norm behind the embeddings, and biases everywhere."""
+"""Bloom (BigScience Workshop, 2022): ALiBi, a norm after the embeddings, and biases everywhere."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from sglang_plug import AttentionShape, BuildEnv, ForwardBatch
 from sglang_plug.layers import Embedding, Linear, activation
-from sglang_plug_models.alibi import Alibi, BiasedAttention, alibi_shape, slopes
-from sglang_plug_models.blocks import TransformerLM
+from sglang_plug_models.common.alibi import Alibi, BiasedAttention, alibi_shape, slopes
+from sglang_plug_models.common.blocks import TransformerLM
 
 
 class SelfAttention(nn.Module):
-    """In one matrix for each head: its query, its key and its value."""
+    """Attention whose matrix contains query, key and value of each head in turn."""
 
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
         super().__init__()
@@ -23,13 +23,13 @@ class SelfAttention(nn.Module):
         self.attention = BiasedAttention(env, index, heads=self.heads, scale=(width // self.heads) ** -0.5)
 
     def forward(self, x: Tensor, biases: Tensor, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         q, k, v = self.query_key_value(x).unflatten(-1, (self.heads, 3, -1)).unbind(2)
         return self.dense(self.attention(q, k, v, biases, batch).flatten(1))
 
 
 class MLP(nn.Module):
-    """One matrix up, an activation, one matrix down."""
+    """MLP without a gate: up projection, activation, down projection."""
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__()
@@ -39,12 +39,12 @@ class MLP(nn.Module):
         self.activation = activation("gelu_pytorch_tanh")
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         return self.dense_4h_to_h(self.activation(self.dense_h_to_4h(x)))
 
 
 class Layer(nn.Module):
-    """Attention and MLP, each on normalised input, added to that or to what was normalised."""
+    """Attention and MLP on normalised input; the residual is the input or the normalised input."""
 
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
         super().__init__()
@@ -55,12 +55,12 @@ class Layer(nn.Module):
         self.mlp = MLP(config, env)
 
     def forward(self, x: Tensor, biases: Tensor, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         normed = self.input_layernorm(x)
         x = (normed if self.adds_to_normed else x) + self.self_attention(normed, biases, batch)
         normed = self.post_attention_layernorm(x)
-        found: Tensor = (normed if self.adds_to_normed else x) + self.mlp(normed)
-        return found
+        result: Tensor = (normed if self.adds_to_normed else x) + self.mlp(normed)
+        return result
 
 
 class Decoder(nn.Module):
@@ -73,16 +73,16 @@ class Decoder(nn.Module):
         self.word_embeddings_layernorm = nn.LayerNorm(width, eps=config.layer_norm_epsilon)
         self.h = nn.ModuleList(Layer(config, env, index) for index in range(config.num_hidden_layers))
         self.ln_f = nn.LayerNorm(width, eps=config.layer_norm_epsilon)
-        self.alibi = Alibi(slopes(heads) * (width // heads) ** 0.5)  # added to logits that are scaled already
+        self.alibi = Alibi(slopes(heads) * (width // heads) ** 0.5)  # added to scaled logits
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        """Hidden states of every new token, ``[T, hidden]``."""
+        """Return the hidden states of every new token, ``[T, hidden]``."""
         x = self.word_embeddings_layernorm(self.word_embeddings(batch.input_ids))
         biases = self.alibi(batch.positions, x.dtype)
         for layer in self.h:
             x = layer(x, biases, batch)
-        found: Tensor = self.ln_f(x)
-        return found
+        result: Tensor = self.ln_f(x)
+        return result
 
 
 class Bloom(TransformerLM):
@@ -94,5 +94,5 @@ class Bloom(TransformerLM):
 
     @classmethod
     def attention_shape(cls, config: Any) -> AttentionShape:
-        """With room for biases."""
+        """Return the geometry with room for biases."""
         return alibi_shape(config)

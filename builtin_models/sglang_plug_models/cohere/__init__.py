@@ -1,4 +1,4 @@
-"""Command R and its kin."""
+"""Command R and related models."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Command R (Cohere, 2024): attention and MLP side by side behind one norm, which also centres, and scaled logits.
+"""Command R (Cohere, 2024): parallel attention and MLP after one mean-centring norm, and scaled logits.
 
-Neighbours in a head are turned together. Command R+ normalises queries and keys; Command R7B and A have three layers
-with a window for each that sees all, and these do not know positions.
+Rotary embeddings are interleaved. Command R+ normalises queries and keys; Command R7B and A have three layers with a
+window for each layer with full attention, which has no positions.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sglang_plug import BuildEnv, ForwardBatch
-from sglang_plug.executor import own_slice
+from sglang_plug.contracts.serving.executor import own_slice
 from sglang_plug.layers import RMSNorm
 from sglang_plug.layers.linear import checked
-from sglang_plug_models.blocks import Angles, CausalLM, Decoder, GatedMLP, SelfAttention, window_of
-from sglang_plug_models.paired import halved
+from sglang_plug_models.common.blocks import Angles, CausalLM, Decoder, GatedMLP, SelfAttention, window_of
+from sglang_plug_models.common.interleaved_rope import split_pairs
 
 
 class CentredNorm(RMSNorm):
-    """Less its mean, by its deviation, times a weight, in float32."""
+    """Layer norm without bias: subtracts the mean, divides by the deviation and multiplies by a weight, in float32."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Same shape and dtype as ``x``."""
+        """Normalise ``x``, keeping shape and dtype."""
         return (F.layer_norm(x.float(), x.shape[-1:], eps=self.eps) * self.weight.float()).to(x.dtype)
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """``(norm(x + residual), x + residual)``."""
+        """Return ``(norm(x + residual), x + residual)``."""
         total = x + residual
         return self(total), total
 
 
 class HeadNorm(CentredNorm):
-    """``CentredNorm`` of each head, with weights of its own; ranks have those of their heads."""
+    """``CentredNorm`` of each head with separate weights; ranks store those of their heads."""
 
     def __init__(self, heads: int, dim: int, eps: float, env: BuildEnv) -> None:
         super().__init__(dim, eps, env)
@@ -44,16 +44,16 @@ class HeadNorm(CentredNorm):
         self.weight = nn.Parameter(torch.empty(self._own.stop - self._own.start, dim))
 
     def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:
-        """Weights of the heads of all ranks."""
+        """Return the shape of the weights of all ranks' heads."""
         return self._whole
 
     def load_shard(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> None:
-        """Copy the weights of this rank's heads. Raises ``ValueError`` if there are others."""
+        """Copy the weights of this rank's heads. Raises ``ValueError`` for another shape."""
         parameter.copy_(checked(tensor, self._whole)[self._own])
 
 
 class Attention(SelfAttention):
-    """Queries and keys may be normalised, and turned."""
+    """Attention with optional normalisation of queries and keys, and optional rotation."""
 
     def __init__(
         self, config: Any, env: BuildEnv, index: int, *, turned: bool = True, window: int | None = None
@@ -65,14 +65,14 @@ class Attention(SelfAttention):
         self.q_norm, self.k_norm = (HeadNorm(count, self.dim, eps, env) if normalised else None for count in heads)
 
     def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         qkv = self.qkv_proj(x).view(-1, self.heads + 2 * self.kv_heads, self.dim)
         q, k, v = qkv.tensor_split((self.heads, self.heads + self.kv_heads), dim=1)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         if not self.turned:
             return self.o_proj(self.attention(q, k, v, batch).flatten(1))
-        q, k = halved(q, self.dim), halved(k, self.dim)
+        q, k = split_pairs(q, self.dim), split_pairs(k, self.dim)
         return self.o_proj(self.attention.rotary(q, k, v, *angles, batch).flatten(1))
 
 
@@ -86,7 +86,7 @@ class Layer(nn.Module):
         self.mlp = GatedMLP(config, env)
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
-        """What both give and the residual stream it is still to be added to, both ``[T, hidden]``."""
+        """Return the sum of both outputs and the residual stream to add it to, both ``[T, hidden]``."""
         normed, stream = (self.input_layernorm(x), x) if residual is None else self.input_layernorm.add(x, residual)
         return self.self_attn(normed, angles, batch) + self.mlp(normed), stream
 
@@ -95,21 +95,21 @@ class Cohere(CausalLM):
     """Command R, Command R+ and Aya."""
 
     def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
-        """Everything but the head."""
+        """Build the decoder without the head."""
         own = copy.copy(config)
         own.rms_norm_eps = config.layer_norm_eps
         return Decoder(own, env, layers, norm=CentredNorm)
 
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Layer ``index``."""
+        """Build layer ``index``."""
         return Layer(config, env, self.attention(config, env, index))
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """The attention of layer ``index``."""
+        """Build the attention of layer ``index``."""
         return Attention(config, env, index)
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Scaled logits ``[rows, vocabulary]``."""
+        """Compute scaled logits ``[rows, vocabulary]``."""
         return super().head(hidden) * self.config.logit_scale
 
 
@@ -117,6 +117,6 @@ class Cohere2(Cohere):
     """Command R7B and Command A."""
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Turned where there is a window."""
+        """Build attention that is rotated in layers with a window."""
         window = window_of(config, index)
         return Attention(config, env, index, turned=window is not None, window=window)

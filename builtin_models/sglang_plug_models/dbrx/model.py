@@ -1,4 +1,4 @@
-"""DBRX (Databricks, 2024): four of sixteen experts in every layer, and queries, keys and values within bounds."""
+"""DBRX (Databricks, 2024): four of sixteen experts in every layer, and clipped queries, keys and values."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch import Tensor, nn
 
 from sglang_plug import Attention, AttentionShape, BuildEnv, ConfigError, ForwardBatch
 from sglang_plug.layers import Embedding, ExpertRecorder, Experts, Packed, Rope, Router, Row
-from sglang_plug_models.blocks import Angles, TransformerLM
+from sglang_plug_models.common.blocks import Angles, TransformerLM
 
 MATRICES = {"w1": "gate", "v1": "up", "w2": "down"}
 STACKED = tuple(f".experts.mlp.{name}" for name in MATRICES)
-"""Ends of names of matrices that hold all experts one below the other."""
+"""Suffixes of matrices that stack all experts."""
 
 
 class SelfAttention(nn.Module):
-    """Grouped queries from one matrix, whose products are clipped."""
+    """Grouped-query attention with one clipped projection."""
 
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class SelfAttention(nn.Module):
         self.attention = Attention(env, index, scale=self.dim**-0.5)
 
     def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         qkv: Tensor = self.Wqkv(x)
         if self.clip is not None:
             qkv = qkv.clamp(-self.clip, self.clip)
@@ -41,13 +41,13 @@ class SelfAttention(nn.Module):
 
 
 class NormedRouter(Router):
-    """Weights are probabilities, divided by their norm of some order."""
+    """Router whose probabilities are divided by their norm of some order."""
 
     order: float | None = None
-    """``None``: they stay as they are."""
+    """Order of the norm; ``None``: no normalisation."""
 
     def select(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """For ``logits`` ``[T, experts]``, the best experts and their weights."""
+        """Return the best experts of ``logits`` ``[T, experts]`` and their weights."""
         experts, weights = super().select(logits)
         return experts, weights if self.order is None else weights / weights.norm(self.order, dim=-1, keepdim=True)
 
@@ -83,12 +83,12 @@ class Block(nn.Module):
         self._choose, self._experts = router.choose, experts
 
     def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         parts = self.norm_attn_norm
         x = x + parts["attn"](parts["norm_1"](x), angles, batch)
         normed = parts["norm_2"](x)
-        found: Tensor = x + self._experts(normed, *self._choose(normed))
-        return found
+        result: Tensor = x + self._experts(normed, *self._choose(normed))
+        return result
 
 
 class Decoder(nn.Module):
@@ -102,13 +102,13 @@ class Decoder(nn.Module):
         self.rope = Rope.of(config, config.d_model // config.n_heads, env.context_length, whole=True)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        """Hidden states of every new token, ``[T, hidden]``."""
+        """Return the hidden states of every new token, ``[T, hidden]``."""
         x = self.wte(batch.input_ids)
         angles = self.rope(batch.positions, x.dtype)
         for block in self.blocks:
             x = block(x, angles, batch)
-        found: Tensor = self.norm_f(x)
-        return found
+        result: Tensor = self.norm_f(x)
+        return result
 
 
 class Dbrx(TransformerLM):
@@ -123,13 +123,13 @@ class Dbrx(TransformerLM):
 
     @classmethod
     def attention_shape(cls, config: Any) -> AttentionShape:
-        """Numbers of heads stand in two places."""
+        """Return the geometry; the numbers of heads are in two places of the configuration."""
         heads = config.n_heads
         dim = config.d_model // heads
         return AttentionShape(heads=heads, kv_heads=config.attn_config.kv_n_heads, dim=dim, layers=config.n_layers)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        """Hidden states of every new token, ``[T, hidden]``."""
+        """Return the hidden states of every new token, ``[T, hidden]``."""
         self._recorder.begin(batch)
         return super().forward(batch)
 
@@ -138,8 +138,8 @@ class Dbrx(TransformerLM):
         return self._recorder.controls()
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """As ``Model``; matrices of all experts are taken apart."""
-        super().load_weights(one for name, tensor in weights for one in self._taken_apart(name, tensor))
+        """Load weights like ``Model``; matrices of all experts are split."""
+        super().load_weights(item for name, tensor in weights for item in self._taken_apart(name, tensor))
 
     def _taken_apart(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         if not name.endswith(STACKED):

@@ -1,7 +1,7 @@
 """DeepSeek-V2 (DeepSeek-AI, 2024) and DeepSeek-V3 (DeepSeek-AI, 2024).
 
-Latent attention, and after a few dense layers experts, of which each token gets some, next to shared ones that every
-token passes through. Experts come in groups; a token's experts are looked for in its best groups only.
+Latent attention, and after a few dense layers routed experts next to shared ones that every token passes through.
+Experts are grouped; a token's experts are chosen from its best groups only.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch.nn import functional as F
 
 from sglang_plug import AttentionShape, BuildEnv, ConfigError
 from sglang_plug.layers import Router
-from sglang_plug_models.blocks import CausalLM, GatedMLP
+from sglang_plug_models.common.blocks import CausalLM, GatedMLP
 from sglang_plug_models.moe.block import ExpertsCausalLM, SparseMLP
 
-from .latent import LatentAttention, latent_shape
+from .latent_attention import LatentAttention, latent_shape
 
 
 class GroupedRouter(Router):
-    """Chooses experts from a token's best groups, with scores and weights in float32.
+    """Router that chooses experts from a token's best groups, with scores and weights in float32.
 
     Args:
         config: the checkpoint's configuration.
@@ -42,7 +42,7 @@ class GroupedRouter(Router):
         self.groups, self.kept, self.factor = groups, kept, config.routed_scaling_factor
 
     def pack_weights(self) -> None:
-        """Multiply in float32 from now on: rounded to bfloat16, many experts would come out equal."""
+        """Multiply in float32 from now on: rounded to bfloat16, many experts would tie."""
         if self.weight is None or self._scheme is not None:
             return super().pack_weights()
         weight = self.weight.detach().float()
@@ -50,14 +50,14 @@ class GroupedRouter(Router):
         self.weight = None
 
     def select(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The best experts of the groups with the best expert; weights are probabilities."""
+        """Choose experts of the groups with the best expert; weights are probabilities."""
         scores = logits.softmax(-1)
         return self.best_of(scores, scores, best=1)
 
     def best_of(self, scores: Tensor, wanted: Tensor, best: int) -> tuple[Tensor, Tensor]:
-        """Experts ``[T, k]`` by ``wanted`` ``[T, experts]``, and their weights, from ``scores``.
+        """Return the experts ``[T, k]`` with the highest ``wanted`` ``[T, experts]`` and their weights from ``scores``.
 
-        A group is worth the sum of its ``best`` best experts.
+        A group's score is the sum of its ``best`` best experts.
         """
         if self.kept < self.groups:
             grouped = wanted.view(-1, self.groups, self.experts // self.groups)
@@ -72,7 +72,7 @@ class GroupedRouter(Router):
 
 
 class BalancedRouter(GroupedRouter):
-    """Scores every expert by itself; a bias, learnt to balance the load, decides who is chosen but not its weight."""
+    """Router that scores experts independently; a learned balancing bias affects the choice but not the weights."""
 
     def __init__(self, config: Any, env: BuildEnv, layer: int) -> None:
         groups, kept = config.n_group or 1, config.topk_group or 1
@@ -80,13 +80,13 @@ class BalancedRouter(GroupedRouter):
         self.e_score_correction_bias = nn.Parameter(torch.empty(self.experts, dtype=torch.float32))
 
     def select(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The best experts of the groups with the best pair; weights are sigmoids."""
+        """Choose experts of the groups with the best pair; weights are sigmoids."""
         scores = logits.sigmoid()
         return self.best_of(scores, scores + self.e_score_correction_bias, best=2)
 
 
 class SharedExpertsMLP(SparseMLP):
-    """Chosen experts, and shared ones, which are one wide MLP."""
+    """Routed experts and shared ones, which form one wide MLP."""
 
     def __init__(self, config: Any, env: BuildEnv, router: GroupedRouter) -> None:
         width = config.moe_intermediate_size
@@ -95,12 +95,12 @@ class SharedExpertsMLP(SparseMLP):
         self.shared_experts = GatedMLP(config, env, width=width * config.n_shared_experts, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         return super().forward(x) + self.shared_experts(x)
 
 
 class DeepseekV2(ExpertsCausalLM):
-    """DeepSeek-V2, and V2-Lite, which has no latent for queries and no groups of experts."""
+    """DeepSeek-V2, and V2-Lite, which has no query latent and no expert groups."""
 
     packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {
         name: ours for name, ours in CausalLM.packed.items() if ours[0] == "gate_up_proj"
@@ -108,21 +108,21 @@ class DeepseekV2(ExpertsCausalLM):
 
     @classmethod
     def attention_shape(cls, config: Any) -> AttentionShape:
-        """One key head, which is cached as a latent."""
+        """Return the geometry of one key head, which caches a latent."""
         return latent_shape(config)
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Attention on latents."""
+        """Build attention on latents."""
         return LatentAttention(config, env, index)
 
     def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """One MLP in the first layers, experts in the others."""
+        """Build an MLP in the first layers and experts in the others."""
         if index < config.first_k_dense_replace:
             return GatedMLP(config, env, bias=getattr(config, "mlp_bias", False))
         return SharedExpertsMLP(config, env, self.router(config, env, index))
 
     def router(self, config: Any, env: BuildEnv, index: int) -> GroupedRouter:
-        """As ``topk_method`` says."""
+        """Build the router that ``topk_method`` names."""
         if config.norm_topk_prob:
             raise ConfigError("norm_topk_prob is not supported for DeepSeek-V2: implementations disagree about it")
         match config.topk_method:
@@ -136,19 +136,19 @@ class DeepseekV2(ExpertsCausalLM):
 
 
 class DeepseekV3(DeepseekV2):
-    """DeepSeek-V3 and DeepSeek-R1, without the layers that predict further tokens."""
+    """DeepSeek-V3 and DeepSeek-R1, without the multi-token prediction layers."""
 
     def router(self, config: Any, env: BuildEnv, index: int) -> GroupedRouter:
-        """Sigmoids and a bias for balance."""
+        """Build a sigmoid router with a balancing bias."""
         return BalancedRouter(config, env, index)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """As ``CausalLM``; layers beyond the last are those that predict further tokens."""
+        """Load weights like ``CausalLM``; layers beyond the last are for multi-token prediction and are skipped."""
         super().load_weights(without_further_layers(weights, self.config))
 
 
 def without_further_layers(weights: Iterable[tuple[str, Tensor]], config: Any) -> Iterator[tuple[str, Tensor]]:
-    """What is not of the layers behind the last, which predict further tokens."""
+    """Drop the multi-token prediction layers after the last layer."""
     last, more = config.num_hidden_layers, getattr(config, "num_nextn_predict_layers", None) or 0
     beyond = tuple(f"model.layers.{index}." for index in range(last, last + more))
-    return (one for one in weights if not one[0].startswith(beyond))
+    return (weight for weight in weights if not weight[0].startswith(beyond))

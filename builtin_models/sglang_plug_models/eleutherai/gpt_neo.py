@@ -1,4 +1,4 @@
-"""GPT-Neo (Black et al., 2021): GPT-2 with windows in some layers, and query-key products that are not scaled."""
+"""GPT-Neo (Black et al., 2021): GPT-2 with windows in some layers and unscaled query-key products."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from sglang_plug import Attention, BuildEnv, ForwardBatch
 from sglang_plug.layers import Embedding, Linear, Packed, activation
-from sglang_plug_models.blocks import TransformerLM
+from sglang_plug_models.common.blocks import TransformerLM
 
 
 class SelfAttention(nn.Module):
-    """Every head has keys of its own; a layer that is ``local`` sees the last ``window_size`` tokens."""
+    """Multi-head attention; a ``local`` layer attends to the last ``window_size`` tokens."""
 
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
         super().__init__()
@@ -24,13 +24,13 @@ class SelfAttention(nn.Module):
         self.attention = Attention(env, index, scale=1.0, window=window)
 
     def forward(self, x: Tensor, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         q, k, v = self.qkv_proj(x).unflatten(-1, (3, self.heads, -1)).unbind(1)
         return self.out_proj(self.attention(q, k, v, batch).flatten(1))
 
 
 class MLP(nn.Module):
-    """One matrix up, an activation, one matrix down."""
+    """MLP without a gate: up projection, activation, down projection."""
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class MLP(nn.Module):
         self.activation = activation(config.activation_function)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         return self.c_proj(self.activation(self.c_fc(x)))
 
 
@@ -55,10 +55,10 @@ class Layer(nn.Module):
         self.mlp = MLP(config, env)
 
     def forward(self, x: Tensor, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         x = x + self.attn["attention"](self.ln_1(x), batch)
-        found: Tensor = x + self.mlp(self.ln_2(x))
-        return found
+        result: Tensor = x + self.mlp(self.ln_2(x))
+        return result
 
 
 class Decoder(nn.Module):
@@ -72,12 +72,12 @@ class Decoder(nn.Module):
         self.ln_f = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        """Hidden states of every new token, ``[T, hidden]``."""
+        """Return the hidden states of every new token, ``[T, hidden]``."""
         x = self.wte(batch.input_ids) + self.wpe(batch.positions)
         for layer in self.h:
             x = layer(x, batch)
-        found: Tensor = self.ln_f(x)
-        return found
+        result: Tensor = self.ln_f(x)
+        return result
 
 
 class GPTNeo(TransformerLM):

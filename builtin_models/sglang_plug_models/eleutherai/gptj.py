@@ -1,5 +1,7 @@
-"""GPT-J (Wang and Komatsuzaki, 2021): attention and MLP side by side behind one norm, and rotary positions in a part of
-each head, where neighbours are one pair. CodeGen (Nijkamp et al., 2022) stores the same in another order."""
+"""GPT-J (Wang and Komatsuzaki, 2021): parallel attention and MLP after one norm, and partial interleaved rope.
+
+CodeGen (Nijkamp et al., 2022) stores the same weights in another order.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,15 @@ from torch import Tensor, nn
 
 from sglang_plug import Attention, BuildEnv, ForwardBatch
 from sglang_plug.layers import Embedding, Linear, Packed, Rope, activation
-from sglang_plug_models.blocks import Angles, TransformerLM
-from sglang_plug_models.paired import halved
+from sglang_plug_models.common.blocks import Angles, TransformerLM
+from sglang_plug_models.common.interleaved_rope import split_pairs
 
 CODEGEN_BLOCKS = 4
-"""CodeGen's matrix has the queries, values and keys of a quarter of the heads one below the other."""
+"""Number of blocks in CodeGen's matrix: queries, values and keys of a quarter of the heads each."""
 
 
 class SelfAttention(nn.Module):
-    """No biases, and every head has keys of its own."""
+    """Multi-head attention without biases."""
 
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
         super().__init__()
@@ -29,37 +31,37 @@ class SelfAttention(nn.Module):
         self.attention = Attention(env, index, scale=(width // self.heads) ** -0.5)
 
     def projection(self, width: int, env: BuildEnv) -> Linear:
-        """The matrix of queries, keys and values."""
+        """Build the matrix of queries, keys and values."""
         return Packed(width, {"q": width, "k": width, "v": width}, env)
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """``[T, hidden]`` to queries, keys and values, ``[T, heads, dim]`` each."""
+        """Project ``[T, hidden]`` to queries, keys and values, ``[T, heads, dim]`` each."""
         q, k, v = self.qkv_proj(x).unflatten(-1, (3, self.heads, -1)).unbind(1)
         return q, k, v
 
     def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         q, k, v = self.parts(x)
-        q, k = halved(q, self.turned), halved(k, self.turned)
+        q, k = split_pairs(q, self.turned), split_pairs(k, self.turned)
         return self.out_proj(self.attention.rotary(q, k, v, *angles, batch).flatten(1))
 
 
 class CodeGenAttention(SelfAttention):
-    """The same from one stored matrix."""
+    """The same attention from one stored matrix."""
 
     def projection(self, width: int, env: BuildEnv) -> Linear:
-        """As it is stored."""
+        """Build the matrix as it is stored."""
         return Linear(width, 3 * width, env)
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """``[T, hidden]`` to queries, keys and values, ``[T, heads, dim]`` each."""
+        """Project ``[T, hidden]`` to queries, keys and values, ``[T, heads, dim]`` each."""
         shape = (CODEGEN_BLOCKS, 3, self.heads // CODEGEN_BLOCKS, -1)
-        q, v, k = (one.flatten(1, 2) for one in self.qkv_proj(x).unflatten(-1, shape).unbind(2))
+        q, v, k = (row.flatten(1, 2) for row in self.qkv_proj(x).unflatten(-1, shape).unbind(2))
         return q, k, v
 
 
 class MLP(nn.Module):
-    """One matrix up, an activation, one matrix down."""
+    """MLP without a gate: up projection, activation, down projection."""
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__()
@@ -69,7 +71,7 @@ class MLP(nn.Module):
         self.activation = activation(config.activation_function)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         return self.fc_out(self.activation(self.fc_in(x)))
 
 
@@ -83,10 +85,10 @@ class Layer(nn.Module):
         self.mlp = MLP(config, env)
 
     def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         normed = self.ln_1(x)
-        found: Tensor = x + self.attn(normed, angles, batch) + self.mlp(normed)
-        return found
+        result: Tensor = x + self.attn(normed, angles, batch) + self.mlp(normed)
+        return result
 
 
 class Decoder(nn.Module):
@@ -102,13 +104,13 @@ class Decoder(nn.Module):
         self.rope = Rope(turned, {"rope_theta": 10000.0}, config.max_position_embeddings)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        """Hidden states of every new token, ``[T, hidden]``."""
+        """Return the hidden states of every new token, ``[T, hidden]``."""
         x = self.wte(batch.input_ids)
         angles = self.rope(batch.positions, x.dtype)
         for layer in self.h:
             x = layer(x, angles, batch)
-        found: Tensor = self.ln_f(x)
-        return found
+        result: Tensor = self.ln_f(x)
+        return result
 
 
 class GPTJ(TransformerLM):

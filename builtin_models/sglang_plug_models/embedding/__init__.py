@@ -1,4 +1,4 @@
-"""Models that turn texts into vectors: encoders, and decoders whose checkpoints come without a head.
+"""Models that embed texts: encoders, and decoders whose checkpoints have no head.
 
 A decoder with a head becomes one of these with ``--is-embedding``.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sglang_plug import ModelSpec, hookimpl
-from sglang_plug.specs import Task
+from sglang_plug.plugins.specs import Task
 
 DECODERS = {
     "LlamaModel": "llama.model:Llama",

@@ -1,4 +1,4 @@
-"""Falcon (Almazrouei et al., 2023): attention and MLP side by side, and few keys for many queries.
+"""Falcon (Almazrouei et al., 2023): parallel attention and MLP, and few keys for many queries.
 
 Falcon 7B has one key head and one norm for both parts; the later architecture has several key heads and a norm for
 each part. The first models have ALiBi instead of rotary positions.
@@ -12,22 +12,22 @@ from torch import Tensor, nn
 
 from sglang_plug import Attention, AttentionShape, BuildEnv, ForwardBatch
 from sglang_plug.layers import Embedding, Linear, Rope, activation
-from sglang_plug_models.alibi import Alibi, BiasedAttention, alibi_shape, slopes
-from sglang_plug_models.blocks import Angles, TransformerLM
+from sglang_plug_models.common.alibi import Alibi, BiasedAttention, alibi_shape, slopes
+from sglang_plug_models.common.blocks import Angles, TransformerLM
 
 Places = Angles | Tensor
-"""What layers are told of this step's positions: angles, or ALiBi's biases."""
+"""Position data of the layers: angles, or ALiBi's biases."""
 
 
 def key_heads(config: Any) -> int:
-    """How many key heads there are."""
+    """Return the number of key heads."""
     if config.new_decoder_architecture:
         return int(config.num_kv_heads)
     return 1 if config.multi_query else int(config.num_attention_heads)
 
 
 class SelfAttention(nn.Module):
-    """In one matrix for each key head: its queries, its key and its value."""
+    """Attention whose matrix contains queries, key and value of each key head in turn."""
 
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class SelfAttention(nn.Module):
             self.attention = Attention(env, index, scale=scale)
 
     def forward(self, x: Tensor, places: Places, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         parts = self.query_key_value(x).view(-1, self.kv_heads, self.group + 2, self.dim)
         q, k, v = parts[:, :, :-2].flatten(1, 2), parts[:, :, -2], parts[:, :, -1]
         return self.dense(self._attended(q, k, v, places, batch).flatten(1))
@@ -54,13 +54,13 @@ class SelfAttention(nn.Module):
             cos, sin = places
             return self.attention.rotary(q, k, v, cos, sin, batch)
         assert isinstance(places, Tensor)
-        k, v = (one.repeat_interleave(self.group, dim=1) for one in (k, v))  # each head has biases of its own
-        found: Tensor = self.attention(q, k, v, places, batch)
-        return found
+        k, v = (tensor.repeat_interleave(self.group, dim=1) for tensor in (k, v))  # each head has biases of its own
+        result: Tensor = self.attention(q, k, v, places, batch)
+        return result
 
 
 class MLP(nn.Module):
-    """One matrix up, an activation, one matrix down."""
+    """MLP without a gate: up projection, activation, down projection."""
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__()
@@ -69,12 +69,12 @@ class MLP(nn.Module):
         self.activation = activation(config.activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         return self.dense_4h_to_h(self.activation(self.dense_h_to_4h(x)))
 
 
 class Layer(nn.Module):
-    """Attention and MLP, added to the residual stream together, or one after the other."""
+    """Attention and MLP, parallel or sequential."""
 
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Layer(nn.Module):
             self.post_attention_layernorm = None if self.parallel else norm()
 
     def forward(self, x: Tensor, places: Places, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         if self.ln_attn is not None and self.ln_mlp is not None:
             return x + self.self_attention(self.ln_attn(x), places, batch) + self.mlp(self.ln_mlp(x))
         assert self.input_layernorm is not None
@@ -119,13 +119,13 @@ class Decoder(nn.Module):
             self.places = Rope.of(config, config.hidden_size // heads, env.context_length, whole=True)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        """Hidden states of every new token, ``[T, hidden]``."""
+        """Return the hidden states of every new token, ``[T, hidden]``."""
         x = self.word_embeddings(batch.input_ids)
         places = self.places(batch.positions, x.dtype)
         for layer in self.h:
             x = layer(x, places, batch)
-        found: Tensor = self.ln_f(x)
-        return found
+        result: Tensor = self.ln_f(x)
+        return result
 
 
 class Falcon(TransformerLM):
@@ -139,7 +139,7 @@ class Falcon(TransformerLM):
 
     @classmethod
     def attention_shape(cls, config: Any) -> AttentionShape:
-        """As many key heads as in the checkpoint; with ALiBi, one for each head, and room for biases."""
+        """Return the geometry with the checkpoint's key heads; with ALiBi, one per head and room for biases."""
         if config.alibi:
             return alibi_shape(config)
         heads = config.num_attention_heads

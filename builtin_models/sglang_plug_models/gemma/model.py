@@ -1,9 +1,9 @@
 """Gemma 2 (Gemma team, 2024) and Gemma 3 (Gemma team, 2025), text only.
 
 Both scale the embeddings by the square root of their width, store a norm's weight as its distance from one, and
-normalise before and after attention and MLP. Gemma 2 caps attention and final logits and alternates between
-layers that see a window and layers that see all; Gemma 3 normalises queries and keys instead, has five layers
-with a window for each without, and gives the two kinds rotations of their own.
+normalise before and after attention and MLP. Gemma 2 caps attention and final logits and alternates between layers with
+a window and layers with full attention; Gemma 3 normalises queries and keys instead, has five layers with a window for
+each without, and gives the two kinds rotations of their own.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from torch import Tensor, nn
 
 from sglang_plug import BuildEnv, ConfigError, ForwardBatch
 from sglang_plug.layers import RMSNorm, Rope
-from sglang_plug_models.blocks import Angles, CausalLM, Decoder, GatedMLP, SelfAttention, head_dim, window_of
+from sglang_plug_models.common.blocks import Angles, CausalLM, Decoder, GatedMLP, SelfAttention, head_dim, window_of
 
 norm = partial(RMSNorm, offset=1.0)
 
 AnglesByKind = Mapping[str, Angles]
-"""For each entry of ``layer_types``."""
+"""Angles for each entry of ``layer_types``."""
 
 
 def attention(config: Any, env: BuildEnv, index: int, *, qk_norm: bool, softcap: float | None) -> SelfAttention:
-    """The attention of layer ``index``, with the scale that ``query_pre_attn_scalar`` stands for."""
+    """Build the attention of layer ``index`` with the scale from ``query_pre_attn_scalar``."""
     return SelfAttention(
         config,
         env,
@@ -42,7 +42,7 @@ def attention(config: Any, env: BuildEnv, index: int, *, qk_norm: bool, softcap:
 
 
 class Layer(nn.Module):
-    """Attention and MLP with a norm on either side of each."""
+    """A layer with norms before and after attention and MLP."""
 
     def __init__(self, config: Any, env: BuildEnv, kind: str, attention: SelfAttention) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Layer(nn.Module):
     def forward(
         self, x: Tensor, residual: Tensor | None, angles: AnglesByKind, batch: ForwardBatch
     ) -> tuple[Tensor, Tensor]:
-        """The MLP's output and the residual stream it is still to be added to, both ``[T, hidden]``."""
+        """Return the MLP's output and the residual stream to add it to, both ``[T, hidden]``."""
         normed, stream = (self.input_layernorm(x), x) if residual is None else self.input_layernorm.add(x, residual)
         attended = self.post_attention_layernorm(self.self_attn(normed, angles[self.kind], batch))
         normed, stream = self.pre_feedforward_layernorm.add(attended, stream)
@@ -66,7 +66,7 @@ class Layer(nn.Module):
 
 
 class Ropes(nn.Module):
-    """A rotation for each kind of layer, or one for all."""
+    """A rotary embedding for each kind of layer, or one for all."""
 
     def __init__(self, config: Any, served: int | None) -> None:
         super().__init__()
@@ -76,23 +76,23 @@ class Ropes(nn.Module):
         self.ropes = nn.ModuleDict({kind: Rope(dim, own[kind], longest, served) for kind in kinds})
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> AnglesByKind:
-        """Cosines and sines of ``positions`` ``[T]`` for each kind of layer."""
+        """Return cosines and sines of ``positions`` ``[T]`` for each kind of layer."""
         return {kind: rope(positions, dtype) for kind, rope in self.ropes.items()}
 
 
 class Body(Decoder):
-    """Embeddings scaled by the root of their width, a factor that is rounded as the weights are."""
+    """A decoder with embeddings scaled by the root of their width, rounded like the weights."""
 
     def __init__(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> None:
         super().__init__(config, env, layers, norm=norm)
         self.scale = float(torch.tensor(config.hidden_size**0.5, dtype=self.embed_tokens.weight.dtype))
 
     def positions(self, config: Any, env: BuildEnv) -> nn.Module:
-        """Rotations of every kind of layer."""
+        """Return the rotary embeddings of every kind of layer."""
         return Ropes(config, env.context_length)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """``[T]`` to ``[T, hidden]``."""
+        """Map ``[T]`` to ``[T, hidden]``."""
         return super().embed(tokens) * self.scale
 
 
@@ -106,19 +106,19 @@ class Gemma2(CausalLM):
         self.softcap: float | None = config.final_logit_softcapping
 
     def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
-        """Everything but the head."""
+        """Build the decoder without the head."""
         return Body(config, env, layers)
 
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Layer ``index``, which is of the kind that ``layer_types`` says."""
+        """Build layer ``index`` of the kind in ``layer_types``."""
         return Layer(config, env, config.layer_types[index], self.attention(config, env, index))
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> SelfAttention:
-        """Capped logits."""
+        """Build attention with capped logits."""
         return attention(config, env, index, qk_norm=False, softcap=config.attn_logit_softcapping)
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Capped logits ``[rows, vocabulary]``."""
+        """Compute capped logits ``[rows, vocabulary]``."""
         logits = super().head(hidden)
         return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
 
@@ -127,5 +127,5 @@ class Gemma3(Gemma2):
     """Gemma 3, text only."""
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> SelfAttention:
-        """Normalised queries and keys."""
+        """Build attention with normalised queries and keys."""
         return attention(config, env, index, qk_norm=True, softcap=None)

@@ -1,7 +1,7 @@
-"""Gemma 3 with images (Gemma team, 2025): the tower's states, averaged over squares of patches and projected.
+"""Gemma 3 with images (Gemma team, 2025): vision encoder states, averaged over squares of patches and projected.
 
-The places of an image see each other, also later ones; everything else sees what came before. The part that reads
-images is transformers' own.
+The tokens of an image attend to each other bidirectionally; all others attend causally. The vision encoder is
+transformers' own.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from torch import Tensor
 from transformers.models.gemma3.modeling_gemma3 import Gemma3MultiModalProjector
 
 from sglang_plug import Media, MediaArray
-from sglang_plug_models.blocks import CausalLM
+from sglang_plug_models.common.blocks import CausalLM
+from sglang_plug_models.common.vision_projector import PIXELS, ProjectedVL, square
 from sglang_plug_models.gemma.model import Gemma3
-from sglang_plug_models.projected import PIXELS, Projected, square
 
 
-class Gemma3VL(Projected):
-    """Gemma 3 with a SigLIP tower."""
+class Gemma3VL(ProjectedVL):
+    """Gemma 3 with a SigLIP vision encoder."""
 
     decoders: ClassVar[Mapping[str, type[CausalLM]]] = {"gemma3_text": Gemma3}
     projector = Gemma3MultiModalProjector
-    sees_whole: ClassVar[bool] = True
+    bidirectional_images: ClassVar[bool] = True
 
     def places(self, arrays: Mapping[str, MediaArray]) -> int:
-        """The same for all."""
+        """Return the number of tokens, which is the same for all images."""
         square(arrays[PIXELS], self.config.vision_config.image_size)
         return int(self.config.mm_tokens_per_image)
 
-    def see(self, media: Sequence[Media]) -> Sequence[Tensor]:
-        """All images through tower and projector, at once: ``[count, hidden]`` for each."""
+    def encode_images(self, media: Sequence[Media]) -> Sequence[Tensor]:
+        """Encode images by the vision encoder and projector at once: ``[count, hidden]`` for each."""
         states = self.vision_tower.body(self.pixels(media)).last_hidden_state
         return self.multi_modal_projector.body(states).unbind()

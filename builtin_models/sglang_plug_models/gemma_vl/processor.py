@@ -1,4 +1,4 @@
-"""From tokens and images to prompts, for Gemma 3. Lives in the API process."""
+"""Prompts with images for Gemma 3; runs in the API process."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from PIL import Image
 from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
 
 from sglang_plug import MediaArray, MediaLimits, MediaPrompt, MediaSource
-from sglang_plug_models.checkpoint_parts import from_checkpoint
-from sglang_plug_models.pictures import as_array, put_images
+from sglang_plug_models.common.checkpoint_components import from_checkpoint
+from sglang_plug_models.common.images import as_array, put_images
 
 PIXELS = "pixel_values"
 LINES = 2
-"""Newlines before and after each image."""
+"""Number of newlines before and after each image."""
 LONGEST_RUN = 32
-"""Of newlines that may be one token."""
+"""Maximum number of newlines in one token."""
 
 
 class GemmaProcessor:
-    """Brings every image to one size and puts it on lines of its own.
+    """Resizes every image to one size and puts it on lines of its own.
 
-    The prompt is cut into tokens as it would have been with the newlines in its text: those next to an image are joined
-    with those it brings.
+    The prompt is tokenized as if the newlines were in its text: newlines next to an image are merged with those that
+    the image adds.
 
     Args:
         images: transformers' processor, as the checkpoint sets it up.
@@ -40,15 +40,15 @@ class GemmaProcessor:
         self._runs: Mapping[int, int] = {tokens[0]: count for count, tokens in runs if len(tokens) == 1}
 
     def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
-        """As ``MediaProcessor``; the token that begins an image stands for it."""
+        """Build the prompt; see ``MediaProcessor``. The token that begins an image stands for it."""
         return put_images(self._framed(tokens), images, self._placeholder, self._limits, self._look)
 
     def _framed(self, tokens: Sequence[int]) -> list[int]:
-        """With newlines, a placeholder and an end for each token that begins an image."""
-        found, run, due = list[int](), list[int](), 0
+        """Add newlines, a placeholder and an end for each token that begins an image."""
+        result, run, due = list[int](), list[int](), 0
 
         def put_run() -> None:
-            found.extend(self._newlines(due + sum(self._runs[one] for one in run)) if due else run)
+            result.extend(self._newlines(due + sum(self._runs[item] for item in run)) if due else run)
             run.clear()
 
         for token in tokens:
@@ -57,22 +57,22 @@ class GemmaProcessor:
                 continue
             due += LINES * (token == self._begin)
             put_run()
-            found += [self._begin, self._placeholder, self._end] if token == self._begin else [token]
+            result += [self._begin, self._placeholder, self._end] if token == self._begin else [token]
             due = LINES * (token == self._begin)
         put_run()
-        return found
+        return result
 
     def _look(self, image: Image.Image) -> tuple[Sequence[int], dict[str, MediaArray]]:
-        found = self._images(images=[image], return_tensors="np", do_pan_and_scan=False)[PIXELS].astype("float32")
-        return [self._placeholder] * self._count, {PIXELS: as_array(found)}
+        result = self._images(images=[image], return_tensors="np", do_pan_and_scan=False)[PIXELS].astype("float32")
+        return [self._placeholder] * self._count, {PIXELS: as_array(result)}
 
 
 def load_processor(source: MediaSource) -> GemmaProcessor:
-    """As the checkpoint's ``preprocessor_config.json`` says. Raises ``ConfigError`` if there is none."""
+    """Load the processor from ``preprocessor_config.json``. Raises ``ConfigError`` if there is none."""
     config, images, tokenizer = from_checkpoint(source, AutoConfig, AutoImageProcessor, AutoTokenizer)
 
     def newlines(count: int) -> list[int]:
-        found: list[int] = tokenizer("\n" * count, add_special_tokens=False)["input_ids"]
-        return found
+        result: list[int] = tokenizer("\n" * count, add_special_tokens=False)["input_ids"]
+        return result
 
     return GemmaProcessor(images, config, newlines, source.limits)

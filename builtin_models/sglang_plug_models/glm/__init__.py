@@ -1,4 +1,4 @@
-"""GLM-4 in its three generations."""
+"""Three generations of GLM-4."""
 
 from __future__ import annotations
 

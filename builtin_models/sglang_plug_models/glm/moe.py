@@ -1,4 +1,4 @@
-"""GLM-4.5 (GLM team, 2025): DeepSeek-V3's experts with attention on many keys, of whose heads a part is turned."""
+"""GLM-4.5 (GLM team, 2025): DeepSeek-V3's experts with grouped-query attention and partial rotary embeddings."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 from torch import Tensor, nn
 
 from sglang_plug import BuildEnv
-from sglang_plug_models.blocks import Decoder, GatedMLP, SelfAttention
+from sglang_plug_models.common.blocks import Decoder, GatedMLP, SelfAttention
 from sglang_plug_models.deepseek.model import BalancedRouter, SharedExpertsMLP, without_further_layers
 from sglang_plug_models.moe.block import ExpertsCausalLM
-from sglang_plug_models.phi.model import PartlyTurned
+from sglang_plug_models.phi.model import PartialRopeDecoder
 
 
 class Glm4Moe(ExpertsCausalLM):
-    """GLM-4.5, without the layer that predicts further tokens."""
+    """GLM-4.5 without the multi-token prediction layer."""
 
     def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
-        """Everything but the head."""
-        return PartlyTurned(config, env, layers)
+        """Build the decoder without the head."""
+        return PartialRopeDecoder(config, env, layers)
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Biases and normalised queries and keys where the checkpoint has them."""
+        """Build attention with biases and normalised queries and keys if the checkpoint has them."""
         normalised = getattr(config, "use_qk_norm", False)
         return SelfAttention(config, env, index, qkv_bias=config.attention_bias, qk_norm=normalised)
 
     def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """One MLP in the first layers, experts in the others."""
+        """Build an MLP in the first layers and experts in the others."""
         if index < config.first_k_dense_replace:
             return GatedMLP(config, env)
         return SharedExpertsMLP(config, env, BalancedRouter(config, env, index))
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """As ``CausalLM``; layers beyond the last are those that predict further tokens."""
+        """Load weights like ``CausalLM``; layers beyond the last are for multi-token prediction and are skipped."""
         super().load_weights(without_further_layers(weights, self.config))

@@ -10,7 +10,7 @@ ARCHITECTURES = {
     "Glm4vForConditionalGeneration": ("Glm4v", "GLM-4.1V and GLM-4.6V-Flash"),
     "Glm4vMoeForConditionalGeneration": ("Glm4vMoe", "GLM-4.5V and GLM-4.6V, with experts"),
 }
-"""Class and summary of each."""
+"""Class and summary of each architecture."""
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al., 2019): learned positions, LayerNorm, and matrices stored the other way round."""
+"""GPT-2 (Radford et al., 2019): learned positions, LayerNorm, and transposed matrices."""
 
 from __future__ import annotations
 
@@ -9,72 +9,72 @@ from torch import Tensor, nn
 from sglang_plug import Attention, BuildEnv, ConfigError, ForwardBatch
 from sglang_plug.layers import Column, Embedding, Linear, Packed, Row, activation
 from sglang_plug.layers.linear import checked
-from sglang_plug_models.blocks import TransformerLM
+from sglang_plug_models.common.blocks import TransformerLM
 
 
-class Turned(Linear):
-    """A matrix that the checkpoint stores as ``[in, out]``."""
+class Transposed(Linear):
+    """A matrix that the checkpoint stores transposed, as ``[in, out]``."""
 
     plain = True
 
     def load_shard(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> None:
-        """As ``Linear``."""
+        """Load a shard like ``Linear``."""
         if tensor.dim() == 2:
             tensor = checked(tensor, self.whole_shape(parameter)).T
         super().load_shard(parameter, tensor, shard)
 
     def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:
-        """``[in, out]`` or ``[out]`` of all ranks."""
+        """Return the shape ``[in, out]`` or ``[out]`` of all ranks."""
         return self._all_ranks(parameter)[::-1]
 
 
-class TurnedPacked(Turned, Packed):
-    """Several of one input, side by side in the checkpoint."""
+class TransposedPacked(Transposed, Packed):
+    """Several transposed matrices with one input, concatenated in the checkpoint."""
 
 
-class TurnedColumn(Turned, Column):
-    """Ranks share its rows."""
+class TransposedColumn(Transposed, Column):
+    """A transposed matrix whose rows are split over ranks."""
 
 
-class TurnedRow(Turned, Row):
-    """Ranks share its columns."""
+class TransposedRow(Transposed, Row):
+    """A transposed matrix whose columns are split over ranks."""
 
 
 class SelfAttention(nn.Module):
-    """Query, key and value in one matrix; every head has keys of its own."""
+    """Multi-head attention with query, key and value in one matrix."""
 
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
         super().__init__()
         width, heads = config.n_embd, config.n_head
         parts = ("q", "k", "v")
         self.heads = heads // env.ranks.size
-        self.c_attn = TurnedPacked(
+        self.c_attn = TransposedPacked(
             width, dict.fromkeys(parts, width), env, bias=True, heads=dict.fromkeys(parts, heads)
         )
-        self.c_proj = TurnedRow(width, width, env, bias=True)
+        self.c_proj = TransposedRow(width, width, env, bias=True)
         scale = (width // heads) ** -0.5 if config.scale_attn_weights else 1.0
         if config.scale_attn_by_inverse_layer_idx:
             scale /= index + 1
         self.attention = Attention(env, index, scale=scale)
 
     def forward(self, x: Tensor, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         q, k, v = self.c_attn(x).unflatten(-1, (3, self.heads, -1)).unbind(1)
         return self.c_proj(self.attention(q, k, v, batch).flatten(1))
 
 
 class MLP(nn.Module):
-    """One matrix up, an activation, one matrix down."""
+    """MLP without a gate: up projection, activation, down projection."""
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__()
         width = config.n_inner or 4 * config.n_embd
-        self.c_fc = TurnedColumn(config.n_embd, width, env, bias=True)
-        self.c_proj = TurnedRow(width, config.n_embd, env, bias=True)
+        self.c_fc = TransposedColumn(config.n_embd, width, env, bias=True)
+        self.c_proj = TransposedRow(width, config.n_embd, env, bias=True)
         self.activation = activation(config.activation_function)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         return self.c_proj(self.activation(self.c_fc(x)))
 
 
@@ -89,7 +89,7 @@ class Layer(nn.Module):
         self.mlp = MLP(config, env)
 
     def forward(self, x: Tensor, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         x = x + self.attn(self.ln_1(x), batch)
         return x + self.mlp(self.ln_2(x))
 
@@ -105,16 +105,16 @@ class Decoder(nn.Module):
         self.ln_f = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        """Hidden states of every new token, ``[T, hidden]``."""
+        """Return the hidden states of every new token, ``[T, hidden]``."""
         x = self.wte(batch.input_ids) + self.wpe(batch.positions)
         for layer in self.h:
             x = layer(x, batch)
-        found: Tensor = self.ln_f(x)
-        return found
+        result: Tensor = self.ln_f(x)
+        return result
 
 
 class GPT2(TransformerLM):
-    """GPT-2 and its kin."""
+    """GPT-2 and related models."""
 
     ignored = (".attn.bias", ".attn.masked_bias")  # masks that older checkpoints carry
 

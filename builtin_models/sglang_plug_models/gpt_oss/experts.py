@@ -1,4 +1,4 @@
-"""Experts with biases, and a gate that is bounded."""
+"""Experts with biases and a clipped gate."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from sglang_plug import BuildEnv
-from sglang_plug.executor import own_slice
+from sglang_plug.contracts.serving.executor import own_slice
 from sglang_plug.layers import Router
 from sglang_plug.layers.linear import checked
 from sglang_plug.layers.moe import Stacked
 
 
 class StackedBias(nn.Module):
-    """Biases of every expert: ``weight`` is ``[E, rows]``, of which ranks share those of each part.
+    """Biases of all experts: ``weight`` is ``[E, rows]``; ranks split the rows of each part.
 
     Args:
         experts: how many there are.
@@ -37,11 +37,11 @@ class StackedBias(nn.Module):
         self.weight = nn.Parameter(torch.empty(experts, size))
 
     def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:
-        """What the checkpoint holds."""
+        """Return the shape in the checkpoint."""
         return (len(parameter), sum(self._whole.values()))
 
     def load_shard(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> None:
-        """Copy what this rank has of all biases. Raises ``ValueError`` if the shapes differ."""
+        """Copy this rank's part of all biases. Raises ``ValueError`` if the shapes differ."""
         if shard is not None:
             raise ValueError(f"it has no part {shard!r}")
         parts = checked(tensor, self.whole_shape(parameter)).split_with_sizes(list(self._whole.values()), dim=1)
@@ -51,7 +51,7 @@ class StackedBias(nn.Module):
 
 
 class BiasedExperts(nn.Module):
-    """``down(gated(gate(x), up(x)))`` with biases everywhere, of which each token passes through a few.
+    """Experts ``down(gated(gate(x), up(x)))`` with biases; each token passes through a few.
 
     Args:
         config: the checkpoint's configuration.
@@ -71,20 +71,20 @@ class BiasedExperts(nn.Module):
         self._reduce = env.ranks.all_reduce if env.ranks.size > 1 else None
 
     def forward(self, x: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
-        """``x`` ``[T, hidden]``, sent to ``experts`` ``[T, k]`` with ``weights`` ``[T, k]``, to ``[T, hidden]``."""
+        """Send ``x`` ``[T, hidden]`` through ``experts`` ``[T, k]`` with ``weights`` ``[T, k]``."""
         matrices = self.gate_up_proj.weight, self.down_proj.weight
         biases = self.gate_up_proj_bias.weight, self.down_proj_bias.weight
-        found = self._moe(x, *matrices, *biases, experts, weights, self.gated)
-        return found if self._reduce is None else self._reduce(found)
+        result = self._moe(x, *matrices, *biases, experts, weights, self.gated)
+        return result if self._reduce is None else self._reduce(result)
 
     def gated(self, gate_up: Tensor) -> Tensor:
-        """``[N, 2 * width]``, gates first, to ``[N, width]``."""
+        """Map ``[N, 2 * width]``, gates first, to ``[N, width]``."""
         gate, up = gate_up.chunk(2, dim=-1)
         gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
         return (up + 1) * (gate * torch.sigmoid(gate * self.alpha))
 
     def place(self, rest: str) -> tuple[str, str | None]:
-        """Our parameter and shard for a checkpoint's name below this module."""
+        """Return our parameter and shard for a checkpoint's name below this module."""
         number, _, matrix = rest.partition(".")
         if number.isdecimal():
             part, _, kind = matrix.partition(".")
@@ -93,7 +93,7 @@ class BiasedExperts(nn.Module):
 
 
 class ChosenRouter(Router):
-    """With a bias; weights are a softmax over the chosen alone."""
+    """Router with a bias; weights are a softmax over the chosen experts only."""
 
     def __init__(self, config: Any, env: BuildEnv, layer: int) -> None:
         experts, chosen = config.num_local_experts, config.num_experts_per_tok
@@ -101,6 +101,6 @@ class ChosenRouter(Router):
         self.bias = nn.Parameter(torch.empty(experts))
 
     def select(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """For ``logits`` ``[T, experts]``, the best experts and their weights."""
-        found, experts = logits.topk(self.chosen, dim=-1)
-        return experts, found.float().softmax(-1)
+        """Return the best experts of ``logits`` ``[T, experts]`` and their weights."""
+        scores, experts = logits.topk(self.chosen, dim=-1)
+        return experts, scores.float().softmax(-1)

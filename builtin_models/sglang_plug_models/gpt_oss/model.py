@@ -1,4 +1,4 @@
-"""gpt-oss (OpenAI, 2025): attention with sinks, in every second layer within a window, and experts with biases."""
+"""gpt-oss (OpenAI, 2025): attention with sinks, with a window in every second layer, and experts with biases."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from sglang_plug import AttentionShape, BuildEnv, ForwardBatch
-from sglang_plug.executor import own_slice
+from sglang_plug.contracts.serving.executor import own_slice
 from sglang_plug.layers.linear import checked
-from sglang_plug_models.blocks import Angles, CausalLM, SelfAttention, window_of
+from sglang_plug_models.common.blocks import Angles, CausalLM, SelfAttention, window_of
 from sglang_plug_models.moe.block import ExpertsCausalLM
 
 from .experts import BiasedExperts, ChosenRouter
 
 STORED = ("blocks", "scales")
-"""What checkpoints in MXFP4 hold of all experts, behind a matrix's name."""
+"""Suffixes of all experts' tensors in MXFP4 checkpoints."""
 
 
 class SinkAttention(SelfAttention):
-    """Every head may look at nothing, as much as it has learned to."""
+    """Attention with a learned sink per head, which takes part in the softmax."""
 
     sinks: Tensor
 
@@ -34,18 +34,18 @@ class SinkAttention(SelfAttention):
         self.sinks = nn.Parameter(torch.empty(self.heads))
 
     def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         qkv = self.qkv_proj(x).view(-1, self.heads + 2 * self.kv_heads, self.dim)
         turned, v = qkv.tensor_split((self.heads + self.kv_heads,), dim=1)
         q, k = self._rope(turned, *angles).tensor_split((self.heads,), dim=1)
         return self.o_proj(self.attention.with_sinks(q, k, v, self.sinks, batch).flatten(1))
 
     def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:
-        """A number for each head of all ranks."""
+        """Return the shape of the sinks of all ranks' heads."""
         return (self._all,)
 
     def load_shard(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> None:
-        """Copy the sinks of this rank's heads. Raises ``ValueError`` if there are others."""
+        """Copy the sinks of this rank's heads. Raises ``ValueError`` for another shape."""
         parameter.copy_(checked(tensor, (self._all,))[self._own])
 
 
@@ -58,9 +58,9 @@ class SparseMLP(nn.Module):
         self.experts = BiasedExperts(config, env)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
-        found: Tensor = self.experts(x, *self.router.choose(x))
-        return found
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
+        result: Tensor = self.experts(x, *self.router.choose(x))
+        return result
 
 
 class GptOss(ExpertsCausalLM):
@@ -68,31 +68,31 @@ class GptOss(ExpertsCausalLM):
 
     @classmethod
     def attention_shape(cls, config: Any) -> AttentionShape:
-        """With sinks."""
+        """Return the geometry with sinks."""
         return replace(super().attention_shape(config), sinks=True)
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Within a window where ``layer_types`` says so."""
+        """Build attention with a window if ``layer_types`` says so."""
         return SinkAttention(config, env, index)
 
     def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Experts everywhere."""
+        """Build experts in every layer."""
         return SparseMLP(config, env, index)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """As ``CausalLM``; experts' matrices are turned, and gates separated from what they weigh."""
-        CausalLM.load_weights(self, (one for name, tensor in weights for one in arranged(name, tensor)))
+        """Load weights like ``CausalLM``; experts' matrices are transposed, and gates separated from the gated half."""
+        CausalLM.load_weights(self, (item for name, tensor in weights for item in arranged(name, tensor)))
 
 
 def arranged(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """A checkpoint's tensor as our layers have it; what is stored in codes becomes one for each expert."""
+    """Rearrange a checkpoint's tensor for our layers; quantized ones are split by expert."""
     path, _, last = name.rpartition(".mlp.experts.")
     matrix, _, kind = last.rpartition("_")
     if path and kind in STORED:
         parts = {"gate": tensor[:, ::2], "up": tensor[:, 1::2]} if matrix == "gate_up_proj" else {"down": tensor}
         for part, rows in parts.items():
-            for number, one in enumerate(rows):
-                yield f"{path}.mlp.experts.{number}.{part}.{kind}", one
+            for number, row in enumerate(rows):
+                yield f"{path}.mlp.experts.{number}.{part}.{kind}", row
         return
     if path and tensor.dim() == 3:
         tensor = tensor.transpose(1, 2)

@@ -1,7 +1,7 @@
 """Granite 4 (IBM, 2025).
 
-Layers attend or have a Mamba-2 mixer; each has an MLP, and experts beside it where the model has any. Attention knows
-no positions unless the checkpoint says so. Embeddings, what layers add, and logits are scaled.
+Layers have attention or a Mamba-2 mixer; each has an MLP, and experts next to it if the model has any. Attention has no
+positions unless the checkpoint says so. Embeddings, outputs of layers, and logits are scaled.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from sglang_plug import BuildEnv, ForwardBatch, StateShape
 from sglang_plug.layers import Gated, RMSNorm, Row
-from sglang_plug_models.blocks import Decoder, SelfAttention
-from sglang_plug_models.hybrid import Hybrid, UnturnedAttention, UnturnedDecoder
+from sglang_plug_models.common.blocks import Decoder, SelfAttention
+from sglang_plug_models.common.hybrid import Hybrid, NoRopeAttention, NoRopeDecoder
+from sglang_plug_models.common.state_space import mamba2_of, mamba2_shape
 from sglang_plug_models.moe.block import ExpertsCausalLM, SparseMLP, router
-from sglang_plug_models.state_space import mamba2_of, mamba2_shape
 
 NAMES: Mapping[str, str] = {
     "input_linear.weight": "experts.gate_up_proj.weight",
@@ -26,19 +26,19 @@ NAMES: Mapping[str, str] = {
     "router.layer.weight": "gate.weight",
     "router.weight": "gate.weight",
 }
-"""What checkpoints call the parts of a layer's experts, in their older and newer spelling."""
+"""Checkpoint names of the parts of a layer's experts, in their older and newer spelling."""
 
 
 class Experts(SparseMLP):
     """All experts' matrices in two tensors."""
 
     def place(self, rest: str) -> tuple[str, str | None]:
-        """Our parameter for a checkpoint's name below this module."""
+        """Return our parameter for a checkpoint's name below this module."""
         return NAMES.get(rest, rest), None
 
 
 class SharedMLP(nn.Module):
-    """An MLP whose gate is stored on top of what it weighs."""
+    """An MLP whose gate is stored on top of the gated half."""
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__()
@@ -47,12 +47,12 @@ class SharedMLP(nn.Module):
         self.output_linear = Row(width, config.hidden_size, env)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         return self.output_linear(self.input_linear(x))
 
 
 class Layer(nn.Module):
-    """Attention or a Mamba-2 mixer, then the MLP and the experts; what they give is scaled."""
+    """Attention or a Mamba-2 mixer, then the MLP and the experts, with scaled outputs."""
 
     def __init__(self, config: Any, env: BuildEnv, index: int, mixer: nn.Module) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Layer(nn.Module):
         self.scale = config.residual_multiplier
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Any, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
-        """The MLP's output and the residual stream it is still to be added to, both ``[T, hidden]``."""
+        """Return the MLP's output and the residual stream to add it to, both ``[T, hidden]``."""
         if residual is None:
             normed, residual = self.input_layernorm(x), x
         else:
@@ -76,10 +76,10 @@ class Layer(nn.Module):
         mixer = self.mamba if self.self_attn is None else self.self_attn
         assert mixer is not None
         normed, residual = self.post_attention_layernorm.add(mixer(normed, angles, batch) * self.scale, residual)
-        found = self.shared_mlp(normed)
+        result = self.shared_mlp(normed)
         if self.block_sparse_moe is not None:
-            found = found + self.block_sparse_moe(normed)
-        return found * self.scale, residual
+            result = result + self.block_sparse_moe(normed)
+        return result * self.scale, residual
 
 
 class Scaled(Decoder):
@@ -90,12 +90,12 @@ class Scaled(Decoder):
         self.scale = config.embedding_multiplier
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """``[T]`` to ``[T, hidden]``."""
+        """Map ``[T]`` to ``[T, hidden]``."""
         return super().embed(tokens) * self.scale
 
 
-class UnturnedScaled(UnturnedDecoder, Scaled):
-    """The same, where nothing asks for positions."""
+class NoRopeScaledDecoder(NoRopeDecoder, Scaled):
+    """A decoder with scaled embeddings and no positions."""
 
 
 class GraniteHybrid(Hybrid, ExpertsCausalLM):
@@ -103,29 +103,29 @@ class GraniteHybrid(Hybrid, ExpertsCausalLM):
 
     @classmethod
     def layer_states(cls, config: Any) -> tuple[StateShape, ...]:
-        """Of a Mamba-2 mixer."""
+        """Return the state shapes of a Mamba-2 mixer."""
         return mamba2_shape(config).states
 
     def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
-        """Everything but the head."""
-        return (Scaled if config.position_embedding_type == "rope" else UnturnedScaled)(config, env, layers)
+        """Build the decoder without the head."""
+        return (Scaled if config.position_embedding_type == "rope" else NoRopeScaledDecoder)(config, env, layers)
 
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Layer ``index``, of the kind that ``layer_types`` says."""
+        """Build layer ``index`` of the kind in ``layer_types``."""
         mixer = self.attention if self.attends(config, index) else self.mamba
         return Layer(config, env, index, mixer(config, env, index))
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """The attention of layer ``index``."""
-        kind = SelfAttention if config.position_embedding_type == "rope" else UnturnedAttention
+        """Build the attention of layer ``index``."""
+        kind = SelfAttention if config.position_embedding_type == "rope" else NoRopeAttention
         bias = config.attention_bias
         place, scale = self.kv_place(config, index), config.attention_multiplier
         return kind(config, env, place, qkv_bias=bias, out_bias=bias, scale=scale)
 
     def mamba(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """The mixer of layer ``index``."""
+        """Build the mixer of layer ``index``."""
         return mamba2_of(config, env, self.state_place(config, index))
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits ``[rows, vocabulary]``."""
+        """Compute logits ``[rows, vocabulary]``."""
         return super().head(hidden) / self.config.logits_scaling

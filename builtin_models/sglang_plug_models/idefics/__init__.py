@@ -1,4 +1,4 @@
-"""Idefics 3 and SmolVLM: a decoder that is given what a vision transformer sees of an image's tiles."""
+"""Idefics 3 and SmolVLM: a decoder with vision encoder states of an image's tiles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ARCHITECTURES = {
     "Idefics3ForConditionalGeneration": ("Idefics3", "Idefics 3 with images"),
     "SmolVLMForConditionalGeneration": ("SmolVLM", "SmolVLM and SmolVLM 2 with images"),
 }
-"""Class and summary of each."""
+"""Class and summary of each architecture."""
 
 
 @hookimpl

@@ -1,6 +1,6 @@
-"""Idefics 3 (Laurençon et al., 2024) and SmolVLM (Marafioti et al., 2025): tiles of an image and the whole of it.
+"""Idefics 3 (Laurençon et al., 2024) and SmolVLM (Marafioti et al., 2025): tiles of an image and the whole image.
 
-Between tiles stand tokens that name them, whose embeddings stay. The part that reads images is transformers' own.
+Tokens between the tiles name them and keep their embeddings. The vision encoder is transformers' own.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from transformers.models.idefics3.modeling_idefics3 import Idefics3Connector
 from transformers.models.smolvlm.modeling_smolvlm import SmolVLMConnector
 
 from sglang_plug import BuildEnv, Media, MediaArray
-from sglang_plug.transfer import upload_array
-from sglang_plug_models.blocks import CausalLM
+from sglang_plug.ops.host_device_copy import upload_array
+from sglang_plug_models.common.blocks import CausalLM
+from sglang_plug_models.common.vision_encoder import media_error
+from sglang_plug_models.common.vision_projector import PIXELS, ProjectedVL, square
 from sglang_plug_models.llama.model import Llama
 from sglang_plug_models.mistral.model import Mistral
-from sglang_plug_models.projected import PIXELS, Projected, square
 from sglang_plug_models.qwen.qwen2 import Qwen2
 from sglang_plug_models.qwen.qwen3 import Qwen3
-from sglang_plug_models.towers import wrong_media
 
 TOKENS = "tokens"
-"""Name of the array ``[count]`` with the tokens of an image's places: placeholders, and names of tiles."""
+"""Name of the array ``[count]`` with the tokens of an image: placeholders, and names of tiles."""
 
 
-class Idefics3(Projected):
+class Idefics3(ProjectedVL):
     """Idefics 3."""
 
     decoders: ClassVar[Mapping[str, type[CausalLM]]] = {
@@ -51,38 +51,38 @@ class Idefics3(Projected):
         self.of_tile //= int(config.scale_factor**2)
 
     def places(self, arrays: Mapping[str, MediaArray]) -> int:
-        """The same for each tile, and one for each token between them."""
+        """Return the number of tokens: the same for each tile, and one for each token between them."""
         pixels, tokens = arrays[PIXELS], arrays.get(TOKENS)
         square(pixels, self.config.vision_config.image_size, pixels.shape[0])
         if tokens is None or len(tokens.shape) != 1:
-            raise wrong_media("the tokens of one are missing")
+            raise media_error("the tokens of one are missing")
         shown = int((self._tokens(tokens) == self.config.image_token_id).sum())
         if shown != pixels.shape[0] * self.of_tile:
-            raise wrong_media(f"one has {pixels.shape[0]} tiles and {shown} places for them")
+            raise media_error(f"one has {pixels.shape[0]} tiles and {shown} places for them")
         return tokens.shape[0]
 
     def largest(self, tokens: int) -> Mapping[str, MediaArray]:
-        """Of as many tiles as there may be; of one if that is too many already."""
+        """Return an image with the maximum number of tiles, or one tile if that is too many."""
         tiles, side = max(1, tokens // self.of_tile), self.config.vision_config.image_size
         count = tiles * self.of_tile
         placeholders = array("q", [self.config.image_token_id] * count).tobytes()
         return {PIXELS: self.blank(side, side, tiles), TOKENS: MediaArray("int64", (count,), placeholders)}
 
-    def see(self, media: Sequence[Media]) -> Sequence[Tensor]:
-        """All tiles through tower and projector, at once: ``[count, hidden]`` for each image."""
+    def encode_images(self, media: Sequence[Media]) -> Sequence[Tensor]:
+        """Encode tiles by the vision encoder and projector at once: ``[count, hidden]`` for each image."""
         states = self.vision_tower.body(self.pixels(media)).last_hidden_state
-        found = self.multi_modal_projector.body(states)
-        tiles = found.split_with_sizes([one.arrays[PIXELS].shape[0] for one in media])
-        return [self._among_names(one, own) for one, own in zip(media, tiles, strict=True)]
+        result = self.multi_modal_projector.body(states)
+        tiles = result.split_with_sizes([image.arrays[PIXELS].shape[0] for image in media])
+        return [self._among_names(item, own) for item, own in zip(media, tiles, strict=True)]
 
-    def _among_names(self, one: Media, tiles: Tensor) -> Tensor:
-        tokens = self._tokens(one.arrays[TOKENS])
+    def _among_names(self, image: Media, tiles: Tensor) -> Tensor:
+        tokens = self._tokens(image.arrays[TOKENS])
         rows = (tokens == self.config.image_token_id).nonzero().flatten().to(tiles.device)
         embedded: Tensor = self.language_model.model.embed(tokens.to(tiles.device))
         return embedded.index_copy(0, rows, tiles.flatten(0, 1).to(embedded.dtype))
 
     def _tokens(self, tokens: MediaArray) -> Tensor:
-        """On the host."""
+        """Return the tokens on the host."""
         return upload_array(tokens, torch.device("cpu"))
 
 

@@ -1,4 +1,4 @@
-"""From tokens and images to prompts, for Idefics 3 and SmolVLM. Lives in the API process."""
+"""Prompts with images for Idefics 3 and SmolVLM; runs in the API process."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from PIL import Image
 from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
 
 from sglang_plug import ConfigError, MediaArray, MediaLimits, MediaPrompt, MediaSource
-from sglang_plug_models.checkpoint_parts import from_checkpoint
-from sglang_plug_models.pictures import as_array, put_images
+from sglang_plug_models.common.checkpoint_components import from_checkpoint
+from sglang_plug_models.common.images import as_array, put_images
 
 PIXELS, TOKENS = "pixel_values", "tokens"
 NAMES = {"fake_image_token": "<fake_token_around_image>", "global_image_token": "<global-img>"}
-"""What stands before each tile and behind the last, and what the whole image is called: the tokenizer's attribute, and
-what is usual."""
+"""Tokens before each tile and after the last, and of the whole image: the tokenizer's attribute and its default."""
 
 
 class NamedTilesProcessor:
-    """Cuts images into tiles, each behind its name, the whole image last.
+    """Splits images into tiles, each after its name, the whole image last.
 
     Args:
         images: transformers' processor, as the checkpoint sets it up.
@@ -40,20 +39,20 @@ class NamedTilesProcessor:
         self._count = (vision.image_size // vision.patch_size) ** 2 // config.scale_factor**2
 
     def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
-        """As ``MediaProcessor``."""
+        """Build the prompt of tokens and images; see ``MediaProcessor``."""
         return put_images(tokens, images, self._id, self._limits, self._look)
 
     def _look(self, image: Image.Image) -> tuple[Sequence[int], dict[str, MediaArray]]:
-        found = self._images(images=[[image]], return_tensors="np", return_row_col_info=True)
-        tokens = self._encode(self._named(found["rows"][0][0], found["cols"][0][0]))
+        result = self._images(images=[[image]], return_tensors="np", return_row_col_info=True)
+        tokens = self._encode(self._named(result["rows"][0][0], result["cols"][0][0]))
         arrays = {
-            PIXELS: as_array(found[PIXELS][0].astype("float32")),
+            PIXELS: as_array(result[PIXELS][0].astype("float32")),
             TOKENS: as_array(np.array(tokens, dtype="int64")),
         }
         return tokens, arrays
 
     def _named(self, rows: int, columns: int) -> str:
-        """The text of an image with so many rows and columns of tiles, none if it is not cut."""
+        """Return the text of an image with this many rows and columns of tiles, none if it is not split."""
         shown = self._placeholder * self._count
         lines = (
             "".join(f"{self._frame}<row_{row}_col_{column}>{shown}" for column in range(1, columns + 1)) + "\n"
@@ -63,15 +62,15 @@ class NamedTilesProcessor:
 
 
 def load_processor(source: MediaSource) -> NamedTilesProcessor:
-    """As the checkpoint's ``preprocessor_config.json`` says. Raises ``ConfigError`` if there is none."""
+    """Load the processor from ``preprocessor_config.json``. Raises ``ConfigError`` if there is none."""
     config, images, tokenizer = from_checkpoint(source, AutoConfig, AutoImageProcessor, AutoTokenizer)
     names = [str(getattr(tokenizer, name, None) or usual) for name, usual in NAMES.items()]
     if names[0] not in tokenizer.get_vocab():
         raise ConfigError(f"{source.path}: the tokenizer has no {names[0]}, which stands around images")
 
     def encode(text: str) -> list[int]:
-        found: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-        return found
+        result: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return result
 
     placeholder = tokenizer.convert_ids_to_tokens(int(config.image_token_id))
     return NamedTilesProcessor(images, config, encode, (placeholder, *names), source.limits)

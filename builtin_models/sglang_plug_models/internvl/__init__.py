@@ -1,4 +1,4 @@
-"""InternVL: a decoder that is given what a vision transformer sees of an image's tiles."""
+"""InternVL: a decoder with vision encoder states of an image's tiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From tokens and images to prompts, for InternVL. Lives in the API process."""
+"""Prompts with images for InternVL; runs in the API process."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from PIL import Image
 from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
 
 from sglang_plug import ConfigError, MediaArray, MediaLimits, MediaPrompt, MediaSource
-from sglang_plug_models.checkpoint_parts import from_checkpoint
-from sglang_plug_models.pictures import as_array, put_images
+from sglang_plug_models.common.checkpoint_components import from_checkpoint
+from sglang_plug_models.common.images import as_array, put_images
 
 PIXELS = "pixel_values"
 ENDS = {"start_image_token": "<img>", "end_image_token": "</img>"}
-"""What stands around an image: the tokenizer's attribute, and what is usual."""
+"""Tokens around an image: the tokenizer's attribute and its default."""
 
 
 class TilesProcessor:
-    """Cuts images into tiles, adds the whole if there are several, and puts a token before and behind.
+    """Splits images into tiles, adds the whole image if there are several, and puts a token before and after.
 
     Args:
         images: transformers' processor, as the checkpoint sets it up.
@@ -35,21 +35,21 @@ class TilesProcessor:
         self._count = int((vision.image_size[0] // vision.patch_size[0] // joined) ** 2)
 
     def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
-        """As ``MediaProcessor``."""
+        """Build the prompt of tokens and images; see ``MediaProcessor``."""
         framed = [
-            one
+            item
             for token in tokens
-            for one in ((self._begin, token, self._end) if token == self._placeholder else (token,))
+            for item in ((self._begin, token, self._end) if token == self._placeholder else (token,))
         ]
         return put_images(framed, images, self._placeholder, self._limits, self._look)
 
     def _look(self, image: Image.Image) -> tuple[int, dict[str, MediaArray]]:
-        found = self._images(images=[image], return_tensors="np", crop_to_patches=True)[PIXELS].astype("float32")
-        return len(found) * self._count, {PIXELS: as_array(found)}
+        result = self._images(images=[image], return_tensors="np", crop_to_patches=True)[PIXELS].astype("float32")
+        return len(result) * self._count, {PIXELS: as_array(result)}
 
 
 def load_processor(source: MediaSource) -> TilesProcessor:
-    """As the checkpoint's ``preprocessor_config.json`` says. Raises ``ConfigError`` if there is none."""
+    """Load the processor from ``preprocessor_config.json``. Raises ``ConfigError`` if there is none."""
     config, images, tokenizer = from_checkpoint(source, AutoConfig, AutoImageProcessor, AutoTokenizer)
     names = [str(getattr(tokenizer, name, None) or usual) for name, usual in ENDS.items()]
     known = tokenizer.get_vocab()

@@ -1,7 +1,7 @@
-"""JetMoE (Shen et al., 2024): experts in MLPs, and in attention, where each makes queries for the keys that all share.
+"""JetMoE (Shen et al., 2024): experts in MLPs and in attention, whose experts project queries for shared keys.
 
-Attention's experts are few and small. All of them are computed, as one matrix, and those that were not chosen are left
-out: no step then waits to know which they are.
+The attention experts are few and small. All of them are computed as one matrix, and the ones not chosen are dropped, so
+that no step needs to synchronise.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from torch import Tensor, nn
 
 from sglang_plug import Attention, AttentionShape, BuildEnv, ForwardBatch
 from sglang_plug.layers import Experts, Linear, RMSNorm, Router
-from sglang_plug_models.blocks import Angles, CausalLM
+from sglang_plug_models.common.blocks import Angles, CausalLM
 from sglang_plug_models.moe.block import ExpertsCausalLM, router
 
 EPSILON = 1e-6
-"""Of layers' norms, whatever ``rms_norm_eps`` says."""
+"""Epsilon of layers' norms, independent of ``rms_norm_eps``."""
 OUT_OF_ATTENTION = "experts.output_linear.weight"
 
 
 class AttentionExperts(nn.Module):
-    """Which queries a token has, and what becomes of what they found."""
+    """Attention experts: the query and output projections of a token."""
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__()
@@ -35,15 +35,15 @@ class AttentionExperts(nn.Module):
         self.bias = nn.Parameter(torch.empty(width))
 
     def queries(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of ``[T, hidden]``: queries ``[T, k, size]``, and the experts ``[T, k]`` they are from with their weights."""
-        found, experts = self.router["layer"](x).float().topk(self.chosen, dim=-1)
+        """Return queries ``[T, k, size]`` of ``[T, hidden]``, and their experts ``[T, k]`` with weights."""
+        scores, experts = self.router["layer"](x).float().topk(self.chosen, dim=-1)
         every = self.input_linear(x).view(-1, self.count, self.size)
-        return every.gather(1, self._wide(experts)), experts, found.softmax(-1).to(x.dtype)
+        return every.gather(1, self._wide(experts)), experts, scores.softmax(-1).to(x.dtype)
 
-    def together(self, found: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
-        """What queries found, ``[T, k, size]``, to ``[T, hidden]``."""
-        every = found.new_zeros(len(found), self.count, self.size)
-        every.scatter_(1, self._wide(experts), found * weights[..., None])
+    def together(self, attended: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
+        """Combine attention outputs ``[T, k, size]`` to ``[T, hidden]``."""
+        every = attended.new_zeros(len(attended), self.count, self.size)
+        every.scatter_(1, self._wide(experts), attended * weights[..., None])
         return self.output_linear(every.flatten(1)) + self.bias
 
     def _wide(self, experts: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ class AttentionExperts(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Queries of several experts for the same keys."""
+    """Attention with queries of several experts for the same keys."""
 
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
         super().__init__()
@@ -61,16 +61,16 @@ class SelfAttention(nn.Module):
         self.attention = Attention(env, index, scale=self.dim**-0.5)
 
     def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         q, experts, weights = self.experts.queries(x)
-        q = q.view(len(x), -1, self.kv_heads, self.dim).transpose(1, 2).flatten(1, 2)  # those of a key side by side
+        q = q.view(len(x), -1, self.kv_heads, self.dim).transpose(1, 2).flatten(1, 2)  # queries of a key are contiguous
         k, v = self.kv_proj(x).view(len(x), 2, self.kv_heads, self.dim).unbind(1)
-        found = self.attention.rotary(q, k, v, *angles, batch).view(len(x), self.kv_heads, -1, self.dim)
-        return self.experts.together(found.transpose(1, 2).flatten(2), experts, weights)
+        result = self.attention.rotary(q, k, v, *angles, batch).view(len(x), self.kv_heads, -1, self.dim)
+        return self.experts.together(result.transpose(1, 2).flatten(2), experts, weights)
 
 
 class SparseMLP(nn.Module):
-    """A router, its experts, and a bias behind them."""
+    """A router, its experts, and an output bias."""
 
     def __init__(self, config: Any, env: BuildEnv, router: Router) -> None:
         super().__init__()
@@ -86,12 +86,12 @@ class SparseMLP(nn.Module):
         self._choose = router.choose
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
-        found: Tensor = self.experts(x, *self._choose(x)) + self.bias
-        return found
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
+        result: Tensor = self.experts(x, *self._choose(x)) + self.bias
+        return result
 
     def place(self, rest: str) -> tuple[str, str | None]:
-        """The experts' matrices have other names."""
+        """Return our parameter for a checkpoint's name, which differs for the experts' matrices."""
         names = {
             "input_linear.weight": "experts.gate_up_proj.weight",
             "output_linear.weight": "experts.down_proj.weight",
@@ -110,7 +110,7 @@ class Layer(nn.Module):
         self.mlp = mlp
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
-        """The MLP's output and the residual stream it is still to be added to, both ``[T, hidden]``."""
+        """Return the MLP's output and the residual stream to add it to, both ``[T, hidden]``."""
         normed, stream = (self.input_layernorm(x), x) if residual is None else self.input_layernorm.add(x, residual)
         normed, stream = self.post_attention_layernorm.add(self.self_attention(normed, angles, batch), stream)
         return self.mlp(normed), stream
@@ -123,7 +123,7 @@ class JetMoe(ExpertsCausalLM):
 
     @classmethod
     def attention_shape(cls, config: Any) -> AttentionShape:
-        """As many queries for each key as there are experts of a token."""
+        """Return the geometry with as many queries for each key as a token has experts."""
         heads = config.num_key_value_heads
         return AttentionShape(
             heads=heads * config.num_experts_per_tok,
@@ -133,13 +133,13 @@ class JetMoe(ExpertsCausalLM):
         )
 
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Layer ``index``."""
+        """Build layer ``index``."""
         gate = router(config, env, index, experts=config.num_local_experts)
         return Layer(config, env, SelfAttention(config, env, index), SparseMLP(config, env, gate))
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """As ``CausalLM``; attention's experts become one matrix."""
-        CausalLM.load_weights(self, ((name, self._joined(name, one)) for name, one in weights))
+        """Load weights like ``CausalLM``; attention's experts become one matrix."""
+        CausalLM.load_weights(self, ((name, self._joined(name, weight)) for name, weight in weights))
 
     def _joined(self, name: str, tensor: Tensor) -> Tensor:
         if ".self_attention.experts." not in name or tensor.dim() != 3:

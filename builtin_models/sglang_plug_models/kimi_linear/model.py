@@ -1,7 +1,7 @@
 """Kimi Linear (Kimi Team, 2025).
 
-Most layers have Kimi Delta Attention, a gated DeltaNet in which each channel of a key forgets at a rate of its own. The
-others have latent attention without positions. After a few dense layers come experts, next to shared ones.
+Most layers have Kimi Delta Attention, a gated DeltaNet in which each key channel has its own decay. The others have
+latent attention without positions. After a few dense layers come experts, next to shared ones.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sglang_plug import AttentionShape, BuildEnv, ForwardBatch, StateShape
-from sglang_plug.layers import Fading, GatedRMSNorm, Linear, Packed, ShortConv, activation, recurrent
+from sglang_plug.layers import GatedRMSNorm, Linear, Packed, ShortConv, SSMDecay, activation, recurrent
 from sglang_plug.layers.moe import NAMES
-from sglang_plug_models.blocks import CausalLM, Decoder, GatedMLP
-from sglang_plug_models.deepseek.latent import LatentAttention, latent_shape
+from sglang_plug_models.common.blocks import CausalLM, Decoder, GatedMLP
+from sglang_plug_models.common.hybrid import Hybrid, NoRopeDecoder
+from sglang_plug_models.deepseek.latent_attention import LatentAttention, latent_shape
 from sglang_plug_models.deepseek.model import BalancedRouter
-from sglang_plug_models.hybrid import Hybrid, UnturnedDecoder
 from sglang_plug_models.moe import mixtral
 from sglang_plug_models.moe.block import ExpertsCausalLM, SparseMLP
 
 
-class DeltaAttention(Fading):
+class DeltaAttention(SSMDecay):
     """Kimi Delta Attention."""
 
     def __init__(self, config: Any, env: BuildEnv, state: int) -> None:
@@ -46,13 +46,13 @@ class DeltaAttention(Fading):
 
     @staticmethod
     def shapes(config: Any) -> tuple[StateShape, ...]:
-        """What each such layer keeps of a sequence."""
+        """Return the state shapes of such a layer per sequence."""
         heads, dim = config.linear_num_heads, config.linear_head_dim
         conv = ShortConv.shape(3 * heads * dim, config.linear_conv_kernel_dim)
         return conv, StateShape(shape=(heads, dim, dim), dtype=torch.float32)
 
     def place(self, rest: str) -> tuple[str, str | None]:
-        """Our parameter and shard for a checkpoint's name below this module."""
+        """Return our parameter and shard for a checkpoint's name below this module."""
         rest = rest.removeprefix("forget_gate.")
         name, _, parameter = rest.partition(".")
         part, _, kind = name.rpartition("_")
@@ -61,14 +61,14 @@ class DeltaAttention(Fading):
         return (f"conv1d.{parameter}", part) if part and kind == "conv1d" else (rest, None)
 
     def forward(self, x: Tensor, angles: None, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         states, shape = recurrent(batch), (-1, self.heads, self.dim)
         mixed, rate, forget, gate = self.in_proj(x).split_with_sizes(self.sizes, dim=-1)
         q, k, v = (part.view(shape) for part in self._activate(self.conv1d(mixed, batch)).chunk(3, dim=-1))
         forget = F.softplus(self.f_b_proj(forget).float() + self.dt_bias.float()).view(shape)
         decay = self.fading[0] * forget
-        found = self._rule(q, k, v, decay, rate.sigmoid(), states.pool.states[self.state], states.runs)
-        return self.o_proj(self.o_norm(found, self.g_b_proj(gate).view(shape)).flatten(1))
+        result = self._rule(q, k, v, decay, rate.sigmoid(), states.pool.states[self.state], states.runs)
+        return self.o_proj(self.o_norm(result, self.g_b_proj(gate).view(shape)).flatten(1))
 
 
 class SharedExpertsMLP(SparseMLP):
@@ -81,7 +81,7 @@ class SharedExpertsMLP(SparseMLP):
         self.shared_experts = GatedMLP(config, env, width=width * config.n_shared_experts)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         return super().forward(x) + self.shared_experts(x)
 
 
@@ -95,25 +95,25 @@ class KimiLinear(Hybrid, ExpertsCausalLM):
 
     @classmethod
     def layer_states(cls, config: Any) -> tuple[StateShape, ...]:
-        """Of delta attention."""
+        """Return the state shapes of delta attention."""
         return DeltaAttention.shapes(config)
 
     @classmethod
     def attention_shape(cls, config: Any) -> AttentionShape:
-        """One key head, which is cached as a latent, of the layers that attend."""
+        """Return the geometry of the attention layers: one key head, which caches a latent."""
         return replace(latent_shape(config), layers=cls.kv_place(config, config.num_hidden_layers))
 
     def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
-        """Everything but the head."""
-        return UnturnedDecoder(config, env, layers)
+        """Build the decoder without the head."""
+        return NoRopeDecoder(config, env, layers)
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Latent or delta attention."""
+        """Build latent or delta attention."""
         if self.attends(config, index):
             return LatentAttention(config, env, self.kv_place(config, index))
         return DeltaAttention(config, env, self.state_place(config, index))
 
     def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Experts and shared ones, or one MLP."""
+        """Build experts and shared ones, or an MLP."""
         sparse = config.mlp_layer_types[index] == "sparse"
         return SharedExpertsMLP(config, env, index) if sparse else GatedMLP(config, env)

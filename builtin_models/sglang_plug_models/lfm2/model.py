@@ -1,4 +1,4 @@
-"""LFM2 (Liquid AI, 2025): most layers are a short convolution between two gates, the others attend."""
+"""LFM2 (Liquid AI, 2025): most layers are a short gated convolution, the others are attention."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from sglang_plug import BuildEnv, ForwardBatch, StateShape
 from sglang_plug.layers import Experts, Linear, RMSNorm, Router, ShortConv
-from sglang_plug_models.blocks import Angles, CausalLM, GatedMLP, SelfAttention
-from sglang_plug_models.hybrid import Hybrid
+from sglang_plug_models.common.blocks import Angles, CausalLM, GatedMLP, SelfAttention
+from sglang_plug_models.common.hybrid import Hybrid
 from sglang_plug_models.moe.block import ExpertsCausalLM
 
 NAMES = {"w1": "gate", "w3": "up", "w2": "down"}
-"""What checkpoints call the matrices of an MLP."""
+"""Checkpoint names of the matrices of an MLP."""
 
 
 class GatedConv(nn.Module):
@@ -29,13 +29,13 @@ class GatedConv(nn.Module):
         self.o_proj = Linear(hidden, hidden, env, bias=bias)
 
     def forward(self, x: Tensor, angles: Any, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         write, read, value = self.in_proj(x).chunk(3, dim=-1)
         return self.o_proj(read * self.conv(write * value, batch))
 
 
 class BiasedRouter(Router):
-    """Scores every expert by itself; a bias, where there is one, decides who is chosen but not its weight."""
+    """Router that scores experts independently; an optional bias affects the choice but not the weights."""
 
     def __init__(self, config: Any, env: BuildEnv, layer: int) -> None:
         chosen, normalise = config.num_experts_per_tok, config.norm_topk_prob
@@ -46,10 +46,10 @@ class BiasedRouter(Router):
             self.expert_bias = nn.Parameter(torch.empty(config.num_experts, dtype=torch.float32))
 
     def select(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights are sigmoids."""
+        """Choose experts with sigmoid weights."""
         scores = logits.float().sigmoid()
-        wanted = scores if self.expert_bias is None else scores + self.expert_bias
-        experts = wanted.topk(self.chosen, dim=-1).indices
+        biased = scores if self.expert_bias is None else scores + self.expert_bias
+        experts = biased.topk(self.chosen, dim=-1).indices
         weights = scores.gather(1, experts)
         if self.normalise:
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-6)
@@ -66,7 +66,7 @@ class SparseMLP(nn.Module):
         self.experts = Experts(config.hidden_size, width, config.num_experts, env, names=NAMES)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         return self.experts(x, *self.gate.choose(x))
 
 
@@ -85,7 +85,7 @@ class Layer(nn.Module):
         self.feed_forward = mlp
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
-        """The MLP's output and the residual stream it is still to be added to, both ``[T, hidden]``."""
+        """Return the MLP's output and the residual stream to add it to, both ``[T, hidden]``."""
         if residual is None:
             normed, residual = self.operator_norm(x), x
         else:
@@ -110,11 +110,11 @@ class Lfm2(Hybrid):
 
     @classmethod
     def layer_states(cls, config: Any) -> tuple[StateShape, ...]:
-        """Of a convolution."""
+        """Return the state shapes of a convolution."""
         return (ShortConv.shape(config.hidden_size, config.conv_L_cache),)
 
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Layer ``index``, of the kind that ``layer_types`` says."""
+        """Build layer ``index`` of the kind in ``layer_types``."""
         mixer: nn.Module
         if self.attends(config, index):
             mixer = SelfAttention(config, env, self.kv_place(config, index), qk_norm=True)
@@ -123,7 +123,7 @@ class Lfm2(Hybrid):
         return Layer(config, env, mixer, self.mlp(config, env, index))
 
     def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """The same in every layer."""
+        """Build the same MLP in every layer."""
         return GatedMLP(config, env, width=mlp_width(config), activation="silu")
 
 
@@ -131,14 +131,14 @@ class Lfm2Moe(Lfm2, ExpertsCausalLM):
     """LFM2 with experts in all but the first layers."""
 
     def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """One MLP in the first layers, experts in the others."""
+        """Build an MLP in the first layers and experts in the others."""
         if index < config.num_dense_layers:
             return GatedMLP(config, env, activation="silu")
         return SparseMLP(config, env, index)
 
 
 def mlp_width(config: Any) -> int:
-    """Width of an MLP, which most configurations give indirectly."""
+    """Return the width of an MLP, which most configurations define indirectly."""
     width = int(config.intermediate_size)
     if not config.block_auto_adjust_ff_dim:
         return width

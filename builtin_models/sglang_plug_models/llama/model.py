@@ -7,17 +7,17 @@ from typing import Any
 from torch import nn
 
 from sglang_plug import BuildEnv
-from sglang_plug_models.blocks import CausalLM, GatedMLP, SelfAttention
+from sglang_plug_models.common.blocks import CausalLM, GatedMLP, SelfAttention
 
 
 class Llama(CausalLM):
     """Llama 2 and 3."""
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """With biases where the checkpoint says so."""
+        """Build attention with biases if the checkpoint has them."""
         bias = getattr(config, "attention_bias", False)
         return SelfAttention(config, env, index, qkv_bias=bias, out_bias=bias)
 
     def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """With biases where the checkpoint says so."""
+        """Build an MLP with biases if the checkpoint has them."""
         return GatedMLP(config, env, bias=getattr(config, "mlp_bias", False))

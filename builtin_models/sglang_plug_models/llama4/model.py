@@ -1,6 +1,6 @@
-"""Llama 4 (Meta, 2025): experts next to a shared one, and three layers that look within chunks for each that sees all.
+"""Llama 4 (Meta, 2025): experts next to a shared one, and three layers of chunked attention per full layer.
 
-Layers that see all do not know positions; instead their queries grow with the logarithm of how far they have come.
+Full-attention layers have no positions; instead their queries grow with the logarithm of the position.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from torch import Tensor, nn
 
 from sglang_plug import Attention, AttentionShape, BuildEnv, ForwardBatch
 from sglang_plug.layers import Experts, Packed, Router, Row
-from sglang_plug_models.blocks import CausalLM, Decoder, GatedMLP, head_dim
-from sglang_plug_models.chunked import WIDTH, Parities, neutral, parities, widened
+from sglang_plug_models.common.blocks import CausalLM, Decoder, GatedMLP, head_dim
+from sglang_plug_models.common.chunked_attention import WIDTH, Parities, append_dims, parities, zero_parities
+from sglang_plug_models.common.interleaved_rope import split_pairs
 from sglang_plug_models.moe.block import ExpertsCausalLM, router
-from sglang_plug_models.paired import halved
 
 EXPERTS = ("experts.gate_up_proj", "experts.down_proj")
-"""Ends of names of matrices that checkpoints have the other way round."""
+"""Suffixes of matrices that checkpoints store transposed."""
 
 
 DECODER = "language_model."
-"""How names begin in checkpoints that also see."""
+"""Prefix of decoder weights in vision-language checkpoints."""
 
 
 def chunk_of(config: Any) -> int | None:
-    """Tokens in a chunk; ``None``: a sequence has only one."""
+    """Return the tokens of a chunk; ``None``: a sequence has only one."""
     chunk = config.attention_chunk_size
     looks = chunk is not None and "chunked_attention" in config.layer_types
     return int(chunk) if looks and chunk < config.max_position_embeddings else None
@@ -36,18 +36,18 @@ def chunk_of(config: Any) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What layers are told of this step's positions."""
+    """Position data of this step for the layers."""
 
     cos: Tensor
     sin: Tensor
     growth: Tensor
-    """``[T, 1, 1]``, factors on queries that know no positions."""
+    """Factors ``[T, 1, 1]`` on queries without positions."""
     parities: Parities | None
-    """``None``: nobody looks within chunks."""
+    """Chunk parities; ``None``: no layer is chunked."""
 
 
 class SelfAttention(nn.Module):
-    """Turned or not, and within chunks or not."""
+    """Attention with or without rotation and chunks."""
 
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
         super().__init__()
@@ -65,25 +65,25 @@ class SelfAttention(nn.Module):
         self.attention = Attention(env, index, scale=self.dim**-0.5, window=window)
 
     def forward(self, x: Tensor, places: Any, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``; ``places`` are ``Places``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``; ``places`` are ``Places``."""
         qkv = self.qkv_proj(x).view(-1, self.heads + 2 * self.kv_heads, self.dim)
         qk, v = qkv.tensor_split((self.heads + self.kv_heads,), dim=1)
         if self.normalised:
             qk = (qk.float() * torch.rsqrt(qk.float().square().mean(-1, keepdim=True) + self.eps)).to(qk.dtype)
         if self.turned:
-            qk = halved(qk, self.dim)
+            qk = split_pairs(qk, self.dim)
         q, k = qk.tensor_split((self.heads,), dim=1)
         q = q * places.growth if self.grows else q
         if places.parities is not None:
-            of_queries, of_keys = places.parities if self.chunked else neutral(x)
-            q, k = widened(q, of_queries), widened(k, of_keys)
+            of_queries, of_keys = places.parities if self.chunked else zero_parities(x)
+            q, k = append_dims(q, of_queries), append_dims(k, of_keys)
         if self.turned:
             return self.o_proj(self.attention.rotary(q, k, v, places.cos, places.sin, batch).flatten(1))
         return self.o_proj(self.attention(q, k, v, batch).flatten(1))
 
 
 class SparseMLP(nn.Module):
-    """A token goes into its experts as large as they are wanted, and comes out as it is; and through a shared one."""
+    """Routed experts, whose inputs are scaled by the router's weights, and a shared expert."""
 
     def __init__(self, config: Any, env: BuildEnv, router: Router) -> None:
         super().__init__()
@@ -93,24 +93,24 @@ class SparseMLP(nn.Module):
         self.shared_expert = GatedMLP(config, env, width=width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         experts, weights = self.router.choose(x)
         sent = (x[:, None] * weights[..., None].to(x.dtype)).flatten(0, 1)
-        found = self.experts(sent, experts.flatten()[:, None], torch.ones_like(weights).flatten()[:, None])
-        return self.shared_expert(x) + found.view(*experts.shape, -1).sum(1)
+        result = self.experts(sent, experts.flatten()[:, None], torch.ones_like(weights).flatten()[:, None])
+        return self.shared_expert(x) + result.view(*experts.shape, -1).sum(1)
 
 
 class SigmoidRouter(Router):
-    """Each expert is wanted by itself."""
+    """Router with independent sigmoid scores."""
 
     def select(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The best experts, and how much they are wanted."""
-        found, experts = logits.topk(self.chosen, dim=-1)
-        return experts, found.float().sigmoid()
+        """Return the best experts and their scores."""
+        scores, experts = logits.topk(self.chosen, dim=-1)
+        return experts, scores.float().sigmoid()
 
 
 class Body(Decoder):
-    """Layers are told of chunks and of growth, too."""
+    """A decoder whose layers also receive chunks and growth."""
 
     def __init__(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> None:
         super().__init__(config, env, layers)
@@ -118,14 +118,14 @@ class Body(Decoder):
         self.floor, self.growth = float(config.floor_scale), float(config.attn_scale)
         if config.use_qk_norm:
             rope: Any = self.rope
-            rope.factor = 1.0  # what is normalised afterwards has no other length
+            rope.factor = 1.0  # normalised vectors have a fixed length
 
     def angles(self, positions: Tensor, dtype: torch.dtype) -> Places:
-        """Of ``positions`` ``[T]``."""
+        """Return the position data of ``positions`` ``[T]``."""
         cos, sin = self.rope(positions, dtype)
         growth = 1.0 + self.growth * torch.log1p(torch.floor((positions.float() + 1.0) / self.floor))
-        seen = None if self.chunk is None else parities(positions, self.chunk, self.scale, dtype)
-        return Places(cos, sin, growth.to(dtype)[:, None, None], seen)
+        chunk_parities = None if self.chunk is None else parities(positions, self.chunk, self.scale, dtype)
+        return Places(cos, sin, growth.to(dtype)[:, None, None], chunk_parities)
 
 
 class Llama4(ExpertsCausalLM):
@@ -135,43 +135,45 @@ class Llama4(ExpertsCausalLM):
 
     @classmethod
     def attention_shape(cls, config: Any) -> AttentionShape:
-        """Keys tell their chunk if sequences may have several."""
+        """Return the geometry; keys encode their chunk if sequences may have several."""
         config, shape = cls.text_config(config), super().attention_shape(config)
         if chunk_of(config) is None:
             return shape
         return replace(shape, dim=shape.dim + WIDTH, value_dim=shape.dim)
 
     def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
-        """Everything but the head."""
+        """Build the decoder without the head."""
         return Body(config, env, layers)
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """As ``layer_types`` and ``no_rope_layers`` say."""
+        """Build attention as ``layer_types`` and ``no_rope_layers`` define."""
         return SelfAttention(config, env, index)
 
     def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Experts in the layers that ``moe_layers`` names."""
+        """Build experts in the layers that ``moe_layers`` names."""
         if index not in config.moe_layers:
             return GatedMLP(config, env, width=config.intermediate_size_mlp)
         return SparseMLP(config, env, router(config, env, index, experts=config.num_local_experts, kind=SigmoidRouter))
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """As ``CausalLM``; experts' matrices are turned."""
-        super().load_weights((name, one.transpose(1, 2) if name.endswith(EXPERTS) else one) for name, one in weights)
+        """Load weights like ``CausalLM``; experts' matrices are transposed."""
+        super().load_weights(
+            (name, weight.transpose(1, 2) if name.endswith(EXPERTS) else weight) for name, weight in weights
+        )
 
 
 class Llama4Text(Llama4):
-    """The decoder of a checkpoint that also sees, whose other parts are not kept."""
+    """The decoder of a vision-language checkpoint, whose other parts are ignored."""
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__(config.text_config, env)
 
     @classmethod
     def text_config(cls, config: Any) -> Any:
-        """Of the decoder."""
+        """Return the decoder's configuration."""
         return config.text_config
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """The decoder's, by the names of the whole."""
-        own = ((name.removeprefix(DECODER), one) for name, one in weights if name.startswith(DECODER))
+        """Load the decoder's weights by their names in the whole model."""
+        own = ((name.removeprefix(DECODER), weight) for name, weight in weights if name.startswith(DECODER))
         super().load_weights(own)

@@ -1,4 +1,4 @@
-"""LLaVA 1.5, LLaVA-NeXT and LLaVA-OneVision: a decoder that is given what a vision transformer sees."""
+"""LLaVA 1.5, LLaVA-NeXT and LLaVA-OneVision: a decoder with vision encoder states."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""LLaVA (Liu et al., 2023): states of a vision transformer, projected, stand in the place of embeddings.
+"""LLaVA (Liu et al., 2023): projected vision encoder states replace embeddings.
 
-The part that reads images is transformers' own.
+The vision encoder is transformers' own.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from torch import Tensor
 from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 
 from sglang_plug import BuildEnv, Media, MediaArray
-from sglang_plug_models.blocks import CausalLM
+from sglang_plug_models.common.blocks import CausalLM
+from sglang_plug_models.common.vision_projector import PIXELS, ProjectedVL, square
 from sglang_plug_models.granite.model import Granite
 from sglang_plug_models.llama.model import Llama
 from sglang_plug_models.mistral.model import Mistral
 from sglang_plug_models.phi.model import Phi3
-from sglang_plug_models.projected import PIXELS, Projected, square
 from sglang_plug_models.qwen.qwen2 import Qwen2
 from sglang_plug_models.qwen.qwen3 import Qwen3
 
 
-class Llava(Projected):
-    """LLaVA 1.5 and its kin."""
+class Llava(ProjectedVL):
+    """LLaVA 1.5 and related models."""
 
     decoders: ClassVar[Mapping[str, type[CausalLM]]] = {
         "llama": Llama,
@@ -44,18 +44,18 @@ class Llava(Projected):
         self.extra = int(config.vision_config.model_type.startswith("clip"))  # the class token
 
     def places(self, arrays: Mapping[str, MediaArray]) -> int:
-        """One for each patch, and for the class token if it is kept."""
+        """Return one token for each patch, and one for the class token if it is kept."""
         vision = self.config.vision_config
         square(arrays[PIXELS], vision.image_size)
         return int((vision.image_size // vision.patch_size) ** 2) + self.extra - self.skipped
 
-    def see(self, media: Sequence[Media]) -> Sequence[Tensor]:
-        """All images through tower and projector, at once: ``[count, hidden]`` for each."""
+    def encode_images(self, media: Sequence[Media]) -> Sequence[Tensor]:
+        """Encode images by the vision encoder and projector at once: ``[count, hidden]`` for each."""
         return self.projected(self.pixels(media)).unbind()
 
     def projected(self, pixels: Tensor) -> Tensor:
-        """``[tiles, colours, height, width]`` to ``[tiles, patches, hidden]``."""
+        """Encode and project ``[tiles, colours, height, width]`` to ``[tiles, patches, hidden]``."""
         states = self.vision_tower.body(pixels, output_hidden_states=True).hidden_states
         chosen = torch.cat([states[layer][:, self.skipped :] for layer in self.layers], dim=-1)
-        found: Tensor = self.multi_modal_projector.body(chosen)
-        return found
+        result: Tensor = self.multi_modal_projector.body(chosen)
+        return result

@@ -1,4 +1,4 @@
-"""From tokens and images to prompts, for LLaVA. Lives in the API process."""
+"""Prompts with images for LLaVA; runs in the API process."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from PIL import Image
 from transformers import AutoConfig, AutoImageProcessor
 
 from sglang_plug import ConfigError, MediaArray, MediaLimits, MediaPrompt, MediaSource
-from sglang_plug_models.checkpoint_parts import from_checkpoint
-from sglang_plug_models.pictures import as_array, put_images
+from sglang_plug_models.common.checkpoint_components import from_checkpoint
+from sglang_plug_models.common.images import as_array, put_images
 
 from .tiles import SIZES, patches, pinpoints, places
 
 PIXELS = "pixel_values"
 SINGLE = "llava_onevision"
-"""``model_type`` of models that look at tiles only where a prompt has one image."""
+"""Values of ``model_type`` whose models use tiles only in prompts with one image."""
 
 
 class LlavaProcessor:
-    """Brings every image to the size that the vision transformer was trained on.
+    """Resizes every image to the size that the vision encoder was trained on.
 
     Args:
         images: transformers' processor, as the checkpoint sets it up.
@@ -37,17 +37,17 @@ class LlavaProcessor:
         self._extra = config.vision_config.model_type.startswith("clip") - skipped  # the class token
 
     def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
-        """As ``MediaProcessor``."""
+        """Build the prompt of tokens and images; see ``MediaProcessor``."""
         return put_images(tokens, images, self._placeholder, self._limits, self._look)
 
     def _look(self, image: Image.Image) -> tuple[int, dict[str, MediaArray]]:
-        found = self._images(images=[image], return_tensors="np")[PIXELS].astype("float32")
-        height, width = found.shape[-2:]
-        return (height // self._patch) * (width // self._patch) + self._extra, {PIXELS: as_array(found)}
+        result = self._images(images=[image], return_tensors="np")[PIXELS].astype("float32")
+        height, width = result.shape[-2:]
+        return (height // self._patch) * (width // self._patch) + self._extra, {PIXELS: as_array(result)}
 
 
 class TilesProcessor:
-    """Brings every image to the size that the vision transformer was trained on, and cuts a larger copy into tiles.
+    """Resizes every image to the size that the vision encoder was trained on, and splits a larger copy into tiles.
 
     Args:
         images: transformers' processor, as the checkpoint sets it up.
@@ -59,7 +59,7 @@ class TilesProcessor:
     """
 
     def __init__(self, images: Any, config: Any, limits: MediaLimits) -> None:
-        prepared, seen = (pinpoints(one.image_grid_pinpoints) for one in (images, config))
+        prepared, seen = (pinpoints(item.image_grid_pinpoints) for item in (images, config))
         if prepared != seen:
             raise ConfigError(
                 f"image_grid_pinpoints of preprocessor_config.json ({prepared}) and of config.json ({seen}) differ"
@@ -67,7 +67,7 @@ class TilesProcessor:
         self._images, self._config, self._limits = images, config, limits
 
     def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
-        """As ``MediaProcessor``."""
+        """Build the prompt of tokens and images; see ``MediaProcessor``."""
         whole_only = self._config.model_type == SINGLE and len(images) > 1
         look = self._look_at_whole if whole_only else self._look
         return put_images(tokens, images, int(self._config.image_token_index), self._limits, look)
@@ -79,17 +79,17 @@ class TilesProcessor:
         return count, {PIXELS: as_array(pixels), SIZES: as_array(size)}
 
     def _look_at_whole(self, image: Image.Image) -> tuple[int, dict[str, MediaArray]]:
-        pixels = self._images(images=[[image, image]], return_tensors="np")[PIXELS][0]  # several make the difference
+        pixels = self._images(images=[[image, image]], return_tensors="np")[PIXELS][0]  # the number of images matters
         return patches(self._config) ** 2 + 1, {PIXELS: as_array(pixels[:1].astype("float32"))}
 
 
 def load_processor(source: MediaSource) -> LlavaProcessor:
-    """As the checkpoint's ``preprocessor_config.json`` says. Raises ``ConfigError`` if there is none."""
+    """Load the processor from ``preprocessor_config.json``. Raises ``ConfigError`` if there is none."""
     config, images = from_checkpoint(source, AutoConfig, AutoImageProcessor)
     return LlavaProcessor(images, config, source.limits)
 
 
 def load_tiles_processor(source: MediaSource) -> TilesProcessor:
-    """As the checkpoint's ``preprocessor_config.json`` says. Raises ``ConfigError`` if there is none."""
+    """Load the processor from ``preprocessor_config.json``. Raises ``ConfigError`` if there is none."""
     config, images = from_checkpoint(source, AutoConfig, AutoImageProcessor)
     return TilesProcessor(images, config, source.limits)

@@ -1,7 +1,7 @@
-"""Images of any resolution as LLaVA-NeXT has them (Liu et al., 2024): the whole image, and tiles of a larger copy.
+"""Tiling of images of any resolution in LLaVA-NeXT (Liu et al., 2024): the whole image, and tiles of a larger copy.
 
-The copy keeps its proportions within a resolution that the checkpoint lists, so some rows or columns of patches show
-nothing; these have no places in the prompt. Torch-free: the API process counts places, too.
+The copy keeps its proportions within a resolution that the checkpoint lists, so some rows or columns of patches are
+padding; these have no tokens in the prompt. Torch-free: the API process counts tokens, too.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ SLACK = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How the tiles of one image lie."""
+    """Layout of the tiles of one image."""
 
     rows: int
     columns: int
     height: int
-    """Rows of patches that show something."""
+    """Rows of patches without padding."""
     width: int
-    """Columns of patches that show something."""
+    """Columns of patches without padding."""
 
     @property
     def tiles(self) -> int:
-        """With the whole image."""
+        """Return the number of tiles including the whole image."""
         return 1 + self.rows * self.columns
 
     def shrunk(self, side: int, most: int | None) -> tuple[int, int]:
-        """Height and width in states, of which there are about as many as ``most`` tiles of ``side`` have at most."""
+        """Return height and width in states after averaging to about ``most`` tiles of ``side``."""
         ratio = 1.0 if most is None else math.sqrt(self.height * self.width / (most * side**2))
         if ratio <= SLACK:
             return self.height, self.width
@@ -44,7 +44,7 @@ class Tiling:
 
 
 def tiling(config: Any, height: int, width: int) -> Tiling:
-    """Of an image of so many pixels. Raises ``ValueError`` for an image that no resolution shows."""
+    """Choose the layout of an image of this size. Raises ``ValueError`` if no resolution fits."""
     pixels, side = config.vision_config.image_size, patches(config)
     across = None
     if height > 0 and width > 0:
@@ -61,23 +61,23 @@ def tiling(config: Any, height: int, width: int) -> Tiling:
 
 
 def patches(config: Any) -> int:
-    """In a row or column of one tile."""
+    """Return the number of patches in a row or column of one tile."""
     return int(config.vision_config.image_size // config.vision_config.patch_size)
 
 
 def most_tiles(config: Any) -> int | None:
-    """How many tiles' states an image may have, besides those of the whole; ``None``: as many as there are."""
+    """Return the maximum tiles whose states an image may have, besides the whole image's; ``None``: unlimited."""
     ratio = getattr(config, "vision_aspect_ratio", None)
     return None if ratio is None else int(str(ratio).removeprefix("anyres_max_"))
 
 
 def places(config: Any, height: int, width: int) -> int:
-    """Tokens of an image of so many pixels: of the whole, of each row of tiles, and one that ends each row."""
+    """Return the tokens of an image of this size: the whole image, each row of tiles, and one that ends each row."""
     side = patches(config)
     rows, columns = tiling(config, height, width).shrunk(side, most_tiles(config))
     return side**2 + rows * (columns + 1)
 
 
-def pinpoints(given: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Resolutions, height before width."""
-    return [list(map(int, one)) for one in given]
+def pinpoints(sizes: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return the resolutions, height before width."""
+    return [list(map(int, item)) for item in sizes]

@@ -1,4 +1,4 @@
-"""Mamba, Mamba-2 and Falcon-Mamba: states and nothing else."""
+"""Mamba, Mamba-2 and Falcon-Mamba: recurrent states only."""
 
 from __future__ import annotations
 

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from sglang_plug import BuildEnv, StateShape
 from sglang_plug.layers import GatedRMSNorm, RMSNorm
-from sglang_plug_models.hybrid import AttentionFree, SingleLayer
-from sglang_plug_models.state_space import Mamba, Mamba2, Mamba2Shape, MambaShape
+from sglang_plug_models.common.hybrid import AttentionFree, SingleLayer
+from sglang_plug_models.common.state_space import Mamba, Mamba2, Mamba2Shape, MambaShape
 
 
 def shape_of(config: Any) -> MambaShape:
-    """Sizes of Mamba's mixers."""
+    """Return the sizes of Mamba's mixers."""
     return MambaShape(
         inner=config.intermediate_size,
         state=config.state_size,
@@ -26,7 +26,7 @@ def shape_of(config: Any) -> MambaShape:
 
 
 def mamba2_shape_of(config: Any) -> Mamba2Shape:
-    """Sizes of Mamba-2's mixers."""
+    """Return the sizes of Mamba-2's mixers."""
     return Mamba2Shape(
         heads=config.num_heads,
         dim=config.head_dim,
@@ -44,7 +44,7 @@ class WeightlessNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Same shape and dtype as ``x``."""
+        """Normalise ``x``, keeping shape and dtype."""
         wide = x.float()
         return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
 
@@ -61,16 +61,16 @@ class MambaLM(AttentionFree):
 
     @classmethod
     def layer_states(cls, config: Any) -> tuple[StateShape, ...]:
-        """Of a mixer."""
+        """Return the state shapes of a mixer."""
         return shape_of(config).states
 
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Layer ``index``."""
+        """Build layer ``index``."""
         norm = RMSNorm(config.hidden_size, config.layer_norm_epsilon, env)
         return SingleLayer(norm, self.mixer(config, env, self.state_place(config, index)))
 
     def mixer(self, config: Any, env: BuildEnv, state: int) -> nn.Module:
-        """A layer's mixer, whose first state is ``state``."""
+        """Build a layer's mixer, whose first state is ``state``."""
         eps = getattr(config, "mixer_rms_eps", None)
         return Mamba(
             config.hidden_size,
@@ -93,11 +93,11 @@ class Mamba2LM(MambaLM):
 
     @classmethod
     def layer_states(cls, config: Any) -> tuple[StateShape, ...]:
-        """Of a mixer."""
+        """Return the state shapes of a mixer."""
         return mamba2_shape_of(config).states
 
     def mixer(self, config: Any, env: BuildEnv, state: int) -> nn.Module:
-        """A layer's mixer, whose first state is ``state``."""
+        """Build a layer's mixer, whose first state is ``state``."""
         shape = mamba2_shape_of(config)
         return Mamba2(
             config.hidden_size,

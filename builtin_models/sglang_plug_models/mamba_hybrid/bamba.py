@@ -1,4 +1,4 @@
-"""Bamba (IBM, Princeton, CMU and UIUC, 2024): Mamba-2, and attention in a few layers, which turns half of each head."""
+"""Bamba (IBM, Princeton, CMU and UIUC, 2024): Mamba-2, and attention with partial rotation in a few layers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torch import nn
 
 from sglang_plug import BuildEnv, StateShape
 from sglang_plug.layers import Rope
-from sglang_plug_models.blocks import CausalLM, Decoder, GatedMLP, SelfAttention, head_dim
-from sglang_plug_models.hybrid import Hybrid
-from sglang_plug_models.state_space import mamba2_of, mamba2_shape
+from sglang_plug_models.common.blocks import CausalLM, Decoder, GatedMLP, SelfAttention, head_dim
+from sglang_plug_models.common.hybrid import Hybrid
+from sglang_plug_models.common.state_space import mamba2_of, mamba2_shape
 
 
-class PartlyTurned(Decoder):
+class PartialRopeDecoder(Decoder):
     """A decoder that rotates part of each head."""
 
     def positions(self, config: Any, env: BuildEnv) -> nn.Module:
-        """What ``angles`` works with."""
+        """Return the tables from which ``angles`` are computed."""
         return Rope.of(config, head_dim(config), env.context_length)
 
 
@@ -35,20 +35,20 @@ class Bamba(Hybrid):
 
     @classmethod
     def layer_states(cls, config: Any) -> tuple[StateShape, ...]:
-        """Of a Mamba-2 mixer."""
+        """Return the state shapes of a Mamba-2 mixer."""
         return mamba2_shape(config).states
 
     def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
-        """Everything but the head."""
-        return PartlyTurned(config, env, layers)
+        """Build the decoder without the head."""
+        return PartialRopeDecoder(config, env, layers)
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Attention or a mixer."""
+        """Build attention or a mixer."""
         if not self.attends(config, index):
             return mamba2_of(config, env, self.state_place(config, index))
         bias = config.attention_bias
         return SelfAttention(config, env, self.kv_place(config, index), qkv_bias=bias, out_bias=bias)
 
     def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """The same in every layer."""
+        """Build the same MLP in every layer."""
         return GatedMLP(config, env, bias=config.mlp_bias)

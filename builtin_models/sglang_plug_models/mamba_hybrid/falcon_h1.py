@@ -1,4 +1,4 @@
-"""Falcon-H1 (TII, 2025): attention and a Mamba-2 mixer side by side in every layer, and multipliers everywhere."""
+"""Falcon-H1 (TII, 2025): parallel attention and Mamba-2 mixer in every layer, and multipliers everywhere."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from sglang_plug import BuildEnv, ForwardBatch, StateShape
 from sglang_plug.layers import GatedRMSNorm, Packed, RMSNorm, Row, activation
-from sglang_plug_models.blocks import Angles, CausalLM, Decoder, SelfAttention
-from sglang_plug_models.hybrid import Hybrid
-from sglang_plug_models.state_space import UNLIMITED, Mamba2, mamba2_shape
+from sglang_plug_models.common.blocks import Angles, CausalLM, Decoder, SelfAttention
+from sglang_plug_models.common.hybrid import Hybrid
+from sglang_plug_models.common.state_space import UNLIMITED, Mamba2, mamba2_shape
 
 
 class ScaledMamba2(Mamba2):
-    """A mixer whose input, and each part of what it is projected to, are scaled."""
+    """A mixer with a scaled input and scaled parts of its projection."""
 
     def __init__(self, config: Any, env: BuildEnv, state: int) -> None:
         shape, norm = mamba2_shape(config), None
@@ -41,7 +41,7 @@ class ScaledMamba2(Mamba2):
         self.scale = config.ssm_in_multiplier
 
     def project(self, x: Tensor) -> Tensor:
-        """As ``Mamba2``."""
+        """Project like ``Mamba2``, with multipliers."""
         return self.in_proj(x * self.scale) * self.multipliers
 
 
@@ -54,14 +54,14 @@ class ScaledAttention(SelfAttention):
         self.scale = config.key_multiplier
 
     def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         qkv = self.qkv_proj(x).view(-1, self.heads + 2 * self.kv_heads, self.dim)
         q, k, v = qkv.tensor_split((self.heads, self.heads + self.kv_heads), dim=1)
         return self.o_proj(self.attention.rotary(q, k * self.scale, v, *angles, batch).flatten(1))
 
 
 class ScaledMLP(nn.Module):
-    """A gated MLP with a scaled gate, and scaled as a whole."""
+    """A gated MLP with scaled gate and output."""
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__()
@@ -72,13 +72,13 @@ class ScaledMLP(nn.Module):
         self._activate = activation(config.hidden_act)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         gate, up = self.gate_up_proj.split(x)
         return self.down_proj(self._activate(gate * self.of_gate) * up) * self.of_all
 
 
 class Layer(nn.Module):
-    """Attention and a mixer, of the same input and added up, then the MLP."""
+    """Parallel attention and mixer, whose outputs are added, then the MLP."""
 
     def __init__(self, config: Any, env: BuildEnv, index: int, state: int) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Layer(nn.Module):
         self.of_attention = config.attention_out_multiplier
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
-        """The MLP's output and the residual stream it is still to be added to, both ``[T, hidden]``."""
+        """Return the MLP's output and the residual stream to add it to, both ``[T, hidden]``."""
         if residual is None:
             normed, residual = self.input_layernorm(x), x
         else:
@@ -110,7 +110,7 @@ class ScaledDecoder(Decoder):
         self.scale = config.embedding_multiplier
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """``[T]`` to ``[T, hidden]``."""
+        """Map ``[T]`` to ``[T, hidden]``."""
         return super().embed(tokens) * self.scale
 
 
@@ -121,27 +121,27 @@ class FalconH1(Hybrid):
 
     @classmethod
     def attends(cls, config: Any, index: int) -> bool:
-        """Every layer."""
+        """Return True for every layer."""
         return True
 
     @classmethod
     def recurs(cls, config: Any, index: int) -> bool:
-        """Every layer."""
+        """Return True for every layer."""
         return True
 
     @classmethod
     def layer_states(cls, config: Any) -> tuple[StateShape, ...]:
-        """Of a Mamba-2 mixer."""
+        """Return the state shapes of a Mamba-2 mixer."""
         return mamba2_shape(config).states
 
     def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
-        """Everything but the head."""
+        """Build the decoder without the head."""
         return ScaledDecoder(config, env, layers)
 
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Layer ``index``."""
+        """Build layer ``index``."""
         return Layer(config, env, index, self.state_place(config, index))
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits ``[rows, vocabulary]``."""
+        """Compute logits ``[rows, vocabulary]``."""
         return super().head(hidden) * self.config.lm_head_multiplier

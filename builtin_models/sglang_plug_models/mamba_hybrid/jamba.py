@@ -1,4 +1,4 @@
-"""Jamba (Lieber et al., 2024): Mamba, a few layers with attention, which knows no positions, and experts in some."""
+"""Jamba (Lieber et al., 2024): Mamba, a few attention layers without positions, and experts in some layers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import nn
 
 from sglang_plug import BuildEnv, StateShape
 from sglang_plug.layers import RMSNorm
-from sglang_plug_models.blocks import Decoder, GatedMLP
-from sglang_plug_models.hybrid import UnturnedAttention, UnturnedDecoder
+from sglang_plug_models.common.blocks import Decoder, GatedMLP
+from sglang_plug_models.common.hybrid import NoRopeAttention, NoRopeDecoder
+from sglang_plug_models.common.state_space import Mamba, MambaShape
 from sglang_plug_models.moe.block import ExpertsCausalLM, SparseMLP, router
-from sglang_plug_models.state_space import Mamba, MambaShape
 
 from .bamba import Bamba
 
 
 def shape_of(config: Any) -> MambaShape:
-    """Sizes of the mixers."""
+    """Return the sizes of the mixers."""
     return MambaShape(
         inner=config.mamba_expand * config.hidden_size,
         state=config.mamba_d_state,
@@ -35,17 +35,17 @@ class Jamba(Bamba, ExpertsCausalLM):
 
     @classmethod
     def layer_states(cls, config: Any) -> tuple[StateShape, ...]:
-        """Of a Mamba mixer."""
+        """Return the state shapes of a Mamba mixer."""
         return shape_of(config).states
 
     def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
-        """Everything but the head."""
-        return UnturnedDecoder(config, env, layers)
+        """Build the decoder without the head."""
+        return NoRopeDecoder(config, env, layers)
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Attention or a mixer."""
+        """Build attention or a mixer."""
         if self.attends(config, index):
-            return UnturnedAttention(config, env, self.kv_place(config, index))
+            return NoRopeAttention(config, env, self.kv_place(config, index))
         return Mamba(
             config.hidden_size,
             shape_of(config),
@@ -58,7 +58,7 @@ class Jamba(Bamba, ExpertsCausalLM):
         )
 
     def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Experts in some layers, an MLP in the others."""
+        """Build experts in some layers and an MLP in the others."""
         experts = config.layers_num_experts[index]
         if experts == 1:
             return GatedMLP(config, env)

@@ -1,7 +1,7 @@
 """Zamba2 (Glorioso et al., 2024): Mamba-2 in every layer, and before some of them one of a few shared blocks.
 
-A block is given what comes from the layer before together with the embeddings, twice as wide. It attends in several
-layers, so it has as many places in the KV pool, and for each of them low-rank adapters of some of its matrices.
+A block's input is the previous layer's output concatenated with the embeddings, twice as wide. It is used at several
+layers, so it has as many indices in the KV pool, and for each of them low-rank adapters of some of its matrices.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from torch import Tensor, nn
 
 from sglang_plug import Attention, BuildEnv, ConfigError, ForwardBatch, StateShape
 from sglang_plug.layers import GatedRMSNorm, Linear, Packed, RMSNorm, Rope, Row, gated_activation
-from sglang_plug_models.blocks import Angles, CausalLM, Decoder
-from sglang_plug_models.hybrid import Hybrid
-from sglang_plug_models.state_space import Mamba2, Mamba2Shape
+from sglang_plug_models.common.blocks import Angles, CausalLM, Decoder
+from sglang_plug_models.common.hybrid import Hybrid
+from sglang_plug_models.common.state_space import Mamba2, Mamba2Shape
 
 EPSILON = 1e-5
-"""Of the norms in mixers."""
+"""Epsilon of the norms in mixers."""
 
 
 def shape_of(config: Any) -> Mamba2Shape:
-    """Sizes of the mixers."""
+    """Return the sizes of the mixers."""
     return Mamba2Shape(
         heads=config.n_mamba_heads,
         dim=config.mamba_headdim,
@@ -34,7 +34,7 @@ def shape_of(config: Any) -> Mamba2Shape:
 
 
 def adapters(config: Any, env: BuildEnv, places: list[int], size_in: int, size_out: int) -> nn.ModuleDict:
-    """One for each of a block's places."""
+    """Build a low-rank adapter for each use of a block."""
     rank = config.adapter_rank
     return nn.ModuleDict(
         {str(place): nn.Sequential(Linear(size_in, rank, env), Linear(rank, size_out, env)) for place in places}
@@ -42,7 +42,7 @@ def adapters(config: Any, env: BuildEnv, places: list[int], size_in: int, size_o
 
 
 class SharedAttention(nn.Module):
-    """Attention at several places of the KV pool, on states twice as wide as the model's."""
+    """Attention with several indices in the KV pool, on states twice as wide as the model's."""
 
     def __init__(self, config: Any, env: BuildEnv, places: list[int]) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class SharedAttention(nn.Module):
         self.turns = config.use_mem_rope
 
     def forward(self, x: Tensor, place: str, angles: Angles | None, batch: ForwardBatch) -> Tensor:
-        """``[T, 2 * hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, 2 * hidden]`` to ``[T, hidden]``."""
         q, k, v = self.qkv_proj.split(x)
         if place in self.linear_q_adapter_list:
             q = q + self.linear_q_adapter_list[place](x)
@@ -69,8 +69,8 @@ class SharedAttention(nn.Module):
         q, k, v = (part.unflatten(-1, (-1, self.dim)) for part in (q, k, v))  # type: ignore[no-untyped-call]
         attention = self.attentions[place]
         assert isinstance(attention, Attention)
-        found = attention(q, k, v, batch) if angles is None else attention.rotary(q, k, v, *angles, batch)
-        return self.o_proj(found.flatten(1))
+        result = attention(q, k, v, batch) if angles is None else attention.rotary(q, k, v, *angles, batch)
+        return self.o_proj(result.flatten(1))
 
 
 class SharedMLP(nn.Module):
@@ -85,7 +85,7 @@ class SharedMLP(nn.Module):
         self._activate = gated_activation(config.hidden_act, env)
 
     def forward(self, x: Tensor, place: str) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         return self.down_proj(self._activate(self.gate_up_proj(x) + self.gate_up_proj_adapter_list[place](x)))
 
 
@@ -100,13 +100,13 @@ class SharedBlock(nn.Module):
         self.feed_forward = SharedMLP(config, env, places)
 
     def forward(self, x: Tensor, first: Tensor, place: str, angles: Angles | None, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``; ``first`` are the embeddings."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``; ``first`` are the embeddings."""
         attended = self.self_attn(self.input_layernorm(torch.cat((x, first), -1)), place, angles, batch)
         return self.feed_forward(self.pre_ff_layernorm(attended), place)
 
 
 class MambaLayer(nn.Module):
-    """A mixer, whose input something may be added to that is not in the residual stream."""
+    """A mixer whose input may include an addend that is not in the residual stream."""
 
     def __init__(self, config: Any, env: BuildEnv, state: int) -> None:
         super().__init__()
@@ -123,16 +123,16 @@ class MambaLayer(nn.Module):
         )
 
     def forward(self, x: Tensor, first: Tensor, angles: Angles | None, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         return self.mixed(x, x, batch)
 
     def mixed(self, x: Tensor, wanted: Tensor, batch: ForwardBatch) -> Tensor:
-        """``x``, and what the mixer makes of ``wanted``."""
+        """Return ``x`` plus the mixer's output of ``wanted``."""
         return x + self.mamba(self.input_layernorm(wanted), None, batch)
 
 
 class HybridLayer(nn.Module):
-    """A shared block, and a mixer that is given what it makes too."""
+    """A shared block and a mixer, which also receives the block's output."""
 
     def __init__(self, config: Any, env: BuildEnv, state: int, block: SharedBlock, place: int) -> None:
         super().__init__()
@@ -141,33 +141,33 @@ class HybridLayer(nn.Module):
         self.mamba_decoder = MambaLayer(config, env, state)
 
     def forward(self, x: Tensor, first: Tensor, angles: Angles | None, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
-        found = self.linear(self.shared_transformer(x, first, self.key, angles, batch))
-        return self.mamba_decoder.mixed(x, x + found, batch)
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
+        result = self.linear(self.shared_transformer(x, first, self.key, angles, batch))
+        return self.mamba_decoder.mixed(x, x + result, batch)
 
 
 class ZambaDecoder(Decoder):
-    """A decoder whose layers are given the embeddings too."""
+    """A decoder whose layers also receive the embeddings."""
 
     def positions(self, config: Any, env: BuildEnv) -> nn.Module:
-        """What ``angles`` works with, if anything is rotated."""
+        """Return the tables from which ``angles`` are computed, if anything is rotated."""
         if not config.use_mem_rope:
             return nn.Identity()
         return Rope.of(config, config.attention_head_dim, env.context_length, whole=True)
 
     def angles(self, positions: Tensor, dtype: torch.dtype) -> Angles | None:
-        """Cosines and sines, if anything is rotated."""
+        """Return cosines and sines if anything is rotated."""
         return self.rope(positions, dtype) if isinstance(self.rope, Rope) else None
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        """Hidden states of every new token, ``[T, hidden]``."""
+        """Return the hidden states of every new token, ``[T, hidden]``."""
         x = self.embed(batch.input_ids)
-        x = x if batch.seen is None else batch.seen.into(x)
+        x = x if batch.multimodal is None else batch.multimodal.into(x)
         first, angles = x, self.angles(batch.positions, x.dtype)
         for layer in self.layers:
             x = layer(x, first, angles, batch)
-        found: Tensor = self.norm(x)
-        return found
+        result: Tensor = self.norm(x)
+        return result
 
 
 class Zamba2(Hybrid):
@@ -180,25 +180,25 @@ class Zamba2(Hybrid):
 
     @classmethod
     def attends(cls, config: Any, index: int) -> bool:
-        """Layers with a shared block."""
+        """Return True for layers with a shared block."""
         return bool(config.layer_types[index] == "hybrid")
 
     @classmethod
     def recurs(cls, config: Any, index: int) -> bool:
-        """Every layer."""
+        """Return True for every layer."""
         return True
 
     @classmethod
     def layer_states(cls, config: Any) -> tuple[StateShape, ...]:
-        """Of a mixer."""
+        """Return the state shapes of a mixer."""
         return shape_of(config).states
 
     def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
-        """Everything but the head."""
+        """Build the decoder without the head."""
         return ZambaDecoder(config, env, layers)
 
     def layers(self, config: Any, env: BuildEnv) -> list[nn.Module]:
-        """All layers, with blocks in turn.
+        """Build all layers, cycling through the shared blocks.
 
         Raises ``ConfigError`` for a checkpoint whose blocks are not shared.
         """
@@ -208,11 +208,11 @@ class Zamba2(Hybrid):
             )
         places, count = self.kv_place(config, config.num_hidden_layers), config.num_mem_blocks
         blocks = [SharedBlock(config, env, list(range(first, places, count))) for first in range(min(count, places))]
-        found: list[nn.Module] = []
+        layers: list[nn.Module] = []
         for index in range(config.num_hidden_layers):
             state, place = self.state_place(config, index), self.kv_place(config, index)
             if self.attends(config, index):
-                found.append(HybridLayer(config, env, state, blocks[place % count], place))
+                layers.append(HybridLayer(config, env, state, blocks[place % count], place))
             else:
-                found.append(MambaLayer(config, env, state))
-        return found
+                layers.append(MambaLayer(config, env, state))
+        return layers

@@ -1,7 +1,7 @@
 """MiniMax-Text-01 (MiniMax, 2025): lightning attention in most layers, softmax attention in the others, and experts.
 
-Lightning attention is linear attention in which each head forgets at a rate of its own. Norms are in the residual
-stream, and what is added to it, and what it is added to, are scaled.
+Lightning attention is linear attention with a decay per head. Norms are in the residual stream, and both terms of each
+residual addition are scaled.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from torch import Tensor, nn
 
 from sglang_plug import BuildEnv, ForwardBatch, StateShape
 from sglang_plug.layers import Linear, RMSNorm, activation, recurrent
-from sglang_plug_models.blocks import Angles, CausalLM, SelfAttention, head_dim
-from sglang_plug_models.hybrid import Hybrid
+from sglang_plug_models.common.blocks import Angles, CausalLM, SelfAttention, head_dim
+from sglang_plug_models.common.hybrid import Hybrid
 from sglang_plug_models.moe.block import ExpertsCausalLM, SparseMLP, router
 from sglang_plug_models.moe.mixtral import NAMES
 
 EPSILON = 1e-6
-"""Of the norm on what lightning attention gives, whatever ``rms_norm_eps`` says."""
+"""Epsilon of the norm on lightning attention's output, independent of ``rms_norm_eps``."""
 COMPUTED = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
-"""What checkpoints hold though it follows from the configuration."""
+"""Tensors in checkpoints that follow from the configuration."""
 
 
 class LightningAttention(nn.Module):
@@ -46,12 +46,12 @@ class LightningAttention(nn.Module):
         self.register_buffer("decay", decay, persistent=False)
 
     def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         states = recurrent(batch)
         q, k, v = self._activate(self.qkv_proj(x)).view(-1, self.heads, 3 * self.dim).chunk(3, dim=-1)
         decay = self.decay.expand(len(x), -1)
-        found = self._attend(q, k, v, decay, states.pool.states[self.state], states.runs)
-        return self.out_proj(torch.sigmoid(self.output_gate(x)) * self.norm(found.flatten(1)))
+        result = self._attend(q, k, v, decay, states.pool.states[self.state], states.runs)
+        return self.out_proj(torch.sigmoid(self.output_gate(x)) * self.norm(result.flatten(1)))
 
 
 class Layer(nn.Module):
@@ -64,11 +64,11 @@ class Layer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, env)
         self.mlp = mlp
         kind = "full_attn" if isinstance(mixer, SelfAttention) else "linear_attn"
-        self.mixer_factors = tuple(float(getattr(config, f"{kind}_{one}_factor")) for one in ("alpha", "beta"))
+        self.mixer_factors = tuple(float(getattr(config, f"{kind}_{item}_factor")) for item in ("alpha", "beta"))
         self.mlp_factors = float(config.mlp_alpha_factor), float(config.mlp_beta_factor)
 
     def forward(self, x: Tensor, residual: None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, None]:
-        """``[T, hidden]`` to ``[T, hidden]``; there is nothing that it is still to be added to."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``; there is no pending residual addition."""
         (alpha, beta), normed = self.mixer_factors, self.input_layernorm(x)
         x = self.post_attention_layernorm(normed * alpha + self.self_attn(normed, angles, batch) * beta)
         alpha, beta = self.mlp_factors
@@ -83,12 +83,12 @@ class MiniMax(Hybrid, ExpertsCausalLM):
 
     @classmethod
     def layer_states(cls, config: Any) -> tuple[StateShape, ...]:
-        """Of lightning attention."""
+        """Return the state shapes of lightning attention."""
         dim = head_dim(config)
         return (StateShape(shape=(config.num_attention_heads, dim, dim), dtype=torch.float32),)
 
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Layer ``index``, of the kind that ``layer_types`` says."""
+        """Build layer ``index`` of the kind in ``layer_types``."""
         mixer: nn.Module
         if self.attends(config, index):
             mixer = SelfAttention(config, env, self.kv_place(config, index), window=config.sliding_window)

@@ -1,4 +1,4 @@
-"""Ministral 3 (Mistral AI, 2025): Mistral whose queries grow with the logarithm of the position."""
+"""Ministral 3 (Mistral AI, 2025): Mistral with queries that grow with the logarithm of the position."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import torch
 from torch import Tensor, nn
 
 from sglang_plug import BuildEnv, ForwardBatch
-from sglang_plug_models.blocks import CausalLM, Decoder, SelfAttention, window_of
+from sglang_plug_models.common.blocks import CausalLM, Decoder, SelfAttention, window_of
 
 Places = tuple[Tensor, Tensor, Tensor]
 """Cosines and sines of this step's positions, and the factors on queries ``[T, 1, 1]``."""
 
 
-class GrowingAttention(SelfAttention):
-    """Queries are multiplied by a factor of their position."""
+class ScaledQueryAttention(SelfAttention):
+    """Attention whose queries are multiplied by a factor of their position."""
 
     def forward(self, x: Tensor, angles: Any, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``; ``angles`` are ``Places``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``; ``angles`` are ``Places``."""
         cos, sin, factors = angles
         qkv = self.qkv_proj(x).view(-1, self.heads + 2 * self.kv_heads, self.dim)
         q, k, v = qkv.tensor_split((self.heads, self.heads + self.kv_heads), dim=1)
         return self.o_proj(self.attention.rotary(q * factors, k, v, cos, sin, batch).flatten(1))
 
 
-class GrowingDecoder(Decoder):
-    """Factors are one within the original context length, and grow with each further such length."""
+class ScaledQueryDecoder(Decoder):
+    """A decoder whose factors are one within the original context length, and grow with each further such length."""
 
     def __init__(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> None:
         super().__init__(config, env, layers)
@@ -35,7 +35,7 @@ class GrowingDecoder(Decoder):
         self.original = float(parameters["original_max_position_embeddings"])
 
     def angles(self, positions: Tensor, dtype: torch.dtype) -> Places:
-        """Cosines, sines and factors of ``positions`` ``[T]``."""
+        """Return cosines, sines and factors of ``positions`` ``[T]``."""
         cos, sin = self.rope(positions, dtype)
         factors = 1 + self.growth * torch.log1p(torch.floor(positions.float() / self.original))
         return cos, sin, factors.to(dtype)[:, None, None]
@@ -45,9 +45,9 @@ class Ministral3(CausalLM):
     """Ministral 3."""
 
     def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
-        """Everything but the head."""
-        return GrowingDecoder(config, env, layers)
+        """Build the decoder without the head."""
+        return ScaledQueryDecoder(config, env, layers)
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Every layer sees the last ``sliding_window`` tokens, or all."""
-        return GrowingAttention(config, env, index, window=window_of(config, index))
+        """Build attention to the last ``sliding_window`` tokens, or to all."""
+        return ScaledQueryAttention(config, env, index, window=window_of(config, index))

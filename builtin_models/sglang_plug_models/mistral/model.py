@@ -7,12 +7,12 @@ from typing import Any
 from torch import nn
 
 from sglang_plug import BuildEnv
-from sglang_plug_models.blocks import CausalLM, SelfAttention, window_of
+from sglang_plug_models.common.blocks import CausalLM, SelfAttention, window_of
 
 
 class Mistral(CausalLM):
-    """Mistral 7B and its kin."""
+    """Mistral 7B and related models."""
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Every layer sees the last ``sliding_window`` tokens, or all."""
+        """Build attention to the last ``sliding_window`` tokens, or to all."""
         return SelfAttention(config, env, index, window=window_of(config, index))

@@ -1,6 +1,6 @@
-"""Mistral Small 3.1 and later: images of any size through Pixtral's tower (Mistral AI, 2024), row by row.
+"""Mistral Small 3.1 and later: images of any size, encoded by Pixtral's vision encoder (Mistral AI, 2024).
 
-A row ends with a token of its own, whose embedding stays. The part that reads images is transformers' own.
+A token ends each row and keeps its embedding. The vision encoder is transformers' own.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from torch import Tensor
 from transformers.models.mistral3.modeling_mistral3 import Mistral3MultiModalProjector
 
 from sglang_plug import BuildEnv, Media, MediaArray
-from sglang_plug.transfer import upload_array
-from sglang_plug_models.blocks import CausalLM
+from sglang_plug.ops.host_device_copy import upload_array
+from sglang_plug_models.common.blocks import CausalLM
+from sglang_plug_models.common.vision_encoder import media_error
+from sglang_plug_models.common.vision_projector import PIXELS, ProjectedVL
 from sglang_plug_models.llama.model import Llama
 from sglang_plug_models.mistral.ministral import Ministral3
 from sglang_plug_models.mistral.model import Mistral
-from sglang_plug_models.projected import PIXELS, Projected
 from sglang_plug_models.qwen.qwen2 import Qwen2
-from sglang_plug_models.towers import wrong_media
 
 ENDS = "row_ends"
 """Name of the array ``[rows]`` with the token that ends each row."""
 
 
-class Mistral3(Projected):
+class Mistral3(ProjectedVL):
     """Mistral Small 3.1 and later."""
 
     decoders: ClassVar[Mapping[str, type[CausalLM]]] = {
@@ -45,31 +45,31 @@ class Mistral3(Projected):
         self.side = int(config.vision_config.patch_size) * int(config.spatial_merge_size)
 
     def places(self, arrays: Mapping[str, MediaArray]) -> int:
-        """One for each square of patches, and one after each row."""
+        """Return one token for each square of patches, and one after each row."""
         tiles, _, height, width = arrays[PIXELS].shape
         if tiles != 1 or height % self.side or width % self.side:
-            raise wrong_media(f"one has {width} x {height} pixels, which are no multiples of {self.side}")
+            raise media_error(f"one has {width} x {height} pixels, which are no multiples of {self.side}")
         ends, rows = arrays.get(ENDS), height // self.side
         if ends is None or tuple(ends.shape) != (rows,):
-            raise wrong_media(f"the tokens that end the {rows} rows of one are missing")
+            raise media_error(f"the tokens that end the {rows} rows of one are missing")
         return rows * (width // self.side + 1)
 
     def largest(self, tokens: int) -> Mapping[str, MediaArray]:
-        """Of a square."""
-        columns = (math.isqrt(4 * tokens + 1) - 1) // 2  # so many rows, each with one more
+        """Return a square image of the largest size."""
+        columns = (math.isqrt(4 * tokens + 1) - 1) // 2  # this many rows, each with one token more
         rows = min(columns, math.ceil(self.config.vision_config.image_size / self.side))
         ends = MediaArray("int64", (rows,), bytes(8 * rows))
         return {PIXELS: self.blank(rows * self.side, rows * self.side), ENDS: ends}
 
-    def see(self, media: Sequence[Media]) -> Sequence[Tensor]:
-        """Each image through tower and projector: ``[count, hidden]``, the ends of rows among them."""
-        return [self._seen(one) for one in media]
+    def encode_images(self, media: Sequence[Media]) -> Sequence[Tensor]:
+        """Encode each image by the vision encoder and projector: ``[count, hidden]``, including the ends of rows."""
+        return [self._encoded_rows(image) for image in media]
 
-    def _seen(self, one: Media) -> Tensor:
-        pixels = self.pixels([one])
+    def _encoded_rows(self, image: Media) -> Tensor:
+        pixels = self.pixels([image])
         sizes = [tuple(pixels.shape[2:])]
         states = self.vision_tower.body(pixels, image_sizes=sizes, output_hidden_states=True).hidden_states
         chosen = torch.cat([states[layer] for layer in self.layers], dim=-1)
-        found = self.multi_modal_projector.body(chosen[0], sizes)
-        ends = self.language_model.model.embed(upload_array(one.arrays[ENDS], pixels.device))
-        return torch.cat((found.view(len(ends), -1, found.shape[-1]), ends[:, None]), dim=1).flatten(0, 1)
+        result = self.multi_modal_projector.body(chosen[0], sizes)
+        ends = self.language_model.model.embed(upload_array(image.arrays[ENDS], pixels.device))
+        return torch.cat((result.view(len(ends), -1, result.shape[-1]), ends[:, None]), dim=1).flatten(0, 1)

@@ -1,4 +1,4 @@
-"""From tokens and images to prompts, for Mistral's models that see. Lives in the API process."""
+"""Prompts with images for Mistral's models that see; runs in the API process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 
 from sglang_plug import ConfigError, MediaArray, MediaLimits, MediaPrompt, MediaSource
-from sglang_plug_models.checkpoint_parts import from_checkpoint, stated
-from sglang_plug_models.pictures import as_array, put_images
+from sglang_plug_models.common.checkpoint_components import from_checkpoint, read_json_file
+from sglang_plug_models.common.images import as_array, put_images
 
 PIXELS, ENDS = "pixel_values", "row_ends"
 BREAK, END = "[IMG_BREAK]", "[IMG_END]"
-"""What ends a row and an image, unless the checkpoint says otherwise."""
+"""Tokens that end a row and an image by default."""
 
 
 class PixtralProcessor:
@@ -37,21 +37,21 @@ class PixtralProcessor:
         self._side = int(config.vision_config.patch_size) * int(config.spatial_merge_size)
 
     def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
-        """As ``MediaProcessor``."""
+        """Build the prompt of tokens and images; see ``MediaProcessor``."""
         return put_images(tokens, images, self._placeholder, self._limits, self._look)
 
     def _look(self, image: Image.Image) -> tuple[Sequence[int], dict[str, MediaArray]]:
-        found = self._images(images=[image], return_tensors="np", patch_size=self._side)[PIXELS].astype("float32")
-        rows, columns = (size // self._side for size in found.shape[2:])
+        result = self._images(images=[image], return_tensors="np", patch_size=self._side)[PIXELS].astype("float32")
+        rows, columns = (size // self._side for size in result.shape[2:])
         ends = [self._row_end] * (rows - 1) + [self._image_end]
         tokens = [token for end in ends for token in (*[self._placeholder] * columns, end)]
-        return tokens, {PIXELS: as_array(found), ENDS: as_array(np.array(ends, dtype="int64"))}
+        return tokens, {PIXELS: as_array(result), ENDS: as_array(np.array(ends, dtype="int64"))}
 
 
 def load_processor(source: MediaSource) -> PixtralProcessor:
-    """As the checkpoint's ``preprocessor_config.json`` says. Raises ``ConfigError`` if there is none."""
+    """Load the processor from ``preprocessor_config.json``. Raises ``ConfigError`` if there is none."""
     config, images, tokenizer = from_checkpoint(source, AutoConfig, PixtralImageProcessorPil, AutoTokenizer)
-    names = stated(source, "processor_config.json")
+    names = read_json_file(source, "processor_config.json")
     ends = [str(names.get(name) or usual) for name, usual in (("image_break_token", BREAK), ("image_end_token", END))]
     known = tokenizer.get_vocab()
     if missing := [name for name in ends if name not in known]:

@@ -1,4 +1,4 @@
-"""What the mixtures of experts share: the sparse MLP, and the record of what is chosen."""
+"""Parts shared by mixtures of experts: the sparse MLP, and the recording of chosen experts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sglang_plug import BuildEnv, ConfigError, ForwardBatch
 from sglang_plug.layers import ExpertRecorder, Experts, Router
 from sglang_plug.layers.moe import NAMES
-from sglang_plug_models.blocks import CausalLM
+from sglang_plug_models.common.blocks import CausalLM
 
 
 class SparseMLP(nn.Module):
@@ -32,14 +32,14 @@ class SparseMLP(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         return self.experts(x, *self.gate.choose(x))
 
 
 def router(
     config: Any, env: BuildEnv, index: int, *, experts: int, normalise: bool = True, kind: type[Router] = Router
 ) -> Router:
-    """The router of layer ``index``."""
+    """Build the router of layer ``index``."""
     chosen = config.num_experts_per_tok
     if not 1 <= chosen <= experts:
         raise ConfigError(f"num_experts_per_tok is {chosen}, but the model has {experts} experts")
@@ -47,14 +47,14 @@ def router(
 
 
 class ExpertsCausalLM(CausalLM):
-    """A language model with experts, whose choices can be recorded while it is served."""
+    """A language model with experts, whose choices can be recorded while it serves."""
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__(config, env)
         self._recorder = ExpertRecorder(module for module in self.modules() if isinstance(module, Router))
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        """Hidden states of every new token, ``[T, hidden]``."""
+        """Return the hidden states of every new token, ``[T, hidden]``."""
         self._recorder.begin(batch)
         return super().forward(batch)
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from sglang_plug import BuildEnv
-from sglang_plug_models.blocks import CausalLM, SelfAttention, window_of
+from sglang_plug_models.common.blocks import CausalLM, SelfAttention, window_of
 
 from .block import ExpertsCausalLM, SparseMLP, router
 
@@ -21,10 +21,10 @@ class Mixtral(ExpertsCausalLM):
     packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {**CausalLM.packed, "block_sparse_moe": ("mlp", None)}
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """A window in every layer, if the checkpoint has one."""
+        """Build attention with a window in every layer, if the checkpoint has one."""
         return SelfAttention(config, env, index, window=window_of(config, index))
 
     def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Experts everywhere."""
+        """Build experts in every layer."""
         gate = router(config, env, index, experts=config.num_local_experts, normalise=True)
         return SparseMLP(config, env, gate, width=config.intermediate_size, names=NAMES)

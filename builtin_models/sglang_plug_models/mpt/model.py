@@ -10,26 +10,28 @@ from torch import Tensor, nn
 
 from sglang_plug import AttentionShape, BuildEnv, ForwardBatch
 from sglang_plug.layers import Embedding, Linear, activation
-from sglang_plug_models.alibi import Alibi, BiasedAttention, alibi_shape
-from sglang_plug_models.blocks import TransformerLM
+from sglang_plug_models.common.alibi import Alibi, BiasedAttention, alibi_shape
+from sglang_plug_models.common.blocks import TransformerLM
 
 
 def slopes(heads: int, greatest: float) -> Tensor:
-    """``[heads]`` float32: powers of two down to ``2 ** -greatest``; between powers of two, those that the next one
-    adds come first."""
+    """Return ALiBi slopes ``[heads]`` float32: powers of two down to ``2 ** -greatest``.
+
+    If the number of heads is no power of two, the new slopes of the next power of two come first.
+    """
     whole = 2 ** math.ceil(math.log2(heads))
     series = 2.0 ** (torch.arange(1, whole + 1, dtype=torch.float32, device="cpu") * (-greatest / whole))
     return series if whole == heads else torch.cat((series[1::2], series[::2]))[:heads]
 
 
 def scale_of(config: Any) -> float:
-    """Factor on the query-key products."""
-    given = config.attn_config.softmax_scale
-    return float(given) if given else (config.hidden_size / config.num_attention_heads) ** -0.5
+    """Return the factor on the query-key products."""
+    configured = config.attn_config.softmax_scale
+    return float(configured) if configured else (config.hidden_size / config.num_attention_heads) ** -0.5
 
 
 class SelfAttention(nn.Module):
-    """Query, key and value in one matrix, kept within bounds if the checkpoint says so."""
+    """Attention with query, key and value in one matrix, clipped if the checkpoint says so."""
 
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
         super().__init__()
@@ -40,7 +42,7 @@ class SelfAttention(nn.Module):
         self.attention = BiasedAttention(env, index, heads=self.heads, scale=scale_of(config))
 
     def forward(self, x: Tensor, biases: Tensor, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         qkv = self.Wqkv(x)
         if self.bound:
             qkv = qkv.clamp(-self.bound, self.bound)
@@ -49,7 +51,7 @@ class SelfAttention(nn.Module):
 
 
 class MLP(nn.Module):
-    """One matrix up, an activation, one matrix down."""
+    """MLP without a gate: up projection, activation, down projection."""
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__()
@@ -58,7 +60,7 @@ class MLP(nn.Module):
         self.activation = activation("gelu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         return self.down_proj(self.activation(self.up_proj(x)))
 
 
@@ -73,7 +75,7 @@ class Layer(nn.Module):
         self.ffn = MLP(config, env)
 
     def forward(self, x: Tensor, biases: Tensor, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         x = x + self.attn(self.norm_1(x), biases, batch)
         return x + self.ffn(self.norm_2(x))
 
@@ -87,16 +89,16 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(Layer(config, env, index) for index in range(config.num_hidden_layers))
         self.norm_f = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon, bias=False)
         steepness = slopes(config.num_attention_heads, config.attn_config.alibi_bias_max)
-        self.alibi = Alibi(steepness / scale_of(config))  # added to logits that are scaled already
+        self.alibi = Alibi(steepness / scale_of(config))  # added to scaled logits
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        """Hidden states of every new token, ``[T, hidden]``."""
+        """Return the hidden states of every new token, ``[T, hidden]``."""
         x = self.wte(batch.input_ids)
         biases = self.alibi(batch.positions, x.dtype)
         for layer in self.blocks:
             x = layer(x, biases, batch)
-        found: Tensor = self.norm_f(x)
-        return found
+        result: Tensor = self.norm_f(x)
+        return result
 
 
 class Mpt(TransformerLM):
@@ -108,5 +110,5 @@ class Mpt(TransformerLM):
 
     @classmethod
     def attention_shape(cls, config: Any) -> AttentionShape:
-        """With room for biases."""
+        """Return the geometry with room for biases."""
         return alibi_shape(config)

@@ -1,4 +1,4 @@
-"""Nemotron-H and Nemotron 3: Mamba-2, attention, MLPs and experts, one of them in each layer."""
+"""Nemotron-H and Nemotron 3: each layer is Mamba-2, attention, an MLP or experts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Nemotron-H and Nemotron 3 (NVIDIA, 2025).
 
-A layer is one thing: a Mamba-2 mixer, attention without positions, an MLP, or experts and a shared one. Experts may
-work on narrower states. No MLP has a gate.
+A layer is a single mixer: Mamba-2, attention without positions, an MLP, or experts and a shared one. Experts may work
+on narrower states. No MLP has a gate.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from torch import Tensor, nn
 
 from sglang_plug import BuildEnv, ConfigError, StateShape
 from sglang_plug.layers import Experts, GatedRMSNorm, Linear, Packed, RMSNorm, Row, activation
-from sglang_plug_models.blocks import CausalLM, Decoder
+from sglang_plug_models.common.blocks import CausalLM, Decoder
+from sglang_plug_models.common.hybrid import Hybrid, NoRopeAttention, NoRopeDecoder, SingleLayer
+from sglang_plug_models.common.state_space import Mamba2, Mamba2Shape
 from sglang_plug_models.deepseek.model import BalancedRouter
-from sglang_plug_models.hybrid import Hybrid, SingleLayer, UnturnedAttention, UnturnedDecoder
 from sglang_plug_models.moe.block import ExpertsCausalLM
-from sglang_plug_models.state_space import Mamba2, Mamba2Shape
 
 norm = partial(RMSNorm, wide=True)
 
 
 def shape_of(config: Any) -> Mamba2Shape:
-    """Sizes of the mixers."""
+    """Return the sizes of the mixers."""
     return Mamba2Shape(
         heads=config.mamba_num_heads,
         dim=config.mamba_head_dim,
@@ -45,12 +45,12 @@ class MLP(nn.Module):
         self._activate = activation(config.mlp_hidden_act)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         return self.down_proj(self._activate(self.up_proj(x)))
 
 
 class SparseMLP(nn.Module):
-    """A router and its experts, which may be given less than the hidden states, and a shared MLP."""
+    """A router and its experts, whose input may be narrower than the hidden states, and a shared MLP."""
 
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
         super().__init__()
@@ -71,10 +71,10 @@ class SparseMLP(nn.Module):
             self.fc2_latent_proj = Linear(width, config.hidden_size, env, bias=config.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         narrow = x if self.fc1_latent_proj is None else self.fc1_latent_proj(x)
-        found: Tensor = self.experts(narrow, *self.gate.choose(x))
-        return (found if self.fc2_latent_proj is None else self.fc2_latent_proj(found)) + self.shared_experts(x)
+        result: Tensor = self.experts(narrow, *self.gate.choose(x))
+        return (result if self.fc2_latent_proj is None else self.fc2_latent_proj(result)) + self.shared_experts(x)
 
 
 class NemotronH(Hybrid, ExpertsCausalLM):
@@ -90,26 +90,26 @@ class NemotronH(Hybrid, ExpertsCausalLM):
 
     @classmethod
     def recurs(cls, config: Any, index: int) -> bool:
-        """Layers with a mixer."""
+        """Return True for layers with a mixer."""
         return bool(config.layer_types[index] == "linear_attention")
 
     @classmethod
     def layer_states(cls, config: Any) -> tuple[StateShape, ...]:
-        """Of a Mamba-2 mixer."""
+        """Return the state shapes of a Mamba-2 mixer."""
         return shape_of(config).states
 
     def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
-        """Everything but the head."""
-        return UnturnedDecoder(config, env, layers, norm=norm)
+        """Build the decoder without the head."""
+        return NoRopeDecoder(config, env, layers, norm=norm)
 
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Layer ``index``, of the kind that the configuration says."""
+        """Build layer ``index`` of the kind in the configuration."""
         before = norm(config.hidden_size, config.layer_norm_epsilon, env)
         match kind := config.layer_types[index]:
             case "linear_attention":
                 return SingleLayer(before, self.mamba(config, env, index))
             case "full_attention":
-                return SingleLayer(before, UnturnedAttention(config, env, self.kv_place(config, index)))
+                return SingleLayer(before, NoRopeAttention(config, env, self.kv_place(config, index)))
             case "moe":
                 return SingleLayer(before, SparseMLP(config, env, index), alone=True)
             case "mlp":
@@ -117,7 +117,7 @@ class NemotronH(Hybrid, ExpertsCausalLM):
         raise ConfigError(f"layer {index} is {kind!r}; known: linear_attention, full_attention, moe, mlp")
 
     def mamba(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """The mixer of layer ``index``."""
+        """Build the mixer of layer ``index``."""
         shape = shape_of(config)
         return Mamba2(
             config.hidden_size,

@@ -1,4 +1,4 @@
-"""Phi-3 (Abdin et al., 2024) and Phi-4: Llama whose checkpoints store fused matrices.
+"""Phi-3 (Abdin et al., 2024) and Phi-4: Llama with fused matrices in the checkpoint.
 
 A part of each head may be left unrotated, and the long variants divide the angles' frequencies by ``longrope``
 factors: by the short list if the server's context length is within the original one, by the long list for every
@@ -15,16 +15,16 @@ from torch import nn
 
 from sglang_plug import BuildEnv
 from sglang_plug.layers import Rope
-from sglang_plug_models.blocks import CausalLM, Decoder, SelfAttention, head_dim, window_of
+from sglang_plug_models.common.blocks import CausalLM, Decoder, SelfAttention, head_dim, window_of
 
 logger = logging.getLogger(__name__)
 
 
-class PartlyTurned(Decoder):
-    """As other decoders, with heads that may be turned in part."""
+class PartialRopeDecoder(Decoder):
+    """A decoder that may rotate part of each head."""
 
     def positions(self, config: Any, env: BuildEnv) -> nn.Module:
-        """What ``angles`` works with."""
+        """Return the tables from which ``angles`` are computed."""
         return Rope.of(config, head_dim(config), env.context_length)
 
 
@@ -44,9 +44,9 @@ class Phi3(CausalLM):
             )
 
     def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
-        """Everything but the head."""
-        return PartlyTurned(config, env, layers)
+        """Build the decoder without the head."""
+        return PartialRopeDecoder(config, env, layers)
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Every layer sees the last ``sliding_window`` tokens, or all."""
+        """Build attention to the last ``sliding_window`` tokens, or to all."""
         return SelfAttention(config, env, index, window=window_of(config, index))

@@ -15,7 +15,7 @@ SEEING = {
     "Qwen3_5ForConditionalGeneration": ("Qwen35VL", "Qwen3.5"),
     "Qwen3_5MoeForConditionalGeneration": ("Qwen35MoeVL", "Qwen3.5 with experts"),
 }
-"""Class and summary of each."""
+"""Class and summary of each vision-language architecture."""
 NEEDS = ("transformers>=5.18",)
 
 

@@ -1,8 +1,8 @@
 """Qwen3-Next (Qwen team, 2025) and Qwen3.5 (Qwen team, 2026).
 
 Three of four layers are gated DeltaNets: a short convolution of queries, keys and values, then linear attention by the
-gated delta rule, whose output is normalised and gated. The others attend, with normalised queries and keys, a rotation
-of part of each head, and a gate on what comes of it. Norms store how far their weight is from one.
+gated delta rule, whose output is normalised and gated. The others are attention with normalised queries and keys,
+partial rotation of each head, and a gate on the output. Norms store the distance of their weight from one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from torch.nn import functional as F
 
 from sglang_plug import Attention, BuildEnv, ForwardBatch, StateShape
 from sglang_plug.layers import (
-    Fading,
     GatedRMSNorm,
     Linear,
     Packed,
@@ -25,11 +24,12 @@ from sglang_plug.layers import (
     Rope,
     Row,
     ShortConv,
+    SSMDecay,
     activation,
     recurrent,
 )
-from sglang_plug_models.blocks import Angles, CausalLM, Decoder, GatedMLP
-from sglang_plug_models.hybrid import Hybrid
+from sglang_plug_models.common.blocks import Angles, CausalLM, Decoder, GatedMLP
+from sglang_plug_models.common.hybrid import Hybrid
 from sglang_plug_models.moe.block import ExpertsCausalLM
 from sglang_plug_models.moe.qwen_moe import SharedExpertMLP, is_sparse
 
@@ -37,9 +37,9 @@ norm = partial(RMSNorm, offset=1.0)
 
 
 class GatedAttention(nn.Module):
-    """Attention whose output passes a gate, which is projected together with the queries.
+    """Attention with an output gate, which is projected together with the queries.
 
-    ``layer`` is its own of the KV pool.
+    ``layer`` is its index in the KV pool.
     """
 
     def __init__(self, config: Any, env: BuildEnv, layer: int) -> None:
@@ -54,18 +54,18 @@ class GatedAttention(nn.Module):
         self.attention = Attention(env, layer, scale=self.dim**-0.5)
 
     def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         wide, k, v = self.qkv_proj.split(x)
         q, gate = wide.view(-1, self.heads, 2 * self.dim).chunk(2, dim=-1)
         k, v = (part.view(-1, self.kv_heads, self.dim) for part in (k, v))
-        found = self.attention.rotary(self.q_norm(q), self.k_norm(k), v, *angles, batch)
-        return self.o_proj(found.flatten(1) * torch.sigmoid(gate.flatten(1)))
+        result = self.attention.rotary(self.q_norm(q), self.k_norm(k), v, *angles, batch)
+        return self.o_proj(result.flatten(1) * torch.sigmoid(gate.flatten(1)))
 
 
-class DeltaNet(Fading):
-    """A gated DeltaNet (Yang et al., 2024) as Qwen3.5 stores it: each of its inputs has a matrix of its own.
+class DeltaNet(SSMDecay):
+    """A gated DeltaNet (Yang et al., 2024) in Qwen3.5's layout: each of its inputs has a separate matrix.
 
-    ``state`` is the first of its own among the model's states.
+    ``state`` is the index of its first state among the model's states.
     """
 
     def __init__(self, config: Any, env: BuildEnv, state: int) -> None:
@@ -85,27 +85,29 @@ class DeltaNet(Fading):
         self._rule = env.kernels.gated_delta_rule
 
     def parts(self) -> dict[str, int]:
-        """Rows of the matrices of its inputs."""
+        """Return the rows of the matrices of its inputs."""
         return {"qkv": 2 * self.keys + self.values, "z": self.values}
 
     def rate_parts(self) -> dict[str, int]:
-        """Rows of the matrices of what rate and decay are made of."""
+        """Return the rows of the matrices from which rate and decay are computed."""
         return {"b": self.heads, "a": self.heads}
 
     def inputs(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Of ``[T, hidden]``: queries, keys and values ``[T, channels]``, gates ``[T, values]``, and what rate and
-        decay are made of, each ``[T, heads]``."""
+        """Project ``[T, hidden]`` to queries, keys and values ``[T, channels]``, gates ``[T, values]`` and rates.
+
+        The inputs of rate and decay are ``[T, heads]`` each.
+        """
         qkv, gate = self.in_proj.split(x)
         rate, decay = self.rate_proj.split(x)
         return qkv, gate, rate, decay
 
     def rates(self, x: Tensor) -> Tensor:
-        """How much of what a key finds is replaced, of what that is made of; both ``[T, heads]``."""
+        """Compute the delta rule's rates ``[T, heads]``: the share of a key's old value that is replaced."""
         return x.sigmoid()
 
     @staticmethod
     def shapes(config: Any) -> tuple[StateShape, ...]:
-        """What each such layer keeps of a sequence."""
+        """Return the state shapes of such a layer per sequence."""
         key_dim, dim = config.linear_key_head_dim, config.linear_value_head_dim
         channels = 2 * config.linear_num_key_heads * key_dim + config.linear_num_value_heads * dim
         return (
@@ -114,12 +116,12 @@ class DeltaNet(Fading):
         )
 
     def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         mixed, gate, rate, decay = self.inputs(x)
         mixed = self._activate(self.conv1d(mixed, batch))
         q, k, v = mixed.split_with_sizes((self.keys, self.keys, self.values), dim=-1)
         states = recurrent(batch)
-        found = self._rule(
+        result = self._rule(
             q.view(-1, self.key_heads, self.key_dim),
             k.view(-1, self.key_heads, self.key_dim),
             v.view(-1, self.heads, self.dim),
@@ -128,22 +130,22 @@ class DeltaNet(Fading):
             states.pool.states[self.state],
             states.runs,
         )
-        return self.out_proj(self.norm(found, gate.view(-1, self.heads, self.dim)).flatten(1))
+        return self.out_proj(self.norm(result, gate.view(-1, self.heads, self.dim)).flatten(1))
 
 
 class InterleavedDeltaNet(DeltaNet):
-    """As Qwen3-Next stores it: what belongs to one key head lies together."""
+    """A DeltaNet in Qwen3-Next's layout: the rows of one key head are contiguous."""
 
     def parts(self) -> dict[str, int]:
-        """Rows of the matrices of its inputs."""
+        """Return the rows of the matrices of its inputs."""
         return {"qkvz": 2 * (self.keys + self.values)}
 
     def rate_parts(self) -> dict[str, int]:
-        """Rows of the matrices of what rate and decay are made of."""
+        """Return the rows of the matrices from which rate and decay are computed."""
         return {"ba": 2 * self.heads}
 
     def inputs(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """As ``DeltaNet``."""
+        """Compute the inputs like ``DeltaNet``."""
         group = self.heads // self.key_heads
         wide, narrow = (project(x).view(len(x), self.key_heads, -1) for project in (self.in_proj, self.rate_proj))
         q, k, v, gate = wide.split_with_sizes((*(self.key_dim,) * 2, *(group * self.dim,) * 2), dim=-1)
@@ -167,7 +169,7 @@ class Layer(nn.Module):
         self.mlp = mlp
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
-        """The MLP's output and the residual stream it is still to be added to, both ``[T, hidden]``."""
+        """Return the MLP's output and the residual stream to add it to, both ``[T, hidden]``."""
         if residual is None:
             normed, residual = self.input_layernorm(x), x
         else:
@@ -177,19 +179,19 @@ class Layer(nn.Module):
         return self.mlp(normed), residual
 
 
-class PartlyTurned(Decoder):
+class PartialRopeDecoder(Decoder):
     """A decoder that rotates part of each head."""
 
     def __init__(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> None:
         super().__init__(config, env, layers, norm=norm)
 
     def positions(self, config: Any, env: BuildEnv) -> nn.Module:
-        """What ``angles`` works with."""
+        """Return the tables from which ``angles`` are computed."""
         return Rope.of(config, config.head_dim, env.context_length)
 
 
 class QwenHybrid(Hybrid):
-    """A language model with both kinds of layers."""
+    """A language model with DeltaNet and attention layers."""
 
     packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {
         **CausalLM.packed,
@@ -201,15 +203,15 @@ class QwenHybrid(Hybrid):
 
     @classmethod
     def layer_states(cls, config: Any) -> tuple[StateShape, ...]:
-        """What each DeltaNet keeps of a sequence."""
+        """Return the state shapes of each DeltaNet."""
         return DeltaNet.shapes(config)
 
     def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
-        """Everything but the head."""
-        return PartlyTurned(config, env, layers)
+        """Build the decoder without the head."""
+        return PartialRopeDecoder(config, env, layers)
 
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Layer ``index``, of the kind that ``layer_types`` says."""
+        """Build layer ``index`` of the kind in ``layer_types``."""
         mixer: nn.Module
         if self.attends(config, index):
             mixer = GatedAttention(config, env, self.kv_place(config, index))
@@ -224,7 +226,7 @@ class Qwen3Next(QwenHybrid, ExpertsCausalLM):
     net = InterleavedDeltaNet
 
     def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Experts and a shared one, or an ordinary MLP."""
+        """Build experts and a shared one, or an ordinary MLP."""
         return SharedExpertMLP(config, env, index) if is_sparse(config, index) else GatedMLP(config, env)
 
 
@@ -236,5 +238,5 @@ class Qwen35Moe(QwenHybrid, ExpertsCausalLM):
     """Qwen3.5 with experts and a shared one in every layer."""
 
     def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Experts and a shared one."""
+        """Build experts and a shared one."""
         return SharedExpertMLP(config, env, index)

@@ -13,7 +13,7 @@ ARCHITECTURES = {
     "Qwen3VLForConditionalGeneration": ("Qwen3VL", "Qwen3-VL"),
     "Qwen3VLMoeForConditionalGeneration": ("Qwen3VLMoe", "Qwen3-VL with experts"),
 }
-"""Class and summary of each."""
+"""Class and summary of each architecture."""
 
 
 @hookimpl

@@ -1,8 +1,7 @@
 """Qwen2-VL (Wang et al., 2024), Qwen2.5-VL (Bai et al., 2025) and Qwen3-VL (Qwen team, 2025).
 
-The decoders are Qwen2's and Qwen3's, but for their positions, which have three rows where there are images. Qwen3-VL
-adds what earlier layers of its tower see to the states behind the decoder's first layers. The part that reads images is
-transformers' own.
+The decoders are Qwen2's and Qwen3's with M-RoPE. Qwen3-VL adds outputs of earlier layers of its vision encoder to the
+states after the decoder's first layers. The vision encoder is transformers' own.
 """
 
 from __future__ import annotations
@@ -18,43 +17,43 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
 from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import Qwen3VLMoeVisionModel
 
 from sglang_plug import BuildEnv, ForwardBatch
-from sglang_plug_models.blocks import Angles, DecoderLayer
-from sglang_plug_models.grids import GridVL, InterleavedGridDecoder
+from sglang_plug_models.common.blocks import Angles, DecoderLayer
+from sglang_plug_models.common.mrope import InterleavedMRopeDecoder, MRopeVL
 from sglang_plug_models.moe.qwen_moe import Qwen3Moe
 from sglang_plug_models.qwen.qwen2 import Qwen2
 from sglang_plug_models.qwen.qwen3 import Qwen3
 
 
-class Qwen2VL(GridVL, Qwen2):
+class Qwen2VL(MRopeVL, Qwen2):
     """Qwen2-VL."""
 
-    tower = Qwen2VisionTransformerPretrainedModel
+    vision_encoder = Qwen2VisionTransformerPretrainedModel
 
 
 class Qwen25VL(Qwen2VL):
-    """Qwen2.5-VL: its tower looks through windows, but for a few layers."""
+    """Qwen2.5-VL: most layers of its vision encoder have windowed attention."""
 
-    tower = Qwen2_5_VisionTransformerPretrainedModel
+    vision_encoder = Qwen2_5_VisionTransformerPretrainedModel
 
 
-class DeepLayer(DecoderLayer):
-    """A layer behind which further states of images may be added."""
+class DeepstackLayer(DecoderLayer):
+    """A layer that may add further image states to its output."""
 
     further: int = 0
-    """Which; 0: none."""
+    """Index of the further states; 0: none."""
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
-        """As ``DecoderLayer``."""
+        """Run the layer like ``DecoderLayer`` and add the further states."""
         x, residual = super().forward(x, residual, angles, batch)
-        if batch.seen is not None and self.further:
-            x = batch.seen.onto(x, self.further)
+        if batch.multimodal is not None and self.further:
+            x = batch.multimodal.onto(x, self.further)
         return x, residual
 
 
-class DeepVL(GridVL):
-    """``GridVL`` whose tower gives further states for the first layers."""
+class DeepstackVL(MRopeVL):
+    """``MRopeVL`` whose vision encoder returns further states for the first layers."""
 
-    body = InterleavedGridDecoder
+    body = InterleavedMRopeDecoder
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__(config, env)
@@ -63,31 +62,31 @@ class DeepVL(GridVL):
             layer.further = index + 1
 
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Layer ``index``."""
-        return DeepLayer(config, env, self.attention(config, env, index), self.mlp(config, env, index))
+        """Build layer ``index``."""
+        return DeepstackLayer(config, env, self.attention(config, env, index), self.mlp(config, env, index))
 
     def states(self, output: Any) -> Tensor:
-        """``[places, 1 + n, hidden]``."""
+        """Return the states as ``[places, 1 + n, hidden]``."""
         return torch.stack([output.pooler_output, *output.deepstack_features], dim=1)
 
 
-class Qwen3VL(DeepVL, Qwen3):
+class Qwen3VL(DeepstackVL, Qwen3):
     """Qwen3-VL, dense."""
 
-    tower = Qwen3VLVisionModel
+    vision_encoder = Qwen3VLVisionModel
 
 
-class Qwen3VLMoe(DeepVL, Qwen3Moe):
+class Qwen3VLMoe(DeepstackVL, Qwen3Moe):
     """Qwen3-VL with experts."""
 
-    tower = Qwen3VLMoeVisionModel
+    vision_encoder = Qwen3VLMoeVisionModel
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """As ``GridVL``; published checkpoints have the experts' matrices the other way round."""
+        """Load weights like ``MRopeVL``; published checkpoints have the experts' matrices transposed."""
         super().load_weights((name, self._upright(name, tensor)) for name, tensor in weights)
 
     def _upright(self, name: str, tensor: Tensor) -> Tensor:
-        """An expert's matrices as our layers have them."""
+        """Transpose an expert's matrices to our layout."""
         if not name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
             return tensor
         wide, narrow = self.config.hidden_size, self.config.moe_intermediate_size

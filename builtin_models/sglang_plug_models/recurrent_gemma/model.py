@@ -16,18 +16,18 @@ from torch.nn import functional as F
 
 from sglang_plug import BuildEnv, ForwardBatch, StateShape
 from sglang_plug.layers import Linear, RMSNorm, Rope, ShortConv, activation, recurrent
-from sglang_plug_models.blocks import Angles, CausalLM, Decoder, GatedMLP, SelfAttention
-from sglang_plug_models.hybrid import Hybrid
+from sglang_plug_models.common.blocks import Angles, CausalLM, Decoder, GatedMLP, SelfAttention
+from sglang_plug_models.common.hybrid import Hybrid
 
 norm = partial(RMSNorm, offset=1.0)
 CONTEXT = 8192
-"""Tokens of the sequences it was trained on; the configuration does not tell."""
+"""Training context length in tokens, which the configuration does not state."""
 STEEPNESS = 8.0
 LEAST_STEP = 1e-20
 
 
 def longest(config: Any) -> int:
-    """Tokens of the longest sequence."""
+    """Return the maximum length of a sequence in tokens."""
     return int(getattr(config, "max_position_embeddings", None) or CONTEXT)
 
 
@@ -50,16 +50,16 @@ class GatedUnit(nn.Module):
         self._scan = env.kernels.selective_scan
 
     def forward(self, x: Tensor, batch: ForwardBatch) -> Tensor:
-        """``[T, channels]`` to ``[T, channels]``."""
+        """Map ``[T, channels]`` to ``[T, channels]``."""
         states = recurrent(batch)
         gate = self._gate(x, self.input_gate_weight, self.input_gate_bias)
         slowed = self._gate(x, self.recurrent_gate_weight, self.recurrent_gate_bias).float()
         step = (STEEPNESS * slowed * F.softplus(self.recurrent_param.float())).clamp_min(LEAST_STEP)
         share = torch.where(batch.positions[:, None] == 0, 1.0, (-torch.expm1(-2 * step)).sqrt())
-        one = step.new_ones(len(x), 1)
-        given = (x * gate).float() * share / step
-        found = self._scan(given, step, self.rates, one, one, states.pool.states[self.state], states.runs)
-        return found.to(x.dtype)
+        ones = step.new_ones(len(x), 1)
+        inputs = (x * gate).float() * share / step
+        result = self._scan(inputs, step, self.rates, ones, ones, states.pool.states[self.state], states.runs)
+        return result.to(x.dtype)
 
     @staticmethod
     def _gate(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -82,12 +82,12 @@ class RecurrentBlock(nn.Module):
 
     @staticmethod
     def shapes(config: Any) -> tuple[StateShape, ...]:
-        """What each such layer keeps of a sequence."""
+        """Return the state shapes of such a layer per sequence."""
         unit = StateShape(shape=(config.lru_width, 1), dtype=torch.float32)
         return ShortConv.shape(config.lru_width, config.conv1d_width), unit
 
     def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         scanned = self.rg_lru(self.conv_1d(self.linear_x(x), batch), batch)
         return self.linear_out(scanned * self._activate(self.linear_y(x)))
 
@@ -104,7 +104,7 @@ class Layer(nn.Module):
         self.mlp_block = GatedMLP(config, env, bias=True, width=width, activation=name)
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
-        """The MLP's output and the residual stream it is still to be added to, both ``[T, hidden]``."""
+        """Return the MLP's output and the residual stream to add it to, both ``[T, hidden]``."""
         if residual is None:
             normed, residual = self.temporal_pre_norm(x), x
         else:
@@ -114,18 +114,18 @@ class Layer(nn.Module):
 
 
 class Body(Decoder):
-    """A decoder with scaled embeddings that rotates part of each head."""
+    """A decoder with scaled embeddings and partial rotation of each head."""
 
     def __init__(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> None:
         super().__init__(config, env, layers, norm=norm)
         self.scale = float(torch.tensor(config.hidden_size**0.5, dtype=torch.bfloat16, device="cpu"))
 
     def positions(self, config: Any, env: BuildEnv) -> nn.Module:
-        """What ``angles`` works with."""
+        """Return the tables from which ``angles`` are computed."""
         return Rope(config.head_dim, config.rope_parameters, longest(config), env.context_length)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """``[T]`` to ``[T, hidden]``."""
+        """Map ``[T]`` to ``[T, hidden]``."""
         return super().embed(tokens) * self.scale
 
 
@@ -136,25 +136,25 @@ class RecurrentGemma(Hybrid):
 
     @classmethod
     def attends(cls, config: Any, index: int) -> bool:
-        """Layers with attention."""
+        """Return True for layers with attention."""
         return bool(config.layer_types[index] == "sliding_attention")
 
     @classmethod
     def layer_states(cls, config: Any) -> tuple[StateShape, ...]:
-        """Of a recurrent block."""
+        """Return the state shapes of a recurrent block."""
         return RecurrentBlock.shapes(config)
 
     @classmethod
     def context_length(cls, config: Any) -> int | None:
-        """As the configuration says, which it rarely does."""
+        """Return the configured context length, which is rarely given."""
         return longest(config)
 
     def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
-        """Everything but the head."""
+        """Build the decoder without the head."""
         return Body(config, env, layers)
 
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
-        """Layer ``index``, of the kind that ``layer_types`` says."""
+        """Build layer ``index`` of the kind in ``layer_types``."""
         if not self.attends(config, index):
             return Layer(config, env, RecurrentBlock(config, env, self.state_place(config, index)))
         place, bias = self.kv_place(config, index), config.attention_bias
@@ -162,6 +162,6 @@ class RecurrentGemma(Hybrid):
         return Layer(config, env, SelfAttention(config, env, place, qkv_bias=bias, out_bias=True, window=window))
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits ``[rows, vocabulary]``."""
+        """Compute logits ``[rows, vocabulary]``."""
         cap = self.config.logits_soft_cap
         return torch.tanh(super().head(hidden) / cap) * cap

@@ -1,11 +1,11 @@
-"""Decoders with a head that scores or labels what they have read: reward models and classifiers."""
+"""Decoders with a head that scores or labels a text: reward models and classifiers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from sglang_plug import ModelSpec, hookimpl
-from sglang_plug.specs import Task
+from sglang_plug.plugins.specs import Task
 
 CLASSIFIERS = ("Gemma2", "Llama", "Mistral", "Qwen2", "Qwen3")
 

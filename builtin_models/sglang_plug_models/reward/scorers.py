@@ -1,4 +1,4 @@
-"""Decoders that score: the state of the last token has seen the whole text."""
+"""Decoders that score: the last token's state covers the whole text."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from sglang_plug import BuildEnv
+from sglang_plug.contracts.model.pooling import Pooling
 from sglang_plug.layers import Linear
-from sglang_plug.model import pooled
-from sglang_plug.policy import Pooling
-from sglang_plug_models.blocks import CausalLM
+from sglang_plug.ops.pooling import pooled
+from sglang_plug_models.common.blocks import CausalLM
 from sglang_plug_models.gemma.model import Gemma2
 from sglang_plug_models.llama.model import Llama
 from sglang_plug_models.mistral.model import Mistral
@@ -29,19 +29,19 @@ class Scorer(CausalLM):
         self.score = self.scoring(config, env)
 
     def scoring(self, config: Any, env: BuildEnv) -> nn.Module:
-        """The head, ``[B, hidden]`` to ``[B, labels]``."""
+        """Build the head, ``[B, hidden]`` to ``[B, labels]``."""
         return Linear(config.hidden_size, config.num_labels, env)
 
     @classmethod
     def pools_whole_prompts(cls, pooling: Pooling) -> bool:
-        """The last state is enough, whatever the checkpoint says of embeddings."""
+        """Return False: the last state is enough, whatever the checkpoint's embedding settings say."""
         return False
 
     def pool(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-        """A score for each label, ``[B, labels]`` float32."""
+        """Return a score for each label, ``[B, labels]`` float32."""
         last = pooled(hidden, lengths, LAST).to(hidden.dtype)
-        found: Tensor = self.score(last)
-        return found.float()
+        result: Tensor = self.score(last)
+        return result.float()
 
 
 class Gemma2Scorer(Scorer, Gemma2):
@@ -68,6 +68,6 @@ class Qwen2Reward(Scorer, Qwen2):
     """Qwen2 as a reward model: one score, from two matrices."""
 
     def scoring(self, config: Any, env: BuildEnv) -> nn.Module:
-        """Two matrices with biases."""
+        """Build two matrices with biases."""
         width = config.hidden_size
         return nn.Sequential(Linear(width, width, env, bias=True), nn.ReLU(), Linear(width, 1, env, bias=True))

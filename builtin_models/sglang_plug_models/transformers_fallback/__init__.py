@@ -1,5 +1,7 @@
-"""Models without a plugin of their own, through transformers' code: causal ones that generate with this engine's
-attention and KV pool, models that embed or score as they are."""
+"""Fallback for models without a plugin, through transformers' code.
+
+Causal models generate with this engine's attention and KV pool; models that embed or score run unchanged.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,10 @@ from collections.abc import Iterator
 from importlib import import_module
 
 from sglang_plug import Facts, ModelSpec, hookimpl
-from sglang_plug.specs import Task
+from sglang_plug.plugins.specs import Task
 
 CAUSAL = ("ForCausalLM", "LMHeadModel")
-"""How transformers ends the names of models that generate."""
+"""Suffixes of class names of generative models in transformers."""
 POOLING: tuple[tuple[str, str, tuple[Task, ...], str], ...] = (
     ("transformers-encoder", "TransformersEncoder", ("embed",), "any encoder of transformers"),
     ("transformers-decoder", "TransformersDecoder", ("embed",), "any decoder of transformers without a head"),
@@ -21,7 +23,7 @@ POOLING: tuple[tuple[str, str, tuple[Task, ...], str], ...] = (
         "any model of transformers that scores texts or pairs of texts",
     ),
 )
-"""Name, class, tasks and summary of what computes each text on its own."""
+"""Name, class, tasks and summary of the models that compute each text on its own."""
 
 
 @hookimpl
@@ -35,7 +37,7 @@ def register_models() -> Iterator[ModelSpec]:
     )
     yield ModelSpec(
         name="transformers-text",
-        target=f"{__name__}.text_part:TransformersText",
+        target=f"{__name__}.text_decoder:TransformersText",
         summary="text with the decoder of a model of transformers that sees, without its other parts",
         generic=True,
         needs=("transformers",),
@@ -65,5 +67,5 @@ def choose_component(kind: str, facts: Facts) -> str | None:
         return "transformers-classifier"
     if not name.endswith("Model"):
         return None
-    found: str | None = import_module(f"{__name__}.reference").body_reader(facts.model)
-    return found
+    result: str | None = import_module(f"{__name__}.reference").body_reader(facts.model)
+    return result

@@ -1,4 +1,4 @@
-"""Transformers' model code with this engine's attention and KV pool underneath."""
+"""Transformers' model code with this engine's attention and KV pool."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ PREFIX = "reference."
 
 
 class Step:
-    """The batch that is being computed, for the attention modules to find."""
+    """Holder of the current batch, read by the attention modules."""
 
     batch: ForwardBatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Paged:
-    """Does the work of one attention module.
+    """Replacement of one attention module.
 
-    Keys and values get the numbers of heads and the widths of ``shape``, which other layers may need.
+    Keys and values are brought to the number of heads and the widths of ``shape``, which other layers may need.
     """
 
     attention: Attention
@@ -38,7 +38,7 @@ class Paged:
     step: Step
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, options: Mapping[str, Any]) -> Tensor:
-        """``[1, heads, T, dim]`` to ``[1, T, heads, value_dim]``."""
+        """Compute attention of ``[1, heads, T, dim]``, returning ``[1, T, heads, value_dim]``."""
         assert self.step.batch is not None
         heads, width = self.shape.kv_heads, v.shape[-1]
         q = _fitted(q, q.shape[1], self.shape.dim)
@@ -49,7 +49,7 @@ class Paged:
 
 
 def _fitted(x: Tensor, heads: int, width: int) -> Tensor:
-    """``[1, n, T, m]`` to ``[T, heads, width]``: heads are repeated, and padded with zeros."""
+    """Convert ``[1, n, T, m]`` to ``[T, heads, width]``: heads are repeated, and padded with zeros."""
     x = x[0].transpose(0, 1)
     if x.shape[1] != heads:
         x = x.repeat_interleave(heads // x.shape[1], dim=1)
@@ -57,7 +57,7 @@ def _fitted(x: Tensor, heads: int, width: int) -> Tensor:
 
 
 class BodyOutput(BaseModelOutputWithPast):
-    """What a body gives; whatever else a head may ask for is absent."""
+    """Output of a body; everything else that a head may read is absent."""
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("_"):
@@ -65,19 +65,19 @@ class BodyOutput(BaseModelOutputWithPast):
 
 
 class Given(nn.Module):
-    """Stands where the body was: hands on hidden states that were computed before."""
+    """Replaces the body and returns hidden states that were computed before."""
 
     def forward(self, *tokens: Any, inputs_embeds: Tensor, **options: Any) -> BodyOutput:
-        """``[1, rows, hidden]`` as it is."""
+        """Return ``[1, rows, hidden]`` unchanged."""
         return BodyOutput(last_hidden_state=inputs_embeds)
 
 
 class TransformersModel(Model):
     """A causal model of transformers.
 
-    All sequences of a step form one row of tokens: everything but attention works on each token alone, and
-    attention is ours, which knows where a sequence begins. ``prepare`` compares the result with transformers' own
-    before anything is served.
+    All sequences of a step form one row of tokens: everything except attention works on each token separately, and
+    attention is ours, which knows the sequence boundaries. ``prepare`` compares the result with transformers' own
+    before serving.
     """
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
@@ -91,21 +91,21 @@ class TransformersModel(Model):
 
     @classmethod
     def attention_shape(cls, config: Any) -> AttentionShape:
-        """As seen on a pass without weights, so it does not matter what a configuration calls its parts."""
+        """Return the geometry observed in a pass without weights, independent of the configuration's names."""
         return trace(config).shape()
 
     def attending_layer(self, path: str) -> int | None:
-        """By the name that transformers has for the module."""
+        """Return the attention layer by transformers' module name."""
         layers = {layer.module: layer.index for layer in self._trace.layers}
         return layers.get(path.removeprefix(PREFIX))
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """As transformers does, old layouts included. Raises ``WeightError`` if anything is missing or left over."""
+        """Load weights like transformers, old layouts included. Raises ``WeightError`` for missing or unused ones."""
         named = ((name.removeprefix(PREFIX), tensor) for name, tensor in weights)
         self.reference = filled(model_class(self.config), self.config, named, self.dtype, self.device)
 
     def prepare(self) -> None:
-        """Put our attention in, part body and head, and compare with what transformers computed by itself.
+        """Install our attention, split body and head, and compare with transformers' own results.
 
         Raises ``ConfigError`` if the logits differ.
         """
@@ -124,16 +124,16 @@ class TransformersModel(Model):
         return Attention(self.env, layer.index, scale=layer.scale, window=layer.window, softcap=layer.softcap)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        """Hidden states of every new token, ``[T, hidden]``."""
+        """Return the hidden states of every new token, ``[T, hidden]``."""
         self._step.batch = batch
         try:
-            found = self.body(input_ids=batch.input_ids[None], position_ids=batch.positions[None], use_cache=False)
+            result = self.body(input_ids=batch.input_ids[None], position_ids=batch.positions[None], use_cache=False)
         finally:
             self._step.batch = None
-        hidden: Tensor = found.last_hidden_state[0]
+        hidden: Tensor = result.last_hidden_state[0]
         return hidden
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits ``[rows, vocabulary]``, by the reference's own forward: whatever it does to them is done."""
+        """Compute logits ``[rows, vocabulary]`` by the reference's own forward, including its transformations."""
         logits: Tensor = self.reference(inputs_embeds=hidden[None], use_cache=False).logits[0]
         return logits

@@ -1,4 +1,4 @@
-"""Transformers' own model: finding its class, building it, and replacing its attention."""
+"""Transformers' own model: find its class, build it, and replace its attention."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from sglang_plug import ConfigError, WeightError
 ENCODER, DECODER = "transformers-encoder", "transformers-decoder"
 """Components for checkpoints without a head."""
 INTERFACE = "sglang_plug"
-"""Our name among transformers' attention implementations. It has none among their masks, so none are built."""
+"""Our name among transformers' attention implementations. No mask has this name, so none are built."""
 HANDLER = "sglang_plug_attention"
-"""The attribute of an attention module that does its work."""
+"""Attribute of an attention module with its replacement."""
 ATTENDING = frozenset({"full_attention", "sliding_attention"})
-"""Layer types that keep keys and values only."""
+"""Types of layers that cache only keys and values."""
 SINKS = "s_aux"
-"""The argument of an attention call with a logit for each head, which takes part in the softmax and has no value."""
+"""Argument of an attention call with a logit for each head, which takes part in the softmax and has no value."""
 
 
 def attend(module: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Any, **options: Any) -> tuple[Tensor, None]:
-    """What transformers calls in each layer: ``[1, heads, T, dim]`` to ``[1, T, heads, value_dim]``."""
+    """Attend in place of transformers' function: ``[1, heads, T, dim]`` to ``[1, T, heads, value_dim]``."""
     return getattr(module, HANDLER)(q, k, v, attention_mask, options), None
 
 
 def register() -> None:
-    """Make ``attend`` known to transformers, under ``INTERFACE``."""
+    """Register ``attend`` with transformers under ``INTERFACE``."""
     AttentionInterface.register(INTERFACE, attend)
 
 
 def refusal(config: Any, reason: str) -> ConfigError:
-    """The error for a model that cannot be served, in one line."""
+    """Build the error for a model that cannot be served, in one line."""
     names = getattr(config, "architectures", None) or [type(config).__name__]
     return ConfigError(f"{names[0]} cannot be served through transformers: {reason}")
 
 
 def model_class(config: Any) -> type[PreTrainedModel]:
-    """Transformers' class of the checkpoint's architecture. Raises ``ConfigError`` if it is not a causal model's."""
+    """Return transformers' class of the architecture. Raises ``ConfigError`` if it is not a causal model."""
     kind = named_class(config)
     if not any(kind.__name__ in _names(names) for names in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()):
         raise refusal(config, "it is not a causal language model")
@@ -56,14 +56,16 @@ def model_class(config: Any) -> type[PreTrainedModel]:
 
 
 def attends_only(config: Any) -> bool:
-    """True if the configuration of a class whose layers may keep states says that none of them does."""
+    """Return True if the configuration of a class with optional recurrent layers has none of them."""
     kinds: Any = getattr(config, "layer_types", None) or ("unknown",)
     return set(kinds) <= ATTENDING
 
 
 def body_reader(config: Any) -> str | None:
-    """The component for a checkpoint without a head: tokens of an encoder see each other, those of a decoder what is
-    before them. ``None`` if transformers has no class for it."""
+    """Return the component for a checkpoint without a head; ``None`` if transformers has no class for it.
+
+    Encoders attend bidirectionally, decoders causally.
+    """
     if not hasattr(transformers, str(config.architectures[0])):
         return None
     kind, looks_ahead = config.model_type, getattr(config, "use_bidirectional_attention", False)
@@ -72,15 +74,17 @@ def body_reader(config: Any) -> str | None:
 
 
 def named_class(config: Any) -> type[PreTrainedModel]:
-    """Transformers' class of the checkpoint's architecture. Raises ``ConfigError`` if there is none for ``config``."""
+    """Return transformers' class of the architecture. Raises ``ConfigError`` if there is none for ``config``."""
     name = str((getattr(config, "architectures", None) or [""])[0])
-    found = getattr(transformers, name, None)
-    if not (isinstance(found, type) and issubclass(found, PreTrainedModel)):
+    result = getattr(transformers, name, None)
+    if not (isinstance(result, type) and issubclass(result, PreTrainedModel)):
         raise refusal(config, f"transformers {transformers.__version__} has no class of that name")
-    kind: type[PreTrainedModel] = found
-    wanted: Any = kind.config_class
-    if not isinstance(config, wanted):
-        raise refusal(config, f"its config.json is a {type(config).__name__}, and the class needs a {wanted.__name__}")
+    kind: type[PreTrainedModel] = result
+    config_type: Any = kind.config_class
+    if not isinstance(config, config_type):
+        raise refusal(
+            config, f"its config.json is a {type(config).__name__}, and the class needs a {config_type.__name__}"
+        )
     return kind
 
 
@@ -89,22 +93,22 @@ def _names(names: Any) -> tuple[str, ...]:
 
 
 def own_config(config: Any, implementation: str) -> Any:
-    """A copy that selects an attention implementation."""
+    """Return a copy that selects an attention implementation."""
     copied = copy.deepcopy(config)
     copied._attn_implementation = implementation
     return copied
 
 
 def rope_types(config: Any) -> Iterator[dict[str, Any]]:
-    """Parameters of every kind of rotary embedding in a configuration."""
-    found = getattr(config, "rope_parameters", None)
-    if isinstance(found, dict):
-        nested = [one for one in found.values() if isinstance(one, dict)]
-        yield from nested or [found]
+    """Return the parameters of every kind of rotary embedding in a configuration."""
+    result = getattr(config, "rope_parameters", None)
+    if isinstance(result, dict):
+        nested = [item for item in result.values() if isinstance(item, dict)]
+        yield from nested or [result]
 
 
 def skeleton(kind: type[PreTrainedModel], config: Any, attention: str = INTERFACE) -> PreTrainedModel:
-    """The model without memory for its weights, with our attention."""
+    """Build the model with our attention and without memory for its weights."""
     register()
     with torch.device("meta"):
         return kind(own_config(config, attention)).eval()
@@ -120,9 +124,9 @@ def filled(
     attention: str = "eager",
     optional: tuple[str, ...] = (),
 ) -> PreTrainedModel:
-    """The model with its weights and transformers' own attention, loaded as transformers loads them.
+    """Build the model with its weights and transformers' own attention, loaded by transformers.
 
-    ``optional`` are beginnings of names of parts that may be left over, or be missing and then stay random.
+    ``optional`` are name prefixes of parts that may be unused, or missing and then stay random.
 
     Raises ``WeightError`` if the checkpoint lacks a tensor, or has one that the model has no place for.
     """
@@ -146,5 +150,5 @@ def filled(
         raise WeightError(f"checkpoint has {min(strange)!r} but {type(model).__name__} has no such parameter")
     if missing := [name for name in report["missing_keys"] if not name.startswith(optional)]:
         raise WeightError(f"checkpoint leaves {len(missing)} parameters unfilled, first {min(missing)!r}")
-    found: PreTrainedModel = model.to(device).eval()
-    return found
+    result: PreTrainedModel = model.to(device).eval()
+    return result

@@ -1,4 +1,4 @@
-"""Does a model with our attention compute what it computed with transformers' own?"""
+"""Self-check: a model with our attention computes the same as with transformers' own."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ FIRST = (5, 3)
 """Tokens of each sequence in the first step; then all but the last one, which is decoded."""
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
 ROUGH = 0.1
-"""For types with few digits. A sequence that sees another's tokens, or the wrong ones, is off by more."""
+"""Tolerance for dtypes of low precision. Attention across sequences or to wrong tokens differs by more."""
 ROUGHEST = 0.5
-"""For keys and values in eight bits."""
+"""Tolerance for keys and values in eight bits."""
 
 
 @torch.inference_mode()
 def check(
     config: Any, reference: nn.Module, model: Model, attach: Callable[[], None], backend: AttentionBackend
 ) -> None:
-    """Compare logits of two sequences in chunks, in one row, with those of each on its own.
+    """Compare logits of two sequences, computed in chunks and one batch, with those of each alone.
 
     Args:
         config: of the checkpoint.
@@ -42,10 +42,10 @@ def check(
     device, dtype = parameter.device, parameter.dtype
     generator = torch.Generator().manual_seed(1)
     prompts = [torch.randint(config.vocab_size, (length,), generator=generator).to(device) for length in LENGTHS]
-    expected = [reference(input_ids=one[None], use_cache=False).logits[0].float() for one in prompts]
+    expected = [reference(input_ids=prompt[None], use_cache=False).logits[0].float() for prompt in prompts]
     attach()
-    found = _served(model, prompts, backend, dtype, device)
-    for mine, theirs in zip(found, expected, strict=True):
+    result = _served(model, prompts, backend, dtype, device)
+    for mine, theirs in zip(result, expected, strict=True):
         error = float((mine.float() - theirs).abs().max() / theirs.abs().max().clamp_min(1e-6))
         if not error <= _tolerance(dtype, backend.shape.kv_dtype):
             raise refusal(
@@ -79,8 +79,8 @@ def _served(
         batch = _batch(prompts, before, after, pool, device)
         backend.plan(batch)
         logits = torch.split(model.head(model(batch)), batch.query_lens)
-        for piece, one in zip(pieces, logits, strict=True):
-            piece.append(one)
+        for piece, logit in zip(pieces, logits, strict=True):
+            piece.append(logit)
     return [torch.cat(piece) for piece in pieces]
 
 
@@ -93,7 +93,7 @@ def _batch(
     for row, end in enumerate(after):
         tables[row, :end] = torch.arange(first[row], first[row] + end)
     return ForwardBatch(
-        input_ids=torch.cat([one[start:end] for one, (start, end) in zip(prompts, spans, strict=True)]),
+        input_ids=torch.cat([prompt[start:end] for prompt, (start, end) in zip(prompts, spans, strict=True)]),
         positions=torch.cat([torch.arange(start, end) for start, end in spans]).to(device),
         slots=torch.cat([tables[row, start:end] for row, (start, end) in enumerate(spans)]),
         tables=tables,

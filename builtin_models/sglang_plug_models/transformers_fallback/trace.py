@@ -1,4 +1,4 @@
-"""One pass over a model without weights: how each of its layers attends."""
+"""Tracing of a model without weights: the attention parameters of each of its layers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sglang_plug import AttentionShape, ConfigError
+from sglang_plug.system.torch_defaults import default_dtype
 
 from .reference import ATTENDING, HANDLER, SINKS, model_class, refusal, rope_types, skeleton
 
 TOKENS = 3
 HARMLESS = frozenset({"dropout", "position_ids", "cache_position", "use_cache", "is_causal"})
-"""Arguments of an attention call that say nothing about its result, or nothing we do not know."""
+"""Arguments of an attention call that do not affect its result, or only in ways that are already known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """How one layer attends."""
+    """The attention parameters of one layer."""
 
     index: int
     module: str
@@ -40,18 +41,18 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The layers of a model, and where its body is."""
+    """The layers of a model and the path of its body."""
 
     layers: tuple[Layer, ...]
     body: str
     """Path of the module that computes hidden states; the rest is the head."""
 
     def shape(self) -> AttentionShape:
-        """The geometry that every layer fits in: where they differ, narrow keys are padded, and few are repeated."""
-        dim, value_dim = max(one.dim for one in self.layers), max(one.value_dim for one in self.layers)
+        """Return a geometry that fits every layer: narrow keys are padded, and few are repeated."""
+        dim, value_dim = max(layer.dim for layer in self.layers), max(layer.value_dim for layer in self.layers)
         return AttentionShape(
             heads=self.layers[0].heads,
-            kv_heads=math.lcm(*(one.kv_heads for one in self.layers)),
+            kv_heads=math.lcm(*(layer.kv_heads for layer in self.layers)),
             dim=dim,
             value_dim=None if value_dim == dim else value_dim,
             layers=len(self.layers),
@@ -60,7 +61,7 @@ class Trace:
 
 
 def trace(config: Any) -> Trace:
-    """Run the model on the meta device and note what it asks of its attention.
+    """Run the model on the meta device and record its attention calls.
 
     Raises ``ConfigError`` for a model that would not be right on paged keys and values.
     """
@@ -79,7 +80,7 @@ def trace(config: Any) -> Trace:
             body(input_ids=tokens, position_ids=positions, use_cache=False)
     except ConfigError:
         raise
-    except Exception as error:  # any class of transformers, each with errors of its own
+    except Exception as error:  # exceptions differ between transformers' classes
         line = " ".join(f"{type(error).__name__}: {error}".split())[:160]
         raise refusal(config, f"its attention cannot be replaced ({line})") from error
     _check(config, layers)
@@ -89,21 +90,17 @@ def trace(config: Any) -> Trace:
 def _model(config: Any) -> PreTrainedModel:
     plain = copy.deepcopy(config)
     for parameters in rope_types(plain):
-        if parameters.get("rope_type") == "dynamic":  # it looks at positions, which have no values here
+        if parameters.get("rope_type") == "dynamic":  # it reads positions, which have no values here
             parameters["rope_type"] = "default"
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)  # some operators exist for it only
-    try:
+    with default_dtype(torch.bfloat16):  # some operators exist for this device only
         return skeleton(model_class(plain), plain)
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _body(model: PreTrainedModel) -> Any:
-    """The part that attends; some classes call a matrix of their head a decoder."""
-    for found in (model.get_decoder(), model.base_model):
-        if any(hasattr(module, "layer_idx") for module in found.modules()):
-            return found
+    """Return the part with attention; some classes call a matrix of their head a decoder."""
+    for result in (model.get_decoder(), model.base_model):
+        if any(hasattr(module, "layer_idx") for module in result.modules()):
+            return result
     return model.get_decoder()
 
 
@@ -111,9 +108,9 @@ def _recorder(
     config: Any, name: str, module: Any, layers: list[Layer]
 ) -> Callable[[Tensor, Tensor, Tensor, Any, Mapping[str, Any]], Tensor]:
     def record(q: Tensor, k: Tensor, v: Tensor, mask: Any, options: Mapping[str, Any]) -> Tensor:
-        given = {key: value for key, value in options.items() if value is not None and value is not False}
-        causal = given.get("is_causal", getattr(module, "is_causal", True))
-        unknown = given.keys() - HARMLESS - {"scaling", "sliding_window", "softcap", SINKS}
+        unexpected = {key: value for key, value in options.items() if value is not None and value is not False}
+        causal = unexpected.get("is_causal", getattr(module, "is_causal", True))
+        unknown = unexpected.keys() - HARMLESS - {"scaling", "sliding_window", "softcap", SINKS}
         if mask is not None or unknown:
             raise refusal(config, f"its attention takes {min(unknown, default='a mask')}, which this engine's has not")
         if not causal or options.get("is_causal") is False:
@@ -126,10 +123,10 @@ def _recorder(
                 kv_heads=k.shape[1],
                 dim=q.shape[3],
                 value_dim=v.shape[3],
-                scale=float(given.get("scaling", q.shape[3] ** -0.5)),
-                window=given.get("sliding_window"),
-                softcap=given.get("softcap"),
-                sinks=SINKS in given,
+                scale=float(unexpected.get("scaling", q.shape[3] ** -0.5)),
+                window=unexpected.get("sliding_window"),
+                softcap=unexpected.get("softcap"),
+                sinks=SINKS in unexpected,
             )
         )
         return q.new_empty(1, q.shape[2], q.shape[1], v.shape[3])
@@ -138,28 +135,28 @@ def _recorder(
 
 
 def _check(config: Any, layers: list[Layer]) -> None:
-    """Every layer attends once, in order, in a geometry that all fit in, with the configuration's window."""
+    """Check that every layer attends once, in order, in a common geometry, with the configuration's window."""
     if not layers:
         raise refusal(config, "its attention does not go through transformers' attention interface")
     expected = getattr(config, "num_hidden_layers", len(layers))
-    if [one.index for one in layers] != list(range(expected)):
+    if [item.index for item in layers] != list(range(expected)):
         raise refusal(config, f"{expected} layers make {len(layers)} attention calls; each has to make one")
-    if len({one.heads for one in layers}) > 1 or layers[0].heads % math.lcm(*(one.kv_heads for one in layers)):
+    if len({item.heads for item in layers}) > 1 or layers[0].heads % math.lcm(*(item.kv_heads for item in layers)):
         raise refusal(config, "its layers differ in their numbers of heads")
     kinds = getattr(config, "layer_types", None)
     for layer, kind in zip(layers, kinds or (), strict=False):
         if kind not in ATTENDING or (kind == "sliding_attention") != bool(layer.window):
             raise refusal(config, f"layer {layer.index} is of type {kind!r} but asks for the window {layer.window}")
     window = getattr(config, "sliding_window", None)
-    told = {one.window for one in layers}
-    if not told <= {None, window}:  # its masks would be built from the configuration's
+    windows = {item.window for item in layers}
+    if not windows <= {None, window}:  # its masks would be built from the configuration's
         raise refusal(config, f"its attention asks for windows other than the sliding_window {window}")
-    if not kinds and window is not None and getattr(config, "use_sliding_window", True) and told != {window}:
+    if not kinds and window is not None and getattr(config, "use_sliding_window", True) and windows != {window}:
         raise refusal(config, f"its attention is not told of the sliding_window {window}")
 
 
 def check_rope(config: Any, served: int) -> None:
-    """Refuse rotations that transformers chooses by a step's longest sequence, as they would not fit cached keys."""
+    """Refuse rotations that depend on a step's longest sequence, because they would not match cached keys."""
     for parameters in rope_types(config):
         original = parameters.get("original_max_position_embeddings") or config.max_position_embeddings
         if parameters.get("rope_type") == "longrope" and served > original:

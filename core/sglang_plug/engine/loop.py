@@ -1,4 +1,4 @@
-"""The engine: receive, schedule, run, tell. Read this file first."""
+"""The engine loop: receive messages, schedule a step, run it, send the outputs. Read this file first."""
 
 from __future__ import annotations
 
@@ -6,64 +6,84 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict
 from itertools import chain
 from typing import Any, Protocol
 
 from sglang_plug.config import ConfigError
-from sglang_plug.model import Model
-from sglang_plug.policy import StepStats
-from sglang_plug.request import Finish, Output, Request, RequestError
-
-from .adapted import LoadedAdapter
-from .adapters import Adapters
-from .constraints import Constraints
-from .messages import Abort, Close, Control, FromEngine, News, Reply, Submit, ToEngine
-from .open_requests import OpenRequests, media_bytes
-from .pipeline import Pipeline
-from .ranks import Ranks
-from .runner import Runner
-from .scheduler import Scheduler
-from .sequence import Sequence
-from .shares import Tally
-from .sight import view_of
-from .watchdog import Heartbeat
+from sglang_plug.contracts.model.model import Model
+from sglang_plug.contracts.request import Finish, Output, Request, RequestError
+from sglang_plug.contracts.serving.observer import StepStats
+from sglang_plug.engine.execution.pipeline import Pipeline
+from sglang_plug.engine.execution.runner import Runner
+from sglang_plug.engine.extensions.points import ExtensionPoints
+from sglang_plug.engine.lora.adapters import Adapters
+from sglang_plug.engine.lora.lora_batch import LoadedAdapter
+from sglang_plug.engine.memory.memory_relief import MemoryRelief
+from sglang_plug.engine.multimodal.image_inputs import view_of
+from sglang_plug.engine.processes.messages import (
+    Abort,
+    Close,
+    Control,
+    FromEngine,
+    Pause,
+    Reply,
+    Resume,
+    StepOutputs,
+    Submit,
+    ToEngine,
+)
+from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.sampling.processors import LogitsProcessors
+from sglang_plug.engine.scheduling.open_requests import OpenRequests, media_bytes
+from sglang_plug.engine.scheduling.scheduled_chunk import StepCounters
+from sglang_plug.engine.scheduling.scheduler import Scheduler
+from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.scheduling.step_stats import step_stats
+from sglang_plug.engine.structured_outputs.constraints import Constraints
+from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
+from sglang_plug.system.freed_memory import return_freed_memory
 
 logger = logging.getLogger(__name__)
 
 Controls = Mapping[str, Callable[..., Any]]
 """Name of a control call -> function of keyword arguments that returns plain data."""
 MOST_MEDIA_BYTES = 8 << 30
-"""Of the images of all requests in the engine, prepared for the model."""
+"""Largest total size of the preprocessed images of all requests in the engine."""
 POLL = 0.005
-"""Seconds between two looks at what is being compiled, while nothing else is to be done."""
+"""Seconds between two checks whether a grammar is compiled, while there is nothing else to do."""
 
 
 class Inbox(Protocol):
-    """Where messages to the engine arrive."""
+    """The queue in which messages to the engine arrive."""
 
     def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
-        """Everything that has arrived; if ``wait``, at least one message, unless none comes in ``timeout`` seconds."""
+        """Return all messages that have arrived; if ``wait``, wait up to ``timeout`` seconds for at least one."""
 
 
 class EngineLoop:
-    """One model, served.
+    """Serves one model.
 
     Args:
         scheduler: the queue and the slots.
         runner: the device.
-        inbox: where messages arrive.
-        send: where answers go.
-        info: what is known of the model and the choices made at start.
-        max_queued: sequences that may wait.
-        heartbeat: told when a step begins and ends.
+        inbox: the queue of incoming messages.
+        send: sends a message to the API.
+        info: facts about the model and the choices made at start.
+        max_queued: number of sequences that may wait.
+        heartbeat: notified when a step begins and ends.
         update_weights: builds the model with the weights of a checkpoint and revision.
-        model_controls: asks the model being served for control calls of its own.
-        constraints: where constrained requests wait for their grammars.
-        shortage: what to tell of an error if it says that memory did not suffice for a step.
-        overlap: plan and launch steps while the one before is on the device.
-        describe: an error in one line, with whose code it came out of.
-        adapters: those that requests may name, if they are enabled.
-        ranks: the others that share the model, to be ended with the engine.
+        model_controls: returns the control calls of the model being served.
+        constraints: holds constrained requests until their grammars are compiled.
+        shortage: returns the message for an error that says that memory did not suffice for a step.
+        overlap: plan and launch steps while the previous one is on the device.
+        describe: returns an error in one line, with the plugin whose code raised it.
+        adapters: the adapters that requests may name, if they are enabled.
+        ranks: the other ranks that share the model; they end with the engine.
+        relief: evicts cached prefixes when the host's memory runs out, if the pool is in host memory.
+        extensions: take part in admission and in control calls.
+        processors: the logits processors that requests may use.
     """
 
     def __init__(
@@ -84,6 +104,9 @@ class EngineLoop:
         describe: Callable[[BaseException], str] = repr,
         adapters: Adapters | None = None,
         ranks: Ranks | None = None,
+        relief: MemoryRelief | None = None,
+        extensions: ExtensionPoints | None = None,
+        processors: LogitsProcessors | None = None,
     ) -> None:
         self.describe = describe
         self.scheduler, self.runner, self.inbox, self.send = scheduler, runner, inbox, send
@@ -95,14 +118,16 @@ class EngineLoop:
         self.pipeline = Pipeline(
             scheduler, runner, overlap=overlap, shortage=shortage, describe=describe, shared=ranks is not None
         )
-        self.ranks = ranks
+        self.ranks, self.relief, self._relieved = ranks, relief, 0
         self.requests = OpenRequests()
         self.adapters = adapters
+        self.extensions = extensions or ExtensionPoints()
+        self.processors = LogitsProcessors() if processors is None else processors
         self._closed = False
         self._controls = self._all_controls()
 
     def run(self) -> None:
-        """Serve until ``Close`` arrives. Raises what a step raised if that happens again and again."""
+        """Serve until ``Close`` arrives. Raises the error of a step if steps fail several times in a row."""
         try:
             while not self._closed:
                 self.step()
@@ -111,48 +136,69 @@ class EngineLoop:
                 raise RuntimeError(lost) from error
             raise
         finally:
-            self.constraints.close()
+            self._close()
+
+    def _close(self) -> None:
+        """Release everything that other processes or extensions hold, even if releasing one of them fails."""
+        with ExitStack() as stack:
             if self.ranks is not None:
-                self.ranks.close()
+                stack.callback(self.ranks.close)
+            for close in self.extensions.close:
+                stack.callback(close)
+            stack.callback(self.constraints.close)
 
     @property
     def busy(self) -> bool:
-        """True while any request is being served."""
-        return self.scheduler.busy or len(self.constraints) > 0
+        """True while a request is being served."""
+        return self.scheduler.busy or len(self.constraints) > 0 or len(self.scheduler.paused) > 0
 
     def step(self) -> None:
-        """One turn: messages in, one step of the model, news out."""
-        held = POLL if len(self.constraints) else None
+        """Run one iteration: handle messages, run one step of the model, send its outputs."""
+        held = POLL if len(self.constraints) else None if self.relief is None else self.relief.patience
         messages = list(self.inbox.take(wait=not self.scheduler.busy, timeout=held))
-        if any(isinstance(message, Control) for message in messages) and self.pipeline.in_flight:
-            self._advance(ahead=False)  # what a control call looks at, or changes, is not on its way
+        if self.pipeline.in_flight and any(isinstance(message, Control | Pause) for message in messages):
+            self._advance(ahead=False)  # control calls and pauses need a state without a step in flight
         for message in messages:
             self.handle(message)
+        self._relieve()
         self.pipeline.forget_dropped()
         self._release()
         if self.scheduler.busy:
             self._advance()
 
     def _advance(self, *, ahead: bool = True) -> None:
-        """One step, and its news."""
+        """Run one step and send its outputs."""
         with self.heartbeat.beat():
             started = time.perf_counter()
             outputs = self.pipeline.step(ahead=ahead)
             for output in outputs:
                 if output.finish is not None:
                     self.requests.end(output.id)
-            self.send(News(outputs, self._stats(time.perf_counter() - started)))
+            self.send(StepOutputs(outputs, self._stats(time.perf_counter() - started)))
         if not self.scheduler.busy:
             self.scheduler.check()
 
+    def _relieve(self) -> None:
+        """Evict cached prefixes if the host's memory is running out."""
+        if self.relief is not None and (evicted := self.relief.look()):
+            self._relieved += evicted
+            self._tell_idle()
+
     def handle(self, message: ToEngine) -> None:
-        """Take one message."""
+        """Handle one message."""
         match message:
             case Submit(request):
                 self._submit(request)
             case Abort(ids):
                 for id in ids:
                     self._abort(id)
+            case Pause(ids):
+                for id in ids:
+                    self.scheduler.pause(id)
+                self._tell_idle()
+            case Resume(ids):
+                for id in ids:
+                    self.scheduler.resume(id)
             case Control():
                 self.send(self._control(message))
             case Close():
@@ -163,8 +209,12 @@ class EngineLoop:
             self._validate(request)
             sequence = Sequence.of(request, self.longest)
             sequence.adapter = self._adapter(request)
+            if request.task == "generate":
+                sequence.processors = self.processors.admit(request)
             if request.media:
                 sequence.view = view_of(self.runner.model, request)
+            for admit in self.extensions.admit:
+                admit(sequence)
             if request.constraint is not None:
                 self.constraints.hold(sequence)
         except RequestError as error:
@@ -182,20 +232,20 @@ class EngineLoop:
         return self.adapters.find(request.adapter)
 
     def _release(self) -> None:
-        """Admit the sequences whose grammars have come, with what these make them begin with."""
+        """Queue the sequences whose grammars are compiled, with the tokens that these force at the beginning."""
         released = list(self.constraints.release())
         begun = [place for place, (_, error) in enumerate(released) if error is None]
         verdicts = self.runner.open([released[place][0] for place in begun]) if begun else {}
-        found = {begun[row]: verdict for row, verdict in verdicts.items()}
+        result_by_place = {begun[row]: result for row, result in verdicts.items()}
         for place, (sequence, error) in enumerate(released):
-            verdict = found.get(place)
-            if verdict is not None:
-                sequence.tokens += verdict.forced
-                error = verdict.error
+            result = result_by_place.get(place)
+            if result is not None:
+                sequence.tokens += result.forced
+                error = result.error
             self._admit(sequence, error)
 
     def _admit(self, sequence: Sequence, error: RequestError | None) -> None:
-        """Queue a sequence that was held, unless there is nothing to compute."""
+        """Queue a sequence that waited for its grammar, unless there is nothing to compute."""
         grammar, id = sequence.grammar, sequence.request.id
         if error is None and (grammar is None or not grammar.ended):
             self.scheduler.add(sequence)
@@ -204,8 +254,8 @@ class EngineLoop:
         self._end(id, Finish("stop") if error is None else _refused(error))
 
     def _end(self, id: str, finish: Finish) -> None:
-        """The only news of a request that was never computed."""
-        self.send(News([Output(id=id, finish=finish)]))
+        """Send the only output of a request that was never computed."""
+        self.send(StepOutputs([Output(id=id, finish=finish)]))
 
     def _validate(self, request: Request) -> None:
         scheduler, tokens = self.scheduler, request.tokens
@@ -228,20 +278,20 @@ class EngineLoop:
             )
         named = [*request.params.stop_token_ids, *request.params.logit_bias]
         named += request.logprobs.ids if request.logprobs else ()
-        if (preamble := request.preamble) is not None:
-            if not preamble.ends or not all(preamble.ends):
+        if (reasoning_prefix := request.reasoning_prefix) is not None:
+            if not reasoning_prefix.ends or not all(reasoning_prefix.ends):
                 raise RequestError("a preamble needs what ends it")
-            named += [*chain.from_iterable(preamble.ends), *preamble.opening]
-        for what, ids in (("prompt", tokens), ("stop_token_ids, logit_bias, logprob ids or preamble", named)):
+            named += [*chain.from_iterable(reasoning_prefix.ends), *reasoning_prefix.opening]
+        for field, ids in (("prompt", tokens), ("stop_token_ids, logit_bias, logprob ids or preamble", named)):
             if ids and not (0 <= min(ids) and max(ids) < self.vocab_size):
-                raise RequestError(f"a token id in {what} is not in the vocabulary of {self.vocab_size} tokens")
+                raise RequestError(f"a token id in {field} is not in the vocabulary of {self.vocab_size} tokens")
         self._check_media(request)
-        there = len(self.constraints) + len(scheduler.waiting) + len(scheduler.running)
-        if there >= scheduler.max_running + self.max_queued:
+        open_requests = len(self.constraints) + len(scheduler.waiting) + len(scheduler.running) + len(scheduler.paused)
+        if open_requests >= scheduler.max_running + self.max_queued:
             raise RequestError(f"The request queue is full ({self.max_queued} waiting); try again later.", 503)
 
     def _check_media(self, request: Request) -> None:
-        """Raises ``RequestError`` if images of all there is would take too much of the host's memory."""
+        """Raise ``RequestError`` if the images of all open requests would take too much of the host's memory."""
         if not request.media:
             return
         size = self.requests.media_bytes + media_bytes(request)
@@ -258,12 +308,12 @@ class EngineLoop:
         self._tell_idle()
 
     def _tell_idle(self) -> None:
-        """What changed without a step, for those who watch; also the moment to look for lost slots."""
+        """Send statistics after a change without a step, if the engine is idle; also check for lost slots."""
         if self.scheduler.busy:
             return
         self.scheduler.check()
-        self.scheduler.tally = Tally()
-        self.send(News([], self._stats(0.0)))
+        self.scheduler.counters = StepCounters()
+        self.send(StepOutputs([], self._stats(0.0)))
 
     def _control(self, message: Control) -> Reply:
         call = self._controls.get(message.name)
@@ -278,7 +328,7 @@ class EngineLoop:
             return Reply(message.number, error=str(error), status=status)
 
     def _all_controls(self) -> Controls:
-        """The engine's control calls and the model's. Raises ``ConfigError`` if two have the same name."""
+        """Collect the control calls of engine, model and extensions. Raises ``ConfigError`` if two share a name."""
         own: Controls = {
             "info": self._info,
             "flush_cache": self._flush_cache,
@@ -289,14 +339,24 @@ class EngineLoop:
         added = self._model_controls()
         if twice := sorted(own.keys() & added.keys()):
             raise ConfigError(f"the model's control call {twice[0]!r} has the name of one of the engine's")
+        for controls in self.extensions.controls:
+            of_extension = controls()
+            if twice := sorted(of_extension.keys() & (own.keys() | added.keys())):
+                raise ConfigError(f"two step extensions, or one and the engine, have a control call {twice[0]!r}")
+            own = {**own, **of_extension}
         return {**own, **added}
 
     def _info(self) -> dict[str, Any]:
         scheduler = self.scheduler
         load = {"running": len(scheduler.running), "waiting": len(scheduler.waiting) + len(self.constraints)}
+        load["paused"] = len(scheduler.paused)
         adapters = None if self.adapters is None else self.adapters.paths
         states = None if scheduler.states is None else scheduler.states.accounts()
-        return {**self.info, "slots": scheduler.accounts(), "states": states, **load, "adapters": adapters}
+        relief = None if self.relief is None else asdict(self.relief.done)
+        known = {"slots": scheduler.accounts(), "states": states, **load, "adapters": adapters, "memory_relief": relief}
+        for info in self.extensions.info:
+            known |= info()
+        return {**self.info, **known}
 
     def _flush_cache(self) -> dict[str, Any]:
         done = not self.busy and self.scheduler.flush()
@@ -305,7 +365,7 @@ class EngineLoop:
         return {"success": done, "message": "Cache flushed." if done else "Requests are running or waiting."}
 
     def _update_weights(self, source: str, revision: str | None = None) -> dict[str, Any]:
-        """Serve the weights of ``source`` from now on; what was cached with the old ones is forgotten."""
+        """Serve the weights of ``source`` from now on; prefixes cached with the old ones are dropped."""
         if self.busy:
             raise RequestError("weights can only be updated while no request is running or waiting", 409)
         self.runner.model = self._load_weights(source, revision)
@@ -321,26 +381,8 @@ class EngineLoop:
         return self.scheduler.accounts()
 
     def _stats(self, seconds: float) -> StepStats:
-        scheduler, tally, accounts = self.scheduler, self.scheduler.tally, self.scheduler.accounts()
-        return StepStats(
-            time=time.time(),
-            seconds=seconds,
-            prefill_sequences=tally.prefill_sequences,
-            prefill_tokens=tally.prefill_tokens,
-            cached_tokens=tally.cached_tokens,
-            decode_sequences=tally.decode_sequences,
-            running=len(scheduler.running),
-            waiting=len(scheduler.waiting) + len(self.constraints),
-            used_slots=accounts["running"],
-            cached_slots=accounts["cached"],
-            free_slots=accounts["free"],
-            capacity=accounts["capacity"],
-            retracted=tally.retracted,
-            forced_tokens=tally.forced_tokens,
-            drafted_tokens=tally.drafted_tokens,
-            accepted_tokens=tally.accepted_tokens,
-            queue_seconds=tuple(tally.queue_seconds),
-        )
+        relieved, self._relieved = self._relieved, 0
+        return step_stats(self.scheduler, held=len(self.constraints), seconds=seconds, relieved=relieved)
 
 
 def _refused(error: RequestError) -> Finish:
@@ -348,9 +390,10 @@ def _refused(error: RequestError) -> Finish:
 
 
 def _collect_all() -> None:
-    """Free what nothing refers to any more, also of what was there when the collector was told to look no more."""
+    """Collect all garbage, objects that the collector was told to ignore (frozen) included."""
     frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
     gc.collect()
     if frozen:
         gc.freeze()
+    return_freed_memory()

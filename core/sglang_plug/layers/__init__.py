@@ -9,7 +9,7 @@ from .linear import Column, Linear, Packed, Row
 from .moe import Experts, Router
 from .norm import RMSNorm, SharedRMSNorm
 from .recorder import ExpertRecorder
-from .recurrent import Fading, GatedRMSNorm, ShortConv, recurrent
+from .recurrent import GatedRMSNorm, ShortConv, SSMDecay, recurrent
 from .rotary import Rope
 from .unpacked import Unpacking
 
@@ -18,7 +18,6 @@ __all__ = [
     "Embedding",
     "ExpertRecorder",
     "Experts",
-    "Fading",
     "Gated",
     "GatedRMSNorm",
     "Head",
@@ -28,6 +27,7 @@ __all__ = [
     "Rope",
     "Router",
     "Row",
+    "SSMDecay",
     "SharedRMSNorm",
     "ShortConv",
     "Unpacking",

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sglang_plug.config import ConfigError
-from sglang_plug.model import BuildEnv
+from sglang_plug.contracts.model.model import BuildEnv
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -46,17 +46,18 @@ ACTIVATIONS: Mapping[str, Activation] = {
 
 
 def activation(name: str) -> Activation:
-    """The elementwise function called ``name``. Raises ``ConfigError`` if there is none."""
-    found = ACTIVATIONS.get(name)
-    if found is None:
+    """Return the elementwise function called ``name``. Raises ``ConfigError`` if there is none."""
+    function = ACTIVATIONS.get(name)
+    if function is None:
         raise ConfigError(f"activation {name!r} is not supported; known: {', '.join(sorted(ACTIVATIONS))}")
-    return found
+    return function
 
 
 def gated_activation(name: str, env: BuildEnv) -> Activation:
-    """``activation(gate) * up`` of ``[T, 2 * width]``, whose first half is the gate, to ``[T, width]``.
+    """Return the function ``activation(gate) * up`` of ``[T, 2 * width]``, whose first half is the gate, to ``[T,
+    width]``.
 
-    Uses the kernel set's own function where it has one. Raises ``ConfigError`` for an unknown ``name``.
+    Uses the kernel set's own function if it has one. Raises ``ConfigError`` for an unknown ``name``.
     """
     function = activation(name)
     if function is F.silu:

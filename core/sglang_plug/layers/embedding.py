@@ -8,60 +8,60 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sglang_plug.executor import ALONE, Collectives
-from sglang_plug.model import BuildEnv
-from sglang_plug.quantization import MatrixRole
+from sglang_plug.contracts.model.model import BuildEnv
+from sglang_plug.contracts.model.quantization import MatrixRole
+from sglang_plug.contracts.serving.executor import SINGLE_RANK, Collectives
 
 from .linear import Linear, checked, resized
 
 
 class Embedding(nn.Module):
-    """A row for each token: ``[T]`` to ``[T, hidden]``.
+    """The rows of tokens: ``[T]`` to ``[T, hidden]``.
 
     Args:
         size: number of tokens.
         hidden: width of a row.
-        env: the surroundings the model is built in, if ranks are to share the tokens as those of a ``Head``; without
-            it, every rank has all of them.
+        env: the environment that the model is built in, if ranks share the tokens like those of a ``Head``; without it,
+            every rank has all of them.
     """
 
     def __init__(self, size: int, hidden: int, env: BuildEnv | None = None) -> None:
         super().__init__()
-        ranks = env.ranks if env is not None and env.shares_tokens else ALONE
+        ranks = env.ranks if env is not None and env.shares_tokens else SINGLE_RANK
         self._tokens, self._all = _own_tokens(size, ranks), size
         self._count = self._tokens.stop - self._tokens.start
         self._reduce = ranks.all_reduce if ranks.size > 1 else None
         self.weight = nn.Parameter(torch.empty(self._count, hidden))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """``[T]`` int64 to ``[T, hidden]``."""
+        """Return the rows ``[T, hidden]`` of tokens ``[T]`` int64."""
         if self._reduce is None:
             return F.embedding(tokens, self.weight)
         if not self._count:
             return self._reduce(self.weight.new_zeros(len(tokens), self.weight.shape[1]))
-        own = tokens - self._tokens.start
-        found = F.embedding(own.clamp(0, self._count - 1), self.weight)
-        return self._reduce(found.masked_fill(((own < 0) | (own >= self._count))[:, None], 0))
+        local = tokens - self._tokens.start
+        rows = F.embedding(local.clamp(0, self._count - 1), self.weight)
+        return self._reduce(rows.masked_fill(((local < 0) | (local >= self._count))[:, None], 0))
 
     def load_shard(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> None:
         """Copy this rank's rows of the checkpoint's tensor. Raises ``ValueError`` if that has another shape."""
         parameter.copy_(checked(tensor, self.whole_shape(parameter))[self._tokens])
 
     def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:
-        """``[vocabulary, hidden]``"""
+        """Return ``[vocabulary, hidden]``."""
         return (self._all, *parameter.shape[1:])
 
 
 class Head(Linear):
-    """Hidden states to logits, ``[rows, hidden]`` to ``[rows, vocabulary]``.
+    """The matrix from hidden states to logits, ``[rows, hidden]`` to ``[rows, vocabulary]``.
 
-    Ranks share the tokens, and each has all logits in the end.
+    Ranks share the tokens, and each receives all logits.
 
     Args:
         hidden: width of the hidden states.
         size: number of tokens.
-        env: the surroundings the model is built in.
-        tied: the embedding whose weight this head shares, if it does.
+        env: the environment that the model is built in.
+        tied: the embedding whose weight this head shares, if any.
         bias: whether each token has a bias.
     """
 
@@ -80,22 +80,22 @@ class Head(Linear):
             self.bias = nn.Parameter(torch.empty(own)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[rows, hidden]`` to ``[rows, vocabulary]``."""
-        found = self._multiply(x)
+        """Return the logits ``[rows, vocabulary]`` of ``[rows, hidden]``."""
+        logits = self._multiply(x)
         if self._gather is None:
-            return found
-        missing = self._padded - found.shape[1]
-        found = F.pad(found, (0, missing)) if missing else found.contiguous()
-        return self._gather(found)[:, : self._all]
+            return logits
+        padding = self._padded - logits.shape[1]
+        logits = F.pad(logits, (0, padding)) if padding else logits.contiguous()
+        return self._gather(logits)[:, : self._all]
 
     def _all_ranks(self, parameter: Tensor) -> tuple[int, ...]:
-        """``[vocabulary, hidden]`` or ``[vocabulary]``, or as a quantized checkpoint stores it."""
+        """Return ``[vocabulary, hidden]`` or ``[vocabulary]``, or the shape that a quantized checkpoint has."""
         if (stored := self._stored_as(parameter)) is not None:
             return resized(parameter, stored.axis, -(-self._all // stored.rows))
         return (self._all, *parameter.shape[1:])
 
     def pack_weights(self) -> None:
-        """As ``Linear``; of a weight that is shared with an embedding of all tokens, only the own part."""
+        """Pack like ``Linear``; of a weight that is shared with an embedding of all tokens, only this rank's rows."""
         if self._tied and self._gather is not None and self.weight is not None and len(self.weight) == self._all:
             self.weight = nn.Parameter(self.weight.detach()[self._tokens], requires_grad=False)
         super().pack_weights()
@@ -108,7 +108,7 @@ class Head(Linear):
 
 
 def _own_tokens(size: int, ranks: Collectives) -> slice:
-    """Which of ``size`` tokens this rank has; the last ranks may have fewer."""
+    """Return this rank's slice of ``size`` tokens; the last ranks may have fewer."""
     each = -(-size // ranks.size)
     start = min(each * ranks.rank, size)
     return slice(start, min(start + each, size))

@@ -1,4 +1,4 @@
-"""Matrices: one, or several that share their input and are multiplied together."""
+"""Layers that multiply by a matrix, or by several matrices with the same input."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sglang_plug.adapters import OwnPart
 from sglang_plug.config import ConfigError
-from sglang_plug.executor import own_slice
-from sglang_plug.kernels import LinearFunction
-from sglang_plug.model import BuildEnv
-from sglang_plug.quantization import LinearScheme, Matrix, MatrixRole, Quantization, StoredTensor
+from sglang_plug.contracts.model.adapters import OwnPart
+from sglang_plug.contracts.model.kernels import LinearFunction
+from sglang_plug.contracts.model.model import BuildEnv
+from sglang_plug.contracts.model.quantization import LinearScheme, Matrix, MatrixRole, Quantization, StoredTensor
+from sglang_plug.contracts.serving.executor import own_slice
 
 
 class Linear(nn.Module):
-    """``x @ weight.T + bias``, ``[T, in]`` to ``[T, out]``.
+    """The product ``x @ weight.T + bias``, ``[T, in]`` to ``[T, out]``.
 
     After ``pack_weights`` the kernel set, or the quantization, holds the weight in its own layout and the parameter is
-    gone. Where the surroundings have a quantization, the weight has no memory until ``quantize_weights``, or until
-    ``make_room`` if it is to be converted.
+    dropped. If the environment has a quantization, the weight has no memory until ``quantize_weights``, or until
+    ``make_room`` if it will be converted.
     """
 
     role: ClassVar[MatrixRole] = "linear"
@@ -45,12 +45,12 @@ class Linear(nn.Module):
         self._multiply: LinearFunction = self._plain
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[T, in]`` to ``[T, out]``."""
+        """Return ``[T, out]`` of ``[T, in]``."""
         return self._multiply(x)
 
     def quantize_weights(self, name: str, checkpoint_names: Sequence[str], quantization: Quantization) -> bool:
-        """Ask ``quantization`` for a scheme, and make room for what is to be kept as it is loaded; true if there is a
-        scheme.
+        """Ask ``quantization`` for a scheme, and allocate the tensors that are loaded unchanged; return True if there
+        is a scheme.
 
         Raises ``ConfigError`` if the scheme expects stored tensors of a layer that has none.
         """
@@ -80,18 +80,18 @@ class Linear(nn.Module):
 
     @property
     def converts(self) -> bool:
-        """True if the weight that is loaded is only there to be packed: the sooner, the less memory is taken."""
+        """True if the loaded weight is only needed for packing: packing it early saves memory."""
         return self._scheme is not None and not self._scheme.stored and not self.plain
 
     def make_room(self) -> None:
-        """Give the weight memory, unless it has some."""
+        """Allocate memory for the weight, unless it has some."""
         if self.weight is not None and self.weight.is_meta:
             self.weight = nn.Parameter(torch.empty_like(self.weight, device=self._device))
 
     def load_shard(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> None:
-        """Copy the checkpoint's tensor, or that of one part; ``None`` stands for all parts in one tensor.
+        """Copy the checkpoint's tensor, or that of one part; a shard of ``None`` means all parts in one tensor.
 
-        Of a matrix that several ranks share, the own part of it. Raises ``ValueError`` if the shapes differ.
+        If several ranks share the matrix, only this rank's part is copied. Raises ``ValueError`` if the shapes differ.
         """
         stored = self._stored_as(parameter)
         if self._ranks.size > 1:
@@ -106,14 +106,14 @@ class Linear(nn.Module):
         target.copy_(tensor)
 
     def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:
-        """What the checkpoint holds for ``parameter``, all parts in one: more than this rank has, if ranks share it."""
+        """Return the shape of ``parameter`` in checkpoints, with all parts in one tensor and the parts of all ranks."""
         return self._all_ranks(parameter)
 
     def pack_weights(self) -> None:
         """Let the quantization or the kernel set prepare the weight for many multiplications."""
         bias = None if self.bias is None else self.bias.detach()
         names = list(self._scheme.stored) if self._scheme is not None and self._scheme.stored else ["weight"]
-        held = {name: one.detach() for name in names if (one := getattr(self, name)) is not None}
+        held = {name: tensor.detach() for name in names if (tensor := getattr(self, name)) is not None}
         if not held:
             return
         self._multiply = self._pack(held["weight"], bias) if self._scheme is None else self._scheme.pack(held, bias)
@@ -127,23 +127,25 @@ class Linear(nn.Module):
 
     @property
     def own_inputs(self) -> OwnPart | None:
-        """What this rank has of the checkpoint's columns; ``None``: all."""
+        """This rank's part of the checkpoint's columns; ``None``: all."""
         return None
 
     def own_outputs(self, part: str | None) -> OwnPart | None:
-        """What this rank has of the checkpoint's rows, or of those of one part; ``None``: all."""
+        """Return this rank's part of the checkpoint's rows, or of those of one part; ``None``: all."""
         return None
 
     def wrap_product(self, around: Callable[[LinearFunction], LinearFunction]) -> None:
-        """After ``pack_weights``: multiply by what ``around`` makes of the multiplication so far."""
+        """Multiply by ``around(product)`` from now on, where ``product`` multiplied so far. Called after
+        ``pack_weights``.
+        """
         self._multiply = around(self._multiply)
 
     def _all_ranks(self, parameter: Tensor) -> tuple[int, ...]:
-        """The shape of ``parameter`` with what all ranks have of it."""
+        """Return the shape of ``parameter`` with the parts of all ranks."""
         return tuple(parameter.shape)
 
     def _own_part(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> Tensor:
-        """What this rank keeps of a checkpoint's tensor. Raises ``ValueError`` if that has another shape."""
+        """Return this rank's part of a checkpoint's tensor. Raises ``ValueError`` if its shape is wrong."""
         return tensor
 
     @property
@@ -156,7 +158,7 @@ class Linear(nn.Module):
 
     def _stored_as(self, parameter: Tensor) -> StoredTensor | None:
         stored = {} if self._scheme is None else self._scheme.stored
-        return next((one for name, one in stored.items() if getattr(self, name) is parameter), None)
+        return next((stored_tensor for name, stored_tensor in stored.items() if getattr(self, name) is parameter), None)
 
     def _plain(self, x: Tensor) -> Tensor:
         assert self.weight is not None
@@ -164,26 +166,26 @@ class Linear(nn.Module):
 
 
 def checked(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """``tensor``. Raises ``ValueError`` if it has not ``shape``."""
+    """Return ``tensor``. Raises ``ValueError`` if its shape is not ``shape``."""
     if tuple(tensor.shape) != shape:
         raise ValueError(f"expected shape {shape}, found {tuple(tensor.shape)}")
     return tensor
 
 
 def resized(parameter: Tensor, dimension: int | None, size: int) -> tuple[int, ...]:
-    """The shape of ``parameter``, with another size of one dimension."""
+    """Return the shape of ``parameter`` with another size of one dimension."""
     return tuple(size if index == dimension else own for index, own in enumerate(parameter.shape))
 
 
 class Row(Linear):
-    """A matrix whose columns the ranks share: each multiplies its part of the input, and the products are added up.
+    """A matrix whose columns the ranks share: each multiplies by its part of the input, and the products are summed.
 
-    The input is what a ``Packed`` gave, cut in the same way. The bias is added by one rank.
+    The input is the output of a ``Packed``, divided in the same way. The bias is added by one rank.
 
     Args:
         size_in: columns of all ranks. Raises ``ConfigError`` if the ranks cannot share them.
         size_out: rows.
-        env: the surroundings the model is built in.
+        env: the environment that the model is built in.
         bias: whether there is one.
     """
 
@@ -194,23 +196,23 @@ class Row(Linear):
         self._reduce = env.ranks.all_reduce if env.ranks.size > 1 else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[T, in]`` (this rank's part) to ``[T, out]``."""
-        found = self._multiply(x)
-        return found if self._reduce is None else self._reduce(found)
+        """Return ``[T, out]`` of ``[T, in]`` (this rank's part)."""
+        product = self._multiply(x)
+        return product if self._reduce is None else self._reduce(product)
 
     def _all_ranks(self, parameter: Tensor) -> tuple[int, ...]:
-        """``[out, in]``, or ``[out]``, or as a quantized checkpoint stores it."""
+        """Return ``[out, in]``, or ``[out]``, or the shape that a quantized checkpoint has."""
         if (stored := self._stored_as(parameter)) is not None:
             return resized(parameter, stored.inner, -(-self._whole_in // stored.columns))
         return tuple(parameter.shape) if parameter.dim() == 1 else (parameter.shape[0], self._whole_in)
 
     @property
     def own_inputs(self) -> OwnPart | None:
-        """As ``Linear``."""
+        """This rank's part of the checkpoint's columns; ``None``: all."""
         return None if self._reduce is None else OwnPart((self._columns,), self._whole_in)
 
     def pack_weights(self) -> None:
-        """As ``Linear``."""
+        """Pack like ``Linear``; only rank 0 keeps the bias."""
         if self.bias is not None and self._ranks.rank > 0:
             self.bias.detach().zero_()
         super().pack_weights()
@@ -223,17 +225,17 @@ class Row(Linear):
 
 
 class Packed(Linear):
-    """Several matrices of one input, stored one below the other and multiplied at once.
+    """Several matrices with the same input, stacked by rows and multiplied at once.
 
-    Ranks share the rows of each part, so that what comes of it is the input of a ``Row``.
+    Ranks share the rows of each part; the output is the input of a ``Row``.
 
     Args:
         size_in: columns of every part.
         parts: rows of each part, in order and of all ranks, e.g. ``{"q": 896, "k": 128, "v": 128}``.
-        env: the surroundings the model is built in.
+        env: the environment that the model is built in.
         bias: whether the parts have biases.
-        heads: of the parts that consist of attention heads, how many; a head belongs to one rank, or to several if
-            there are more of these. Raises ``ConfigError`` if the ranks cannot share them.
+        heads: number of heads of the parts that consist of attention heads; a head belongs to one rank, or to several
+            if there are more ranks than heads. Raises ``ConfigError`` if the ranks cannot share them.
     """
 
     def __init__(
@@ -261,11 +263,11 @@ class Packed(Linear):
 
     @property
     def parts(self) -> Mapping[str, slice]:
-        """As ``Linear``."""
+        """Columns of the product that belong to each part."""
         return self._rows
 
     def own_outputs(self, part: str | None) -> OwnPart | None:
-        """As ``Linear``."""
+        """Return this rank's part of the checkpoint's rows, or of those of one part; ``None``: all."""
         if self._ranks.size == 1:
             return None
         if part is not None:
@@ -277,12 +279,12 @@ class Packed(Linear):
         return OwnPart(tuple(pieces), start)
 
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
-        """``forward``, and the result cut into the parts, as views."""
-        found: tuple[Tensor, ...] = self(x).split(self._sizes, dim=-1)
-        return found
+        """Call ``forward`` and return the parts of the result, as views."""
+        parts: tuple[Tensor, ...] = self(x).split(self._sizes, dim=-1)
+        return parts
 
     def _all_ranks(self, parameter: Tensor) -> tuple[int, ...]:
-        """``[out, in]`` or ``[out]`` of all parts, or as a quantized checkpoint stores it."""
+        """Return ``[out, in]`` or ``[out]`` of all parts, or the shape that a quantized checkpoint has."""
         if (stored := self._stored_as(parameter)) is not None:
             return resized(parameter, stored.axis, sum(-(-size // stored.rows) for size in self._whole.values()))
         return (sum(self._whole.values()), *parameter.shape[1:])
@@ -313,15 +315,14 @@ class Packed(Linear):
 
 
 class Column(Packed):
-    """A matrix whose rows the ranks share; what comes of it is the input of a ``Row``.
+    """A matrix whose rows the ranks share; the output is the input of a ``Row``.
 
     Args:
         size_in: columns.
         size_out: rows of all ranks.
-        env: the surroundings the model is built in.
+        env: the environment that the model is built in.
         bias: whether there is one.
-        heads: how many attention heads the rows are, if they are some. Raises ``ConfigError`` if the ranks cannot share
-            them.
+        heads: number of attention heads, if the rows are heads. Raises ``ConfigError`` if the ranks cannot share them.
     """
 
     def __init__(

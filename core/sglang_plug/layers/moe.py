@@ -13,30 +13,30 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sglang_plug.config import ConfigError
-from sglang_plug.executor import ALONE, Collectives, own_slice
-from sglang_plug.kernels import LinearFunction, each_expert, moe
-from sglang_plug.model import BuildEnv
-from sglang_plug.quantization import Matrix, MatrixRole, Quantization
+from sglang_plug.contracts.model.kernels import LinearFunction, each_expert, moe
+from sglang_plug.contracts.model.model import BuildEnv
+from sglang_plug.contracts.model.quantization import Matrix, MatrixRole, Quantization
+from sglang_plug.contracts.serving.executor import SINGLE_RANK, Collectives, own_slice
 
 from .activation import activation, gated_activation
 from .linear import Linear, checked
 from .unpacked import Unpacking
 
 NAMES: Mapping[str, str] = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
-"""What checkpoints call an expert's three matrices -> what they are."""
+"""The checkpoint's name of each of an expert's three matrices -> its part."""
 ONE_EXPERT = re.compile(r"(\d+)\.(\w+)\.(\w+)")
 
 
 class Router(Linear):
-    """Softmax over the experts, of which each token gets the ``chosen`` most probable.
+    """Chooses for each token the ``chosen`` most probable experts, by softmax.
 
     Args:
         hidden: width of the hidden states.
-        experts: how many there are.
-        chosen: how many each token gets.
-        env: the surroundings the model is built in.
-        layer: index of the decoder layer, for those who watch what is chosen.
-        normalise: let the weights of a token's experts add up to one.
+        experts: number of experts.
+        chosen: number of experts for each token.
+        env: the environment that the model is built in.
+        layer: index of the decoder layer, for ``watcher``.
+        normalise: divide the weights of a token's experts by their sum.
     """
 
     role: ClassVar[MatrixRole] = "router"
@@ -50,29 +50,30 @@ class Router(Linear):
         self.experts, self.chosen, self.layer, self.normalise = experts, chosen, layer, normalise
 
     def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """For ``x`` ``[T, hidden]``, the experts ``[T, k]`` of each token, best first, and their float32 weights."""
+        """Return the experts ``[T, k]`` of ``x`` ``[T, hidden]``, best first, and their float32 weights."""
         experts, weights = self.select(self(x))
         if self.watcher is not None:
             self.watcher(self.layer, experts)
         return experts, weights
 
     def select(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """For ``logits`` ``[T, experts]``, the same; for families that choose in another way to replace."""
+        """Return the same for ``logits`` ``[T, experts]``; overridden by families with another rule."""
         probabilities = logits.softmax(-1, dtype=torch.float32)
         weights, experts = probabilities.topk(self.chosen, dim=-1)
         return experts, weights / weights.sum(-1, keepdim=True) if self.normalise else weights
 
 
 class Stacked(nn.Module):
-    """One matrix, or several below each other, of every expert: ``weight`` is ``[E, rows, columns]``.
+    """One matrix of every expert, or several stacked by rows: ``weight`` is ``[E, rows, columns]``.
 
     Args:
-        experts: how many there are.
+        experts: number of experts.
         parts: rows of each part, in order and of all ranks, e.g. ``{"gate": 1408, "up": 1408}``.
         columns: columns of every part, of all ranks.
-        ranks: who shares every expert's ``shared``: each rank has some of the rows of each part, or of the columns.
-            Raises ``ConfigError`` if they cannot be shared.
-        one_by_one: experts are multiplied by one after the other: those that a checkpoint quantized stay so.
+        ranks: the ranks that share the dimension ``shared`` of every expert. Raises ``ConfigError`` if they cannot
+            share it.
+        shared: the dimension: rows of each part, or columns.
+        one_by_one: experts are multiplied one after the other, and stay quantized if the checkpoint is.
     """
 
     weight: Tensor
@@ -82,16 +83,16 @@ class Stacked(nn.Module):
         experts: int,
         parts: Mapping[str, int],
         columns: int,
-        ranks: Collectives = ALONE,
+        ranks: Collectives = SINGLE_RANK,
         shared: Literal["rows", "columns"] = "rows",
         *,
         one_by_one: bool = False,
     ) -> None:
         super().__init__()
         self._whole, self._whole_columns = dict(parts), columns
-        of_rows = ranks if shared == "rows" else ALONE
+        of_rows = ranks if shared == "rows" else SINGLE_RANK
         self._own = {name: own_slice(size, of_rows, what="rows of experts") for name, size in parts.items()}
-        self._columns = own_slice(columns, ALONE if shared == "rows" else ranks, what="columns of experts")
+        self._columns = own_slice(columns, SINGLE_RANK if shared == "rows" else ranks, what="columns of experts")
         sizes = {name: rows.stop - rows.start for name, rows in self._own.items()}
         width = self._columns.stop - self._columns.start
         self.weight = nn.Parameter(torch.empty(experts, sum(sizes.values()), width))
@@ -101,66 +102,70 @@ class Stacked(nn.Module):
         self._experts, self._one_by_one = experts, one_by_one
         self._unpacking: Unpacking | None = None
         self.products: dict[str, LinearFunction] = {}
-        """By shard, of experts that stay quantized; empty if there is a ``weight``."""
+        """Shard -> product of an expert that stays quantized; empty if there is a ``weight``."""
 
     def quantize_weights(self, name: str, checkpoint_names: Sequence[str], quantization: Quantization) -> bool:
-        """Ask ``quantization`` what the checkpoint holds of an expert's matrices. They are packed one by one, or turned
-        back into numbers, as they are loaded; true if they are quantized.
+        """Ask ``quantization`` for the schemes of the experts' matrices; return True if they are quantized.
 
-        Raises ``ConfigError`` if ordinary ones are to be converted, or it cannot be told what stored ones stand for.
+        As they are loaded, quantized matrices are packed one by one, or converted back to numbers. Raises
+        ``ConfigError`` if ordinary matrices are to be quantized, or stored ones cannot be converted back.
         """
-        whole = partial(Matrix, name=name, checkpoint_names=checkpoint_names, role="experts", dtype=self.weight.dtype)
-        asked = {part: whole(size_in=self._whole_columns, size_out=rows) for part, rows in self._whole.items()}
-        schemes = {part: found for part, one in asked.items() if (found := quantization.scheme(one)) is not None}
+        matrix = partial(Matrix, name=name, checkpoint_names=checkpoint_names, role="experts", dtype=self.weight.dtype)
+        matrices = {part: matrix(size_in=self._whole_columns, size_out=rows) for part, rows in self._whole.items()}
+        schemes = {
+            part: scheme
+            for part, requested in matrices.items()
+            if (scheme := quantization.scheme(requested)) is not None
+        }
         if not schemes:
             return False
-        if len(schemes) < len(asked) or not all(one.stored and one.dense for one in schemes.values()):
+        if len(schemes) < len(matrices) or not all(scheme.stored and scheme.dense for scheme in schemes.values()):
             raise ConfigError(f"{quantization.name!r} has a scheme for {name!r}, but experts cannot be quantized yet")
         self._unpacking = Unpacking(self, schemes)
         return True
 
     @property
     def unpacks(self) -> int:
-        """Bytes of the ordinary weight that a quantized checkpoint's is turned back into."""
+        """Bytes of the ordinary weight that a quantized checkpoint is converted back to."""
         return 0 if self._unpacking is None or self._one_by_one else self._unpacking.weight.nbytes
 
     def make_room(self) -> None:
-        """Nothing: what has no memory yet will never have any."""
+        """Do nothing: a weight without memory is never allocated."""
 
     def pack_weights(self) -> None:
-        """The weight, or nothing, instead of what it was stored as."""
+        """Replace the stored tensors by the weight, or by nothing if experts stay quantized."""
         if self._unpacking is not None:
             self._unpacking.finish(keep=not self._one_by_one)
             self._unpacking = None
 
     def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:
-        """What the checkpoint holds of all experts in one tensor."""
+        """Return the shape of the tensor of all experts in checkpoints."""
         return (len(parameter), sum(self._whole.values()), self._whole_columns)
 
     def load_shard(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> None:
-        """Copy one expert's part, ``"3.gate"``; ``None`` stands for all of all experts in one tensor.
+        """Copy one expert's part, ``"3.gate"``; a shard of ``None`` means all parts of all experts in one tensor.
 
         Raises ``ValueError`` if the shapes differ or there is no such expert.
         """
         if self._unpacking is not None:
             if shard is None:
                 raise ValueError("experts of a quantized checkpoint are expected one by one")
-            found = self._unpacked(self._unpacking, parameter, tensor, shard)
-            if found is None:
+            matrix = self._unpacked(self._unpacking, parameter, tensor, shard)
+            if matrix is None:
                 return
-            parameter, tensor = self._unpacking.weight, found
+            parameter, tensor = self._unpacking.weight, matrix
         if shard is None:
             parts = checked(tensor, self.whole_shape(parameter)).split_with_sizes(list(self._whole.values()), dim=1)
             for (name, rows), part in zip(self._own.items(), parts, strict=True):
                 parameter[:, self._rows[name]].copy_(part[:, rows, self._columns])
             return
-        expert, name = self._counted(shard)
-        found = checked(tensor, (self._whole[name], self._whole_columns))
-        parameter[expert, self._rows[name]].copy_(found[self._own[name], self._columns])
+        expert, name = self._expert_and_part(shard)
+        matrix = checked(tensor, (self._whole[name], self._whole_columns))
+        parameter[expert, self._rows[name]].copy_(matrix[self._own[name], self._columns])
 
     def _unpacked(self, unpacking: Unpacking, parameter: Tensor, tensor: Tensor, shard: str) -> Tensor | None:
-        """The matrix of a shard, if this was its last tensor and it is not packed."""
-        _, name = self._counted(shard)
+        """Return the matrix of a shard, if this was its last tensor and it does not stay quantized."""
+        _, name = self._expert_and_part(shard)
         held, scheme = unpacking.add(name, shard, parameter, tensor), unpacking.schemes[name]
         if held is None or scheme.dense is None:
             return None
@@ -169,8 +174,8 @@ class Stacked(nn.Module):
             return None
         return scheme.dense(held)
 
-    def _counted(self, shard: str) -> tuple[int, str]:
-        """Expert and part. Raises ``ValueError`` if there is no such expert."""
+    def _expert_and_part(self, shard: str) -> tuple[int, str]:
+        """Return expert and part of a shard. Raises ``ValueError`` if there is no such expert."""
         expert, _, name = shard.partition(".")
         if int(expert) >= self._experts:
             raise ValueError(f"there are {self._experts} experts, counted from 0")
@@ -178,19 +183,19 @@ class Stacked(nn.Module):
 
 
 class Experts(nn.Module):
-    """Gated MLPs, ``down(activation(gate(x)) * up(x))``, of which each token passes through a few.
+    """Gated MLPs, ``down(activation(gate(x)) * up(x))``, each applied to the tokens that are routed to it.
 
-    Checkpoints may hold all experts in two tensors, ``gate_up_proj`` ``[E, 2 * width, hidden]`` and ``down_proj``
-    ``[E, hidden, width]``, or name them one by one, ``3.gate_proj.weight``.
+    Checkpoints may hold all experts in two tensors, ``gate_up_proj`` ``[E, 2 * width, hidden]`` and ``down_proj`` ``[E,
+    hidden, width]``, or one by one, ``3.gate_proj.weight``.
 
     Args:
         hidden: width of the hidden states.
         width: width of one expert, which the ranks share.
-        count: how many experts there are.
-        env: the surroundings the model is built in.
-        names: what the checkpoint calls an expert's matrices -> ``gate``, ``up``, ``down``.
-        activation_name: in place of ``silu``, as checkpoints call it. Raises ``ConfigError`` if it is unknown.
-        gated: experts have a gate; those without are ``down(activation(up(x)))``, all of them in ``up_proj``
+        count: number of experts.
+        env: the environment that the model is built in.
+        names: the checkpoint's names of an expert's matrices -> ``gate``, ``up``, ``down``.
+        activation_name: replaces ``silu``, by its name in checkpoints. Raises ``ConfigError`` if it is unknown.
+        gated: experts have a gate; those without compute ``down(activation(up(x)))``, with all of them in ``up_proj``
             ``[E, width, hidden]``, or one by one.
     """
 
@@ -220,29 +225,29 @@ class Experts(nn.Module):
             self._biased_moe = env.kernels.biased_moe
 
     def forward(self, x: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
-        """``x`` ``[T, hidden]``, sent to ``experts`` ``[T, k]`` with ``weights`` ``[T, k]``, to ``[T, hidden]``."""
+        """Apply ``experts`` ``[T, k]`` with ``weights`` ``[T, k]`` to ``x`` ``[T, hidden]``; return ``[T, hidden]``."""
         if self.gate_up_proj.products:
             return each_expert(x, self._count, self._expert, experts, weights)
         gate_up, down = self.gate_up_proj.weight, self.down_proj.weight
         if self._biased_moe is None:
-            found = self._moe(x, gate_up, down, experts, weights)
+            output = self._moe(x, gate_up, down, experts, weights)
         else:
-            found = self._biased_moe(x, gate_up, down, None, None, experts, weights, self._gated)
-        return found if self._reduce is None else self._reduce(found)
+            output = self._biased_moe(x, gate_up, down, None, None, experts, weights, self._gated)
+        return output if self._reduce is None else self._reduce(output)
 
     def _expert(self, number: int, rows: Tensor) -> Tensor:
-        """What one expert makes of ``rows``, by its products."""
+        """Return the output of one quantized expert for ``rows``."""
         wide = torch.cat([self.gate_up_proj.products[f"{number}.{part}"](rows) for part in self._parts], dim=-1)
         return self.down_proj.products[f"{number}.down"](self._gated(wide))
 
     def place(self, rest: str) -> tuple[str, str | None]:
-        """Our parameter and shard for a checkpoint's name below this module; an unknown name stays as it is."""
+        """Return parameter and shard for a checkpoint's name below this module; an unknown name stays as it is."""
         if rest in ("gate_up_proj", "down_proj"):
             return f"{rest}.weight", None
         if rest == "up_proj" and len(self._parts) == 1:
             return "gate_up_proj.weight", None
-        found = ONE_EXPERT.fullmatch(rest)
-        part = self._names.get(found[2]) if found else None
-        if found is None or part is None:
+        match = ONE_EXPERT.fullmatch(rest)
+        part = self._names.get(match[2]) if match else None
+        if match is None or part is None:
             return rest, None
-        return f"{'down' if part == 'down' else 'gate_up'}_proj.{found[3]}", f"{int(found[1])}.{part}"
+        return f"{'down' if part == 'down' else 'gate_up'}_proj.{match[3]}", f"{int(match[1])}.{part}"

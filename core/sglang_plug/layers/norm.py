@@ -5,18 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from sglang_plug.executor import own_slice
-from sglang_plug.model import BuildEnv
+from sglang_plug.contracts.model.model import BuildEnv
+from sglang_plug.contracts.serving.executor import own_slice
 
 
 class RMSNorm(nn.Module):
-    """``(offset + weight) * x / rms(x)`` over the last dimension.
+    """The normalisation ``(offset + weight) * x / rms(x)`` over the last dimension.
 
     Args:
         size: width of the last dimension.
         eps: added to the mean square.
-        env: the surroundings the model is built in.
-        offset: added to the weight; some families store how far it is from one.
+        env: the environment that the model is built in.
+        offset: added to the weight; some families store the difference from one.
         wide: multiply by the weight in float32 and round once, rather than rounding first. Implied by ``offset``.
     """
 
@@ -28,11 +28,11 @@ class RMSNorm(nn.Module):
         self._norm, self._add_norm = env.kernels.rms_norm, env.kernels.add_rms_norm
 
     def forward(self, x: Tensor) -> Tensor:
-        """Same shape and dtype as ``x``."""
+        """Normalise ``x``; return the same shape and dtype."""
         return self._norm(x, self._factor(), self.eps)
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """``(norm(x + residual), x + residual)``; may write to either input."""
+        """Return ``(norm(x + residual), x + residual)``; may write to either input."""
         return self._add_norm(x, residual, self._factor(), self.eps)
 
     def pack_weights(self) -> None:
@@ -41,7 +41,7 @@ class RMSNorm(nn.Module):
             self._gain = self._wide_weight()
 
     def _factor(self) -> Tensor:
-        """In float32 if it is to multiply before rounding."""
+        """Return the factor, in float32 if it multiplies before rounding."""
         if not self.wide:
             return self.weight
         return self._wide_weight() if self._gain is None else self._gain
@@ -51,14 +51,14 @@ class RMSNorm(nn.Module):
 
 
 class SharedRMSNorm(RMSNorm):
-    """``RMSNorm`` over all attention heads together, of which each rank has its own.
+    """The ``RMSNorm`` over all attention heads together, of which each rank has a part.
 
     Args:
-        heads: how many there are; where there are fewer than ranks, several ranks have the same one.
-        dim: width of each.
+        heads: number of heads; if there are fewer than ranks, several ranks have the same one.
+        dim: width of each head.
         eps: added to the mean square.
-        env: the surroundings the model is built in.
-        wide: as ``RMSNorm``.
+        env: the environment that the model is built in.
+        wide: see ``RMSNorm``.
     """
 
     def __init__(self, heads: int, dim: int, eps: float, env: BuildEnv, *, wide: bool = False) -> None:
@@ -69,7 +69,7 @@ class SharedRMSNorm(RMSNorm):
         self._reduce = env.ranks.all_reduce if env.ranks.size > 1 else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[T, own]`` to the same."""
+        """Normalise this rank's heads ``[T, own]``."""
         if self._reduce is None:
             return super().forward(x)
         wide = x.float()
@@ -80,11 +80,11 @@ class SharedRMSNorm(RMSNorm):
         return (wide * (self._wide_weight() if self._gain is None else self._gain)).to(x.dtype)
 
     def load_shard(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> None:
-        """Copy what this rank has of the checkpoint's tensor. Raises ``ValueError`` if that has another shape."""
+        """Copy this rank's part of the checkpoint's tensor. Raises ``ValueError`` if that has another shape."""
         if tuple(tensor.shape) != (self._whole,):
             raise ValueError(f"expected shape {(self._whole,)}, found {tuple(tensor.shape)}")
         parameter.copy_(tensor[self._own])
 
     def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:
-        """Of all ranks."""
+        """Return the shape for all ranks."""
         return (self._whole,)

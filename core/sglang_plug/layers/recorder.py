@@ -1,4 +1,4 @@
-"""Which experts a served model chooses: counted, or kept for each token."""
+"""Recording of the experts that a served model chooses: counts, or the choices of each token."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
-from sglang_plug.batch import ForwardBatch
 from sglang_plug.config import ConfigError
-from sglang_plug.request import RequestError
-from sglang_plug.transfer import Fetched
+from sglang_plug.contracts.model.batch import ForwardBatch
+from sglang_plug.contracts.request import RequestError
+from sglang_plug.ops.host_device_copy import Fetched
 
 from .moe import Router
 
 logger = logging.getLogger(__name__)
 
 COLUMNS = ("layer_id", "expert_id", "count")
-"""Of the table; also the names of its columns as tensors."""
+"""Columns of the table; also the names of the tensors with them."""
 MODES = ("stat", "per_token")
 ON_DEVICE = ("input_ids", "positions", "experts")
-"""What of a step is fetched from the device, while it computes the next ones."""
+"""Tensors of a step that are copied from the device while it computes the next steps."""
 MOST_BYTES = 1 << 28
-"""What the choices of single tokens may take of the host's memory; counting goes on beyond it."""
+"""Host memory for the choices of single tokens; beyond it only counts go on."""
 
 
 class ExpertRecorder:
-    """Watches the routers of one model between ``start`` and ``stop``; otherwise they are left alone.
+    """Records the choices of one model's routers between ``start`` and ``stop``.
 
-    What is recorded is what is computed: tokens found in the prefix cache pass no router, tokens of a retracted
-    sequence pass them twice.
+    It records computed tokens: tokens from the prefix cache pass no router, and tokens of a retracted sequence pass
+    them twice.
 
     Args:
-        routers: those of all layers that have one.
+        routers: the routers of all layers that have one.
         most_bytes: limit of the choices kept in mode ``per_token``.
     """
 
@@ -49,7 +49,7 @@ class ExpertRecorder:
         self._active = False
 
     def controls(self) -> Mapping[str, Callable[..., Any]]:
-        """The control calls of a model that can be recorded."""
+        """Return the control calls of a model that can be recorded."""
         return {
             "start_expert_record": self.start,
             "stop_expert_record": self.stop,
@@ -57,15 +57,15 @@ class ExpertRecorder:
         }
 
     def begin(self, batch: ForwardBatch) -> None:
-        """Tell that the model is about to compute ``batch``."""
+        """Note that the model is about to compute ``batch``."""
         if self._active and self._record is not None and self._record.tokens is not None:
             self._record.tokens.begin(batch)
 
     def start(self, mode: str = "stat") -> dict[str, Any]:
-        """Record from now on, after ``stop`` in continuation of the same record.
+        """Start recording, or continue the same record after ``stop``.
 
         ``stat`` counts for each layer and expert; ``per_token`` also keeps the choices of every token. Raises
-        ``RequestError`` if there is no such mode, or an undumped record of the other one.
+        ``RequestError`` if there is no such mode, or a record of the other mode has not been dumped.
         """
         if mode not in MODES:
             raise RequestError(f"no recorder mode {mode!r}; known: {', '.join(MODES)}")
@@ -82,7 +82,7 @@ class ExpertRecorder:
         return {"mode": mode}
 
     def stop(self) -> dict[str, Any]:
-        """Record no more; what was recorded is kept until it is dumped."""
+        """Stop recording; the record is kept until it is dumped."""
         self._active = False
         for router in self._routers:
             router.watcher = None
@@ -90,10 +90,10 @@ class ExpertRecorder:
         return {}
 
     def dump(self, folder: str) -> dict[str, Any]:
-        """Write the record to two files in ``folder``, and begin a new one if recording goes on.
+        """Write the record to two files in ``folder``, and begin a new one if recording continues.
 
-        ``expert_distribution_<unix time>.csv`` has a line ``layer_id,expert_id,count`` for each expert, the ``.pt``
-        file of the same name the tensors of ``Record.tensors``, for ``torch.load(file, weights_only=True)``. Raises
+        ``expert_distribution_<unix time>.csv`` has a line ``layer_id,expert_id,count`` for each expert; the ``.pt``
+        file of the same name has the tensors of ``Record.tensors``, for ``torch.load(file, weights_only=True)``. Raises
         ``RequestError`` if nothing was recorded, or if the files cannot be written; the record is kept then.
         """
         record = self._record
@@ -124,11 +124,11 @@ class Record:
 
     @property
     def mode(self) -> str:
-        """The mode it was begun in."""
+        """The mode of the record."""
         return "stat" if self.tokens is None else "per_token"
 
     def take(self, layer: int, experts: Tensor) -> None:
-        """A layer's choices ``[T, k]``."""
+        """Record a layer's choices ``[T, k]``."""
         chosen = experts.flatten()
         if layer not in self._counts:
             self._counts[layer] = chosen.new_zeros(self.experts[self._rows[layer]])
@@ -137,24 +137,27 @@ class Record:
             self.tokens.take(layer, experts)
 
     def counts(self) -> list[Tensor]:
-        """For each layer, how many tokens each of its experts was chosen for, int64 on the host."""
+        """Return for each layer the number of tokens of each expert, int64 on the host."""
         zeros = [torch.zeros(experts, dtype=torch.int64) for experts in self.experts]
         return [self._counts.get(layer, zero).cpu() for layer, zero in zip(self.layers, zeros, strict=True)]
 
     def tensors(self) -> dict[str, Tensor]:
-        """``layer_id``, ``expert_id`` and ``count``, which have a row for each expert, ``layers`` ``[L]``, the layers
-        that have experts, and what ``TokenRecord.tensors`` has."""
+        """Return the record as tensors, by name.
+
+        ``layer_id``, ``expert_id`` and ``count`` have a row for each expert; ``layers`` ``[L]`` are the layers with
+        experts. The tensors of ``TokenRecord.tensors`` are added in mode ``per_token``.
+        """
         layers, experts = torch.tensor(self.layers), torch.tensor(self.experts)
-        found = {
+        columns = {
             "layer_id": layers.repeat_interleave(experts),
             "expert_id": torch.cat([torch.arange(count) for count in self.experts]),
             "count": torch.cat(self.counts()),
             "layers": layers,
         }
-        return found if self.tokens is None else {**found, **self.tokens.tensors()}
+        return columns if self.tokens is None else {**columns, **self.tokens.tensors()}
 
     def write(self, path: Path) -> list[str]:
-        """Write the ``.csv`` and the ``.pt`` file; their names."""
+        """Write the ``.csv`` and the ``.pt`` file; return their names."""
         table, data = f"{path}.csv", f"{path}.pt"
         tensors = self.tensors()
         with open(table, "x", newline="", encoding="utf-8") as file:
@@ -167,18 +170,18 @@ class Record:
 
 
 class TokenRecord:
-    """The choices of every token, as far as they fit into ``most_bytes``."""
+    """The choices of every token, up to ``most_bytes``."""
 
     def __init__(self, layers: list[int], most_bytes: int) -> None:
         self._layers, self._most_bytes = layers, most_bytes
         self._steps: list[dict[str, Tensor]] = []
         self._open: dict[str, Tensor] | None = None
-        self._coming: deque[tuple[dict[str, Tensor], Fetched]] = deque()
+        self._pending: deque[tuple[dict[str, Tensor], Fetched]] = deque()
         self._chosen: dict[int, Tensor] = {}
         self._bytes = self._dropped = self._number = 0
 
     def begin(self, batch: ForwardBatch) -> None:
-        """The next choices belong to ``batch``."""
+        """Assign the next choices to ``batch``."""
         self._finish()
         rows = torch.arange(len(batch.query_lens)).repeat_interleave(torch.tensor(batch.query_lens))
         self._open = {
@@ -190,21 +193,24 @@ class TokenRecord:
         self._number += 1
 
     def take(self, layer: int, experts: Tensor) -> None:
-        """A layer's choices ``[T, k]``."""
+        """Record a layer's choices ``[T, k]``."""
         self._chosen[layer] = experts.to(torch.int16)
 
     def tensors(self) -> dict[str, Tensor]:
-        """For each token: ``input_ids``, ``positions``, ``steps`` (number of the step it was computed in) and
-        ``rows`` (its sequence in that step), all ``[N]``, and ``experts`` ``[N, layers, k]``. ``dropped_tokens``
-        is how many more there were than fit into memory."""
+        """Return tensors with a row for each token.
+
+        ``input_ids``, ``positions``, ``steps`` (number of the step that computed it) and ``rows`` (its sequence in that
+        step) are ``[N]``, ``experts`` is ``[N, layers, k]``. ``dropped_tokens`` is the number of tokens that did not
+        fit into memory.
+        """
         self._finish()
         self._keep(wait=True)
         names = self._steps[0] if self._steps else ()
-        found = {name: torch.cat([step[name] for step in self._steps]) for name in names}
-        return {**found, "dropped_tokens": torch.tensor(self._dropped)}
+        tensors = {name: torch.cat([step[name] for step in self._steps]) for name in names}
+        return {**tensors, "dropped_tokens": torch.tensor(self._dropped)}
 
     def _finish(self) -> None:
-        """Keep the last step, unless it failed before its last layer."""
+        """Store the last step, unless it failed before its last layer."""
         step, chosen, self._open, self._chosen = self._open, self._chosen, None, {}
         if step is None or len(chosen) < len(self._layers):
             return
@@ -217,35 +223,38 @@ class TokenRecord:
             return
         self._bytes += size
         step["experts"] = experts
-        moved = {name: one for name, one in step.items() if name in ON_DEVICE}
-        self._coming.append((step, Fetched.of(*moved.values())))
+        moved = {name: tensor for name, tensor in step.items() if name in ON_DEVICE}
+        self._pending.append((step, Fetched.of(*moved.values())))
         self._keep(wait=False)
 
     def _keep(self, *, wait: bool) -> None:
-        """Keep what has come from the device, or, if ``wait``, all that was sent for."""
-        while self._coming and (wait or self._coming[0][1].ready):
-            step, fetched = self._coming.popleft()
-            came = dict(zip([name for name in step if name in ON_DEVICE], fetched.read(), strict=True))
+        """Store the steps whose copies have arrived from the device, or, if ``wait``, all of them."""
+        while self._pending and (wait or self._pending[0][1].ready):
+            step, fetched = self._pending.popleft()
+            on_host = dict(zip([name for name in step if name in ON_DEVICE], fetched.read(), strict=True))
             pinned = fetched.event is not None
-            self._steps.append({**step, **{name: one.clone() if pinned else one for name, one in came.items()}})
+            self._steps.append(
+                {**step, **{name: tensor.clone() if pinned else tensor for name, tensor in on_host.items()}}
+            )
 
 
 def read_columns(path: Path) -> list[tuple[int, int, int]]:
-    """``layer_id``, ``expert_id`` and ``count`` of each expert in a dumped ``.pt``.
+    """Return ``layer_id``, ``expert_id`` and ``count`` of each expert in a dumped ``.pt``.
 
-    Raises ``ConfigError`` if it is no such file. A file that holds anything but tensors is refused before it could run.
+    Raises ``ConfigError`` if it is no such file. A file that holds anything but tensors is rejected before its code
+    could run.
     """
     try:
-        held: Any = torch.load(path, map_location="cpu", weights_only=True)
+        loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # the errors of unpickling are not torch's own
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"cannot read {path} as tensors: {type(error).__name__}: {reason}") from error
-    found = held if isinstance(held, dict) else {}
-    columns = [one for name in COLUMNS if _is_column(one := found.get(name))]
-    if len(columns) < len(COLUMNS) or len({len(one) for one in columns}) > 1:
+    tensors = loaded if isinstance(loaded, dict) else {}
+    columns = [column for name in COLUMNS if _is_column(column := tensors.get(name))]
+    if len(columns) < len(COLUMNS) or len({len(column) for column in columns}) > 1:
         raise ConfigError(f"{path} is not a record of experts: it has no equally long columns {', '.join(COLUMNS)}")
-    return list(zip(*(one.tolist() for one in columns), strict=True))
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _is_column(held: Any) -> TypeGuard[Tensor]:
-    return isinstance(held, Tensor) and held.dtype == torch.int64 and held.dim() == 1
+def _is_column(value: Any) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.dtype == torch.int64 and value.dim() == 1

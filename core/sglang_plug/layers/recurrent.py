@@ -1,4 +1,4 @@
-"""Parts of recurrent layers."""
+"""Parts of recurrent layers: decay rates, short convolutions and gated normalisation."""
 
 from __future__ import annotations
 
@@ -8,46 +8,54 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from sglang_plug.batch import ForwardBatch
-from sglang_plug.model import BuildEnv
-from sglang_plug.recurrent import Recurrent, StateShape
+from sglang_plug.contracts.model.batch import ForwardBatch
+from sglang_plug.contracts.model.model import BuildEnv
+from sglang_plug.contracts.model.recurrent_state import Recurrent, StateShape
 
 from .activation import activation
 from .linear import checked
 
 
-class Fading(nn.Module):
-    """A layer whose states fade by ``-exp(A_log)``, which is computed once.
+class SSMDecay(nn.Module):
+    """A layer whose states decay by the rate ``-exp(A_log)``, which is computed once.
 
     Args:
-        shape: of ``A_log``, as checkpoints store it.
+        shape: shape of ``A_log``, as checkpoints store it.
     """
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
         self.A_log = nn.Parameter(torch.empty(shape))
-        self._fading: Tensor | None = None
+        self._rate: Tensor | None = None
+
+    @property
+    def rate(self) -> Tensor:
+        """The rate ``-exp(A_log)``, float32, below 0, in the shape of ``A_log``."""
+        return -self.A_log.detach().float().exp() if self._rate is None else self._rate
 
     @property
     def fading(self) -> Tensor:
-        """As ``A_log``, float32, below 0."""
-        return -self.A_log.detach().float().exp() if self._fading is None else self._fading
+        """The earlier name of ``rate``."""
+        return self.rate
 
     def pack_weights(self) -> None:
-        """After loading: keep it."""
-        self._fading = self.fading
+        """Compute the rate once. Called after loading."""
+        self._rate = self.rate
 
 
 class ShortConv(nn.Module):
     """A causal convolution of each channel over its last tokens, as checkpoints store it.
 
     Args:
-        channels: how many.
-        width: tokens, the new one included.
-        env: the surroundings the model is built in.
-        state: the index of its state among the model's (``Model.state_shapes``); ``shape`` tells what that is like.
+        channels: number of channels.
+        width: number of tokens, the new one included.
+        env: the environment that the model is built in.
+        state: the index of its state among the model's (``Model.state_shapes``); ``shape`` returns the shape of that
+            state.
         bias: whether channels have one.
-        parts: channels by the name of each shard, in order, where checkpoints have a tensor for each.
+        parts: number of channels by the name of each shard, in order, if checkpoints have a tensor for each. The
+            tensors may also be equal pieces of the whole, whatever their names say: transformers writes them with
+            ``torch.chunk``.
     """
 
     def __init__(
@@ -61,10 +69,11 @@ class ShortConv(nn.Module):
         parts: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
-        ends = list(accumulate((parts or {}).values()))
-        self._rows = {
-            name: slice(end - size, end) for (name, size), end in zip((parts or {}).items(), ends, strict=True)
-        }
+        sizes = dict(parts or {})
+        self._rows = _rows_of(sizes)
+        self._equal_rows = _rows_of(_equal_sizes(sizes))
+        self._is_equal: bool | None = None
+        """True if the checkpoint's tensors are equal pieces; ``None`` while unknown."""
         self.shards = tuple(self._rows)
         self.weight = nn.Parameter(torch.empty(channels, 1, width))
         self.bias = nn.Parameter(torch.empty(channels)) if bias else None
@@ -73,29 +82,52 @@ class ShortConv(nn.Module):
 
     def load_shard(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> None:
         """Copy the checkpoint's tensor, or that of one part. Raises ``ValueError`` if the shapes differ."""
-        target = parameter if shard is None else parameter[self._rows[shard]]
+        target = parameter if shard is None else self._part(parameter, tensor, shard)
         target.copy_(checked(tensor, tuple(target.shape)))
+
+    def _part(self, parameter: Tensor, tensor: Tensor, shard: str) -> Tensor:
+        """Return the rows of a shard, by its size or as an equal piece; all tensors of a checkpoint agree."""
+        own, equal = parameter[self._rows[shard]], parameter[self._equal_rows[shard]]
+        if self._is_equal is None and own.shape != equal.shape and tensor.shape in (own.shape, equal.shape):
+            self._is_equal = tensor.shape == equal.shape
+        return equal if self._is_equal else own
 
     @staticmethod
     def shape(channels: int, width: int) -> StateShape:
-        """What it keeps of a sequence: the inputs before, in the model's dtype."""
+        """Return the state that is kept of a sequence: its last inputs, in the model's dtype."""
         return StateShape(shape=(width - 1, channels))
 
     def forward(self, x: Tensor, batch: ForwardBatch) -> Tensor:
-        """``[T, channels]`` to ``[T, channels]``."""
+        """Convolve ``[T, channels]``; return the same shape."""
         states = recurrent(batch)
         return self._convolve(x, self.weight[:, 0], self.bias, states.pool.states[self.state], states.runs)
 
 
+def _rows_of(sizes: Mapping[str, int]) -> dict[str, slice]:
+    """Return the rows of each part of a matrix, one below the other."""
+    ends = accumulate(sizes.values())
+    return {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
+
+
+def _equal_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes of pieces made by ``torch.chunk``: all equal, but the last may be smaller."""
+    if not sizes:
+        return {}
+    total = sum(sizes.values())
+    piece = -(-total // len(sizes))
+    return {name: max(0, min(piece, total - index * piece)) for index, name in enumerate(sizes)}
+
+
 class GatedRMSNorm(nn.Module):
-    """``weight * x / rms(x) * silu(gate)`` over the last dimension, or over each of several groups of it.
+    """The normalisation ``weight * x / rms(x) * silu(gate)`` over the last dimension, or over each of several groups of
+    it.
 
     Args:
         size: width of the last dimension.
         eps: added to the mean square.
-        groups: parts of ``size`` that are normalised on their own.
+        groups: number of parts of ``size`` that are normalised separately.
         gate_first: normalise ``x * silu(gate)`` instead.
-        activation_name: in place of ``silu``, as checkpoints call it.
+        activation_name: replaces ``silu``, by its name in checkpoints.
     """
 
     def __init__(
@@ -107,7 +139,7 @@ class GatedRMSNorm(nn.Module):
         self.eps, self.groups, self.gate_first = eps, groups, gate_first
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:
-        """Same shape and dtype as ``x``."""
+        """Normalise ``x`` and multiply by the gate; return the same shape and dtype."""
         wide, factor = x.float(), self._activate(gate.float())
         if self.gate_first:
             return self.weight * self._normalised(wide * factor).to(x.dtype)
@@ -119,6 +151,6 @@ class GatedRMSNorm(nn.Module):
 
 
 def recurrent(batch: ForwardBatch) -> Recurrent:
-    """The step's recurrent states."""
+    """Return the step's recurrent states."""
     assert batch.recurrent is not None, "the model's state_shapes does not say that it has recurrent states"
     return batch.recurrent

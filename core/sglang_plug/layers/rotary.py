@@ -1,4 +1,4 @@
-"""Rotary position embeddings (Su et al., 2021) and the ways they are stretched to longer contexts."""
+"""Rotary position embeddings (Su et al., 2021) and their scalings to longer contexts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Parameters = Mapping[str, Any]
 
 
 class Rope(nn.Module):
-    """Angles of each position. One object serves all layers: ask it once per step.
+    """Computes the cosines and sines of positions. One object serves all layers: call it once per step.
 
     Args:
         dim: width of a head.
-        parameters: ``rope_parameters`` of the checkpoint: ``rope_type``, ``rope_theta`` and what the type needs.
-        longest: the context length that the checkpoint states, which ``yarn`` and ``longrope`` refer to.
-        served: the longest context that will be served, which decides between the two tables of ``longrope``;
-            ``None``: ``longest``.
+        parameters: ``rope_parameters`` of the checkpoint: ``rope_type``, ``rope_theta`` and the type's own parameters.
+        longest: the checkpoint's context length, which ``yarn`` and ``longrope`` refer to.
+        served: the longest context that will be served, which decides between the two tables of ``longrope``; ``None``:
+            ``longest``.
     """
 
     inverse: Tensor
@@ -42,9 +42,9 @@ class Rope(nn.Module):
 
     @classmethod
     def of(cls, config: Any, dim: int, served: int | None = None, *, whole: bool = False) -> Rope:
-        """From a checkpoint's configuration, in its newer or older spelling; ``served`` as above.
+        """Build from a checkpoint's configuration, in its newer or older spelling; ``served`` as in the constructor.
 
-        ``whole`` is for families that turn all of a head whatever ``partial_rotary_factor`` says.
+        ``whole`` is for families that rotate all of a head whatever ``partial_rotary_factor`` says.
         """
         parameters = getattr(config, "rope_parameters", None)
         if parameters is None:
@@ -57,7 +57,7 @@ class Rope(nn.Module):
         return cls(dim, parameters, config.max_position_embeddings, served)
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of ``positions`` ``[T]``: two ``[T, width]`` in ``dtype``, each angle twice."""
+        """Return cosines and sines of ``positions`` ``[T]``: two ``[T, width]`` in ``dtype``, each angle twice."""
         angles = positions[:, None].float() * self.inverse
         angles = torch.cat((angles, angles), dim=-1)
         cos, sin = angles.cos(), angles.sin()
@@ -71,7 +71,7 @@ class Lengths:
     """Context lengths that a scaling may refer to, in tokens."""
 
     stated: int
-    """By the checkpoint."""
+    """The context length that the checkpoint states."""
     served: int
 
 
@@ -86,18 +86,18 @@ def _default(width: int, parameters: Parameters, lengths: Lengths) -> Scaled:
 
 
 def _linear(width: int, parameters: Parameters, lengths: Lengths) -> Scaled:
-    """Positions divided by ``factor`` (Chen et al., 2023)."""
+    """Divide positions by ``factor`` (Chen et al., 2023)."""
     inverse, _ = _default(width, parameters, lengths)
     return inverse / float(parameters["factor"]), 1.0
 
 
 def _dynamic(width: int, parameters: Parameters, lengths: Lengths) -> Scaled:
-    """A base that grows with the context; within the context length that the checkpoint states it is the plain one."""
+    """Return the plain frequencies: the base grows only beyond the context length that the checkpoint states."""
     return _default(width, parameters, lengths)
 
 
 def _llama3(width: int, parameters: Parameters, lengths: Lengths) -> Scaled:
-    """Long wavelengths divided by ``factor``, short ones kept, a ramp between (Llama 3.1)."""
+    """Divide long wavelengths by ``factor``, keep short ones, and interpolate between (Llama 3.1)."""
     inverse, _ = _default(width, parameters, lengths)
     factor = float(parameters["factor"])
     low, high = float(parameters["low_freq_factor"]), float(parameters["high_freq_factor"])
@@ -111,14 +111,14 @@ def _llama3(width: int, parameters: Parameters, lengths: Lengths) -> Scaled:
 
 
 def _yarn(width: int, parameters: Parameters, lengths: Lengths) -> Scaled:
-    """Interpolation by frequency, and a temperature on attention (YaRN; Peng et al., 2023)."""
+    """Interpolate by frequency, and scale attention by a temperature (YaRN; Peng et al., 2023)."""
     inverse, _ = _default(width, parameters, lengths)
     theta = float(parameters.get("rope_theta", 10000.0))
     original = float(parameters.get("original_max_position_embeddings") or lengths.stated)
     factor = float(parameters.get("factor") or lengths.stated / original)
 
     def dimension(rotations: float) -> float:
-        """The dimension that turns ``rotations`` times over the original context."""
+        """Return the dimension that rotates ``rotations`` times over the original context."""
         return width * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
     low = dimension(float(parameters.get("beta_fast") or 32.0))
@@ -133,21 +133,21 @@ def _yarn(width: int, parameters: Parameters, lengths: Lengths) -> Scaled:
 
 
 def _yarn_temperature(factor: float, parameters: Parameters) -> float:
-    def grown(scale: float) -> float:
+    def mscale_factor(scale: float) -> float:
         return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
-    if (given := parameters.get("attention_factor")) is not None:
-        return float(given)
+    if (attention_factor := parameters.get("attention_factor")) is not None:
+        return float(attention_factor)
     scale, all_dims = parameters.get("mscale"), parameters.get("mscale_all_dim")
-    return grown(float(scale)) / grown(float(all_dims)) if scale and all_dims else grown(1.0)
+    return mscale_factor(float(scale)) / mscale_factor(float(all_dims)) if scale and all_dims else mscale_factor(1.0)
 
 
 def _longrope(width: int, parameters: Parameters, lengths: Lengths) -> Scaled:
-    """A divisor for each frequency, from one of two lists (LongRoPE; Ding et al., 2024).
+    """Divide each frequency by its number in one of two lists (LongRoPE; Ding et al., 2024).
 
-    The list for short contexts counts if no context beyond the original length is served, else the one for long
-    contexts, for every sequence: keys in the pool are shared between prompts and outlive the step in which a
-    sequence grows past the original length, so one server has to turn all of them alike.
+    The list for short contexts is used if no context beyond the original length is served, else the one for long
+    contexts, for every sequence: keys in the pool are shared between prompts and outlive the step in which a sequence
+    grows past the original length, so a server has to rotate all of them by the same angles.
     """
     original = float(parameters.get("original_max_position_embeddings") or lengths.stated)
     divisors = parameters["long_factor" if lengths.served > original else "short_factor"]

@@ -1,4 +1,4 @@
-"""Tensors of quantized checkpoints for layers of many matrices, or that need a weight itself."""
+"""Loading of quantized tensors by layers of many matrices, or by layers that need the weight itself."""
 
 from __future__ import annotations
 
@@ -8,52 +8,53 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sglang_plug.quantization import LinearScheme, StoredTensor
+from sglang_plug.contracts.model.quantization import LinearScheme, StoredTensor
 
 
 class Unpacking:
-    """The tensors of one or several matrices on their way; each matrix is there once its last tensor is.
+    """Collects the stored tensors of one or several matrices; a matrix is complete with its last tensor.
 
-    Until ``finish`` a layer has parameters without memory that stand for what is loaded, instead of its ``weight``.
+    Until ``finish`` the layer has parameters without memory in place of its ``weight``, which receive the stored
+    tensors.
 
     Args:
-        layer: whose ``weight`` they are to be filled into.
-        schemes: by the name of a kind of matrix, how the checkpoint stores it; all ``stored`` have the same names.
+        layer: the layer whose ``weight`` will be filled.
+        schemes: name of a kind of matrix -> its scheme in the checkpoint; all ``stored`` have the same names.
     """
 
     def __init__(self, layer: nn.Module, schemes: Mapping[str, LinearScheme]) -> None:
         weight: Any = layer.weight
         self.weight: Tensor = weight.detach()
-        """The layer's."""
+        """The layer's weight."""
         self.schemes = schemes
         self._layer = layer
         self._arrived: dict[str, dict[str, Tensor]] = {}
         first = next(iter(schemes.values()))
         self._parameters = {
-            name: nn.Parameter(torch.empty(one.shape, dtype=one.dtype, device="meta"), requires_grad=False)
-            for name, one in first.stored.items()
+            name: nn.Parameter(torch.empty(stored.shape, dtype=stored.dtype, device="meta"), requires_grad=False)
+            for name, stored in first.stored.items()
         }
         del layer.weight
         for name, parameter in self._parameters.items():
             layer.register_parameter(name, parameter)
 
     def finish(self, *, keep: bool = True) -> None:
-        """Give the layer its weight back, or ``None`` in place of it."""
+        """Restore the layer's weight, or set it to ``None``."""
         for name in self._parameters:
             delattr(self._layer, name)
         self._layer.register_parameter("weight", nn.Parameter(self.weight, requires_grad=False) if keep else None)
 
     def stored_as(self, parameter: Tensor) -> StoredTensor:
-        """How the checkpoint stores what ``parameter`` stands for, in the first kind of matrix."""
+        """Return the stored tensor that ``parameter`` receives, in the first kind of matrix."""
         return next(iter(self.schemes.values())).stored[self._name(parameter)]
 
     def _name(self, parameter: Tensor) -> str:
-        return next(name for name, one in self._parameters.items() if one is parameter)
+        return next(name for name, candidate in self._parameters.items() if candidate is parameter)
 
     def add(self, kind: str, matrix: str, parameter: Tensor, tensor: Tensor) -> Mapping[str, Tensor] | None:
-        """A tensor of a matrix, for which ``parameter`` stands; all tensors of the matrix, if this is its last.
+        """Add a tensor of a matrix that ``parameter`` received; return all tensors of the matrix, if this is its last.
 
-        Raises ``ValueError`` if the tensor has another shape than the matrix's kind has.
+        Raises ``ValueError`` if the tensor has another shape than the scheme says.
         """
         name = self._name(parameter)
         scheme = self.schemes[kind]

@@ -1,4 +1,4 @@
-"""Does a format of adapters treat every token as if it were alone, and leave alone what is not its own?"""
+"""Conformance test of adapter formats: a token's result must not depend on other tokens, nor change other memory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sglang_plug.adapters import AdaptableLayer, Adapter, AdapterReader, AdapterRequest, Joinable, LayerAdapter
-from sglang_plug.plugins import Plugins
+from sglang_plug.contracts.model.adapters import (
+    AdaptableLayer,
+    Adapter,
+    AdapterReader,
+    AdapterRequest,
+    Joinable,
+    LayerAdapter,
+)
+from sglang_plug.plugins.registry import Plugins
 
 ROWS = 6
 MARGIN = 3
-"""Columns to the right of a product, and rows around it, that nobody may write to."""
+"""Number of columns to the right of a product, and of rows around it, that must not be written to."""
 
 
 @torch.inference_mode()
@@ -28,14 +35,14 @@ def check_adapter_format(
     dtype: torch.dtype = torch.float32,
     tolerance: float = 1e-4,
 ) -> None:
-    """Read adapters and apply them to random numbers on the host: each alone, and together where they can be joined.
+    """Read adapters and apply them to random numbers on the host: each alone, and together if they can be joined.
 
     Args:
         format: its target, or the name that an installed plugin declared it under.
-        paths: folders of adapters, best several with different layers and sizes.
-        layers: what the adapters are for.
-        settings: its settings, where ``format`` is a target that wants some.
-        dtype: what is computed in.
+        paths: folders of adapters, preferably several with different layers and sizes.
+        layers: the layers that the adapters are for.
+        settings: its settings, if ``format`` is a target that needs some.
+        dtype: the dtype to compute in.
         tolerance: greatest difference between a token computed alone and among others, relative and absolute.
 
     Raises:
@@ -52,16 +59,16 @@ def check_adapter_format(
         )
     adapters = [_read(read, Path(path), layers, settings, dtype) for path in paths]
     for layer in layers:
-        found = [
-            (str(path), one.layers[layer.name])
-            for path, one in zip(paths, adapters, strict=True)
-            if layer.name in one.layers
+        layer_adapters = [
+            (str(path), adapter.layers[layer.name])
+            for path, adapter in zip(paths, adapters, strict=True)
+            if layer.name in adapter.layers
         ]
-        for path, adapter in found:
+        for path, adapter in layer_adapters:
             _check_alone(adapter, layer, f"{path}, {layer.name}", dtype, tolerance)
-        for kind in dict.fromkeys(type(one) for _, one in found):
+        for kind in dict.fromkeys(type(adapter) for _, adapter in layer_adapters):
             if issubclass(kind, Joinable):
-                joinable: list[Any] = [one for _, one in found if type(one) is kind]
+                joinable: list[Any] = [adapter for _, adapter in layer_adapters if type(adapter) is kind]
                 _check_joined(kind, joinable, layer, dtype, tolerance)
 
 
@@ -70,14 +77,16 @@ def _request(path: Path, layers: Sequence[AdaptableLayer], dtype: torch.dtype) -
 
 
 def _read(read: Any, path: Path, layers: Sequence[AdaptableLayer], settings: Any, dtype: torch.dtype) -> Adapter:
-    found = read(_request(path, layers, dtype), settings)
-    assert isinstance(found, Adapter), f"{path}: gave {type(found).__name__} instead of Adapter"
-    assert found.layers, f"{path}: the adapter changes no layer"
-    names = {one.name for one in layers}
-    for name, one in found.layers.items():
+    adapter = read(_request(path, layers, dtype), settings)
+    assert isinstance(adapter, Adapter), f"{path}: gave {type(adapter).__name__} instead of Adapter"
+    assert adapter.layers, f"{path}: the adapter changes no layer"
+    names = {layer_adapter.name for layer_adapter in layers}
+    for name, layer_adapter in adapter.layers.items():
         assert name in names, f"{path}: changes {name!r}, which is no layer that it was told of"
-        assert isinstance(one, LayerAdapter), f"{path}: gave {type(one).__name__} instead of LayerAdapter for {name!r}"
-    return found
+        assert isinstance(layer_adapter, LayerAdapter), (
+            f"{path}: gave {type(layer_adapter).__name__} instead of LayerAdapter for {name!r}"
+        )
+    return adapter
 
 
 def _numbers(layer: AdaptableLayer, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -88,17 +97,17 @@ def _numbers(layer: AdaptableLayer, dtype: torch.dtype) -> tuple[Tensor, Tensor]
 
 
 def _apply(adapter: LayerAdapter, x: Tensor, y: Tensor, where: str) -> tuple[Tensor, Tensor]:
-    """What is multiplied instead of ``x``, and what becomes of the product ``y``."""
-    given = x.clone()
+    """Return the input that is multiplied in place of ``x``, and the changed product ``y``."""
+    original = x.clone()
     changed = adapter.before(x)
-    assert torch.equal(x, given), f"{where}: before() wrote to its input"
+    assert torch.equal(x, original), f"{where}: before() wrote to its input"
     assert (changed.shape, changed.dtype) == (x.shape, x.dtype), (
         f"{where}: before() gave {changed.dtype}{[*changed.shape]}"
     )
     product = y.clone()
-    given = changed.clone()
+    original = changed.clone()
     adapter.after(changed, product)
-    assert torch.equal(changed, given), f"{where}: after() wrote to its input"
+    assert torch.equal(changed, original), f"{where}: after() wrote to its input"
     return changed, product
 
 
@@ -109,9 +118,9 @@ def _check_alone(
     changed, product = _apply(adapter, x, y, where)
     assert not (torch.equal(changed, x) and torch.equal(product, y)), f"{where}: changes neither input nor product"
     for row in range(ROWS):
-        one = _apply(adapter, x[row : row + 1], y[row : row + 1], where)
-        for found, expected in zip(one, (changed[row], product[row]), strict=True):
-            assert _near(found[0], expected, tolerance), f"{where}: a token depends on those it is computed with"
+        results = _apply(adapter, x[row : row + 1], y[row : row + 1], where)
+        for result, expected in zip(results, (changed[row], product[row]), strict=True):
+            assert _near(result[0], expected, tolerance), f"{where}: a token depends on those it is computed with"
     larger = torch.full((ROWS + 2 * MARGIN, layer.size_out + MARGIN), 7, dtype=dtype)
     part = larger[MARGIN:-MARGIN, : layer.size_out]
     part.copy_(y)
@@ -139,11 +148,11 @@ def _check_joined(
 
 
 def _assignments(count: int) -> Iterator[list[int]]:
-    """Whose the rows are: all one adapter's, all nobody's, mixed."""
+    """Yield the adapter of each row: the same one, none, mixed."""
     for number in range(count + 1):
         yield [number] * ROWS
     yield [row % (count + 1) for row in range(ROWS)]
 
 
-def _near(found: Tensor, expected: Tensor, tolerance: float) -> bool:
-    return torch.allclose(found, expected, rtol=tolerance, atol=tolerance)
+def _near(actual: Tensor, expected: Tensor, tolerance: float) -> bool:
+    return torch.allclose(actual, expected, rtol=tolerance, atol=tolerance)

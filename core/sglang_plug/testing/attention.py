@@ -1,4 +1,4 @@
-"""Does an attention backend compute attention, store what it must, and keep nothing to itself?"""
+"""Conformance test of attention backends: outputs, stored keys and values, and freedom from hidden state."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sglang_plug.attention import Attention, AttentionBackend, GraphCapable, StoredCapable, WeighingCapable
-from sglang_plug.batch import ForwardBatch, KVPool, narrowed, widened
 from sglang_plug.config import ConfigError
-from sglang_plug.model import BuildEnv
-from sglang_plug.plugins import Plugins
+from sglang_plug.contracts.model.attention import (
+    Attention,
+    AttentionBackend,
+    GraphCapable,
+    StoredCapable,
+    WeighingCapable,
+)
+from sglang_plug.contracts.model.batch import ForwardBatch, KVPool, narrowed, widened
+from sglang_plug.contracts.model.model import BuildEnv
+from sglang_plug.plugins.registry import Plugins
 
+from .attention_inputs import ShuffledSlots, make_batch
 from .cases import Case, Lengths, decoder_cases, encoder_cases, graph_cases, stored_cases, weighing_cases
 from .reference import attend
-from .scene import ShuffledSlots, make_batch
 
 TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
     torch.float64: (1e-5, 1e-5),
@@ -27,12 +33,12 @@ TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
     torch.float16: (5e-3, 5e-3),
     torch.bfloat16: (3e-2, 2e-2),
 }
-"""dtype -> absolute and relative error that is allowed."""
+"""Absolute and relative error that is allowed for each dtype."""
 K_SCALE, V_SCALE = 0.3, 0.7
-"""What a unit of a pool of another dtype counts in the first layer; in each later one, half of it. No powers of two:
-multiplying by these rounds."""
+"""Scales of a pool of another dtype in the first layer; each later layer has half of it. They are not powers of two, so
+that multiplying rounds."""
 STRAY_VALUE = 50.0
-"""Content of slots that belong to no sequence: whoever reads one shows it in the output."""
+"""Content of slots that belong to no sequence: reading one shows in the output."""
 
 
 @torch.inference_mode()
@@ -48,17 +54,17 @@ def check_attention_backend(
 ) -> None:
     """Run a backend through decode, prefill, chunks, mixed batches, head layouts, windows, caps and shared prefixes.
 
-    A ``GraphCapable`` backend is also given a static plan, which on CUDA is captured, refreshed and replayed; a
-    ``StoredCapable`` one also keys and values that the pool holds already, a ``WeighingCapable`` one layers with sinks.
+    A ``GraphCapable`` backend is also tested with a static plan, which on CUDA is captured, refreshed and replayed; a
+    ``StoredCapable`` one with keys and values that are in the pool already; a ``WeighingCapable`` one with sinks.
 
     Args:
         name_or_class: the name a plugin declared, or the class itself.
-        device: where tensors live.
-        dtype: of queries, keys and values; one of float64, float32, float16, bfloat16.
-        kv_dtype: of the KV pool, for backends that declare other dtypes than that of queries; ``None``: the same.
-        settings: handed to the backend; ``None`` and a name: the settings it declares, with their defaults.
-        encoder: whether the backend also claims attention without a pool that sees later tokens.
-        only: which cases to run; ``None``: all.
+        device: device of the tensors.
+        dtype: dtype of queries, keys and values; one of float64, float32, float16, bfloat16.
+        kv_dtype: dtype of the KV pool, for backends that declare others than that of queries; ``None``: the same.
+        settings: passed to the backend; ``None`` and a name: the settings it declares, with their defaults.
+        encoder: whether the backend also supports bidirectional attention without a pool.
+        only: selects the cases to run; ``None``: all.
 
     Raises:
         AssertionError: names the first case that fails, and how.
@@ -73,8 +79,8 @@ def check_attention_backend(
             case = replace(case, kv_dtype=kv_dtype if case.pool else None)
             _check(case, backend, torch.device(device), dtype, settings)
         except Exception as error:
-            found = f"raised {type(error).__name__}: {error}" if not isinstance(error, AssertionError) else str(error)
-            raise AssertionError(f"{backend.__name__} fails {case.name!r} ({dtype}): {found}") from error
+            problem = f"raised {type(error).__name__}: {error}" if not isinstance(error, AssertionError) else str(error)
+            raise AssertionError(f"{backend.__name__} fails {case.name!r} ({dtype}): {problem}") from error
 
 
 def _resolve(name_or_class: str | type[AttentionBackend], settings: Any) -> tuple[type[AttentionBackend], Any]:
@@ -86,12 +92,12 @@ def _resolve(name_or_class: str | type[AttentionBackend], settings: Any) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One batch, and what each layer is given for it."""
+    """A batch, and each layer's inputs."""
 
     batch: ForwardBatch
     inputs: list[tuple[Tensor, Tensor, Tensor]]
     sinks: Tensor | None
-    """The same for all layers."""
+    """The sinks of every layer."""
 
 
 def _check(
@@ -134,20 +140,20 @@ def _run(layer: Attention, step: Step) -> Tensor:
     q, k, v = step.inputs[layer.index]
     if step.sinks is not None:
         return layer.with_sinks(q, k, v, step.sinks, step.batch)
-    found: Tensor = layer(q, k, v, step.batch)
-    return found
+    output: Tensor = layer(q, k, v, step.batch)
+    return output
 
 
 def _check_run(run: Callable[[], Tensor], layer: Attention, step: Step, where: str) -> None:
     where = f"layer {layer.index}{where}"
     expected_pool, expected = _expected_pool(step, layer.index), _expected_output(step, layer)
-    found = run()
-    _compare_output(found, expected, step.batch, step.inputs[layer.index][0].dtype, where)
+    output = run()
+    _compare_output(output, expected, step.batch, step.inputs[layer.index][0].dtype, where)
     _compare_pool(step.batch.kv, expected_pool, step.batch.slots, where)
 
 
 def _check_graph(backend: AttentionBackend, layer: Attention, static: Step, following: Step) -> None:
-    """Plan ``static``, put ``following`` in its place, refresh, run what was planned."""
+    """Plan ``static``, copy ``following`` into it, refresh, and run the static plan."""
     assert isinstance(backend, GraphCapable)
     backend.static_plan(static.batch)
     run: Callable[[], Tensor] = partial(_run, layer, static)
@@ -166,11 +172,11 @@ def _check_graph(backend: AttentionBackend, layer: Attention, static: Step, foll
 def _captured(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = run()
+        output = run()
 
     def replay() -> Tensor:
         graph.replay()
-        return found
+        return output
 
     return replay
 
@@ -192,7 +198,7 @@ def _steps(case: Case, device: torch.device, dtype: torch.dtype) -> Iterator[Ste
 
 
 def _contexts(case: Case, generator: torch.Generator) -> Iterator[list[list[int]]]:
-    """For each batch, the slots of each sequence."""
+    """Yield for each batch the slots of each sequence."""
     every: Lengths = tuple(chain(*case.batches))
     slots = ShuffledSlots(sum(total for _, total in every), len(every), case.page_size, generator)
     common: list[int] = []
@@ -222,21 +228,21 @@ def _pool(
 
 
 def _put(pool: Tensor, slots: Tensor, rows: Tensor) -> None:
-    """``pool[slots] = rows``, of any dtype."""
+    """Assign ``pool[slots] = rows``, in any dtype."""
     if pool.dtype.itemsize == 1:
         pool, rows = pool.view(torch.uint8), rows.view(torch.uint8)
     pool[slots] = rows
 
 
 def _make_exact(x: Tensor, dtype: torch.dtype, scale: float) -> None:
-    """Round to what a pool can hold, so that it makes no difference whether it is read from there."""
+    """Round to numbers that a pool can represent, so that reading them from the pool makes no difference."""
     x.copy_(widened(narrowed(x, dtype, scale), x.dtype, scale))
 
 
 def _inputs(
     case: Case, tokens: int, generator: torch.Generator, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Views of one packed projection, as models hand them over: not contiguous."""
+    """Return views of one packed projection, as models pass them: not contiguous."""
     value_dim = case.value_dim or case.dim
     widths = [case.heads * case.dim, case.kv_heads * case.dim, case.kv_heads * value_dim]
     packed = torch.randn(tokens, sum(widths), generator=generator).to(device, dtype)
@@ -246,7 +252,7 @@ def _inputs(
 
 
 def _expected_output(step: Step, layer: Attention) -> Tensor:
-    """``[T, heads, value_dim]``; contexts come from the pool as it is before the backend writes to it."""
+    """Return ``[T, heads, value_dim]``; contexts come from the pool before the backend writes to it."""
     batch, (q, k, v) = step.batch, step.inputs[layer.index]
     outputs, start = [], 0
     for row, (new, total) in enumerate(zip(batch.query_lens, batch.kv_lens, strict=True)):
@@ -263,7 +269,7 @@ def _expected_output(step: Step, layer: Attention) -> Tensor:
 
 
 def _expected_pool(step: Step, layer: int) -> list[Tensor]:
-    """Keys, then values, of every layer, after the backend has run ``layer``."""
+    """Return keys, then values, of every layer, after the backend has run ``layer``."""
     kv = step.batch.kv
     if kv is None:
         return []
@@ -274,33 +280,35 @@ def _expected_pool(step: Step, layer: int) -> list[Tensor]:
     return keys + values
 
 
-def _compare_output(found: Tensor, expected: Tensor, batch: ForwardBatch, dtype: torch.dtype, where: str) -> None:
-    assert isinstance(found, Tensor), f"{where}: run() returned {type(found).__name__}, not a tensor"
-    assert found.shape == expected.shape, f"{where}: output is {list(found.shape)}, not {list(expected.shape)}"
-    assert found.dtype == dtype, f"{where}: output is {found.dtype}"
+def _compare_output(output: Tensor, expected: Tensor, batch: ForwardBatch, dtype: torch.dtype, where: str) -> None:
+    assert isinstance(output, Tensor), f"{where}: run() returned {type(output).__name__}, not a tensor"
+    assert output.shape == expected.shape, f"{where}: output is {list(output.shape)}, not {list(expected.shape)}"
+    assert output.dtype == dtype, f"{where}: output is {output.dtype}"
     absolute, relative = TOLERANCES[dtype]
-    error = (found.to("cpu", torch.float64) - expected).abs()
+    error = (output.to("cpu", torch.float64) - expected).abs()
     wrong = ~(error <= absolute + relative * expected.abs())  # NaN is wrong too
     if not wrong.any():
         return
-    token, head, place = (int(index) for index in wrong.nonzero()[0])
+    token, head, index = (int(index) for index in wrong.nonzero()[0])
     sequence = torch.repeat_interleave(torch.tensor(batch.query_lens))[token].item()
     raise AssertionError(
         f"{where}: {int(wrong.sum())} of {wrong.numel()} outputs are wrong, first at token {token} "
-        f"(sequence {sequence}), head {head}, place {place}: {found[token, head, place].item():.6g} "
-        f"instead of {expected[token, head, place].item():.6g}; new tokens {batch.query_lens}, contexts {batch.kv_lens}"
+        f"(sequence {sequence}), head {head}, place {index}: {output[token, head, index].item():.6g} "
+        f"instead of {expected[token, head, index].item():.6g}; new tokens {batch.query_lens}, contexts {batch.kv_lens}"
     )
 
 
 def _compare_pool(pool: KVPool | None, expected: list[Tensor], slots: Tensor, where: str) -> None:
-    """Slot 0 may hold anything; every other row of every layer must be what is expected."""
+    """Check that every slot of every layer, except slot 0, has the expected content."""
     if pool is None:
         return
     names = [f"{name} of layer {index}" for name, part in (("k", pool.k), ("v", pool.v)) for index in range(len(part))]
-    for name, found, wanted in zip(names, pool.k + pool.v, expected, strict=True):
-        changed = (found.float() != wanted.float()).flatten(1).any(1)
+    for name, actual, reference in zip(names, pool.k + pool.v, expected, strict=True):
+        changed = (actual.float() != reference.float()).flatten(1).any(1)
         changed[0] = False
         if changed.any():
             slot = int(changed.nonzero()[0])
-            what = "was not written" if slot in slots.tolist() else "was changed, but is not one of the batch's slots"
-            raise AssertionError(f"{where}: pool, {name}: slot {slot} {what}")
+            problem = (
+                "was not written" if slot in slots.tolist() else "was changed, but is not one of the batch's slots"
+            )
+            raise AssertionError(f"{where}: pool, {name}: slot {slot} {problem}")

@@ -1,4 +1,4 @@
-"""The situations an attention backend must master."""
+"""The cases of the conformance test of attention backends."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from sglang_plug.attention import AttentionShape
+from sglang_plug.contracts.model.attention import AttentionShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerOptions:
-    """What differs from layer to layer."""
+    """The options that differ between layers."""
 
     causal: bool = True
     window: int | None = None
@@ -20,16 +20,16 @@ class LayerOptions:
 
 
 Lengths = tuple[tuple[int, int], ...]
-"""``(new tokens, whole context)`` of each sequence."""
+"""Pairs ``(new tokens, whole context)`` of each sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One or more batches on one pool, and the layers that see them."""
+    """One or more batches on one pool, and the layers that compute them."""
 
     name: str
     batches: tuple[Lengths, ...]
-    """More than one: all are planned before the first is run."""
+    """If there are several, all are planned before the first is run."""
     heads: int = 8
     kv_heads: int = 2
     dim: int = 64
@@ -38,22 +38,22 @@ class Case:
     layers: tuple[LayerOptions, ...] = (LayerOptions(),)
     page_size: int = 1
     shared: int = 0
-    """Tokens at the start that all sequences have in common, slots included."""
+    """Number of first tokens that all sequences share, slots included."""
     pool: bool = True
     graph: bool = False
     """The first of two batches is planned once for a CUDA graph, which then runs the second."""
     stored: bool = False
-    """This step's keys and values are in the pool before the backend is run."""
+    """This step's keys and values are in the pool before the backend runs."""
     sinks: bool = False
     """Every layer has sinks."""
     kv_dtype: torch.dtype | None = None
-    """Of the pool; ``None``: the one of queries."""
+    """Dtype of the pool; ``None``: that of queries."""
     refusable: bool = False
     """The backend may refuse the shape with ``ConfigError``."""
 
     @property
     def shape(self) -> AttentionShape:
-        """The geometry the backend is built with."""
+        """The geometry that the backend is built with."""
         return AttentionShape(
             heads=self.heads,
             kv_heads=self.kv_heads,
@@ -89,7 +89,7 @@ COMMON_DIMS = (64, 128)
 
 
 def decoder_cases() -> Iterator[Case]:
-    """Everything a backend of a causal model must do."""
+    """Yield the cases for every backend of a causal model."""
     for page_size in (1, 4):
         for name, lengths in STEPS.items():
             yield Case(name=f"{name}, page size {page_size}", batches=(lengths,), page_size=page_size)
@@ -110,7 +110,7 @@ def decoder_cases() -> Iterator[Case]:
 
 
 def graph_cases() -> Iterator[Case]:
-    """What a backend that claims ``GraphCapable`` must do on top."""
+    """Yield the additional cases of a ``GraphCapable`` backend."""
     batches: tuple[Lengths, ...] = (((1, 300), (1, 3), (1, 21)), ((1, 2), (1, 300), (1, 133)))
     yield Case(name="static plan, refreshed", batches=batches, graph=True)
     yield Case(
@@ -123,7 +123,7 @@ def graph_cases() -> Iterator[Case]:
 
 
 def stored_cases() -> Iterator[Case]:
-    """What a backend that claims ``StoredCapable`` must do on top."""
+    """Yield the additional cases of a ``StoredCapable`` backend."""
     for name, lengths in {"decode": DECODE, "prefill": PREFILL, "mixed batch": MIXED}.items():
         yield Case(name=f"{name}, keys and values stored before", batches=(lengths,), stored=True)
     windows = (LayerOptions(), LayerOptions(window=8))
@@ -131,7 +131,7 @@ def stored_cases() -> Iterator[Case]:
 
 
 def weighing_cases(graphs: bool) -> Iterator[Case]:
-    """What a backend that claims ``WeighingCapable`` must do on top; ``graphs``: it claims ``GraphCapable`` too."""
+    """Yield the additional cases of a ``WeighingCapable`` backend; ``graphs``: it is ``GraphCapable``, too."""
     layers = (LayerOptions(), LayerOptions(window=8), LayerOptions(window=20, softcap=3.0))
     base = Case(name="sinks", batches=(MIXED,), layers=layers, sinks=True)
     for name, lengths in {"decode": DECODE, "prefill": PREFILL, "mixed batch": MIXED, "long contexts": LONG}.items():
@@ -148,7 +148,7 @@ def weighing_cases(graphs: bool) -> Iterator[Case]:
 
 
 def encoder_cases() -> Iterator[Case]:
-    """What a backend of a bidirectional model must do on top; there is no pool."""
+    """Yield the additional cases of a backend of a bidirectional model, without a pool."""
     base = Case(name="encoder", batches=(PREFILL,), kv_heads=8, layers=(LayerOptions(causal=False),), pool=False)
     yield replace(base, name="encoder, one sequence", batches=(((23, 23),),))
     yield replace(base, name="encoder, ragged")
@@ -157,7 +157,7 @@ def encoder_cases() -> Iterator[Case]:
 
 
 def _latent_cases() -> Iterator[Case]:
-    """Multi-head latent attention: one key head, whose first numbers are the values."""
+    """Yield cases of multi-head latent attention: one key head, whose first numbers are the values."""
     latent = replace(
         Case(name="values in keys", batches=(MIXED,)),
         kv_heads=1,

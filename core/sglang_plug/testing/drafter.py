@@ -1,4 +1,4 @@
-"""Does a drafter keep its contract, whatever sequences it is asked about?"""
+"""Conformance test of drafters: the contract must hold for any sequence."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_plug.attribution import make_with_settings
-from sglang_plug.drafting import Drafter, SequenceDrafter
-from sglang_plug.plugins import Plugins
+from sglang_plug.contracts.serving.drafting import Drafter, SequenceDrafter
+from sglang_plug.plugins.attribution import make_with_settings
+from sglang_plug.plugins.registry import Plugins
 
 MOST = (1, 2, 8, 64)
 STEPS = 60
-"""Calls for each sequence."""
+"""Number of calls for each sequence."""
 
 
 @dataclass(slots=True)
 class _Talk:
-    """A sequence, its drafter, and what is told of it next."""
+    """A sequence with its drafter and the source of its next tokens."""
 
     name: str
     prompt: tuple[int, ...]
@@ -28,12 +28,11 @@ class _Talk:
 
 
 def check_drafter(drafter: str | Callable[[], Drafter], *, vocabulary: int = 300) -> None:
-    """Ask about sequences that repeat themselves and ones that do not, several at a time, some with empty or long
-    prompts, and tell of their ends.
+    """Run a drafter on repetitive and random sequences, several at a time, with empty and long prompts, and end them.
 
     Args:
-        drafter: what makes it, or the name an installed plugin declared it under.
-        vocabulary: tokens of the sequences are below it, and so must be what is proposed.
+        drafter: a factory, or the name an installed plugin declared it under.
+        vocabulary: tokens of the sequences are below it, and so must be proposed ones.
 
     Raises:
         AssertionError: names the first sequence that fails, and how.
@@ -42,16 +41,16 @@ def check_drafter(drafter: str | Callable[[], Drafter], *, vocabulary: int = 300
     made = make_with_settings(Plugins.discover().get("drafter", drafter)) if isinstance(drafter, str) else drafter()
     assert isinstance(made, Drafter), f"{type(made).__name__} is not a Drafter"
     generator = random.Random(1)
-    talks = list(_talks(made, generator, vocabulary))
+    talks = list(_conversations(made, generator, vocabulary))
     for _ in range(STEPS):
         for talk in talks:
-            _ask(talk, generator, vocabulary)
+            _propose(talk, generator, vocabulary)
     for talk in talks[::2]:  # the others are told nothing more, as if the server stopped
-        _told(talk, "end", talk.drafter.end, tuple(talk.next_tokens(generator.randint(0, 4))))
-    _told(talks[0], "begin", lambda: made.begin((1, 2, 3), salt="x").end((4, 5)))
+        _call(talk, "end", talk.drafter.end, tuple(talk.next_tokens(generator.randint(0, 4))))
+    _call(talks[0], "begin", lambda: made.begin((1, 2, 3), salt="x").end((4, 5)))
 
 
-def _talks(made: Drafter, generator: random.Random, vocabulary: int) -> Sequence[_Talk]:
+def _conversations(made: Drafter, generator: random.Random, vocabulary: int) -> Sequence[_Talk]:
     def constant(count: int) -> list[int]:
         return [vocabulary - 1] * count
 
@@ -61,7 +60,7 @@ def _talks(made: Drafter, generator: random.Random, vocabulary: int) -> Sequence
     def few(count: int) -> list[int]:
         return [generator.randrange(3) for _ in range(count)]
 
-    found = []
+    talks = []
     for name, tokens, length in (
         ("of one token again and again", constant, 5),
         ("of random tokens", anything, 40),
@@ -72,26 +71,26 @@ def _talks(made: Drafter, generator: random.Random, vocabulary: int) -> Sequence
         prompt = tuple(tokens(length))
         drafter = made.begin(prompt, salt="")
         assert isinstance(drafter, SequenceDrafter), f"begin() gave {type(drafter).__name__}, not a SequenceDrafter"
-        found.append(_Talk(name, prompt, drafter, tokens))
-    return found
+        talks.append(_Talk(name, prompt, drafter, tokens))
+    return talks
 
 
-def _ask(talk: _Talk, generator: random.Random, vocabulary: int) -> None:
+def _propose(talk: _Talk, generator: random.Random, vocabulary: int) -> None:
     most = generator.choice(MOST)
     tokens = talk.next_tokens(generator.randint(1, most) if talk.said else 1)
     talk.said += len(tokens)
-    given = list(tokens)
-    found = list(_told(talk, "propose", talk.drafter.propose, given, most))
+    passed = list(tokens)
+    proposed = list(_call(talk, "propose", talk.drafter.propose, passed, most))
     where = f"a sequence {talk.name}, after {talk.said} tokens of output"
-    assert given == tokens, f"{where}: the tokens that were given have been changed"
-    assert len(found) <= most, f"{where}: proposed {len(found)} tokens where at most {most} were asked for"
-    for token in found:
+    assert passed == tokens, f"{where}: the tokens that were given have been changed"
+    assert len(proposed) <= most, f"{where}: proposed {len(proposed)} tokens where at most {most} were asked for"
+    for token in proposed:
         assert isinstance(token, int) and 0 <= token < vocabulary, (
             f"{where}: proposed {token!r}, which is no token of a vocabulary of {vocabulary}"
         )
 
 
-def _told(talk: _Talk, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+def _call(talk: _Talk, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return call(*arguments)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Does a model compute what transformers' model of the same architecture computes?"""
+"""Conformance test of models: a comparison with transformers' model of the same architecture."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sglang_plug.attention import AttentionBackend, StoredCapable
-from sglang_plug.attribution import make_with_settings
-from sglang_plug.batch import KVPool
-from sglang_plug.kernels import TORCH, Kernels, rope_store
-from sglang_plug.model import BuildEnv, Model
-from sglang_plug.plugins import Plugins
-from sglang_plug.quantization import Quantization, QuantizationRequest
-from sglang_plug.recurrent import RESERVED, Recurrent, Runs, StatePool, StateShape
+from sglang_plug.contracts.model.attention import AttentionBackend, StoredCapable
+from sglang_plug.contracts.model.batch import KVPool
+from sglang_plug.contracts.model.kernels import TORCH, Kernels, rope_store
+from sglang_plug.contracts.model.model import BuildEnv, Model
+from sglang_plug.contracts.model.quantization import Quantization, QuantizationRequest
+from sglang_plug.contracts.model.recurrent_state import RESERVED, Recurrent, Runs, StatePool, StateShape
+from sglang_plug.plugins.attribution import make_with_settings
+from sglang_plug.plugins.registry import Plugins
 
-from .scene import ShuffledSlots, make_batch
+from .attention_inputs import ShuffledSlots, make_batch
 
 LONGEST = 48
 CHUNKS = (11, 1, 20, 16)
@@ -42,58 +42,59 @@ def check_model(
 ) -> None:
     """Compare logits with transformers on the host, in float32: one prompt, chunks, a ragged batch, decoding.
 
-    With a ``StoredCapable`` backend, decoding is also tried with rotation and storing in one kernel.
+    With a ``StoredCapable`` backend, decoding is also tested with rotation and storing in one kernel.
 
     Args:
-        architecture: class name in transformers, and the name a plugin declared ours under.
+        architecture: class name in transformers, and the name under which a plugin declares the model.
         config: transformers' configuration; small widths are enough. Weights are random.
-        model_class: our class, where no installed plugin declares it.
+        model_class: the model's class, if no installed plugin declares it.
         attention: name or class of the attention backend.
         kernels: a kernel set or its name; ``None``: the torch reference.
-        quantization: name of one that converts our weights when they are loaded; wants a wider ``tolerance``.
+        quantization: name of a quantization that converts the weights when they are loaded; needs a wider
+            ``tolerance``.
         tolerance: greatest difference allowed, relative to the greatest logit.
-        reference: another model than transformers' class ``architecture``, such as one of yours written plainly:
-            called with ``input_ids`` ``[1, tokens]``, it returns an object whose ``logits`` are ``[1, tokens,
-            vocabulary]``; its ``state_dict`` is what checkpoints hold, and is filled with random numbers here.
+        reference: a model to compare with instead of transformers' class ``architecture``. Called with ``input_ids``
+            ``[1, tokens]``, it returns an object whose ``logits`` are ``[1, tokens, vocabulary]``. Its ``state_dict``
+            has the checkpoint's names, and is filled with random numbers here.
 
     Raises:
         AssertionError: names the first case that fails, and how.
         PluginError: no plugin, or more than one, declares one of the names.
-        WeightError: the weights of transformers' model do not fit ours.
+        WeightError: the weights of transformers' model do not fit the model.
     """
     ours = model_class or Plugins.discover().get("model", architecture).load(Model)
-    reference = _filled(_of_transformers(architecture, config) if reference is None else reference)
-    backend, given = _attention_class(attention), _kernels(kernels)
-    for kernels, wanted in _ways(given, backend):
+    reference = _with_random_weights(_transformers_model(architecture, config) if reference is None else reference)
+    backend, kernel_set = _attention_class(attention), _kernels(kernels)
+    for kernels, case_name in _kernel_variants(kernel_set, backend):
         bench = _bench(ours, config, backend, kernels, _quantization(quantization))
         bench.model.load_weights(reference.state_dict().items())
         bench.model.eval().prepare()
         for name, prompts, steps in _cases(ours.text_config(config).vocab_size):
-            if wanted not in (ANY, name):
+            if case_name not in (ANY, name):
                 continue
-            where = f"{ours.__name__} fails {name!r}" + (" (rotation and storing in one)" if wanted != ANY else "")
+            where = f"{ours.__name__} fails {name!r}" + (" (rotation and storing in one)" if case_name != ANY else "")
             expected = [reference(input_ids=prompt[None]).logits[0] for prompt in prompts]
             try:
-                found = bench.logits(prompts, steps)
+                logits = bench.logits(prompts, steps)
             except Exception as error:
                 raise AssertionError(f"{where}: raised {type(error).__name__}: {error}") from error
-            for row, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
+            for row, (mine, theirs) in enumerate(zip(logits, expected, strict=True)):
                 _compare(mine, theirs, tolerance, f"{where}: sequence {row}")
 
 
 ANY, DECODING = "", "prompts in one batch, then decoding"
-"""Cases: all, or the one of this name."""
+"""Names of cases: ``ANY`` stands for all of them."""
 
 
-def _ways(kernels: Kernels, backend: type[AttentionBackend]) -> Iterator[tuple[Kernels, str]]:
-    """Kernels, and which cases are run with them: rotation and storing are also tried the other way, once."""
+def _kernel_variants(kernels: Kernels, backend: type[AttentionBackend]) -> Iterator[tuple[Kernels, str]]:
+    """Yield kernel sets and the case to run with them: rotation and storing are tested fused and separate."""
     yield kernels, ANY
     if issubclass(backend, StoredCapable):
         yield replace(kernels, rope_store=rope_store if kernels.rope_store is None else None), DECODING
 
 
 Steps = list[list[int]]
-"""For each step, how many new tokens each sequence computes; 0 leaves it out."""
+"""Number of new tokens of each sequence in each step; 0 leaves the sequence out."""
 
 
 def _cases(vocabulary: int) -> Iterator[tuple[str, list[Tensor], Steps]]:
@@ -113,15 +114,15 @@ def _cases(vocabulary: int) -> Iterator[tuple[str, list[Tensor], Steps]]:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A model, and what the engine would surround it with."""
+    """A model with the parts of the engine that it needs."""
 
     model: Model
     backend: AttentionBackend
     states: Sequence[StateShape]
-    """What the model keeps of each sequence."""
+    """The states that the model keeps of each sequence."""
 
     def logits(self, prompts: Sequence[Tensor], steps: Steps) -> list[Tensor]:
-        """``[tokens, vocabulary]`` of each prompt, computed in ``steps``, in slots of random order."""
+        """Return ``[tokens, vocabulary]`` of each prompt, computed in ``steps``, in slots of random order."""
         slots = ShuffledSlots(sum(map(len, prompts)), len(prompts), 1, torch.Generator().manual_seed(3))
         pool, states = self._pool(slots.rows), self._states(len(prompts))
         contexts: list[list[int]] = [[] for _ in prompts]
@@ -177,17 +178,17 @@ def _bench(
     return Bench(model, backend, model_class.state_shapes(config))
 
 
-def _of_transformers(architecture: str, config: Any) -> nn.Module:
+def _transformers_model(architecture: str, config: Any) -> nn.Module:
     import transformers
 
-    found = getattr(transformers, architecture, None)
-    assert found is not None, f"transformers has no {architecture}; give check_model a reference to compare with"
-    model: nn.Module = found(config)
+    model_class = getattr(transformers, architecture, None)
+    assert model_class is not None, f"transformers has no {architecture}; give check_model a reference to compare with"
+    model: nn.Module = model_class(config)
     return model
 
 
-def _filled(model: nn.Module) -> nn.Module:
-    """The model, with weights wide enough that every part of it shows in the logits."""
+def _with_random_weights(model: nn.Module) -> nn.Module:
+    """Fill the model with weights wide enough that every part of it affects the logits, and return it."""
     model = model.float().eval()
     generator = torch.Generator().manual_seed(2)
     every = dict(model.named_parameters(remove_duplicate=False))
@@ -204,8 +205,8 @@ def _filled(model: nn.Module) -> nn.Module:
 def _attention_class(attention: str | type[AttentionBackend]) -> type[AttentionBackend]:
     if not isinstance(attention, str):
         return attention
-    found: type[AttentionBackend] = Plugins.discover().get("attention", attention).load(AttentionBackend)
-    return found
+    backend: type[AttentionBackend] = Plugins.discover().get("attention", attention).load(AttentionBackend)
+    return backend
 
 
 def _kernels(kernels: Kernels | str | None) -> Kernels:
@@ -214,9 +215,9 @@ def _kernels(kernels: Kernels | str | None) -> Kernels:
     if isinstance(kernels, Kernels):
         return kernels
     component = Plugins.discover().get("kernels", kernels)
-    found = component.load()
-    made: Kernels = found if isinstance(found, Kernels) else make_with_settings(component, contract=Kernels)
-    return made
+    loaded = component.load()
+    kernel_set: Kernels = loaded if isinstance(loaded, Kernels) else make_with_settings(component, contract=Kernels)
+    return kernel_set
 
 
 def _quantization(name: str | None) -> Quantization | None:
@@ -224,13 +225,13 @@ def _quantization(name: str | None) -> Quantization | None:
         return None
     component = Plugins.discover().get("quantization", name)
     request = QuantizationRequest(device=CPU, dtype=torch.float32)
-    found: Quantization = component.load()(request, component.settings())
-    return found
+    quantization: Quantization = component.load()(request, component.settings())
+    return quantization
 
 
-def _compare(found: Tensor, expected: Tensor, tolerance: float, where: str) -> None:
-    assert found.shape == expected.shape, f"{where}: logits are {list(found.shape)}, not {list(expected.shape)}"
-    error = (found.float() - expected).abs().amax(-1) / expected.abs().max()
+def _compare(logits: Tensor, expected: Tensor, tolerance: float, where: str) -> None:
+    assert logits.shape == expected.shape, f"{where}: logits are {list(logits.shape)}, not {list(expected.shape)}"
+    error = (logits.float() - expected).abs().amax(-1) / expected.abs().max()
     wrong = ~(error <= tolerance)  # NaN is wrong too
     if wrong.any():
         token = int(wrong.nonzero()[0])

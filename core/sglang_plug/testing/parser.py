@@ -1,4 +1,4 @@
-"""Does a parser of outputs say the same however an output is cut, and nothing that contradicts itself?"""
+"""Conformance test of output parsers: events must be consistent and not depend on how the output is divided."""
 
 from __future__ import annotations
 
@@ -6,66 +6,79 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 
-from sglang_plug.parsers import CallArguments, CallEnd, CallStart, Event, OutputParser, Reasoning, Text, joined
-from sglang_plug.plugins import PluginError, Plugins
+from sglang_plug.contracts.text.parsers import (
+    CallArguments,
+    CallEnd,
+    CallStart,
+    Event,
+    OutputParser,
+    Reasoning,
+    Text,
+    joined,
+)
+from sglang_plug.plugins.registry import PluginError, Plugins
 
 KINDS = ("tool-parser", "reasoning-parser")
 CUTS = 8
-"""Random ways of cutting each output."""
+"""Number of random divisions of each output."""
 ANY_TEXT = ("", " ", "Hello.", "\n\n", "{", '{"a": [1, "}"]}', "<", "<a></a>", "[f(x=1)]", "é漢🙂", "a\x00b")
 
 
 def check_output_parser(
     name_or_class: str | type[OutputParser], outputs: Sequence[str] = (), *, calls: Sequence[str] = ()
 ) -> None:
-    """Feed a parser texts that keep its format and texts that do not, whole and cut in many ways.
+    """Feed a parser texts in its format and other texts, whole and divided in many ways.
 
     Args:
-        name_or_class: the name a plugin declared for a parser of calls or of reasoning, ``KIND:NAME`` where it is one
-            of both kinds, or the class itself.
-        outputs: texts in its format, whole or broken off.
-        calls: those of them, or others, in which every call is whole: its arguments must be a JSON object.
+        name_or_class: the name a plugin declared for a tool-call or reasoning parser, ``KIND:NAME`` if it is both, or
+            the class itself.
+        outputs: texts in its format, complete or cut off.
+        calls: texts, of ``outputs`` or others, in which every call is complete: its arguments must be a JSON object.
 
     Raises:
-        AssertionError: names the first output that fails, how it was cut, and what was wrong.
+        AssertionError: names the first output that fails, its division, and what was wrong.
         PluginError: no plugin, or more than one, declares the name.
     """
     parser = name_or_class if isinstance(name_or_class, type) else _declared(name_or_class)
     for output in (*outputs, *calls, *ANY_TEXT):
         whole = _read(parser, [output])
         _check(whole, f"{parser.__name__} fails {output!r}", whole_calls=output in calls)
-        for pieces in _cut(output):
-            found = _read(parser, pieces)
-            assert found == whole, f"{parser.__name__} fails {output!r}: cut as {pieces} it is {found}, whole {whole}"
+        for pieces in _divisions(output):
+            events = _read(parser, pieces)
+            assert events == whole, f"{parser.__name__} fails {output!r}: cut as {pieces} it is {events}, whole {whole}"
 
 
 def _declared(name: str) -> type[OutputParser]:
     plugins = Plugins.discover()
-    found = [one for kind in KINDS for one in plugins.all(kind) if name in (one.spec.name, one.key)]
-    if len(found) != 1:
-        raise PluginError(f"{name!r} is declared for {len(found)} kinds of parsers; write KIND:NAME, or give the class")
-    parser: type[OutputParser] = found[0].load(OutputParser)
+    components = [
+        component for kind in KINDS for component in plugins.all(kind) if name in (component.spec.name, component.key)
+    ]
+    if len(components) != 1:
+        raise PluginError(
+            f"{name!r} is declared for {len(components)} kinds of parsers; write KIND:NAME, or give the class"
+        )
+    parser: type[OutputParser] = components[0].load(OutputParser)
     return parser
 
 
 def _read(parser: type[OutputParser], pieces: Sequence[str]) -> list[Event]:
-    one, found = parser(), list[Event]()
+    parser_instance, parsed = parser(), list[Event]()
     for number, events in enumerate(
-        [*((lambda piece=piece: one.feed(piece)) for piece in pieces), one.finish], start=1
+        [*((lambda piece=piece: parser_instance.feed(piece)) for piece in pieces), parser_instance.finish], start=1
     ):
         try:
-            given = events()
+            batch = events()
         except Exception as error:
             raise AssertionError(
                 f"{parser.__name__} fails {pieces}: raised {type(error).__name__}: {error} in call {number}"
             ) from error
-        assert isinstance(given, list), f"{parser.__name__} fails {pieces}: gave {type(given).__name__}, not a list"
-        found += given
-    return joined(found)
+        assert isinstance(batch, list), f"{parser.__name__} fails {pieces}: gave {type(batch).__name__}, not a list"
+        parsed += batch
+    return joined(parsed)
 
 
 def _check(events: Sequence[Event], where: str, *, whole_calls: bool) -> None:
-    """Calls begin, go on and end in order, counted from 0."""
+    """Check that calls begin, continue and end in order, counted from 0."""
     begun, open_call = 0, None
     arguments: dict[int, str] = {}
     for event in events:
@@ -97,10 +110,10 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def _cut(text: str) -> Iterator[list[str]]:
+def _divisions(text: str) -> Iterator[list[str]]:
     yield list(text)
     chance = random.Random(text)
     for _ in range(CUTS):
-        places = sorted(chance.sample(range(len(text) + 1), min(len(text), chance.randint(1, 6))))
-        ends = [0, *places, len(text)]
+        offsets = sorted(chance.sample(range(len(text) + 1), min(len(text), chance.randint(1, 6))))
+        ends = [0, *offsets, len(text)]
         yield [text[start:end] for start, end in zip(ends, ends[1:], strict=False)]

@@ -1,4 +1,4 @@
-"""Does a quantization multiply with nearly the matrix that it was given?"""
+"""Conformance test of quantizations: products must be close to those with the original matrix."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sglang_plug.kernels import LinearFunction
-from sglang_plug.plugins import Plugins
-from sglang_plug.quantization import Matrix, Quantization, QuantizationRequest
+from sglang_plug.contracts.model.kernels import LinearFunction
+from sglang_plug.contracts.model.quantization import Matrix, Quantization, QuantizationRequest
+from sglang_plug.plugins.registry import Plugins
 
 DTYPES = (torch.bfloat16, torch.float32)
 ROWS = (1, 2, 7, 64, 65, 200)
 SIZES = ((64, 96), (128, 16), (256, 320))
-"""``(in, out)``"""
+"""Pairs ``(in, out)`` of matrix sizes."""
 MAGNITUDES = (1e-3, 1.0, 1e3)
 
 
@@ -32,8 +32,8 @@ def check_quantization(
 
     Args:
         quantization: its target, or the name an installed plugin declared it under.
-        settings: its settings, where ``quantization`` is a target that wants some.
-        tolerance: greatest difference allowed between the found and the exact product of a token, relative to the
+        settings: its settings, if ``quantization`` is a target that needs some.
+        tolerance: greatest difference allowed between the computed and the exact product of a token, relative to the
             latter; both are Euclidean norms.
 
     Raises:
@@ -49,40 +49,40 @@ def check_quantization(
         for (size_in, size_out), bias, magnitude in product(SIZES, (False, True), MAGNITUDES):
             where = f"{made.name} fails {size_in} to {size_out} in {dtype}, weights of {magnitude:g}"
             where += " with a bias" if bias else ""
-            _check(made, _filled(size_in, size_out, dtype, bias, magnitude), tolerance, where)
+            _check(made, _random_weight(size_in, size_out, dtype, bias, magnitude), tolerance, where)
 
 
-def _check(made: Quantization, weights: tuple[Tensor, Tensor | None], tolerance: float, where: str) -> None:
+def _check(quantization: Quantization, weights: tuple[Tensor, Tensor | None], tolerance: float, where: str) -> None:
     weight, bias = weights
-    linear = _packed(made, weight, bias, where)
+    linear = _packed(quantization, weight, bias, where)
     generator = torch.Generator().manual_seed(1)
     for rows in ROWS:
         x = torch.randn(rows, weight.shape[1], generator=generator).to(weight.dtype)
-        before, found = x.clone(), linear(x)
-        place = f"{where}, {rows} rows"
-        assert torch.equal(x, before), f"{place}: the input was written to"
+        before, output = x.clone(), linear(x)
+        case = f"{where}, {rows} rows"
+        assert torch.equal(x, before), f"{case}: the input was written to"
         expected = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
-        assert found.shape == expected.shape, f"{place}: found {list(found.shape)}, not {list(expected.shape)}"
-        assert found.dtype == x.dtype, f"{place}: found {found.dtype}"
-        assert bool((found[:, 0] == expected[:, 0]).all()), f"{place}: a row of zeros does not give the bias alone"
-        error = float(((found - expected).norm(dim=1) / expected.norm(dim=1)).max())
-        assert error <= tolerance, f"{place}: a product is off by {error:.2g} of its norm (allowed: {tolerance:.2g})"
+        assert output.shape == expected.shape, f"{case}: found {list(output.shape)}, not {list(expected.shape)}"
+        assert output.dtype == x.dtype, f"{case}: found {output.dtype}"
+        assert bool((output[:, 0] == expected[:, 0]).all()), f"{case}: a row of zeros does not give the bias alone"
+        error = float(((output - expected).norm(dim=1) / expected.norm(dim=1)).max())
+        assert error <= tolerance, f"{case}: a product is off by {error:.2g} of its norm (allowed: {tolerance:.2g})"
 
 
-def _packed(made: Quantization, weight: Tensor, bias: Tensor | None, where: str) -> LinearFunction:
-    """The multiplication, of which the original may be thrown away."""
+def _packed(quantization: Quantization, weight: Tensor, bias: Tensor | None, where: str) -> LinearFunction:
+    """Return the multiplication, which must not need the original tensors."""
     size_out, size_in = weight.shape
     matrix = Matrix(name="layer", checkpoint_names=("layer",), size_in=size_in, size_out=size_out, dtype=weight.dtype)
-    scheme = made.scheme(matrix)
+    scheme = quantization.scheme(matrix)
     assert scheme is not None, f"{where}: there is no scheme for it"
     assert not scheme.stored, f"{where}: stored tensors are expected, but the checkpoint is not quantized"
     return scheme.pack({"weight": weight.clone()}, None if bias is None else bias.clone())
 
 
-def _filled(
+def _random_weight(
     size_in: int, size_out: int, dtype: torch.dtype, with_bias: bool, magnitude: float
 ) -> tuple[Tensor, Tensor | None]:
-    """A random matrix, whose first row is zeros, and a bias."""
+    """Return a random matrix, whose first row is zeros, and a bias."""
     generator = torch.Generator().manual_seed(size_in)
     weight = torch.randn(size_out, size_in, generator=generator) * magnitude
     weight[0] = 0

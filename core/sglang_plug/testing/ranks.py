@@ -1,4 +1,4 @@
-"""Do several ranks compute what one computes?"""
+"""Conformance test of tensor parallelism: several ranks must compute the same as one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sglang_plug.config import (
     PluginOptions,
     ScheduleOptions,
 )
-from sglang_plug.engine.build import build_engine
-from sglang_plug.engine.messages import Close, FromEngine, News, Submit, ToEngine
-from sglang_plug.engine.pending import merge
-from sglang_plug.engine.watchdog import Heartbeat
-from sglang_plug.plugins import Plugins
-from sglang_plug.request import LogprobOptions, Output, Request
-from sglang_plug.sampling import SamplingParams
+from sglang_plug.contracts.request import LogprobOptions, Output, Request
+from sglang_plug.contracts.sampling_params import SamplingParams
+from sglang_plug.engine.processes.messages import Close, FromEngine, StepOutputs, Submit, ToEngine
+from sglang_plug.engine.processes.pending import merge
+from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.startup.build import build_engine
+from sglang_plug.plugins.registry import Plugins
 
 CHUNK = 16
 LENGTHS = (1, 40, 9, CHUNK)
@@ -33,14 +33,14 @@ def check_ranks(
 ) -> None:
     """Serve prompts with one rank, and with several, and compare tokens and log-probabilities, in float32.
 
-    For authors of executors, and of models that say ``parallel=True``. Prompts are cut, share a prefix and are computed
+    For authors of executors, and of models with ``parallel=True``. Prompts are chunked, share a prefix and are computed
     together; the ranks end with the engine.
 
     Args:
-        model: folder of a checkpoint; ``auto``: what plugins serve where none is named.
-        size: how many ranks.
-        executor: name of what brings them up.
-        device: of rank 0.
+        model: folder of a checkpoint; ``auto``: the model that plugins serve by default.
+        size: number of ranks.
+        executor: name of the executor that starts them.
+        device: device of rank 0.
         tolerance: greatest difference of two log-probabilities.
 
     Raises:
@@ -56,16 +56,16 @@ def check_ranks(
     alone = _served(config)
     together = _served(replace(config, parallel=ParallelOptions(tp_size=size, executor=executor)))
     for id, expected in alone.items():
-        found = together[id]
+        actual = together[id]
         where = f"{size} ranks of {executor!r} fail {id!r}"
-        _compare(where, "prompt", expected.prompt_logprobs[1:], found.prompt_logprobs[1:], tolerance)
-        if expected.tokens != found.tokens:
-            raise AssertionError(f"{where}: one rank generates {expected.tokens}, they {found.tokens}")
-        _compare(where, "output", expected.logprobs, found.logprobs, tolerance)
+        _compare(where, "prompt", expected.prompt_logprobs[1:], actual.prompt_logprobs[1:], tolerance)
+        if expected.tokens != actual.tokens:
+            raise AssertionError(f"{where}: one rank generates {expected.tokens}, they {actual.tokens}")
+        _compare(where, "output", expected.logprobs, actual.logprobs, tolerance)
 
 
 class _Desk:
-    """Hands in all requests, and ends the engine once they are answered."""
+    """Submits all requests, and ends the engine once they are answered."""
 
     def __init__(self) -> None:
         self.waiting: list[ToEngine] = []
@@ -79,7 +79,7 @@ class _Desk:
         return taken
 
     def send(self, message: FromEngine) -> None:
-        if isinstance(message, News):
+        if isinstance(message, StepOutputs):
             for output in message.outputs:
                 self.outputs.setdefault(output.id, []).append(output)
                 if output.finish is not None:
@@ -87,22 +87,22 @@ class _Desk:
 
 
 def _served(config: EngineConfig) -> dict[str, Output]:
-    """What became of each request, by its id."""
+    """Serve the requests and return the merged output of each, by its id."""
     desk = _Desk()
     engine = build_engine(config, Plugins.discover(PluginOptions()), desk, desk.send, Heartbeat())
     for request in _requests(engine.info["vocab_size"]):
         desk.waiting.append(Submit(request))
         desk.open.add(request.id)
     engine.run()
-    found = {}
+    results = {}
     for id, parts in desk.outputs.items():
-        whole = parts[0]
+        output = parts[0]
         for part in parts[1:]:
-            whole = merge(whole, part)
-        if whole.finish is None or whole.finish.reason != "length":
-            raise AssertionError(f"{config.parallel.tp_size} ranks end {id!r} with {whole.finish}")
-        found[id] = whole
-    return found
+            output = merge(output, part)
+        if output.finish is None or output.finish.reason != "length":
+            raise AssertionError(f"{config.parallel.tp_size} ranks end {id!r} with {output.finish}")
+        results[id] = output
+    return results
 
 
 def _requests(vocabulary: int) -> list[Request]:
@@ -115,8 +115,10 @@ def _requests(vocabulary: int) -> list[Request]:
     ]
 
 
-def _compare(where: str, what: str, expected: Iterable[object], found: Iterable[object], tolerance: float) -> None:
-    for place, (one, other) in enumerate(zip(expected, found, strict=True)):
-        left, right = (getattr(each, "logprob", None) for each in (one, other))
+def _compare(where: str, part: str, expected: Iterable[object], actual: Iterable[object], tolerance: float) -> None:
+    for position, (expected_item, item) in enumerate(zip(expected, actual, strict=True)):
+        left, right = (getattr(each, "logprob", None) for each in (expected_item, item))
         if left is not None and right is not None and not abs(left - right) <= tolerance:
-            raise AssertionError(f"{where}: log-probability {place} of the {what} is {right:.6f} instead of {left:.6f}")
+            raise AssertionError(
+                f"{where}: log-probability {position} of the {part} is {right:.6f} instead of {left:.6f}"
+            )

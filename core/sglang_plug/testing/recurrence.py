@@ -1,4 +1,4 @@
-"""Do a kernel set's recurrent kernels compute what their definitions say, and leave the states that follow?"""
+"""Conformance test of a kernel set's recurrent kernels: a comparison of outputs and states with the definitions."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from sglang_plug import scanning
-from sglang_plug.kernels import Kernels
-from sglang_plug.recurrent import RESERVED, Runs
+from sglang_plug.contracts.model.kernels import Kernels
+from sglang_plug.contracts.model.recurrent_state import RESERVED, Runs
+from sglang_plug.ops import ssm as scanning
 
 KERNELS = ("causal_conv", "linear_attention", "gated_delta_rule", "selective_scan")
 LENGTHS: Sequence[tuple[int, ...]] = ((1,), (1, 1, 1), (70,), (5, 1, 130, 1))
 """New tokens of each sequence of a step."""
 STATE = 16
-"""Numbers that a Mamba keeps of each channel."""
+"""Size of a Mamba state for each channel."""
 BOUNDS = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
-"""Relative errors of outputs, and of states, by their dtype."""
+"""Greatest relative errors of outputs, and of states, by their dtype."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrenceSizes:
-    """Of a layer."""
+    """The sizes of a recurrent layer."""
 
     key_heads: int
     heads: int
@@ -32,11 +32,11 @@ class RecurrenceSizes:
     """Width of queries and keys."""
     value_dim: int
     width: int = 4
-    """Tokens of a convolution."""
+    """Tokens that a convolution covers."""
 
     @property
     def channels(self) -> int:
-        """Of all heads."""
+        """Number of channels of all heads."""
         return self.heads * self.value_dim
 
 
@@ -57,15 +57,15 @@ class RecurrenceCase:
     sizes: RecurrenceSizes
     lengths: tuple[int, ...]
     by_channel: bool = False
-    """Each channel of the keys fades on its own."""
+    """Each channel of the keys decays separately."""
 
     def __str__(self) -> str:
-        """For messages."""
-        fading = ", each channel fades on its own" if self.by_channel else ""
-        return f"{self.kernel} in {self.dtype} of {self.sizes}, {list(self.lengths)} tokens{fading}"
+        """Describe the case in messages."""
+        decay = ", each channel decays separately" if self.by_channel else ""
+        return f"{self.kernel} in {self.dtype} of {self.sizes}, {list(self.lengths)} tokens{decay}"
 
     def inputs(self, device: str) -> list[Tensor | None]:
-        """Random ones, in front of states and runs; some are views of wider tensors, as models have them."""
+        """Return random inputs before states and runs; some are views of wider tensors, as in models."""
         tokens, sizes, dtype = sum(self.lengths), self.sizes, self.dtype
         x = torch.randn(tokens, 2 * sizes.channels, device=device).to(dtype)[:, sizes.channels :]
         if self.kernel == "causal_conv":
@@ -78,13 +78,13 @@ class RecurrenceCase:
         mixed = torch.randn(tokens, 2 * sizes.key_heads, sizes.dim, device=device) * sizes.dim**-0.5
         q, k = mixed.to(dtype).chunk(2, 1)
         own = (sizes.dim,) if self.by_channel else ()
-        found = [q, k, x.reshape(tokens, sizes.heads, sizes.value_dim)]
-        found.append(-torch.rand(tokens, sizes.heads, *own, device=device))
+        inputs = [q, k, x.reshape(tokens, sizes.heads, sizes.value_dim)]
+        inputs.append(-torch.rand(tokens, sizes.heads, *own, device=device))
         rate = torch.rand(tokens, sizes.heads, device=device).to(dtype)
-        return [*found, rate] if self.kernel == "gated_delta_rule" else [*found]
+        return [*inputs, rate] if self.kernel == "gated_delta_rule" else [*inputs]
 
     def states(self, device: str) -> Tensor:
-        """Random ones, of more sequences than the step has."""
+        """Return random states of more sequences than the step has."""
         sizes, rows = self.sizes, RESERVED + len(self.lengths) + 1
         if self.kernel == "causal_conv":
             return torch.randn(rows, sizes.width - 1, sizes.channels, device=device).to(self.dtype)
@@ -93,7 +93,7 @@ class RecurrenceCase:
         return torch.randn(rows, sizes.heads, sizes.dim, sizes.value_dim, device=device)
 
     def runs(self, device: str) -> Runs:
-        """The step's sequences, the last of which has the first row."""
+        """Return the step's sequences, the last of which has the first row."""
         rows = range(RESERVED, RESERVED + len(self.lengths))
         return Runs.of(list(rows)[::-1], list(self.lengths), torch.device(device))
 
@@ -103,7 +103,7 @@ def recurrence_cases(
     sizes: Sequence[RecurrenceSizes] = SIZES,
     lengths: Sequence[tuple[int, ...]] = LENGTHS,
 ) -> Iterator[RecurrenceCase]:
-    """Every kernel with all of these."""
+    """Yield every kernel with all combinations."""
     for kernel, dtype, own, counts in product(KERNELS, dtypes, sizes, lengths):
         yield RecurrenceCase(kernel=kernel, dtype=dtype, sizes=own, lengths=counts)
         if kernel == "gated_delta_rule":
@@ -115,9 +115,10 @@ def check_recurrence(kernels: Kernels, *, device: str = "cpu", cases: Sequence[R
     """Compare outputs and states with those of the definitions, for sequences of one token and of many.
 
     Args:
-        kernels: whose ``causal_conv``, ``linear_attention``, ``gated_delta_rule`` and ``selective_scan`` are checked.
-        device: where.
-        cases: which; ``None``: all of ``recurrence_cases()``.
+        kernels: the kernel set whose ``causal_conv``, ``linear_attention``, ``gated_delta_rule`` and ``selective_scan``
+            are checked.
+        device: the device to compute on.
+        cases: the cases to check; ``None``: all of ``recurrence_cases()``.
 
     Raises:
         AssertionError: names the first case that fails, and how.
@@ -128,21 +129,21 @@ def check_recurrence(kernels: Kernels, *, device: str = "cpu", cases: Sequence[R
 
 
 def recurrence_error(kernels: Kernels, case: RecurrenceCase, device: str = "cpu") -> float:
-    """The larger of the relative errors of outputs and states. Raises ``AssertionError`` if that is too large."""
+    """Return the larger of the relative errors of outputs and states. Raises ``AssertionError`` if it is too large."""
     inputs, runs, mine = case.inputs(device), case.runs(device), case.states(device)
     theirs, before = mine.clone(), mine.clone()
     expected = getattr(scanning, case.kernel)(*inputs, theirs, runs)
-    found = getattr(kernels, case.kernel)(*inputs, mine, runs)
-    assert (found.dtype, found.shape) == (expected.dtype, expected.shape), (
-        f"{case}: gives {list(found.shape)} {found.dtype}, not {list(expected.shape)} {expected.dtype}"
+    output = getattr(kernels, case.kernel)(*inputs, mine, runs)
+    assert (output.dtype, output.shape) == (expected.dtype, expected.shape), (
+        f"{case}: gives {list(output.shape)} {output.dtype}, not {list(expected.shape)} {expected.dtype}"
     )
     others = [row for row in range(len(mine)) if row not in runs.rows.tolist()]
     assert torch.equal(mine[others], before[others]), f"{case}: another sequence's state was changed"
     worst = 0.0
-    for what, one, other in (("outputs", found, expected), ("states", mine, theirs)):
-        error = float((one.double() - other.double()).norm() / other.double().norm())
-        assert error <= BOUNDS[one.dtype], (
-            f"{case}: relative error of {what} {error:.2e}, more than {BOUNDS[one.dtype]}"
+    for name, actual, reference in (("outputs", output, expected), ("states", mine, theirs)):
+        error = float((actual.double() - reference.double()).norm() / reference.double().norm())
+        assert error <= BOUNDS[actual.dtype], (
+            f"{case}: relative error of {name} {error:.2e}, more than {BOUNDS[actual.dtype]}"
         )
         worst = max(worst, error)
     return worst

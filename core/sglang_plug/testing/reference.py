@@ -1,15 +1,15 @@
-"""What attention must compute, one sequence after the other, in float64."""
+"""The reference implementation of attention, one sequence after the other, in float64."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from sglang_plug.attention import Attention
+from sglang_plug.contracts.model.attention import Attention
 
 
 def attend(layer: Attention, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> Tensor:
-    """One sequence: the last ``n`` of its ``m`` tokens look at the whole context.
+    """Compute the attention of one sequence: the last ``n`` of its ``m`` tokens attend to the whole context.
 
     ``q`` is ``[n, heads, dim]``, ``k`` ``[m, kv_heads, dim]``, ``v`` ``[m, kv_heads, value_dim]``, ``sinks``
     ``[heads]``; the result is ``[n, heads, value_dim]`` in float64 on the host.
@@ -21,14 +21,14 @@ def attend(layer: Attention, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | No
     scores = torch.einsum("nhd,mhd->hnm", q, k) * layer.scale
     if layer.softcap is not None:
         scores = layer.softcap * torch.tanh(scores / layer.softcap)
-    here = torch.arange(context - new, context)[:, None]
-    there = torch.arange(context)[None]
-    hidden = torch.zeros(new, context, dtype=torch.bool)
+    query_positions = torch.arange(context - new, context)[:, None]
+    key_positions = torch.arange(context)[None]
+    masked = torch.zeros(new, context, dtype=torch.bool)
     if layer.causal:
-        hidden |= there > here
+        masked |= key_positions > query_positions
     if layer.window is not None:
-        hidden |= there <= here - layer.window
-    scores = scores.masked_fill(hidden, float("-inf"))
+        masked |= key_positions <= query_positions - layer.window
+    scores = scores.masked_fill(masked, float("-inf"))
     if sinks is not None:
         column = sinks.detach().to("cpu", torch.float64)[:, None, None].expand(-1, new, 1)
         scores = torch.cat((scores, column), dim=-1)

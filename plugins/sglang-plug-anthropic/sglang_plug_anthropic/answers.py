@@ -16,7 +16,7 @@ ABORTED = "the request was aborted through /abort_request"
 
 
 class Answer:
-    """What was asked, and what has come of it so far.
+    """A request and its output so far.
 
     Args:
         engine: who answers.
@@ -32,16 +32,16 @@ class Answer:
         self._output = self._cached = 0
 
     async def whole(self) -> dict[str, Any]:
-        """The message. Raises ``ApiError`` if it was aborted."""
+        """Return the message. Raises ``ApiError`` if it was aborted."""
         piece = await self._engine.complete(self._job)
         self._count(piece)
         for _ in self._content.add(self._reader.events(piece)):
-            pass  # what the events tell is in the content
+            pass  # the content keeps the data of the events
         stop = _stop(piece.ending, calls=self._content.has_call)
         return {**self._message(), "content": self._content.show(), **stop, "usage": self._usage()}
 
     async def events(self) -> AsyncGenerator[NamedEvent, None]:
-        """Events of the stream. What is refused at once is raised, what fails later is an event."""
+        """Yield the events of the stream. Errors before the first event are raised, later ones become events."""
         started = False
         try:
             async with contextlib.aclosing(self._shown()) as shown:
@@ -58,7 +58,7 @@ class Answer:
         async with contextlib.aclosing(self._engine.stream(self._job)) as pieces:
             async for piece in pieces:
                 if piece.ending is not None:
-                    _stop(piece.ending)  # of an aborted request nothing more is told
+                    _stop(piece.ending)  # an aborted request sends no further events
                 self._count(piece)
                 if not started:
                     started = True
@@ -84,7 +84,7 @@ class Answer:
         return {"id": self._job.id, "type": "message", "role": "assistant", "model": self._body.model}
 
     def _usage(self) -> dict[str, int]:
-        """Cached prompt tokens are counted apart from the others, where the server reports them at all."""
+        """Return the usage; cached prompt tokens are separate from the others, if the server reports them."""
         cached = self._cached if self._engine.config.enable_cache_report else 0
         return {
             "input_tokens": len(self._job.tokens) - cached,
@@ -99,7 +99,7 @@ def _event(kind: str, **fields: Any) -> NamedEvent:
 
 
 def _stop(ending: Ending | None, *, calls: bool = False) -> dict[str, str | None]:
-    """Why it ended, in Anthropic's words. Raises ``ApiError`` for an aborted request, for which there is none."""
+    """Return the stop reason in Anthropic's terms. Raises ``ApiError`` for an aborted request, which has none."""
     match ending:
         case Ending("stop", str(matched)):
             return {"stop_reason": "stop_sequence", "stop_sequence": matched}

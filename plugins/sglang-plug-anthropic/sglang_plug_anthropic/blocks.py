@@ -1,4 +1,4 @@
-"""Content blocks of requests: text, images, calls of tools and their results, and what a model thought."""
+"""Content blocks of requests: text, images, tool calls and their results, and thinking."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pydantic import BeforeValidator, Discriminator, Field, model_validator
 from sglang_plug_api.plugin import Name, RequestBody
 
 MOST_SHOWN = 40
-"""Characters of a caller's value that an error repeats."""
+"""Maximum characters of a caller's value that an error repeats."""
 
 
 class AnthropicSource(RequestBody):
-    """Where an image comes from. What it is follows from the file, not from ``media_type``."""
+    """The source of an image. Its format follows from the file, not from ``media_type``."""
 
     type: Literal["base64", "url"]
     media_type: Name | None = None
@@ -30,7 +30,7 @@ class AnthropicSource(RequestBody):
 
 
 class AnthropicText(RequestBody):
-    """Text."""
+    """A text block."""
 
     type: Literal["text"]
     text: str
@@ -43,14 +43,14 @@ class AnthropicText(RequestBody):
 
 
 class AnthropicImage(RequestBody):
-    """An image."""
+    """An image block."""
 
     type: Literal["image"]
     source: AnthropicSource
 
 
 class AnthropicToolUse(RequestBody):
-    """A call that the model made earlier."""
+    """An earlier tool call of the model."""
 
     type: Literal["tool_use"]
     id: Name
@@ -59,7 +59,7 @@ class AnthropicToolUse(RequestBody):
 
 
 class AnthropicThinking(RequestBody):
-    """What the model thought earlier; signatures are not looked at."""
+    """Earlier thinking of the model; signatures are ignored."""
 
     type: Literal["thinking"]
     thinking: str
@@ -67,7 +67,7 @@ class AnthropicThinking(RequestBody):
 
 
 class AnthropicRedactedThinking(RequestBody):
-    """What another server's model thought, which nobody here can read."""
+    """Encrypted thinking of another server's model, which cannot be read here."""
 
     type: Literal["redacted_thinking"]
     data: str
@@ -96,7 +96,7 @@ AnthropicResultPart = Annotated[
 
 
 class AnthropicToolResult(RequestBody):
-    """What a tool answered. ``is_error`` is told by the text alone."""
+    """The result of a tool call. ``is_error`` is shown by the text alone."""
 
     type: Literal["tool_result"]
     tool_use_id: Name
@@ -122,7 +122,7 @@ ASSISTANTS = (AnthropicText, AnthropicToolUse, AnthropicThinking, AnthropicRedac
 
 
 def text_of(content: str | Sequence[Any]) -> str:
-    """The text of blocks, joined by line ends."""
+    """Return the text of blocks, joined by line ends."""
     if isinstance(content, str):
         return content
     return "\n".join(block.text for block in content if isinstance(block, AnthropicText))

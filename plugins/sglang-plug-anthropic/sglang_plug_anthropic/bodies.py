@@ -1,4 +1,4 @@
-"""Bodies of the Messages API, and the conversation they stand for."""
+"""Request bodies of the Messages API, and their conversion to conversations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from sglang_plug import Constraint
-from sglang_plug_api.plugin import ChatRequest, Effort, Integer, Name, Number, RequestBody
+from sglang_plug_api.plugin import ChatRequest, Effort, Integer, Name, Number, ProcessorFieldsBody, RequestBody
 
 from .blocks import ASSISTANTS, USERS, AnthropicText, AnthropicToolResult, AnthropicToolUse, Content, text_of
 from .conversation import conversation
@@ -17,11 +17,11 @@ from .tools import AnthropicTool, AnthropicToolChoice
 MAX_MESSAGES = 16384
 MAX_TOOLS = 1024
 UNSUPPORTED = ("mcp_servers", "container", "context_management")
-"""Fields that would change the answer if they were honoured."""
+"""Unsupported fields that would change the answer."""
 
 
 class AnthropicMessage(RequestBody):
-    """One turn, or a part of one: turns of one role that follow each other are read as one."""
+    """A turn or a part of one: consecutive messages of one role form one turn."""
 
     role: Literal["user", "assistant"]
     content: Content
@@ -36,13 +36,13 @@ class AnthropicMessage(RequestBody):
 
 
 class AnthropicMetadata(RequestBody):
-    """``metadata``; kept out of everything."""
+    """The field ``metadata``, which is ignored."""
 
     user_id: Name | None = None
 
 
 class AnthropicThinkingConfig(RequestBody):
-    """``thinking``: whether what the model thinks is shown. ``budget_tokens`` is a wish that changes nothing."""
+    """The field ``thinking``: whether thinking is shown. ``budget_tokens`` has no effect."""
 
     type: Literal["enabled", "adaptive", "disabled"]
     budget_tokens: Annotated[Integer, Field(ge=1)] | None = None
@@ -50,21 +50,21 @@ class AnthropicThinkingConfig(RequestBody):
 
 
 class AnthropicFormat(RequestBody):
-    """What the answer is to look like."""
+    """Output format of the answer."""
 
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")
 
 
 class AnthropicOutputConfig(RequestBody):
-    """``output_config``."""
+    """The field ``output_config``."""
 
     effort: Effort | None = None
     format: AnthropicFormat | None = None
 
 
 class AnthropicCountBody(RequestBody):
-    """``POST /v1/messages/count_tokens``."""
+    """Body of ``POST /v1/messages/count_tokens``."""
 
     model: Name
     messages: Annotated[list[AnthropicMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
@@ -116,38 +116,47 @@ class AnthropicCountBody(RequestBody):
 
     @property
     def shows_thinking(self) -> bool:
-        """True if answers are to have what the model thought."""
+        """Return True if answers contain thinking."""
         thinking = self.thinking
         return thinking is not None and thinking.type != "disabled" and thinking.display != "omitted"
 
     @property
     def continues(self) -> bool:
-        """True if the answer is to continue a final assistant message."""
+        """Return True if the answer continues a final assistant message."""
         return self.messages[-1].role == "assistant" and bool(text_of(self.messages[-1].content))
 
     def chat(self) -> ChatRequest:
-        """What is asked, as the server knows it."""
+        """Convert the body to the server's chat request."""
         said = conversation(text_of(self.system or ""), self.messages)
         choice = self.tool_choice
+        constraint, field = self._constraint()
         return ChatRequest(
             messages=said.messages,
             images=said.images,
-            tools=[one.function() for one in self.tools or ()],
+            tools=[tool.function() for tool in self.tools or ()],
             tool_choice=choice.choice() if choice else None,
             parallel_tool_calls=False if choice and choice.disable_parallel_tool_use else None,
-            constraint=self._constraint(),
+            tool_schema_field="input_schema",
+            constraint=constraint,
+            constraint_field=field,
             reasoning_effort=self.output_config.effort if self.output_config else None,
             prefer_no_reasoning=self.thinking is not None and self.thinking.type == "disabled",
             continue_final_message=self.continues,
         )
 
-    def _constraint(self) -> Constraint | None:
-        found = self.output_config.format if self.output_config and self.output_config.format else self.output_format
-        return None if found is None else Constraint("json_schema", json.dumps(found.schema_, ensure_ascii=False))
+    def _constraint(self) -> tuple[Constraint | None, str]:
+        """Return the constraint of the answer and its field."""
+        if self.output_config and self.output_config.format:
+            format, field = self.output_config.format, "output_config.format.schema"
+        elif self.output_format is not None:
+            format, field = self.output_format, "output_format.schema"
+        else:
+            return None, ""
+        return Constraint("json_schema", json.dumps(format.schema_, ensure_ascii=False)), field
 
 
-class AnthropicBody(AnthropicCountBody):
-    """``POST /v1/messages``."""
+class AnthropicBody(AnthropicCountBody, ProcessorFieldsBody):
+    """Body of ``POST /v1/messages``."""
 
     max_tokens: Annotated[Integer, Field(ge=0)]
     temperature: Annotated[Number, Field(ge=0)] | None = None
@@ -158,12 +167,12 @@ class AnthropicBody(AnthropicCountBody):
     metadata: AnthropicMetadata | None = None
 
     def sampling(self) -> dict[str, Any]:
-        """What was given, in native names."""
-        given = {
+        """Return the given sampling parameters by their native names, without the fields of logits processors."""
+        native = {
             "max_new_tokens": self.max_tokens,
             "temperature": self.temperature,
             "top_p": self.top_p,
             "top_k": self.top_k or None,
             "stop": self.stop_sequences or None,
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {**{name: value for name, value in native.items() if value is not None}, **self.processor_fields}

@@ -1,4 +1,4 @@
-"""The content blocks of one answer while they grow, and the events that show it."""
+"""Content blocks of a streamed answer, and the events that show them."""
 
 from __future__ import annotations
 
@@ -15,102 +15,102 @@ ParsedEvent = Text | Reasoning | CallStart | CallArguments | CallEnd
 
 
 class Block(Protocol):
-    """One block."""
+    """A content block."""
 
     def opening(self) -> Fields:
-        """The block without what it will hold."""
+        """Return the block before any content."""
 
     def delta(self, text: str) -> Fields:
-        """Takes more of it, and says so."""
+        """Append content and return its delta event."""
 
     def ending(self) -> Iterator[Fields]:
-        """Deltas that only come last."""
+        """Return the deltas at the end of the block."""
 
     def show(self) -> Fields | None:
-        """The block so far; ``None`` if nobody may use it as it is."""
+        """Return the current block; ``None`` if it is unusable."""
 
 
 @dataclass(slots=True)
 class TextBlock:
-    """A part of the answer."""
+    """A text block of the answer."""
 
     text: str = ""
 
     def opening(self) -> Fields:
-        """The block without what it will hold."""
+        """Return the block before any content."""
         return {"type": "text", "text": ""}
 
     def delta(self, text: str) -> Fields:
-        """Takes more of it, and says so."""
+        """Append content and return its delta event."""
         self.text += text
         return {"type": "text_delta", "text": text}
 
     def ending(self) -> Iterator[Fields]:
-        """None."""
+        """Return no deltas."""
         yield from ()
 
     def show(self) -> Fields:
-        """The block so far."""
+        """Return the current block."""
         return {"type": "text", "text": self.text}
 
 
 @dataclass(slots=True)
 class ThinkingBlock:
-    """What the model thought. Its signature proves nothing: clients want one, and it may come back as it went."""
+    """A thinking block. Its signature proves nothing: clients require one, and may send it back."""
 
     signature: str
     thinking: str = ""
 
     def opening(self) -> Fields:
-        """The block without what it will hold."""
+        """Return the block before any content."""
         return {"type": "thinking", "thinking": "", "signature": ""}
 
     def delta(self, text: str) -> Fields:
-        """Takes more of it, and says so."""
+        """Append content and return its delta event."""
         self.thinking += text
         return {"type": "thinking_delta", "thinking": text}
 
     def ending(self) -> Iterator[Fields]:
-        """The signature."""
+        """Return the signature delta."""
         yield {"type": "signature_delta", "signature": self.signature}
 
     def show(self) -> Fields:
-        """The block so far."""
+        """Return the current block."""
         return {"type": "thinking", "thinking": self.thinking, "signature": self.signature}
 
 
 @dataclass(slots=True)
 class CallBlock:
-    """A call of a tool."""
+    """A tool call block."""
 
     name: str
     id: str = field(default_factory=lambda: f"toolu_{new_id()[:24]}")
     arguments: str = ""
 
     def opening(self) -> Fields:
-        """The block without what it will hold."""
+        """Return the block before any content."""
         return {"type": "tool_use", "id": self.id, "name": self.name, "input": {}}
 
     def delta(self, text: str) -> Fields:
-        """Takes more of it, and says so."""
+        """Append content and return its delta event."""
         self.arguments += text
         return {"type": "input_json_delta", "partial_json": text}
 
     def ending(self) -> Iterator[Fields]:
-        """None."""
+        """Return no deltas."""
         yield from ()
 
     def show(self) -> Fields | None:
-        """The call; ``None`` if its arguments are no object, broken off or malformed."""
+        """Return the call; ``None`` if its arguments are no object, truncated or malformed."""
         try:
-            given = json.loads(self.arguments or "{}")
+            arguments = json.loads(self.arguments or "{}")
         except (ValueError, RecursionError):
             return None
-        return {**self.opening(), "input": given} if isinstance(given, dict) else None
+        return {**self.opening(), "input": arguments} if isinstance(arguments, dict) else None
 
 
 class Content:
-    """All blocks in their order; the last may be growing.
+    """All blocks in order; the last one may be open.
 
     Args:
         signature: of what the model thought.
@@ -124,11 +124,11 @@ class Content:
 
     @property
     def has_call(self) -> bool:
-        """True if there is a call that can be made."""
-        return any(isinstance(one, CallBlock) and one.show() is not None for one in self._blocks)
+        """Return True if there is a valid tool call."""
+        return any(isinstance(block, CallBlock) and block.show() is not None for block in self._blocks)
 
     def add(self, events: Iterable[ParsedEvent]) -> Iterator[NamedEvent]:
-        """Take what a parser found, and show it."""
+        """Add a parsed event and return the stream events."""
         for event in events:
             match event:
                 case Text(text) if text:
@@ -143,7 +143,7 @@ class Content:
                     yield from self.end()
 
     def end(self) -> Iterator[NamedEvent]:
-        """Nothing more comes of the block that grows."""
+        """Close the open block."""
         if not self._is_growing:
             return
         self._is_growing = False
@@ -152,7 +152,7 @@ class Content:
         yield self._event("content_block_stop")
 
     def show(self) -> list[Fields]:
-        """The blocks, without calls that cannot be made."""
+        """Return the blocks without invalid calls."""
         return [shown for block in self._blocks if (shown := block.show()) is not None]
 
     def _write(self, kind: type[TextBlock | ThinkingBlock], text: str) -> Iterator[NamedEvent]:

@@ -1,4 +1,4 @@
-"""From messages of content blocks to what chat templates read."""
+"""Conversion of messages with content blocks to the input of chat templates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from sglang_plug_api.plugin import GivenImage
+from sglang_plug_api.plugin import RequestImage
 
 from .blocks import (
     AnthropicBlock,
@@ -22,10 +22,10 @@ from .blocks import (
 
 Message = dict[str, Any]
 Placed = tuple[str, AnthropicBlock]
-"""A block, and its place in the request."""
+"""A block and its path in the request."""
 
 
-class Said(Protocol):
+class TemplateMessage(Protocol):
     """One message of a request."""
 
     role: Literal["user", "assistant"]
@@ -34,13 +34,13 @@ class Said(Protocol):
 
 @dataclass(slots=True)
 class Conversation:
-    """Messages for a chat template, and the images they have placeholders for, in that order."""
+    """Messages for a chat template, and the images of their placeholders in order."""
 
     messages: list[Message] = field(default_factory=list)
-    images: list[GivenImage] = field(default_factory=list)
+    images: list[RequestImage] = field(default_factory=list)
 
     def add(self, role: str, blocks: Sequence[Placed]) -> None:
-        """One turn. What tools answered is said before the rest of a turn, and their images after all answers."""
+        """Add one turn. Tool results precede the rest of a turn, and their images follow all results."""
         if role == "assistant":
             self.messages.append(_of_assistant([block for _, block in blocks]))
             return
@@ -49,25 +49,25 @@ class Conversation:
             if isinstance(block, AnthropicToolResult):
                 said = {"role": "tool", "tool_call_id": block.tool_use_id, "content": text_of(block.content)}
                 self.messages.append(said)
-                shown += [one for one in _placed(place, block.content) if isinstance(one[1], AnthropicImage)]
-        shown += [one for one in blocks if not isinstance(one[1], AnthropicToolResult)]
+                shown += [item for item in _placed(place, block.content) if isinstance(item[1], AnthropicImage)]
+        shown += [item for item in blocks if not isinstance(item[1], AnthropicToolResult)]
         if shown:
             self.messages.append({"role": "user", "content": _plain(self._parts(shown))})
 
     def _parts(self, blocks: Sequence[Placed]) -> list[Message]:
-        found: list[Message] = []
+        parts: list[Message] = []
         for place, block in blocks:
             if isinstance(block, AnthropicText):
-                found.append({"type": "text", "text": block.text})
+                parts.append({"type": "text", "text": block.text})
             elif isinstance(block, AnthropicImage):
-                self.images.append(GivenImage(place, block.source.data or block.source.url))
-                found.append({"type": "image"})
-        return found
+                self.images.append(RequestImage(place, block.source.data or block.source.url))
+                parts.append({"type": "image"})
+        return parts
 
 
-def conversation(system: str, messages: Sequence[Said]) -> Conversation:
-    """The system prompt, then alternating turns; messages of one role that follow each other are one turn."""
-    found = Conversation([{"role": "system", "content": system}] if system else [])
+def conversation(system: str, messages: Sequence[TemplateMessage]) -> Conversation:
+    """Convert the system prompt and the turns; consecutive messages of one role form one turn."""
+    result = Conversation([{"role": "system", "content": system}] if system else [])
     turns: list[tuple[str, list[Placed]]] = []
     for index, message in enumerate(messages):
         blocks = list(_placed(f"messages.{index}", message.content))
@@ -76,8 +76,8 @@ def conversation(system: str, messages: Sequence[Said]) -> Conversation:
         else:
             turns.append((message.role, blocks))
     for role, blocks in turns:
-        found.add(role, blocks)
-    return found
+        result.add(role, blocks)
+    return result
 
 
 def _placed(place: str, content: str | Sequence[Any]) -> Iterator[Placed]:
@@ -93,7 +93,7 @@ def _of_assistant(blocks: Sequence[AnthropicBlock]) -> Message:
     if thoughts:
         message["reasoning_content"] = "\n".join(thoughts)
     if calls:
-        message["tool_calls"] = [_call(one) for one in calls]
+        message["tool_calls"] = [_call(call) for call in calls]
     return message
 
 
@@ -103,7 +103,7 @@ def _call(block: AnthropicToolUse) -> Message:
 
 
 def _plain(parts: Sequence[Message]) -> str | list[Message]:
-    """Parts of text joined by line ends, unless there are images between them."""
+    """Join text parts by line ends, unless there are images between them."""
     if any(part["type"] == "image" for part in parts):
         return list(parts)
     return "\n".join(part["text"] for part in parts)

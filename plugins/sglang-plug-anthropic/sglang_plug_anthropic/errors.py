@@ -1,4 +1,4 @@
-"""Errors in the envelope that Anthropic's clients read."""
+"""Errors in the envelope of Anthropic's clients."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ KINDS: Mapping[int, str] = {
 
 
 def envelope(error: ApiError, request_id: str) -> dict[str, Any]:
-    """The body of an error."""
+    """Return the body of an error."""
     kind = KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": request_id}
 
 
 def response(error: Exception, request_id: str) -> Response:
-    """The answer to a request that was refused, or failed before its answer began."""
+    """Return the response to a request that was refused or failed before its answer began."""
     refusal = logged(from_exception(error), error)
     is_full = isinstance(error, RequestError) and refusal.status == 503
     if is_full:  # clients know this as "try again later"; 503 remains for a server that cannot serve
@@ -40,7 +40,7 @@ def response(error: Exception, request_id: str) -> Response:
 
 
 def logged(refusal: ApiError, error: Exception) -> ApiError:
-    """``refusal``; what nobody expected goes to the log, because it stays out of the answer."""
+    """Return ``refusal``; unexpected errors are logged, because they are not part of the answer."""
     if refusal.status == 500:
         logger.error("a request for a message failed", exc_info=error)
     return refusal

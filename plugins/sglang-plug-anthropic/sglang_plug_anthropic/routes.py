@@ -31,7 +31,7 @@ NO_THINKING = "'thinking' cannot be enabled: this server tells no thoughts apart
 
 
 def build(engine: TextEngine) -> APIRouter:
-    """The routes."""
+    """Build the routes."""
     router = APIRouter(tags=["Anthropic"], route_class=AnthropicRoute)
 
     @takes(router, "/v1/messages", AnthropicBody, summary="A message")
@@ -45,8 +45,8 @@ def build(engine: TextEngine) -> APIRouter:
             sampling=engine.defaults.complete(prompt.sampling(body.sampling()), len(prompt.tokens), None),
             constraint=prompt.constraint,
             constraint_field=prompt.constraint_field,
-            preamble=prompt.preamble,
-            adapter=engine.adapters.chosen(body.model),
+            reasoning_prefix=prompt.reasoning_prefix,
+            adapter=engine.adapters.resolve(body.model),
         )
         answer = Answer(engine, body, job, prompt.output(), request.state.id)
         return await respond(request, body.stream, answer.events, answer.whole, done=False)
@@ -61,10 +61,10 @@ def build(engine: TextEngine) -> APIRouter:
 
 
 class AnthropicRoute(APIRoute):
-    """Answers every error, of the guard too, in Anthropic's envelope, and tells the request's id."""
+    """Route that returns every error, including the guard's, in Anthropic's envelope with the request's id."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """What is called for each request."""
+        """Return the handler of requests."""
         handle = super().get_route_handler()
 
         async def handle_in_dialect(request: Request) -> Response:
@@ -82,7 +82,7 @@ class AnthropicRoute(APIRoute):
 
 
 async def _prompt(engine: TextEngine, body: AnthropicCountBody) -> ChatPrompt:
-    """The conversation, with its tools and images. Raises ``ApiError``."""
+    """Return the conversation with its tools and images. Raises ``ApiError``."""
     engine.check_model(body.model)
     if body.thinking is not None and body.thinking.type == "enabled" and engine.parsers.reasoning is None:
         raise ApiError(NO_THINKING, param="thinking")

@@ -1,4 +1,4 @@
-"""Tools of requests, and which of them the model has to call."""
+"""Tools of requests, and the choice among them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .blocks import MOST_SHOWN
 
 
 class AnthropicTool(RequestBody):
-    """A tool that the caller runs. What a tool's name may be, the model's format of calls says."""
+    """A tool that the caller runs. The model's call format restricts its name."""
 
     type: Literal["custom"] | None = None
     name: str
@@ -36,14 +36,14 @@ class AnthropicTool(RequestBody):
         return self
 
     def function(self) -> Tool:
-        """As the server knows tools. Raises ``ValidationError`` for names that no format of calls can quote."""
-        given = {"name": self.name, "description": self.description, "strict": self.strict}
-        known = {name: value for name, value in given.items() if value is not None}
+        """Convert to the server's tool. Raises ``ValidationError`` for names that no call format can represent."""
+        function = {"name": self.name, "description": self.description, "strict": self.strict}
+        known = {name: value for name, value in function.items() if value is not None}
         return Tool(type="function", function=Function.model_validate({**known, "parameters": self.input_schema}))
 
 
 class AnthropicToolChoice(RequestBody):
-    """Whether tools may, must or must not be called, and how many in one answer."""
+    """Choice whether tools may, must or must not be called, and how many in one answer."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -56,7 +56,7 @@ class AnthropicToolChoice(RequestBody):
         return self
 
     def choice(self) -> Literal["auto", "required", "none"] | NamedTool:
-        """As the server knows choices."""
+        """Convert to the server's tool choice."""
         match self.type:
             case "auto" | "none":
                 return self.type

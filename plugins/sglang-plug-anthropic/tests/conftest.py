@@ -1,4 +1,4 @@
-"""A real server with the plugin: installed, or from the folder it lies in."""
+"""A real server with the plugin: installed, or loaded from its folder."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def _is_installed() -> bool:
 
 @pytest.fixture(scope="session")
 def key() -> str:
-    """What opens the server."""
+    """Return the server's API key."""
     return KEY
 
 
 @pytest.fixture(scope="session")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The demo model behind a key, with room for one request running and one waiting."""
+    """Serve the demo model with a key and room for one running and one waiting request."""
     flags = ["--port", "0", "--api-key", KEY, "--enable-cache-report", "--max-total-tokens", "8192", "--device", "cpu"]
     flags += ["--max-running-requests", "1", "--max-queued-requests", "1"]
     if not _is_installed():

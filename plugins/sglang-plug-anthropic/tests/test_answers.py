@@ -31,7 +31,7 @@ def piece(text: str, count: int, ending: Ending | None = None) -> Piece:
 
 
 class Script:
-    """An engine that yields these pieces and raises these errors."""
+    """An engine that yields given pieces and raises given errors."""
 
     def __init__(self, *steps: Piece | Exception, report: bool = True) -> None:
         self.config = SimpleNamespace(enable_cache_report=report)
@@ -54,10 +54,10 @@ class Script:
 
 
 class Reader:
-    """Reads the pieces of a script: what each brings."""
+    """Reader of a script's pieces."""
 
-    def __init__(self, *found: list[Any]) -> None:
-        self._found = iter(found)
+    def __init__(self, *events: list[Any]) -> None:
+        self._found = iter(events)
 
     def events(self, piece: Piece) -> list[Any]:
         return next(self._found, [Text(piece.text)] if piece.text else [])
@@ -91,7 +91,7 @@ def test_usage_counts_cached_tokens_apart_where_they_are_reported(report: bool, 
         (RuntimeError("a secret"), "api_error", "internal error"),
     ],
 )
-def test_what_fails_later_is_the_last_event(failure: Any, kind: str, message: str) -> None:
+def test_later_failures_are_the_last_event(failure: Any, kind: str, message: str) -> None:
     script = Script(piece("Hi", 1), failure)
     *before, last = streamed(script)
     assert [event.name for event in before] == ["message_start", "content_block_start", "ping", "content_block_delta"]
@@ -101,7 +101,7 @@ def test_what_fails_later_is_the_last_event(failure: Any, kind: str, message: st
 
 
 @pytest.mark.parametrize("failure", [piece("", 0, Ending("abort")), RequestError("too sad", 503)])
-def test_what_fails_at_once_is_raised(failure: Any) -> None:
+def test_immediate_failures_are_raised(failure: Any) -> None:
     with pytest.raises((ApiError, RequestError)):
         streamed(Script(failure))
 
@@ -118,14 +118,14 @@ SHOWN = {"thinking": {"type": "adaptive"}}
 
 
 def shown(events: list[NamedEvent]) -> list[tuple[Any, ...]]:
-    """Events between the start of the message and its end, without pings."""
-    found: list[tuple[Any, ...]] = []
+    """Return the events between the start of the message and its end, without pings."""
+    results: list[tuple[Any, ...]] = []
     for event in events[1:-2]:
         kind = event.name.removeprefix("content_block_")
         if kind != "ping":
             held = event.data.get("content_block") or event.data.get("delta") or {}
-            found.append((kind, event.data["index"], *(value for name, value in held.items() if name != "id")))
-    return found
+            results.append((kind, event.data["index"], *(value for name, value in held.items() if name != "id")))
+    return results
 
 
 def test_calls_are_blocks_of_their_own() -> None:
@@ -149,27 +149,27 @@ def test_calls_are_blocks_of_their_own() -> None:
 
 def test_a_whole_message_has_the_arguments_as_an_object() -> None:
     script = Script(piece("x", 3, STOP))
-    found = asyncio.run(answer(script, Reader([Text("So:"), *CALL])).whole())
-    text, call = found["content"]
+    result = asyncio.run(answer(script, Reader([Text("So:"), *CALL])).whole())
+    text, call = result["content"]
     assert text == {"type": "text", "text": "So:"}
     assert {**call, "id": ""} == {"type": "tool_use", "id": "", "name": "weather", "input": {"city": "Lima"}}
-    assert found["stop_reason"] == "tool_use"
+    assert result["stop_reason"] == "tool_use"
 
 
 @pytest.mark.parametrize("broken", ['{"city": ', "[1]", "{'a': 1}"])
 @pytest.mark.parametrize(("ending", "reason"), [(STOP, "end_turn"), (Ending("length"), "max_tokens")])
 def test_calls_that_nobody_can_make_are_left_out(broken: str, ending: Ending, reason: str) -> None:
     events = [CallStart(0, "weather"), CallArguments(0, broken)]
-    found = asyncio.run(answer(Script(piece("x", 3, ending)), Reader(events)).whole())
-    assert (found["content"], found["stop_reason"]) == ([], reason)
-    told = streamed(Script(piece("x", 3, ending)), Reader(events))
-    assert told[-2].data["delta"]["stop_reason"] == reason
+    result = asyncio.run(answer(Script(piece("x", 3, ending)), Reader(events)).whole())
+    assert (result["content"], result["stop_reason"]) == ([], reason)
+    streamed_events = streamed(Script(piece("x", 3, ending)), Reader(events))
+    assert streamed_events[-2].data["delta"]["stop_reason"] == reason
 
 
 def test_thoughts_are_shown_to_those_who_ask() -> None:
     thought = [Reasoning("Hm"), Reasoning("."), Text("Lima")]
-    found = asyncio.run(answer(Script(piece("x", 3, STOP)), Reader(thought), **SHOWN).whole())
-    assert found["content"] == [
+    result = asyncio.run(answer(Script(piece("x", 3, STOP)), Reader(thought), **SHOWN).whole())
+    assert result["content"] == [
         {"type": "thinking", "thinking": "Hm.", "signature": "msg_1"},
         {"type": "text", "text": "Lima"},
     ]
@@ -188,5 +188,5 @@ def test_thoughts_are_shown_to_those_who_ask() -> None:
 
 
 def test_a_stop_sequence_is_told_even_after_a_call() -> None:
-    found = asyncio.run(answer(Script(piece("x", 3, Ending("stop", "END"))), Reader(CALL)).whole())
-    assert (found["stop_reason"], found["stop_sequence"]) == ("stop_sequence", "END")
+    result = asyncio.run(answer(Script(piece("x", 3, Ending("stop", "END"))), Reader(CALL)).whole())
+    assert (result["stop_reason"], result["stop_sequence"]) == ("stop_sequence", "END")

@@ -36,13 +36,15 @@ PICTURE = image(type="base64", media_type="image/png", data="YQ==")
 
 def test_images_stay_between_the_texts() -> None:
     link = image(type="url", url="https://example.com/a.png")
-    found = body(messages=[{"role": "user", "content": [*blocks("One"), PICTURE, *blocks("Two", "x")]}, HELLO])
+    outcome = body(messages=[{"role": "user", "content": [*blocks("One"), PICTURE, *blocks("Two", "x")]}, HELLO])
     parts = [{"type": "text", "text": "One"}, {"type": "image"}]
     parts += [{"type": "text", "text": text} for text in ("Two", "x", "Hello")]
-    assert found.chat().messages == [{"role": "user", "content": parts}]
-    assert [(one.where, one.source) for one in found.chat().images] == [("messages.0.content.1", "YQ==")]
-    found = body(messages=[HELLO, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": [link]}])
-    assert [(one.where, one.source) for one in found.chat().images] == [("messages.2.content.0", link["source"]["url"])]
+    assert outcome.chat().messages == [{"role": "user", "content": parts}]
+    assert [(item.where, item.source) for item in outcome.chat().images] == [("messages.0.content.1", "YQ==")]
+    outcome = body(messages=[HELLO, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": [link]}])
+    assert [(item.where, item.source) for item in outcome.chat().images] == [
+        ("messages.2.content.0", link["source"]["url"])
+    ]
     assert body().chat().images == []
 
 
@@ -50,21 +52,21 @@ def test_calls_and_their_results_become_messages_of_their_own() -> None:
     asked = {"role": "user", "content": [*blocks("And now?"), result("toolu_1", [*blocks("sun", "wind"), PICTURE])]}
     thoughts = [{"type": "thinking", "thinking": "Hm", "signature": "s"}, {"type": "redacted_thinking", "data": "x"}]
     said = {"role": "assistant", "content": [*thoughts, *blocks("Let me see."), USED]}
-    found = body(messages=[HELLO, said, asked]).chat()
-    assert found.messages[1:] == [
+    outcome = body(messages=[HELLO, said, asked]).chat()
+    assert outcome.messages[1:] == [
         {"role": "assistant", "content": "Let me see.", "reasoning_content": "Hm", "tool_calls": [CALLED]},
         {"role": "tool", "tool_call_id": "toolu_1", "content": "sun\nwind"},
         {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "And now?"}]},
     ]
-    assert [one.where for one in found.images] == ["messages.2.content.1.content.2"]
+    assert [item.where for item in outcome.images] == ["messages.2.content.1.content.2"]
 
 
 def test_a_turn_with_nothing_but_a_result_is_no_message_of_the_user() -> None:
-    found = body(
+    outcome = body(
         messages=[HELLO, {"role": "assistant", "content": [USED]}, {"role": "user", "content": [result("toolu_1")]}]
     )
-    assert [message["role"] for message in found.chat().messages] == ["user", "assistant", "tool"]
-    assert not found.continues
+    assert [message["role"] for message in outcome.chat().messages] == ["user", "assistant", "tool"]
+    assert not outcome.continues
 
 
 @pytest.mark.parametrize(
@@ -77,20 +79,20 @@ def test_a_turn_with_nothing_but_a_result_is_no_message_of_the_user() -> None:
     ],
 )
 def test_choices_of_tools(choice: Any, expected: Any, parallel: bool | None) -> None:
-    found = body(
+    outcome = body(
         tools=[{"name": "weather", "description": "d", "input_schema": {"type": "object"}}], tool_choice=choice
     )
-    assert (found.chat().tool_choice, found.chat().parallel_tool_calls) == (expected, parallel)
-    (tool,) = found.chat().tools or ()
+    assert (outcome.chat().tool_choice, outcome.chat().parallel_tool_calls) == (expected, parallel)
+    (tool,) = outcome.chat().tools or ()
     function = {"name": "weather", "description": "d", "parameters": {"type": "object"}}
     assert tool.model_dump(exclude_unset=True) == {"type": "function", "function": function}
 
 
 def test_a_named_tool_is_the_one_that_must_be_called() -> None:
-    found = (
+    outcome = (
         body(tools=[{"name": "t", "input_schema": {}}], tool_choice={"type": "tool", "name": "t"}).chat().tool_choice
     )
-    assert isinstance(found, NamedTool) and found.function.name == "t"
+    assert isinstance(outcome, NamedTool) and outcome.function.name == "t"
 
 
 @pytest.mark.parametrize(
@@ -104,8 +106,8 @@ def test_a_named_tool_is_the_one_that_must_be_called() -> None:
     ],
 )
 def test_thinking(thinking: Any, shown: bool, without: bool) -> None:
-    found = body(thinking=thinking)
-    assert (found.shows_thinking, found.chat().prefer_no_reasoning) == (shown, without)
+    outcome = body(thinking=thinking)
+    assert (outcome.shows_thinking, outcome.chat().prefer_no_reasoning) == (shown, without)
 
 
 def test_what_the_answer_is_to_look_like() -> None:
@@ -122,9 +124,9 @@ def test_it_declares_one_group_of_routes() -> None:
 
 
 def test_system_prompt_and_blocks_become_plain_messages() -> None:
-    found = body(system=blocks("Be", "brief"), messages=[{"role": "user", "content": blocks("Hello", "there")}])
+    outcome = body(system=blocks("Be", "brief"), messages=[{"role": "user", "content": blocks("Hello", "there")}])
     expected = [{"role": "system", "content": "Be\nbrief"}, {"role": "user", "content": "Hello\nthere"}]
-    assert found.chat().messages == expected
+    assert outcome.chat().messages == expected
 
 
 @pytest.mark.parametrize("system", [None, "", []])
@@ -134,8 +136,8 @@ def test_no_system_prompt_is_no_message(system: Any) -> None:
 
 def test_turns_of_one_role_are_one() -> None:
     answer = {"role": "assistant", "content": "Yes?"}
-    found = body(messages=[HELLO, HELLO, answer, HELLO]).chat().messages
-    assert found == [{"role": "user", "content": "Hello\nHello"}, answer, HELLO]
+    outcome = body(messages=[HELLO, HELLO, answer, HELLO]).chat().messages
+    assert outcome == [{"role": "user", "content": "Hello\nHello"}, answer, HELLO]
 
 
 @pytest.mark.parametrize(
@@ -147,8 +149,8 @@ def test_a_final_assistant_message_is_continued(role: str, content: str, continu
 
 def test_sampling_has_native_names_and_nothing_that_was_left_out() -> None:
     assert body().sampling() == {"max_new_tokens": 4}
-    given = body(temperature=0, top_p=0.5, top_k=3, stop_sequences=["x"]).sampling()
-    assert given == {"max_new_tokens": 4, "temperature": 0, "top_p": 0.5, "top_k": 3, "stop": ["x"]}
+    sampling = body(temperature=0, top_p=0.5, top_k=3, stop_sequences=["x"]).sampling()
+    assert sampling == {"max_new_tokens": 4, "temperature": 0, "top_p": 0.5, "top_k": 3, "stop": ["x"]}
 
 
 @pytest.mark.parametrize(
@@ -165,7 +167,7 @@ def test_sampling_has_native_names_and_nothing_that_was_left_out() -> None:
     ],
     ids=repr,
 )
-def test_what_changes_nothing_is_accepted(fields: dict[str, Any]) -> None:
+def test_settings_without_effect_are_accepted(fields: dict[str, Any]) -> None:
     assert body(**fields).max_tokens == 4
 
 
@@ -215,6 +217,6 @@ def test_what_changes_nothing_is_accepted(fields: dict[str, Any]) -> None:
     ],
     ids=repr,
 )
-def test_what_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_unsupported_bodies_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         body(**fields)

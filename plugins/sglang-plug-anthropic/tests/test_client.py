@@ -102,20 +102,22 @@ WEATHER: Any = {
 
 
 def test_tools(client: Any) -> None:
-    asked: dict[str, Any] = {**QUESTION, "max_tokens": 64, "tools": [WEATHER], "tool_choice": {"type": "any"}}
-    asked["messages"] = [{"role": "user", "content": "What's the weather like in Boston today?"}]
-    message = client.messages.create(**asked)
+    request: dict[str, Any] = {**QUESTION, "max_tokens": 64, "tools": [WEATHER], "tool_choice": {"type": "any"}}
+    request["messages"] = [{"role": "user", "content": "What's the weather like in Boston today?"}]
+    message = client.messages.create(**request)
     call = message.content[-1]
     assert (message.stop_reason, call.type, call.name) == ("tool_use", "tool_use", "get_weather")
     assert call.input in ({"city": "Boston"}, {"city": "Lima"})
-    with client.messages.stream(**asked) as stream:
+    with client.messages.stream(**request) as stream:
         kinds = [event.type for event in stream]
         streamed = stream.get_final_message()
     assert "input_json" in kinds
     assert [(block.name, block.input) for block in streamed.content] == [
         (block.name, block.input) for block in message.content
     ]
-    results = [{"type": "tool_result", "tool_use_id": one.id, "content": "sunny"} for one in message.content]
+    results = [{"type": "tool_result", "tool_use_id": item.id, "content": "sunny"} for item in message.content]
     turns = [{"role": "assistant", "content": message.content}, {"role": "user", "content": results}]
-    answer = client.messages.create(**{**asked, "messages": asked["messages"] + turns, "tool_choice": {"type": "none"}})
+    answer = client.messages.create(
+        **{**request, "messages": request["messages"] + turns, "tool_choice": {"type": "none"}}
+    )
     assert answer.content[0].type == "text"

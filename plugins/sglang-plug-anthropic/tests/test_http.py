@@ -37,35 +37,35 @@ def http(url: str, key: str) -> Iterator[httpx.Client]:
 
 
 def refused(answer: httpx.Response, status: int, kind: str) -> str:
-    """The message of a refusal, whose envelope is checked."""
-    found = answer.json()
-    assert (answer.status_code, found["type"], found["error"]["type"]) == (status, "error", kind), answer.text
-    assert set(found) == {"type", "error", "request_id"} and set(found["error"]) == {"type", "message"}
-    assert found["request_id"] == answer.headers["request-id"]
-    return str(found["error"]["message"])
+    """Return the message of a refusal after checking its envelope."""
+    result = answer.json()
+    assert (answer.status_code, result["type"], result["error"]["type"]) == (status, "error", kind), answer.text
+    assert set(result) == {"type", "error", "request_id"} and set(result["error"]) == {"type", "message"}
+    assert result["request_id"] == answer.headers["request-id"]
+    return str(result["error"]["message"])
 
 
 def events(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """Name and data of each event; the framing is checked."""
+    """Return name and data of each event after checking the framing."""
     *parts, end = text.split("\n\n")
     assert end == ""
-    found = []
+    results = []
     for part in parts:
         name, data = part.split("\n")
         assert name.startswith("event: ") and data.startswith("data: ")
-        found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
-    assert all(name == data["type"] for name, data in found)
-    return found
+        results.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    assert all(name == data["type"] for name, data in results)
+    return results
 
 
 def test_a_message(http: httpx.Client) -> None:
     answer = http.post("/v1/messages", json=QUESTION)
-    found = answer.json()
+    result = answer.json()
     assert answer.status_code == 200
-    assert found.pop("id").startswith("msg_")
+    assert result.pop("id").startswith("msg_")
     assert answer.headers["request-id"].startswith("req_")
-    usage = found.pop("usage")
-    assert found == {
+    usage = result.pop("usage")
+    assert result == {
         "type": "message",
         "role": "assistant",
         "model": "demo",
@@ -84,16 +84,16 @@ def test_a_message(http: httpx.Client) -> None:
 def test_the_events_of_a_stream(http: httpx.Client) -> None:
     answer = http.post("/v1/messages", json={**QUESTION, "stream": True})
     assert answer.headers["content-type"].startswith("text/event-stream")
-    found = events(answer.text)
-    names = [name for name, _ in found]
+    result = events(answer.text)
+    names = [name for name, _ in result]
     deltas = names.count("content_block_delta")
     assert deltas > 1
     opening = ["message_start", "content_block_start", "ping"]
     closing = ["content_block_stop", "message_delta", "message_stop"]
     assert names == [*opening, *["content_block_delta"] * deltas, *closing]
-    data = [fields for _, fields in found]
+    data = [fields for _, fields in result]
     assert data[0]["message"]["content"] == [] and data[0]["message"]["stop_reason"] is None
-    assert "".join(one["delta"]["text"] for one in data[3:-3]) == "The capital of France is Paris."
+    assert "".join(item["delta"]["text"] for item in data[3:-3]) == "The capital of France is Paris."
     whole = http.post("/v1/messages", json=QUESTION).json()
     assert data[-2]["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
     assert data[-2]["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
@@ -108,30 +108,30 @@ def test_the_events_of_a_stream(http: httpx.Client) -> None:
     ],
 )
 def test_why_it_stopped(http: httpx.Client, changes: Any, text: str, reason: str, sequence: str | None) -> None:
-    found = http.post("/v1/messages", json={**QUESTION, **changes}).json()
-    assert found["content"] == [{"type": "text", "text": text}]
-    assert (found["stop_reason"], found["stop_sequence"]) == (reason, sequence)
+    result = http.post("/v1/messages", json={**QUESTION, **changes}).json()
+    assert result["content"] == [{"type": "text", "text": text}]
+    assert (result["stop_reason"], result["stop_sequence"]) == (reason, sequence)
     streamed = events(http.post("/v1/messages", json={**QUESTION, **changes, "stream": True}).text)
     assert streamed[-2][1]["delta"] == {"stop_reason": reason, "stop_sequence": sequence}
 
 
 def test_nothing_generated_is_no_content(http: httpx.Client) -> None:
     nothing = {**QUESTION, "stop_sequences": ["The"]}
-    found = http.post("/v1/messages", json=nothing).json()
-    assert (found["content"], found["stop_sequence"]) == ([], "The")
+    result = http.post("/v1/messages", json=nothing).json()
+    assert (result["content"], result["stop_sequence"]) == ([], "The")
     names = [name for name, _ in events(http.post("/v1/messages", json={**nothing, "stream": True}).text)]
     assert names == ["message_start", "message_delta", "message_stop"]
 
 
 def test_no_new_tokens_only_fill_the_cache(http: httpx.Client) -> None:
-    found = http.post("/v1/messages", json={**QUESTION, "max_tokens": 0}).json()
-    assert (found["content"], found["stop_reason"], found["usage"]["output_tokens"]) == ([], "max_tokens", 0)
+    result = http.post("/v1/messages", json={**QUESTION, "max_tokens": 0}).json()
+    assert (result["content"], result["stop_reason"], result["usage"]["output_tokens"]) == ([], "max_tokens", 0)
 
 
 def test_a_final_assistant_message_is_continued(http: httpx.Client) -> None:
     begun = [*QUESTION["messages"], {"role": "assistant", "content": "The capital of France"}]
-    found = http.post("/v1/messages", json={**QUESTION, "messages": begun}).json()
-    assert found["content"][0]["text"] == " is Paris."
+    result = http.post("/v1/messages", json={**QUESTION, "messages": begun}).json()
+    assert result["content"][0]["text"] == " is Paris."
 
 
 def test_cached_tokens_are_counted_apart(http: httpx.Client) -> None:
@@ -146,7 +146,7 @@ def test_cached_tokens_are_counted_apart(http: httpx.Client) -> None:
 def test_system_prompts_count_and_matter(http: httpx.Client) -> None:
     bare = {name: QUESTION[name] for name in ("model", "messages")}
     more = {**bare, "system": [{"type": "text", "text": "Answer in one word."}]}
-    plain, longer = (http.post("/v1/messages/count_tokens", json=one).json()["input_tokens"] for one in (bare, more))
+    plain, longer = (http.post("/v1/messages/count_tokens", json=item).json()["input_tokens"] for item in (bare, more))
     assert longer > plain
     as_text = http.post("/v1/messages/count_tokens", json={**bare, "system": "Answer in one word."}).json()
     assert as_text["input_tokens"] == longer
@@ -176,7 +176,7 @@ def test_bad_requests(http: httpx.Client, path: str, changes: Any, says: str, st
     assert says in refused(http.post(path, json=body), 400, "invalid_request_error")
 
 
-def test_what_is_no_json(http: httpx.Client) -> None:
+def test_invalid_json_is_refused(http: httpx.Client) -> None:
     for content, kind, status in ((b"{", "application/json", 400), (b"<a/>", "text/xml", 415)):
         answer = http.post("/v1/messages", content=content, headers={"content-type": kind})
         refused(answer, status, "invalid_request_error")
@@ -215,16 +215,16 @@ def test_a_full_queue_and_an_abort(http: httpx.Client, stream: bool) -> None:
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "get_weather"}], ids=repr)
 def test_a_call_that_must_be_made(http: httpx.Client, choice: dict[str, Any]) -> None:
     body = {**CALLING, "tool_choice": {**choice, "disable_parallel_tool_use": True}}
-    found = http.post("/v1/messages", json=body).json()
-    (call,) = found["content"]
+    result = http.post("/v1/messages", json=body).json()
+    (call,) = result["content"]
     assert call.pop("id").startswith("toolu_")
     assert call == {"type": "tool_use", "name": "get_weather", "input": {"city": "Boston"}}
-    assert found["stop_reason"] == "tool_use"
-    told = [data for _, data in events(http.post("/v1/messages", json={**body, "stream": True}).text)]
-    assert told[1]["content_block"]["name"] == "get_weather"
-    written = "".join(one["delta"]["partial_json"] for one in told if one["type"] == "content_block_delta")
+    assert result["stop_reason"] == "tool_use"
+    stream = [data for _, data in events(http.post("/v1/messages", json={**body, "stream": True}).text)]
+    assert stream[1]["content_block"]["name"] == "get_weather"
+    written = "".join(item["delta"]["partial_json"] for item in stream if item["type"] == "content_block_delta")
     assert json.loads(written) == {"city": "Boston"}
-    assert told[-2]["delta"]["stop_reason"] == "tool_use"
+    assert stream[-2]["delta"]["stop_reason"] == "tool_use"
 
 
 def test_tools_are_shown_unless_they_are_switched_off(http: httpx.Client) -> None:
@@ -234,8 +234,8 @@ def test_tools_are_shown_unless_they_are_switched_off(http: httpx.Client) -> Non
         for kind in ("auto", "none")
     )
     assert with_tools > without
-    found = http.post("/v1/messages", json={**CALLING, "tool_choice": {"type": "none"}}).json()
-    assert {block["type"] for block in found["content"]} == {"text"}
+    result = http.post("/v1/messages", json={**CALLING, "tool_choice": {"type": "none"}}).json()
+    assert {block["type"] for block in result["content"]} == {"text"}
 
 
 def test_the_result_of_a_call_is_read(http: httpx.Client) -> None:
@@ -244,9 +244,9 @@ def test_the_result_of_a_call_is_read(http: httpx.Client) -> None:
         answered = {"type": "tool_result", "tool_use_id": "toolu_1", "content": result}
         turns = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [answered]}]
         body = {**CALLING, "messages": [*CALLING["messages"], *turns]}
-        found = http.post("/v1/messages", json=body)
-        assert found.status_code == 200, found.text
-        usage = found.json()["usage"]
+        outcome = http.post("/v1/messages", json=body)
+        assert outcome.status_code == 200, outcome.text
+        usage = outcome.json()["usage"]
         return int(usage["input_tokens"] + usage["cache_read_input_tokens"])
 
     assert prompt("sunny and warm all day long") > prompt([{"type": "text", "text": "sunny"}]) > prompt("")
@@ -254,8 +254,45 @@ def test_the_result_of_a_call_is_read(http: httpx.Client) -> None:
 
 def test_an_answer_keeps_to_a_format(http: httpx.Client) -> None:
     form = {"type": "json_schema", "schema": {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}}
-    found = http.post("/v1/messages", json={**QUESTION, "output_config": {"format": form, "effort": "low"}}).json()
-    assert (json.loads(found["content"][0]["text"]), found["stop_reason"]) == ({"a": 1}, "end_turn")
+    result = http.post("/v1/messages", json={**QUESTION, "output_config": {"format": form, "effort": "low"}}).json()
+    assert (json.loads(result["content"][0]["text"]), result["stop_reason"]) == ({"a": 1}, "end_turn")
+
+
+NO_SCHEMA = {"type": "object", "properties": {"a": {"strict": True, "not": {}}}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        (
+            {"tools": [WEATHER, {"name": "f", "input_schema": NO_SCHEMA}], "tool_choice": {"type": "any"}},
+            "tools[1].input_schema",
+        ),
+        ({"output_format": {"type": "json_schema", "schema": NO_SCHEMA}}, "output_format.schema"),
+        (
+            {"output_config": {"format": {"type": "json_schema", "schema": NO_SCHEMA}}},
+            "output_config.format.schema",
+        ),
+    ],
+)
+def test_a_schema_that_cannot_be_enforced_is_named_as_it_was_sent(
+    http: httpx.Client, changes: dict[str, Any], field: str, stream: bool
+) -> None:
+    answer = http.post("/v1/messages", json={**QUESTION, **changes, "stream": stream})
+    message = refused(answer, 400, "invalid_request_error")
+    assert message == f"{field}: the keyword 'not' at #/properties/a cannot be enforced"
+
+
+def test_annotations_in_the_schema_of_a_tool_are_ignored(http: httpx.Client) -> None:
+    noise = {"strict": True, "x-order": 1, "example": {"city": "Rome"}}
+    city = {**noise, "enum": ["Boston"], "nullable": True}
+    schema = {**noise, "type": "object", "properties": {"city": city}, "required": ["city"]}
+    body = {**CALLING, "tools": [{**WEATHER, "input_schema": schema}], "tool_choice": {"type": "any"}}
+    answer = http.post("/v1/messages", json=body)
+    assert answer.status_code == 200, answer.text
+    (call,) = answer.json()["content"]
+    assert call["input"]["city"] in ("Boston", None)
 
 
 def test_both_routes_are_in_the_document(http: httpx.Client) -> None:

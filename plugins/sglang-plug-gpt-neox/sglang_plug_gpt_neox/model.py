@@ -1,4 +1,4 @@
-"""GPT-NeoX. Parameter names are the checkpoint's, so the class bodies are the name map."""
+"""GPT-NeoX. Parameter names equal the checkpoint's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class SelfAttention(nn.Module):
-    """Query, key and value of a head lie side by side in one matrix, head after head."""
+    """Attention whose matrix contains query, key and value of each head in turn."""
 
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
         super().__init__()
@@ -35,14 +35,14 @@ class SelfAttention(nn.Module):
         self.apply_rope = env.kernels.apply_rope
 
     def forward(self, x: Tensor, angles: tuple[Tensor, Tensor], batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         q, k, v = self.query_key_value(x).unflatten(-1, (self.heads, -1)).chunk(3, dim=-1)
         q, k = self.apply_rope(q, *angles), self.apply_rope(k, *angles)
         return self.dense(self.attention(q, k, v.contiguous(), batch).flatten(1))
 
 
 class MLP(nn.Module):
-    """One matrix up, an activation, one matrix down."""
+    """MLP without a gate: up projection, activation, down projection."""
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class MLP(nn.Module):
         self.dense_4h_to_h = Linear(config.intermediate_size, config.hidden_size, env, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         return self.dense_4h_to_h(self.activation(self.dense_h_to_4h(x)))
 
 
@@ -69,7 +69,7 @@ class Layer(nn.Module):
         self.mlp = MLP(config, env)
 
     def forward(self, x: Tensor, angles: tuple[Tensor, Tensor], batch: ForwardBatch) -> Tensor:
-        """``[T, hidden]`` to ``[T, hidden]``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
         attended = x + self.attention(self.input_layernorm(x), angles, batch)
         return attended + self.mlp(self.post_attention_layernorm(x if self.parallel else attended))
 
@@ -110,5 +110,5 @@ class GPTNeoX(Model):
         return self.gpt_neox(batch)
 
     def head(self, hidden: Tensor) -> Tensor:
-        """``[rows, hidden]`` to logits ``[rows, vocabulary]``."""
+        """Map ``[rows, hidden]`` to logits ``[rows, vocabulary]``."""
         return self.embed_out(hidden)

@@ -25,7 +25,7 @@ def tiny(**changes: Any) -> GPTNeoXConfig:
 
 
 class Nowhere(AttentionBackend):
-    """Lets a model be built; nothing can be computed."""
+    """Attention backend for building a model, which cannot compute."""
 
     def plan(self, batch: ForwardBatch) -> None:
         raise AssertionError("not meant to run")

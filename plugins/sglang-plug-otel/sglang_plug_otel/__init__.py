@@ -24,15 +24,15 @@ def register_observers() -> Iterator[ObserverSpec]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """``--set otel.endpoint=URL``."""
+    """Settings given as ``--set otel.endpoint=URL``."""
 
     endpoint: str = ""
-    """Where spans go, with its path; empty: what ``OTEL_EXPORTER_OTLP_ENDPOINT`` and its kin say."""
+    """Collector URL with its path; empty: the ``OTEL_EXPORTER_OTLP_ENDPOINT`` variables."""
     service_name: str = "sglang-plug"
     queue_size: int = 2048
-    """Spans that wait for the exporter; more are dropped."""
+    """Maximum spans that wait for the exporter; more are dropped."""
     stop_timeout: float = 2.0
-    """Seconds that the last spans get to leave when the server stops."""
+    """Seconds for sending the last spans when the server stops."""
 
     def __post_init__(self) -> None:
         if self.queue_size < 1:

@@ -1,4 +1,4 @@
-"""A span for each request, made when it has ended and sent by a thread of its own."""
+"""One span per request, created at its end and sent by a separate thread."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ LARGEST_BATCH = 512
 FIRST_TOKEN = "gen_ai.first_token"
 TIME_TO_FIRST_TOKEN = "gen_ai.server.time_to_first_token"
 DONE = ("stop", "length")
-"""Reasons to end that are no failure."""
+"""End reasons that are no failure."""
 
 
 class TracingObserver(Observer):
-    """Makes spans; whoever serves requests never waits for them to be sent.
+    """Creates spans without blocking requests on their export.
 
     Args:
         settings: of the plugin.
@@ -49,7 +49,7 @@ class TracingObserver(Observer):
         self._shared: Mapping[str, str] = {}
 
     def on_start(self, info: Mapping[str, Any]) -> None:
-        """Take the model's name, and what it does."""
+        """Store the model's name and task."""
         model = str(info["served_model_name"])
         operation = "text_completion" if "generate" in info["tasks"] else "embeddings"
         self._name = f"{operation} {model}"
@@ -61,7 +61,7 @@ class TracingObserver(Observer):
         }
 
     def on_request(self, event: RequestEvent) -> None:
-        """Put the request's span into the queue."""
+        """Queue the request's span."""
         span = self._tracer.start_span(self._name, kind=SpanKind.SERVER, start_time=_nanoseconds(event.arrived))
         if span.is_recording():
             span.set_attributes({**self._shared, **_attributes(event)})
@@ -72,7 +72,7 @@ class TracingObserver(Observer):
         span.end(_nanoseconds(event.finished))
 
     def on_stop(self) -> None:
-        """Send what is left, but do not wait long for a collector that does not answer."""
+        """Send the remaining spans, with a short timeout for unresponsive collectors."""
         last = threading.Thread(target=self._provider.shutdown, name="otel-stop", daemon=True)
         last.start()
         last.join(self._settings.stop_timeout)

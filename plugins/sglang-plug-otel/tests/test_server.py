@@ -35,14 +35,14 @@ def _is_installed() -> bool:
 
 @pytest.fixture
 def collector() -> Iterator[tuple[str, queue.Queue[Any]]]:
-    """Address of a collector, and the resource spans it gets."""
-    found: queue.Queue[Any] = queue.Queue()
+    """Return the address of a collector and the resource spans it receives."""
+    result: queue.Queue[Any] = queue.Queue()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            for one in trace_service.ExportTraceServiceRequest.FromString(body).resource_spans:
-                found.put((self.path, one))
+            for resource_span in trace_service.ExportTraceServiceRequest.FromString(body).resource_spans:
+                result.put((self.path, resource_span))
             self.send_response(200)
             self.send_header("content-length", "0")
             self.end_headers()
@@ -52,7 +52,7 @@ def collector() -> Iterator[tuple[str, queue.Queue[Any]]]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/v1/traces", found
+        yield f"http://127.0.0.1:{server.server_port}/v1/traces", result
         server.shutdown()
 
 
@@ -71,7 +71,7 @@ def serve(log: Path, *flags: str) -> subprocess.Popen[str]:
 
 
 def ask(process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
-    """Wait until it is ready, generate something, and stop it; the answer."""
+    """Wait until the server is ready, generate something and stop it; return the answer."""
     assert process.stdout is not None
     try:
         ready = next((line for line in process.stdout if READY in line), None)
@@ -82,10 +82,10 @@ def ask(process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
         headers = {"content-type": "application/json"}
         request = urllib.request.Request(f"{url}/generate", json.dumps(body).encode(), headers)
         with urllib.request.urlopen(request, timeout=60) as answer:
-            found: dict[str, Any] = json.load(answer)
+            result: dict[str, Any] = json.load(answer)
         process.terminate()
         assert process.wait(60) == 0, log.read_text(errors="replace")
-        return found
+        return result
     finally:
         process.kill()
         process.wait()
@@ -93,20 +93,20 @@ def ask(process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
 
 
 def test_spans_arrive(collector: tuple[str, queue.Queue[Any]], tmp_path: Path) -> None:
-    endpoint, found = collector
+    endpoint, spans = collector
     flags = ["--set", f"otel.endpoint={endpoint}", "--set", "otel.service_name=chat"]
     answer = ask(serve(tmp_path / "log", *flags), tmp_path / "log")
     while True:
-        path, resource = found.get(timeout=60)
+        path, resource = spans.get(timeout=60)
         assert path == "/v1/traces"
         for span in resource.scope_spans[0].spans:
-            attributes = {one.key: one.value for one in span.attributes}
+            attributes = {attribute.key: attribute.value for attribute in span.attributes}
             if attributes["gen_ai.response.id"].string_value == "mine":
                 break
         else:
             continue
         break
-    names = {one.key: one.value.string_value for one in resource.resource.attributes}
+    names = {attribute.key: attribute.value.string_value for attribute in resource.resource.attributes}
     assert names["service.name"] == "chat"
     assert attributes["gen_ai.usage.input_tokens"].int_value == answer["meta_info"]["prompt_tokens"]
     assert attributes["gen_ai.usage.output_tokens"].int_value == 4

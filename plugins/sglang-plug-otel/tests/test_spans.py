@@ -73,7 +73,7 @@ def test_without_a_first_token_there_is_no_event() -> None:
 
 
 @pytest.mark.parametrize(("reason", "failed"), [("stop", False), ("length", False), ("abort", True)])
-def test_what_did_not_end_well_is_an_error(reason: str, failed: bool) -> None:
+def test_failed_requests_become_error_spans(reason: str, failed: bool) -> None:
     (span,) = spans_of(replace(EVENT, reason=reason))
     assert (span.status.status_code is StatusCode.ERROR) == failed
     assert (span.attributes or {}).get("error.type") == (reason if failed else None)
@@ -85,7 +85,7 @@ def test_pooling_models_have_another_operation() -> None:
 
 
 class Stuck(SpanExporter):
-    """Never gets anything sent, until it is told to."""
+    """Exporter that blocks until it is released."""
 
     def __init__(self) -> None:
         self.entered, self.release = threading.Event(), threading.Event()
@@ -106,7 +106,7 @@ def test_a_collector_that_does_not_answer_stops_nothing() -> None:
     for _ in range(4):
         observer.on_request(EVENT)
     assert stuck.entered.wait(60)
-    for _ in range(100):  # more than the queue holds: these would hang if anybody waited
+    for _ in range(100):  # more than the queue holds: these would hang if the observer blocked
         observer.on_request(EVENT)
     observer.on_stop()
     assert not stuck.release.is_set()

@@ -1,4 +1,4 @@
-"""Drafts from outputs that are over: whoever asks for nearly the same again gets nearly the same answer."""
+"""Drafts from finished outputs: similar requests get similar answers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def register_drafters() -> Iterator[DrafterSpec]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """``--set recall.KEY=VALUE``."""
+    """Settings given as ``--set recall.KEY=VALUE``."""
 
     match: int = 4
-    """Tokens that an output must have in common with an earlier one before it is expected to go on like it."""
+    """Number of tokens that an output must share with an earlier one before its continuation is drafted."""
     tokens: int = 100_000
-    """Of outputs that are remembered; the oldest are forgotten. Each takes about 250 bytes."""
+    """Maximum tokens of remembered outputs; the oldest are dropped. Each takes about 250 bytes."""
 
     def __post_init__(self) -> None:
         if self.match < 1 or self.tokens < 0:
@@ -36,24 +36,24 @@ class Settings:
 
 
 Key = tuple[str, tuple[int, ...]]
-"""Whose they are, and some tokens in a row."""
+"""Salt and a run of tokens."""
 
 
 class RecallDrafter(Drafter):
-    """Remembers outputs of each salt, and where in them any ``match`` tokens stand."""
+    """Drafter that remembers outputs of each salt, indexed by runs of ``match`` tokens."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._places: dict[Key, tuple[list[int], int]] = {}  # where something follows: an output, and the place
+        self._places: dict[Key, tuple[list[int], int]] = {}  # output and position of the continuation
         self._outputs = deque[tuple[str, list[int]]]()
         self._size = 0
 
     def begin(self, prompt: Sequence[int], *, salt: str) -> RecalledSequence:
-        """The end of the prompt counts, so that a first token may bring an answer back."""
+        """Start a sequence; the end of the prompt is used too, so that the first token can be drafted."""
         return RecalledSequence(self, prompt[-self.settings.match :], salt)
 
     def find(self, salt: str, last: Sequence[int], most: int) -> Sequence[int]:
-        """What followed ``last`` when an output last had it, at most ``most`` tokens."""
+        """Return at most ``most`` tokens that followed the latest occurrence of ``last``."""
         tokens, place = self._places.get((salt, tuple(last)), ([], 0))
         return tokens[place : place + most]
 
@@ -79,16 +79,16 @@ class RecallDrafter(Drafter):
 
 
 class RecalledSequence(SequenceDrafter):
-    """An output that may be like an earlier one."""
+    """Sequence that may resemble an earlier output."""
 
     def __init__(self, owner: RecallDrafter, head: Sequence[int], salt: str) -> None:
         self._owner, self._tokens, self._salt = owner, list(head), salt
 
     def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
-        """What followed the last tokens."""
+        """Return the tokens that followed the last ones earlier."""
         self._tokens += tokens
         return self._owner.find(self._salt, self._tokens[-self._owner.settings.match :], most)
 
     def end(self, tokens: Sequence[int]) -> None:
-        """Remember it."""
+        """Remember the finished output."""
         self._owner.learn(self._salt, [*self._tokens, *tokens])

@@ -22,10 +22,10 @@ def register_cache_policies() -> Iterator[EvictionSpec]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """``--set slru.protected_hits=N``."""
+    """Settings given as ``--set slru.protected_hits=N``."""
 
     protected_hits: int = 2
-    """Uses after which a prefix moves from the probationary to the protected segment."""
+    """Number of uses after which a prefix moves from the probationary to the protected segment."""
 
     def __post_init__(self) -> None:
         if self.protected_hits < 1:
@@ -38,6 +38,6 @@ class SegmentedLRU:
     def __init__(self, settings: Settings) -> None:
         self.protected_hits = settings.protected_hits
 
-    def rank(self, node: NodeStats) -> tuple[bool, float]:
-        """Lowest goes first: probationary before protected, then the longest unused."""
+    def eviction_priority(self, node: NodeStats) -> tuple[bool, float]:
+        """Return the priority; lowest is evicted first: probationary before protected, then the longest unused."""
         return node.hits >= self.protected_hits, node.used

@@ -12,7 +12,7 @@ TWICE = replace(ONCE, hits=2, used=15.0)
 
 
 def evicted(policy: SegmentedLRU, *nodes: NodeStats) -> list[NodeStats]:
-    return sorted(nodes, key=policy.rank)
+    return sorted(nodes, key=policy.eviction_priority)
 
 
 def test_what_was_used_once_goes_before_what_was_used_twice() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from sglang_plug_api.batches.models import BatchRecord, FileRecord
+from sglang_plug_api.batches.records import BatchRecord, FileRecord
 from sglang_plug_api.batches.storage import DurableFile, Storage
 from sglang_plug_api.batches.store import Store
-from sglang_plug_api.config import StorageConfig
+from sglang_plug_api.options.config import StorageConfig
 
 NOW = 1_700_000_000
 ENDPOINT = "/v1/completions"

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from sglang_plug import StepStats
-from sglang_plug_api.batches.admission import Admission
-from sglang_plug_api.text import TextEngine
+from sglang_plug_api.batches.admission import BatchAdmission
+from sglang_plug_api.text.text_engine import TextEngine
 
 
 class Engine:
@@ -31,10 +31,12 @@ class Engine:
 class Setting:
     """An admission, and the lines that were let in, in order."""
 
-    def __init__(self, *, most: int = 100, places: int = 8) -> None:
+    def __init__(self, *, limit: int = 100, capacity: int = 8) -> None:
         self.engine = Engine()
         self.closed = False
-        self.admission = Admission(cast(TextEngine, self.engine), most=most, places=places, closed=lambda: self.closed)
+        self.admission = BatchAdmission(
+            cast(TextEngine, self.engine), limit=limit, capacity=capacity, closed=lambda: self.closed
+        )
         self.started: list[str] = []
 
     async def line(self, name: str, width: int = 1) -> None:
@@ -65,7 +67,7 @@ async def stop(tasks: list[asyncio.Task[None]]) -> None:
 
 
 async def test_an_idle_engine_gives_lines_half_of_its_places() -> None:
-    setting = Setting(places=8)
+    setting = Setting(capacity=8)
     tasks = await setting.lines(10)
     assert setting.started == ["0", "1", "2", "3"]
     setting.end()
@@ -75,14 +77,14 @@ async def test_an_idle_engine_gives_lines_half_of_its_places() -> None:
 
 
 async def test_the_option_is_a_bound_too() -> None:
-    setting = Setting(places=100, most=3)
+    setting = Setting(capacity=100, limit=3)
     tasks = await setting.lines(10)
     assert len(setting.started) == 3
     await stop(tasks)
 
 
 async def test_interactive_requests_take_the_places_of_lines() -> None:
-    setting = Setting(places=8)
+    setting = Setting(capacity=8)
     setting.engine.in_flight = 4
     tasks = await setting.lines(10)
     assert len(setting.started) == 2
@@ -99,7 +101,7 @@ async def test_interactive_requests_take_the_places_of_lines() -> None:
 
 
 async def test_nothing_starts_while_somebody_waits() -> None:
-    setting = Setting(places=8)
+    setting = Setting(capacity=8)
     setting.engine.in_flight = 1
     setting.engine.step(waiting=1)
     tasks = await setting.lines(3)
@@ -121,7 +123,7 @@ async def test_what_waited_and_left_is_forgotten() -> None:
 
 
 async def test_one_place_is_enough() -> None:
-    setting = Setting(places=1)
+    setting = Setting(capacity=1)
     tasks = await setting.lines(2)
     assert setting.started == ["0"]
     setting.end()
@@ -131,7 +133,7 @@ async def test_one_place_is_enough() -> None:
 
 
 async def test_a_line_wider_than_everything_runs_alone() -> None:
-    setting = Setting(places=4, most=4)
+    setting = Setting(capacity=4, limit=4)
     tasks = [asyncio.create_task(setting.line("wide", 50)), asyncio.create_task(setting.line("next"))]
     await settle()
     assert setting.started == ["wide"]
@@ -142,7 +144,7 @@ async def test_a_line_wider_than_everything_runs_alone() -> None:
 
 
 async def test_lines_start_in_the_order_they_came() -> None:
-    setting = Setting(places=4)
+    setting = Setting(capacity=4)
     setting.engine.in_flight = 3
     tasks = [asyncio.create_task(setting.line("wide", 2)), asyncio.create_task(setting.line("narrow", 1))]
     await settle()
@@ -155,7 +157,7 @@ async def test_lines_start_in_the_order_they_came() -> None:
 
 
 async def test_a_line_that_gives_up_holds_nothing() -> None:
-    setting = Setting(places=1)
+    setting = Setting(capacity=1)
     setting.engine.in_flight = 1
     tasks = await setting.lines(1)
     await stop(tasks)

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_plug_api.batches.lines import MAX_ERRORS, Check, LineError, check_file, parse_line, read_lines
+from sglang_plug_api.batches.lines import MAX_ERRORS, FileCheck, LineError, check_file, parse_line, read_lines
 
 ENDPOINT = "/v1/completions"
 Make = Callable[..., dict[str, Any]]
 
 
-def check(path: Path, text: str | bytes, **limits: int) -> Check:
+def check(path: Path, text: str | bytes, **limits: int) -> FileCheck:
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return check_file(path, ENDPOINT, **{"max_lines": 1000, "max_bytes": 10_000, **limits})
 
@@ -114,13 +114,13 @@ def test_the_sequences_that_a_line_asks_for(request_line: Make, body: dict[str, 
 def test_a_good_file_with_blank_lines(tmp_path: Path, request_line: Make) -> None:
     lines = [json.dumps(request_line(number)) for number in range(3)]
     text = f"\n{lines[0]}\r\n\n  \n{lines[1]}\n{lines[2]}"
-    assert check(tmp_path / "in", text) == Check(3, ())
+    assert check(tmp_path / "in", text) == FileCheck(3, ())
     assert [line.number for line in read_lines(tmp_path / "in", ENDPOINT, 1000)] == [2, 5, 6]
 
 
 def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path, request_line: Make) -> None:
     lines = [json.dumps(request_line(number)) for number in range(2)]
-    assert check(tmp_path / "in", "\ufeff" + "\r\n".join(lines)) == Check(2, ())
+    assert check(tmp_path / "in", "\ufeff" + "\r\n".join(lines)) == FileCheck(2, ())
     assert [line.custom_id for line in read_lines(tmp_path / "in", ENDPOINT, 1000)] == ["line-0", "line-1"]
 
 
@@ -164,4 +164,4 @@ def test_anything_is_a_line_or_a_fault(raw: bytes) -> None:
     try:
         parse_line(raw, 1, ENDPOINT)
     except LineError as error:
-        json.dumps(error.shown())
+        json.dumps(error.as_dict())

@@ -13,13 +13,16 @@ from typing import Any, cast
 import pytest
 from fastapi import FastAPI, Request, Response
 
-from sglang_plug.engine.client import EngineError
-from sglang_plug_api.batches.models import BatchRecord
-from sglang_plug_api.batches.runner import Runner
+from sglang_plug.engine.processes.client import EngineError
+from sglang_plug_api.batches import runner as runner_module
+from sglang_plug_api.batches.records import BatchRecord
+from sglang_plug_api.batches.runner import BatchRunner
 from sglang_plug_api.batches.storage import Storage
-from sglang_plug_api.errors import json_response
-from sglang_plug_api.middleware import GateState
-from sglang_plug_api.text import TextEngine
+from sglang_plug_api.http.callers import Callers
+from sglang_plug_api.http.errors import json_response
+from sglang_plug_api.http.middleware import GateState
+from sglang_plug_api.options.config import ServerConfig
+from sglang_plug_api.text.text_engine import TextEngine
 
 Make = Callable[..., Any]
 ROUTE = "/v1/completions"
@@ -41,10 +44,11 @@ class Server:
             model_name=model,
             client=self.client,
             in_flight=0,
+            callers=Callers(ServerConfig()),
             config=SimpleNamespace(max_request_bytes=10_000),
         )
         self.storage = Storage(storage.config)
-        self.runner = Runner(cast(TextEngine, engine), self.storage)
+        self.runner = BatchRunner(cast(TextEngine, engine), self.storage)
 
     async def answer(self, request: Request) -> Response:
         body = json.loads(await request.body())
@@ -65,6 +69,7 @@ class Site:
         server = Server(self.storage, model)
         for name, value in attributes.items():
             setattr(server.client, name, value)
+        self._stack.push_async_callback(server.storage.close)
         await self._stack.enter_async_context(server.runner.lifespan(server.app))
         return server
 
@@ -192,3 +197,17 @@ async def test_a_batch_of_a_model_that_never_came_back_is_ended(site: Site) -> N
     batch = await site.until("expired")
     assert batch.expired_at
     assert server.prompts == []
+
+
+async def test_a_batch_goes_on_once_the_storage_works_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "STORAGE_PAUSE", 0)
+    server = await site.start()
+    left_open(server)
+    await site.until("in_progress")
+    path = site.storage.folder / "batches.sqlite3"
+    path.rename(path.with_name("elsewhere"))
+    server.hold.set()
+    while not server.storage.status()["problem"]:
+        await asyncio.sleep(0.005)
+    path.with_name("elsewhere").rename(path)
+    assert (await site.until("completed")).completed == 20

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sglang_plug import ConfigError
-from sglang_plug_api.batches.storage import DEFAULT_FOLDER, DurableFile, RunnerLock, Storage, folder_of, refusal
-from sglang_plug_api.batches.store import StorageFull, UnknownId
-from sglang_plug_api.config import StorageConfig
-from sglang_plug_api.errors import ApiError
+from sglang_plug_api.batches.storage import DurableFile, RunnerLock, Storage, storage_refusal
+from sglang_plug_api.batches.store import StorageBroken, StorageFull, UnknownId
+from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.options.config import StorageConfig
 
 
 async def test_nothing_is_made_before_it_is_needed(storage: Storage) -> None:
@@ -33,17 +34,37 @@ async def test_only_the_owner_may_read(storage: Storage) -> None:
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
 
-async def test_what_a_killed_process_left_behind_goes(
-    storage: Storage, file_record: Callable[..., Any], tmp_path: Path
-) -> None:
-    await storage.call(lambda store: store.add_file(file_record("known")))
-    for name in ("known", "left", "fresh"):
+def age(storage: Storage, *names: str) -> None:
+    """Files with some content, a day old."""
+    for name in names:
         storage.path(name).write_text("x")
-        if name != "fresh":
-            os.utime(storage.path(name), (0, 0))
+        os.utime(storage.path(name), (time.time() - 86400,) * 2)
+
+
+async def test_what_a_killed_process_left_behind_goes(storage: Storage, file_record: Callable[..., Any]) -> None:
+    await storage.call(lambda store: store.add_file(file_record("known")))
+    age(storage, "known", "left")
+    storage.path("fresh").write_text("x")
     await storage.close()
+    with contextlib.closing(sqlite3.connect(storage.folder / "batches.sqlite3")) as database, database:
+        database.execute("UPDATE database SET created_at = 5")
     await storage.call(lambda store: None)
     assert sorted(path.name for path in storage.path("x").parent.iterdir()) == ["fresh", "known"]
+
+
+async def test_files_of_a_database_that_was_deleted_are_kept(
+    storage: Storage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A backup of the database may know them."""
+    await storage.call(lambda store: None)
+    age(storage, "a", "b")
+    await storage.close()
+    (storage.folder / "batches.sqlite3").unlink()
+    for _ in range(2):  # the second time, the new database is an existing one
+        await storage.call(lambda store: None)
+        await storage.close()
+    assert len(list(storage.path("x").parent.iterdir())) == 2
+    assert "2 files that are older than batches.sqlite3" in caplog.text
 
 
 async def test_a_table_of_another_version_is_refused(storage: Storage) -> None:
@@ -52,10 +73,10 @@ async def test_a_table_of_another_version_is_refused(storage: Storage) -> None:
     with sqlite3.connect(storage.folder / "batches.sqlite3") as database:
         database.execute("PRAGMA user_version = 99")
     database.close()
-    with pytest.raises(sqlite3.DatabaseError, match="another version"):
+    with pytest.raises(StorageBroken, match="another version"):
         await storage.call(lambda store: None)
     with pytest.raises(ApiError) as refused:
-        await storage.ask(lambda store: None)
+        await storage.client_call(lambda store: None)
     assert refused.value.status == 503
 
 
@@ -63,16 +84,16 @@ async def test_a_folder_that_cannot_be_made_is_503_without_its_path(tmp_path: Pa
     (tmp_path / "file").write_text("")
     storage = Storage(StorageConfig(file_storage_path=str(tmp_path / "file" / "folder")))
     with pytest.raises(ApiError) as refused:
-        await storage.ask(lambda store: None)
+        await storage.client_call(lambda store: None)
     assert refused.value.status == 503
     assert str(tmp_path) not in refused.value.message
     await storage.close()
 
 
 def test_refusals() -> None:
-    assert refusal(UnknownId("x")).status == 404
-    assert refusal(StorageFull("full")).status == 413
-    assert len(refusal(UnknownId("x" * 5000)).message) < 300
+    assert storage_refusal(UnknownId("x")).status == 404
+    assert storage_refusal(StorageFull("full")).status == 413
+    assert len(storage_refusal(UnknownId("x" * 5000)).message) < 300
 
 
 def test_one_process_runs_a_model(tmp_path: Path) -> None:
@@ -85,23 +106,16 @@ def test_one_process_runs_a_model(tmp_path: Path) -> None:
         lock.release()
 
 
-def test_the_default_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert folder_of(StorageConfig()) == tmp_path / DEFAULT_FOLDER
-    monkeypatch.setenv("XDG_STATE_HOME", "relative")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert folder_of(StorageConfig()) == tmp_path / "home" / ".local" / "state" / DEFAULT_FOLDER
-    assert folder_of(StorageConfig(file_storage_path="~/x")) == tmp_path / "home" / "x"
-
-
-def test_a_user_without_a_home_is_asked_for_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", homeless)
-    with pytest.raises(ConfigError, match="no home for uploaded files; set --file-storage-path"):
-        folder_of(StorageConfig())
+def test_a_lock_whose_file_was_deleted_is_held_by_one_process_again(tmp_path: Path) -> None:
+    first, second = RunnerLock(tmp_path, "a"), RunnerLock(tmp_path, "a")
+    assert first.acquire()
+    (held,) = tmp_path.iterdir()
+    held.unlink()
+    assert second.acquire()
+    assert not first.acquire()
+    second.release()
+    assert first.acquire()
+    first.release()
 
 
 def test_a_discarded_file_is_gone(tmp_path: Path) -> None:

@@ -14,17 +14,25 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sglang_plug_api.batches.models import MOVES, OPEN, BatchRecord, FileRecord, Result, Status, TokenCounts
-from sglang_plug_api.batches.store import TOKENS, VERSION, FileInUse, StorageFull, Store, UnknownId
+from sglang_plug_api.batches.records import (
+    OPEN_STATUSES,
+    TRANSITIONS,
+    BatchRecord,
+    FileRecord,
+    LineResult,
+    Status,
+    TokenCounts,
+)
+from sglang_plug_api.batches.store import TOKENS, VERSION, FileInUse, StorageBroken, StorageFull, Store, UnknownId
 
 Make = Callable[..., Any]
 STATUSES: tuple[Status, ...] = get_args(Status)
 NOW = 1000
 
 
-def result(line: int, succeeded: bool = True) -> Result:
+def result(line: int, succeeded: bool = True) -> LineResult:
     usage = TokenCounts(input_tokens=line, cached_tokens=1, output_tokens=2 * line, reasoning_tokens=3)
-    return Result(line=line, succeeded=succeeded, payload=f"result {line}".encode(), usage=usage)
+    return LineResult(line=line, succeeded=succeeded, payload=f"result {line}".encode(), usage=usage)
 
 
 def all_results(store: Store, id: str) -> list[tuple[int, bytes]]:
@@ -68,7 +76,7 @@ class Batches(RuleBasedStateMachine):
         self.now += 1
         before = self.status
         found = self.store.move("b", to, self.now)
-        if to in MOVES[before]:
+        if to in TRANSITIONS[before]:
             self.moved(to)
         assert found.status == self.status
 
@@ -84,13 +92,13 @@ class Batches(RuleBasedStateMachine):
                 input_tokens=input, cached_tokens=count, output_tokens=2 * input, reasoning_tokens=3 * count
             )
 
-    @precondition(lambda self: self.status in OPEN)
+    @precondition(lambda self: self.status in OPEN_STATUSES)
     @rule(to=st.sampled_from(["completed", "cancelled", "expired", "failed"]))
     def finish(self, to: Status) -> None:
         self.now += 1
         output = FileRecord(id="out", purpose="batch_output", filename="x", bytes=5, created_at=NOW)
         found = self.store.finish("b", to, self.now, output=output, error=None)
-        if to in MOVES[self.status]:
+        if to in TRANSITIONS[self.status]:
             assert found is not None and found.output_file_id == "out"
             self.moved(to)
             self.results = {}
@@ -105,7 +113,7 @@ class Batches(RuleBasedStateMachine):
 
     @rule()
     def remove_input(self) -> None:
-        if self.status in OPEN:
+        if self.status in OPEN_STATUSES:
             with pytest.raises(FileInUse):
                 self.store.remove_file("input")
 
@@ -127,13 +135,13 @@ TestBatches = Batches.TestCase
 
 
 def test_a_finished_status_leads_nowhere_and_an_open_one_to_an_end() -> None:
-    ends = set(STATUSES) - OPEN
+    ends = set(STATUSES) - OPEN_STATUSES
     assert ends == {"completed", "failed", "expired", "cancelled"}
-    for status in OPEN:
+    for status in OPEN_STATUSES:
         reached, known = {status}, 0
         while len(reached) > known:
             known = len(reached)
-            reached |= {to for one in reached for to in MOVES[one]}
+            reached |= {to for one in reached for to in TRANSITIONS[one]}
         assert reached & ends
 
 
@@ -203,12 +211,12 @@ def test_bytes_are_limited_and_results_count(
     store.add_file(file_record("input", bytes=60))
     store.add_batch(batch_record())
     store.move("batch_1", "in_progress", NOW)
-    store.add_results("batch_1", [Result(line=1, succeeded=True, payload=b"x" * 19)])
+    store.add_results("batch_1", [LineResult(line=1, succeeded=True, payload=b"x" * 19)])
     assert store.used_bytes() == 80
     with pytest.raises(StorageFull, match="--max-storage-bytes"):
         store.add_file(file_record("other", bytes=21))
     with pytest.raises(StorageFull):
-        store.add_results("batch_1", [Result(line=2, succeeded=True, payload=b"x" * 20)])
+        store.add_results("batch_1", [LineResult(line=2, succeeded=True, payload=b"x" * 20)])
     batch = store.batch("batch_1")
     assert batch.completed == 1
     output = file_record("out", bytes=20)
@@ -257,19 +265,27 @@ def test_two_processes_see_each_other(open_store: Callable[..., Store], store: S
     assert store.batch("batch_1").status == "cancelling"
 
 
-def test_a_database_of_an_earlier_version_is_taken_over(file_record: Make, batch_record: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_database_of_an_earlier_version_is_taken_over(
+    file_record: Make, batch_record: Make, tmp_path: Path, version: int
+) -> None:
     path = tmp_path / "old.sqlite3"
     store = Store(path, max_files=10, max_bytes=1000)
     store.add_file(file_record("input"))
     store.add_batch(batch_record())
     store.close()
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
-        for name in TOKENS:
+        for table in ("files", "batches"):
+            database.execute(f"ALTER TABLE {table} DROP COLUMN owner")
+        database.execute("DROP TABLE database")
+        for name in TOKENS if version == 1 else ():
             database.execute(f"ALTER TABLE batches DROP COLUMN {name}")
-        database.execute("PRAGMA user_version = 1")
+        database.execute(f"PRAGMA user_version = {version}")
     for _ in range(2):
         store = Store(path, max_files=10, max_bytes=1000)
-        assert store.batch("batch_1").usage == TokenCounts()
+        assert store.batch("batch_1") == batch_record()
+        assert store.file("input") == file_record("input")
+        assert store.created_at() == 0
         store.close()
 
 
@@ -277,5 +293,5 @@ def test_a_database_of_a_later_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "new.sqlite3"
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute(f"PRAGMA user_version = {VERSION + 1}")
-    with pytest.raises(sqlite3.DatabaseError, match="another version"):
+    with pytest.raises(StorageBroken, match="another version"):
         Store(path, max_files=10, max_bytes=1000)

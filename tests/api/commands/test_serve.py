@@ -10,7 +10,7 @@ import pytest
 
 from sglang_plug import Plugins, launch_server
 from sglang_plug.__main__ import main
-from sglang_plug_api.config import ServerConfig
+from sglang_plug_api.options.config import ServerConfig
 
 Served = list[tuple[ServerConfig, Plugins]]
 
@@ -19,7 +19,7 @@ Served = list[tuple[ServerConfig, Plugins]]
 def served(monkeypatch: pytest.MonkeyPatch) -> Served:
     """What the server was asked to serve; it answers with status 5."""
     calls: Served = []
-    stub = ModuleType("sglang_plug_api.server")
+    stub = ModuleType("sglang_plug_api.lifecycle.server")
     stub.serve = lambda config, plugins: calls.append((config, plugins)) or 5  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, stub.__name__, stub)
     return calls

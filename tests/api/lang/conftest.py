@@ -26,12 +26,12 @@ class FakeBackend:
         self.prompts: list[Prompt] = []
         self.options: list[GenerationOptions] = []
         self.reply: Callable[[Prompt], str] = lambda prompt: f"<{len(self.prompts)}>"
-        self.together = threading.Barrier(1)
+        self.gather = threading.Barrier(1)
 
     def generate(self, prompt: Prompt, options: GenerationOptions) -> Completion:
         self.prompts.append(prompt)
         self.options.append(options)
-        self.together.wait(PATIENCE)
+        self.gather.wait(PATIENCE)
         text = self.reply(prompt)
         return Completion(text, {"length": len(text)}, ("other",) * ((options.n or 1) - 1))
 

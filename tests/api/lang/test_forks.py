@@ -16,7 +16,7 @@ def test_forks_run_at_the_same_time_and_come_back(backend: Any) -> None:
     def program(s: Any) -> None:
         s += "base;" + gen("first") + ";"
         s.sync()
-        backend.together = threading.Barrier(3)  # breaks unless all three are asked together
+        backend.gather = threading.Barrier(3)  # breaks unless all three are asked together
         forks = s.fork(3)
         assert len(forks) == 3
         for index, fork in enumerate(forks):

@@ -84,7 +84,7 @@ def test_a_batch_keeps_its_order(backend: Any, threads: Any) -> None:
 
 
 def test_a_batch_runs_at_the_same_time(backend: Any) -> None:
-    backend.together = threading.Barrier(4)
+    backend.gather = threading.Barrier(4)
     assert all(state["answer"] for state in ask.run_batch([["a", "b"]] * 4))
 
 

@@ -69,6 +69,12 @@ def test_hits_and_retractions_add_up(observer: PrometheusObserver) -> None:
     assert (found["cached_tokens_total"], found["num_retracted_reqs_total"]) == (50, 3)
 
 
+def test_tokens_forgotten_for_lack_of_memory_add_up(observer: PrometheusObserver) -> None:
+    observer.on_step(step(relieved_tokens=30))
+    observer.on_step(step(relieved_tokens=5))
+    assert values(observer)["memory_relieved_tokens_total"] == 35
+
+
 def test_forced_tokens_and_the_time_in_the_queue(observer: PrometheusObserver) -> None:
     observer.on_step(step(forced_tokens=4, queue_seconds=(0.5, 1.5)))
     observer.on_step(step(forced_tokens=3))

@@ -16,7 +16,7 @@ def grown(*events: Any, whole: bool = True) -> tuple[list[tuple[Any, ...]], list
     shown = [one for event in events for one in output.add(event)]
     shown += output.finish(whole=whole)
     names = [(name.removeprefix("response."), fields["output_index"]) for name, fields in shown]
-    return names, [f"{item['type']} {item['status']}" for item in output.show()]
+    return names, [f"{item['type']} {item['status']}" for item in output.as_list()]
 
 
 CALL = [CallStart(0, "f", "id"), CallArguments(0, "{}"), CallEnd(0)]
@@ -59,6 +59,6 @@ def test_ids() -> None:
     output = Output()
     for event in (*CALL, CallStart(1, "g"), CallEnd(1)):
         output.add(event)
-    first, second = output.show()
+    first, second = output.as_list()
     assert first["call_id"] == "id" and second["call_id"].startswith("call_")
     assert first["id"] != second["id"] and first["id"].startswith("fc_")

@@ -8,15 +8,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_plug_api.responses.store import ResponseStore, Stored
+from sglang_plug_api.responses.store import ResponseStore, StoredResponse
 
 ACTIONS = st.lists(
     st.tuples(st.sampled_from(["put", "get", "delete"]), st.integers(0, 5), st.integers(0, 60)), max_size=40
 )
 
 
-def stored(size: int) -> Stored:
-    return Stored({"text": "x" * size}, [{"role": "user", "content": "ü"}])
+def stored(size: int) -> StoredResponse:
+    return StoredResponse({"text": "x" * size}, [{"role": "user", "content": "ü"}])
 
 
 def test_the_size_is_that_of_the_json() -> None:
@@ -25,7 +25,7 @@ def test_the_size_is_that_of_the_json() -> None:
 
 def test_images_count_as_they_were_sent() -> None:
     def sized(*parts: dict[str, str | None]) -> int:
-        return Stored({}, [{"role": "user", "content": [{"type": "text", "text": "a"}, *parts]}]).size
+        return StoredResponse({}, [{"role": "user", "content": [{"type": "text", "text": "a"}, *parts]}]).size
 
     image, more = ({"type": "image", "image_url": "x" * count, "file_id": None} for count in (1000, 3000))
     assert 1000 < sized(image) - sized() < 1030 and sized(more) - sized(image) == 2000
@@ -55,10 +55,10 @@ def test_none_are_kept() -> None:
     assert (len(store), store.size, store.enabled) == (0, 0, False)
 
 
-@given(actions=ACTIONS, most=st.integers(0, 4), most_bytes=st.integers(40, 400))
-def test_bounds_and_contents(actions: list[tuple[str, int, int]], most: int, most_bytes: int) -> None:
-    """Against a model: the most recently used ones that fit."""
-    store = ResponseStore(most, most_bytes)
+@given(actions=ACTIONS, limit=st.integers(0, 4), limit_bytes=st.integers(40, 400))
+def test_bounds_and_contents(actions: list[tuple[str, int, int]], limit: int, limit_bytes: int) -> None:
+    """Compare with a model: it keeps the most recently used responses that fit."""
+    store = ResponseStore(limit, limit_bytes)
     model: OrderedDict[str, Any] = OrderedDict()
     for action, number, size in actions:
         id = str(number)
@@ -68,13 +68,13 @@ def test_bounds_and_contents(actions: list[tuple[str, int, int]], most: int, mos
             assert store.get(id) == model.get(id)
             if id in model:
                 model.move_to_end(id)
-        elif (entry := stored(size)).size <= most_bytes:
+        elif (entry := stored(size)).size <= limit_bytes:
             store.put(id, entry)
             model.pop(id, None)
             model[id] = entry
-            while len(model) > most or sum(one.size for one in model.values()) > most_bytes:
+            while len(model) > limit or sum(one.size for one in model.values()) > limit_bytes:
                 model.popitem(last=False)
         else:
             store.put(id, entry)
-        assert len(store) == len(model) <= most
-        assert store.size == sum(one.size for one in model.values()) <= most_bytes
+        assert len(store) == len(model) <= limit
+        assert store.size == sum(one.size for one in model.values()) <= limit_bytes

@@ -13,14 +13,14 @@ import httpx
 import pytest
 
 from sglang_plug import Plugins
-from sglang_plug.engine import build
-from sglang_plug.engine.thread import ThreadClient
-from sglang_plug_api.app import build_app
-from sglang_plug_api.middleware import GateState
-from sglang_plug_api.options import server_config
-from sglang_plug_api.parsers import load_parsers
-from sglang_plug_api.sampling import SamplingDefaults
-from sglang_plug_api.server import assemble
+from sglang_plug.engine.processes.thread_client import ThreadClient
+from sglang_plug.engine.startup import build
+from sglang_plug_api.http.app import build_app
+from sglang_plug_api.http.middleware import GateState
+from sglang_plug_api.lifecycle.server import assemble
+from sglang_plug_api.options.parsing import server_config
+from sglang_plug_api.text.parsers import load_parsers
+from sglang_plug_api.text.sampling import SamplingDefaults
 from tests.compiling import CompilerHere
 
 PATIENCE = 240.0
@@ -33,7 +33,7 @@ class Streaming:
         self._raw = json.dumps(body).encode()
         self.received = b""
         self._news, self._left, self._asked = asyncio.Event(), asyncio.Event(), False
-        headers = [(b"content-type", b"application/json"), (b"host", b"test")]
+        headers = [(b"content-type", b"application/json"), (b"host", b"localhost")]
         scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
         scope |= {"headers": headers, "http_version": "1.1", "scheme": "http", "server": ("test", 80), "root_path": ""}
         self.task = asyncio.ensure_future(application(scope, self._receive, self._send))
@@ -83,7 +83,7 @@ class App:
         self.gate = GateState()
         self.application = build_app(self.engine, plugins, self.gate)
         transport = httpx.ASGITransport(self.application, raise_app_exceptions=False)
-        self.client = httpx.AsyncClient(transport=transport, base_url="http://test", timeout=PATIENCE)
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=PATIENCE)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Await something in the application's loop."""
@@ -161,7 +161,7 @@ async def scripted_client(text_engine: Any) -> AsyncIterator[Callable[..., httpx
         engine.defaults = SamplingDefaults(engine.config, room, engine.tokenizer.eos_token_ids)
         engine.parsers = load_parsers(engine.config, plugins, engine.tokenizer)
         transport = httpx.ASGITransport(build_app(engine, plugins, GateState()), raise_app_exceptions=False)
-        made.append(httpx.AsyncClient(transport=transport, base_url="http://test"))
+        made.append(httpx.AsyncClient(transport=transport, base_url="http://localhost"))
         return made[-1]
 
     yield make

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from sglang_plug import ConfigError
-from sglang_plug_api.app import _cors
+from sglang_plug_api.http.app import _cors
 
 PAGE = "https://chat.example"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug_api.text import TextEngine
+from sglang_plug_api.text.text_engine import TextEngine
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
 WAITING = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug_api.option_table import options
+from sglang_plug_api.options.option_table import options
 
 
 @pytest.mark.parametrize("path", ["/health", "/ping", "/health_generate"])
@@ -14,6 +14,18 @@ def test_health(app: Any, path: str) -> None:
     response = app.get(path)
     assert (response.status_code, response.content) == (200, b"")
     assert app.is_whole()
+
+
+@pytest.mark.parametrize("path", ["/health", "/ping", "/ready", "/health_generate"])
+def test_health_while_the_server_warms_up(app: Any, path: str) -> None:
+    app.engine.warming_up = True
+    try:
+        response = app.get(path)
+    finally:
+        app.engine.warming_up = False
+    assert response.status_code == 503
+    assert "is warming up" in response.json()["error"]["message"]
+    assert app.get(path).status_code == 200
 
 
 def test_models(app: Any) -> None:

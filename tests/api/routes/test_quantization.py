@@ -10,6 +10,8 @@ import pytest
 from sglang_plug import PluginOptions
 from sglang_plug_api import Engine
 
+pytestmark = pytest.mark.whole_engine
+
 TEXTS = (
     "The capital of the United Kingdom is London. The capital of France is Paris.",
     "Write a short poem about the sea and the wind.",

@@ -1,4 +1,4 @@
-"""These tests need a CPU with the instructions and a compiler."""
+"""Fixtures of tests that need a CPU with the instructions and a compiler."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sglang_plug_backends.avx512 import library
 
 @pytest.fixture
 def compiled() -> None:
-    """Skips where the kernels cannot run."""
+    """Skip the test if the kernels cannot run."""
     reason = library.why_not()
     if reason:
         pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""The compiled attention passes the kit, and refuses what it cannot do."""
+"""The compiled attention passes the conformance tests and refuses unsupported shapes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sglang_plug import AttentionShape, ConfigError, ForwardBatch
-from sglang_plug.batch import KVPool
+from sglang_plug.contracts.model.batch import KVPool
 from sglang_plug.testing import check_attention_backend
 from sglang_plug_backends.avx512.attention import CompiledAttention
 from sglang_plug_backends.torch_native.attention import TorchAttention
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class FakeLayer:
-    """What a backend asks of a layer."""
+    """The attributes of a layer that a backend reads."""
 
     scale: float = 1.0
     window: int | None = None
@@ -28,7 +28,7 @@ class FakeLayer:
     index: int = 0
 
 
-def test_the_kit() -> None:
+def test_the_backend_passes_the_conformance_tests() -> None:
     check_attention_backend("avx512", dtype=torch.bfloat16, encoder=True)
 
 
@@ -36,8 +36,8 @@ def test_the_kit() -> None:
 @pytest.mark.parametrize("window", [None, 90])
 def test_long_prompts_are_cut_for_the_threads(threads: int, window: int | None) -> None:
     shape = AttentionShape(heads=6, kv_heads=3, dim=32, layers=1)
-    found, expected = (attend(backend, shape, window, threads) for backend in (CompiledAttention, TorchAttention))
-    torch.testing.assert_close(found.float(), expected.float(), atol=2e-2, rtol=2e-2)
+    actual, expected = (attend(backend, shape, window, threads) for backend in (CompiledAttention, TorchAttention))
+    torch.testing.assert_close(actual.float(), expected.float(), atol=2e-2, rtol=2e-2)
 
 
 def attend(
@@ -62,9 +62,9 @@ def attend(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        made = backend(shape, CPU)
-        made.plan(batch)
-        return made.run(FakeLayer(scale=shape.dim**-0.5, window=window), q, k, v, batch)  # type: ignore[arg-type]
+        attention_backend = backend(shape, CPU)
+        attention_backend.plan(batch)
+        return attention_backend.run(FakeLayer(scale=shape.dim**-0.5, window=window), q, k, v, batch)  # type: ignore[arg-type]
     finally:
         torch.set_num_threads(before)
 

@@ -1,4 +1,4 @@
-"""What is generated with recorded decode steps is what is generated without them, to the last bit."""
+"""Generation with recorded decode steps equals generation without them bit for bit."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from sglang_plug import EngineConfig, LogprobOptions, Plugins, Request, SamplingParams
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ParallelOptions, ScheduleOptions
-from sglang_plug.engine.build import build_engine
-from sglang_plug.engine.messages import Abort, Control, FromEngine, News, Reply, Submit, ToEngine
-from sglang_plug.engine.watchdog import Heartbeat
+from sglang_plug.engine.processes.messages import Abort, Control, FromEngine, Reply, StepOutputs, Submit, ToEngine
+from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.startup.build import build_engine
 
 pytestmark = pytest.mark.usefixtures("compiled")
 RECORDED = ["llama-3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b", "mistral-7b", "gemma-2-2b", "gemma-3-1b", "phi-3-mini"]
@@ -31,7 +31,7 @@ Outputs = dict[str, list[tuple[int, float]]]
 
 
 class Engine:
-    """An engine whose steps the test takes, so that batches are the same in each run."""
+    """An engine whose steps the test runs, so that batches are the same in each run."""
 
     def __init__(
         self,
@@ -70,10 +70,10 @@ class Engine:
     def hear(self, message: FromEngine) -> None:
         if isinstance(message, Reply):
             self.replies.append(message)
-        for output in message.outputs if isinstance(message, News) else ():
+        for output in message.outputs if isinstance(message, StepOutputs) else ():
             assert output.finish is None or output.finish.reason != "error", output.finish
-            told = zip(output.tokens, output.logprobs, strict=True)
-            self.outputs.setdefault(output.id, []).extend((token, one.logprob) for token, one in told)
+            token_logprobs = zip(output.tokens, output.logprobs, strict=True)
+            self.outputs.setdefault(output.id, []).extend((token, item.logprob) for token, item in token_logprobs)
             self.retractions += output.retractions
 
     def submit(self, name: str, tokens: list[int], count: int, **params: Any) -> None:
@@ -92,10 +92,10 @@ class Engine:
             return
         run = graphs.run
 
-        def watched(model: Any, shares: Any, given: Any = None) -> Any:
-            found = run(model, shares, given)
-            self.replayed[len(shares)] += found is not None
-            return found
+        def watched(model: Any, shares: Any, options: Any = None) -> Any:
+            result = run(model, shares, options)
+            self.replayed[len(shares)] += result is not None
+            return result
 
         graphs.run = watched  # type: ignore[method-assign]
 
@@ -106,7 +106,7 @@ def prompt(length: int, seed: int) -> list[int]:
 
 
 def crowd(engine: Engine) -> Outputs:
-    """One sequence, then three, eight, nine, and eleven that come and go; some begin alike."""
+    """Run one sequence, then three, eight, nine, and eleven that come and go; some share a prefix."""
     for size in (1, 3, 8, 9):
         for row in range(size):
             engine.submit(f"{size} {row}", prompt(30 - row, row), 4)
@@ -153,8 +153,8 @@ def test_families_that_are_served_without(family: str, tiny_model: Callable[...,
 
 def test_a_family_through_transformers(tiny_model: Callable[..., Any]) -> None:
     path = tiny_model("qwen3-0.6b").path
-    found = [crowd(Engine(path, graphs=graphs, impl="transformers")) for graphs in (True, False)]
-    assert found[0] == found[1]
+    results = [crowd(Engine(path, graphs=graphs, impl="transformers")) for graphs in (True, False)]
+    assert results[0] == results[1]
 
 
 def test_quantized_weights(tiny_model: Callable[..., Any]) -> None:
@@ -168,32 +168,32 @@ def test_why_a_mixture_of_experts_is_not_recorded(
 ) -> None:
     with caplog.at_level(logging.INFO):
         engine = Engine(tiny_model("qwen3-moe").path, graphs=True)
-    (record,) = [one for one in caplog.records if "run without decode graphs" in one.message]
+    (record,) = [line for line in caplog.records if "run without decode graphs" in line.message]
     assert record.levelno == logging.INFO and "aten::bincount" in record.message
     assert engine.loop.runner.graphs is not None and not engine.loop.runner.graphs.captured
 
 
 def test_retracted_sequences(tiny_model: Callable[..., Any]) -> None:
-    found = []
+    results = []
     for graphs in (False, True):
         engine = Engine(tiny_model("llama-3.2-1b").path, graphs=graphs, pool=140)
         for row in range(4):
             engine.submit(f"{row}", prompt(20, row), 40)
-        found.append(engine.finish())
+        results.append(engine.finish())
         assert engine.retractions
         assert not graphs or engine.replayed.total() > 40
-    assert found[0] == found[1]
+    assert results[0] == results[1]
 
 
 def test_sampling(tiny_model: Callable[..., Any]) -> None:
-    found = []
+    results = []
     for graphs in (False, True):
         engine = Engine(tiny_model("llama-3.2-1b").path, graphs=graphs)
         engine.submit("penalty", prompt(9, 1), 20, frequency_penalty=1.5)
         engine.submit("bias", prompt(9, 2), 20, logit_bias={11: 100.0})
         engine.submit("drawn", prompt(9, 3), 20, temperature=1.0, seed=5)
-        found.append(engine.finish())
-    assert found[0] == found[1] and [token for token, _ in found[1]["bias"]] == [11] * 20
+        results.append(engine.finish())
+    assert results[0] == results[1] and [token for token, _ in results[1]["bias"]] == [11] * 20
 
 
 def test_new_weights_are_recorded(tiny_model: Callable[..., Any], tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_new_weights_are_recorded(tiny_model: Callable[..., Any], tmp_path: Path
     (new / "config.json").write_text(json.dumps(json.loads((old / "config.json").read_text())))
     torch.manual_seed(1)
     weights = load_file(old / "model.safetensors")
-    save_file({name: torch.randn_like(one) * 0.2 for name, one in weights.items()}, new / "model.safetensors")
+    save_file({name: torch.randn_like(tensor) * 0.2 for name, tensor in weights.items()}, new / "model.safetensors")
     updated, fresh = Engine(old, graphs=True), Engine(new, graphs=False)
     updated.submit("before", prompt(9, 1), 20)
     updated.finish()

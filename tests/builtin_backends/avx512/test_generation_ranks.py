@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug.engine.messages import Control
+from sglang_plug.engine.processes.messages import Control
 from tests.builtin_backends.avx512.test_generation import Engine, crowd, prompt
 from tests.e2e.test_update_weights import copy_of
 
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.usefixtures("compiled")
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., Engine]]:
-    made: list[Engine] = []
+    engines: list[Engine] = []
 
     def build(path: Path, *, graphs: bool, ranks: int = 2, **more: Any) -> Engine:
-        made.append(Engine(path, graphs=graphs, ranks=ranks, **more))
-        return made[-1]
+        engines.append(Engine(path, graphs=graphs, ranks=ranks, **more))
+        return engines[-1]
 
     yield build
-    for engine in made:
+    for engine in engines:
         if engine.loop.ranks is not None:
             engine.loop.ranks.close()
 

@@ -1,4 +1,4 @@
-"""Products with matrices in int8 equal their definition, for every height of tile and whatever else is in the batch."""
+"""Products with int8 matrices equal their definition, for every tile height and batch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sglang_plug.kernels import LinearFunction
+from sglang_plug.contracts.model.kernels import LinearFunction
 from sglang_plug_backends.avx512 import kernels
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -34,14 +34,14 @@ def test_products(size_out: int, size_in: int, bias: bool) -> None:
     linear = packed(weight, scale, offset)
     for rows in (0, 1, 2, 3, 4, 5, 6, 7, 13, 40, 100):
         x = torch.randn(rows, size_in).bfloat16() * torch.logspace(-4, 4, rows)[:, None].bfloat16()
-        found = linear(x)
+        result = linear(x)
         sizes = x.double().norm(dim=1)[:, None] * weight.double().norm(dim=1) * scale.double()
         expected = x.double() @ (weight.double().T * scale.double())
         if offset is not None:
             expected += offset.double()
-        assert found.dtype == torch.bfloat16 and found.shape == (rows, size_out)
+        assert result.dtype == torch.bfloat16 and result.shape == (rows, size_out)
         # activations count with sixteen bits, so only the rounding of the result shows, and what cancels out
-        assert bool(((found - expected).abs() <= expected.abs() * 2**-8 + sizes * 2**-13).all())
+        assert bool(((result - expected).abs() <= expected.abs() * 2**-8 + sizes * 2**-13).all())
 
 
 def test_a_row_does_not_depend_on_the_others() -> None:
@@ -57,14 +57,14 @@ def test_numbers_that_are_not_finite_stay_in_their_rows() -> None:
     weight, scale, _ = matrix(40, 20, False)
     x = torch.ones(4, 20).bfloat16()
     x[1, 3], x[2, 5], x[3] = torch.inf, torch.nan, 0
-    found = packed(weight, scale, None)(x)
-    assert bool(found[1].isnan().all()) and bool(found[2].isnan().all())
-    assert bool(found[0].isfinite().all()) and not found[3].any()
+    result = packed(weight, scale, None)(x)
+    assert bool(result[1].isnan().all()) and bool(result[2].isnan().all())
+    assert bool(result[0].isfinite().all()) and not result[3].any()
 
 
 def test_the_largest_sums_fit() -> None:
     weight = torch.full((2, 65_536), 127, dtype=torch.int8)
     weight[1] = -127
     x = torch.full((1, 65_536), 2.0).bfloat16()
-    found = packed(weight, torch.ones(2), None)(x)
-    assert found.tolist() == [[pytest.approx(2 * 127 * 65_536, rel=0.01), pytest.approx(-2 * 127 * 65_536, rel=0.01)]]
+    result = packed(weight, torch.ones(2), None)(x)
+    assert result.tolist() == [[pytest.approx(2 * 127 * 65_536, rel=0.01), pytest.approx(-2 * 127 * 65_536, rel=0.01)]]

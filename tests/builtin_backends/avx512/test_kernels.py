@@ -1,4 +1,4 @@
-"""The compiled kernels equal their definitions, for every shape of tile, and whatever else is in the batch."""
+"""The compiled kernels equal their definitions, for every tile shape and batch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sglang_plug import Kernels, SamplingParams, drawing
-from sglang_plug import kernels as definitions
-from sglang_plug.drawing import DrawOptions
-from sglang_plug.testing import check_drawing
+from sglang_plug import Kernels, SamplingParams
+from sglang_plug.contracts.model import kernels as definitions
+from sglang_plug.ops import sampling as sampling_definitions
+from sglang_plug.ops.sampling import SamplingOptions
+from sglang_plug.testing import check_sampling
 from sglang_plug_backends.avx512 import kernels
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -35,7 +36,7 @@ def bfloat16(*shape: int) -> Tensor:
 
 
 def shapes() -> Iterator[tuple[int, int, int]]:
-    """Rows, outputs, inputs: each height of a tile, several tiles, blocks that stay in the cache, odd widths."""
+    """Yield rows, outputs and inputs: each tile height, several tiles, blocks that fit into the cache, odd widths."""
     yield from ((rows, 64, 48) for rows in range(1, 14))
     yield from ((rows, 33, 18) for rows in (1, 2, 25))
     yield from ((rows, 1600, 900) for rows in (1, 12, 40, 100, 130))
@@ -47,10 +48,10 @@ def shapes() -> Iterator[tuple[int, int, int]]:
 def test_linear(built: Kernels, rows: int, size_out: int, size_in: int, with_bias: bool) -> None:
     weight, x = bfloat16(size_out, size_in) * size_in**-0.5, bfloat16(rows, size_in)
     bias = bfloat16(size_out) if with_bias else None
-    found = built.pack_linear(weight, bias)(x)
+    result = built.pack_linear(weight, bias)(x)
     expected = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
-    assert found.dtype == torch.bfloat16 and found.shape == (rows, size_out)
-    torch.testing.assert_close(found.double(), expected, **ROUNDED)
+    assert result.dtype == torch.bfloat16 and result.shape == (rows, size_out)
+    torch.testing.assert_close(result.double(), expected, **ROUNDED)
 
 
 @pytest.mark.parametrize("width", [16, 48, 400, 20])
@@ -60,9 +61,9 @@ def test_gated(built: Kernels, rows: int, width: int, with_bias: bool) -> None:
     assert built.pack_gated is not None
     weight, x = bfloat16(2 * width, 96) * 0.2, bfloat16(rows, 96)
     bias = bfloat16(2 * width) if with_bias else None
-    found = built.pack_gated(weight, bias)(x)
+    result = built.pack_gated(weight, bias)(x)
     both = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
-    torch.testing.assert_close(found.double(), F.silu(both[:, :width]) * both[:, width:], atol=2e-2, rtol=2e-2)
+    torch.testing.assert_close(result.double(), F.silu(both[:, :width]) * both[:, width:], atol=2e-2, rtol=2e-2)
 
 
 def test_a_row_does_not_depend_on_the_others(built: Kernels) -> None:
@@ -90,8 +91,8 @@ def test_pieces_of_memory_do_not_overlap(built: Kernels) -> None:
 
 def test_rows_of_a_larger_tensor(built: Kernels) -> None:
     weight, wide = bfloat16(32, 16), bfloat16(5, 48)
-    found = built.pack_linear(weight, None)(wide[:, 16:32])
-    assert torch.equal(found, built.pack_linear(weight, None)(wide[:, 16:32].contiguous()))
+    result = built.pack_linear(weight, None)(wide[:, 16:32])
+    assert torch.equal(result, built.pack_linear(weight, None)(wide[:, 16:32].contiguous()))
 
 
 @pytest.mark.parametrize("size_in", [64, 7])
@@ -101,8 +102,8 @@ def test_other_dtypes_and_odd_sizes_are_left_to_torch(built: Kernels, size_in: i
     assert torch.equal(built.pack_linear(weight, None)(x), F.linear(x, weight))
     assert built.pack_gated is not None
     torch.testing.assert_close(built.pack_gated(weight, None)(x), definitions.silu_mul(F.linear(x, weight)))
-    for one in (built.rms_norm(x.float(), torch.ones(size_in), 1e-6), built.silu_mul(torch.randn(3, 8))):
-        assert one.dtype == torch.float32
+    for item in (built.rms_norm(x.float(), torch.ones(size_in), 1e-6), built.silu_mul(torch.randn(3, 8))):
+        assert item.dtype == torch.float32
 
 
 @pytest.mark.parametrize(("rows", "width"), [(1, 896), (5, 50), (3, 16), (40, 300), (2, 7)])
@@ -113,8 +114,8 @@ def test_norms(built: Kernels, rows: int, width: int, wide_weight: bool) -> None
     wide = x.double(), weight.double()
     torch.testing.assert_close(built.rms_norm(x, weight, 1e-6).double(), definitions.rms_norm(*wide, 1e-6), **ROUNDED)
     total = x + residual
-    normed, found = built.add_rms_norm(x, residual, weight, 1e-6)
-    assert torch.equal(found, total)
+    normed, summed = built.add_rms_norm(x, residual, weight, 1e-6)
+    assert torch.equal(summed, total)
     expected = definitions.rms_norm(total.double(), weight.double(), 1e-6)
     torch.testing.assert_close(normed.double(), expected, **ROUNDED)
 
@@ -122,9 +123,9 @@ def test_norms(built: Kernels, rows: int, width: int, wide_weight: bool) -> None
 def test_norm_of_heads(built: Kernels) -> None:
     packed, weight = bfloat16(6, 4, 32), bfloat16(32)
     x = packed[:, 1:3]
-    found = built.rms_norm(x, weight, 1e-6)
-    assert found.shape == x.shape
-    torch.testing.assert_close(found.double(), definitions.rms_norm(x.double(), weight.double(), 1e-6), **ROUNDED)
+    result = built.rms_norm(x, weight, 1e-6)
+    assert result.shape == x.shape
+    torch.testing.assert_close(result.double(), definitions.rms_norm(x.double(), weight.double(), 1e-6), **ROUNDED)
 
 
 @pytest.mark.parametrize(("rows", "width"), [(1, 4864), (7, 24), (300, 40)])
@@ -140,9 +141,9 @@ def test_silu_mul(built: Kernels, rows: int, width: int) -> None:
 def test_rope(built: Kernels, dim: int, width: int, tokens: int) -> None:
     x = bfloat16(tokens, 5, dim)[:, 1:4]
     cos, sin = bfloat16(tokens, width), bfloat16(tokens, width)
-    found = built.apply_rope(x, cos, sin)
+    result = built.apply_rope(x, cos, sin)
     torch.testing.assert_close(
-        found.double(), definitions.apply_rope(x.double(), cos.double(), sin.double()), **ROUNDED
+        result.double(), definitions.apply_rope(x.double(), cos.double(), sin.double()), **ROUNDED
     )
 
 
@@ -156,24 +157,28 @@ def test_mask_logits(built: Kernels, words: int, short: int, places: list[int] |
     mask = torch.randint(-(1 << 31), 1 << 31, (count, words)).to(torch.int32)
     mask[0, 0], mask[-1, -1] = -1, 0
     rows = None if places is None else torch.tensor(places)
-    expected = drawing.mask_logits(logits.clone(), rows, mask)
-    found = built.mask_logits(logits, rows, mask)
-    assert torch.equal(found, expected)
+    expected = sampling_definitions.mask_logits(logits.clone(), rows, mask)
+    result = built.mask_logits(logits, rows, mask)
+    assert torch.equal(result, expected)
     assert expected.isinf().any() and expected.isfinite().any()
 
 
-def test_drawing(built: Kernels) -> None:
-    check_drawing(built, width=70, draws=64)
+def test_sampling_kernels_match_the_definition(built: Kernels) -> None:
+    check_sampling(built, width=70, draws=64)
 
 
 @pytest.mark.parametrize("width", [1, 15, 2048, 2049, 40_000])
-def test_draws_are_those_of_the_definition(built: Kernels, width: int) -> None:
+def test_samples_equal_the_definition(built: Kernels, width: int) -> None:
     """But where a number falls between two tokens."""
     logits = torch.randn(40, width) * 3
     logits[:, 1::3] = -torch.inf
-    options = DrawOptions.of([SamplingParams(temperature=0.2 + row / 20) for row in range(40)], width, lambda one: one)
+    options = SamplingOptions.of(
+        [SamplingParams(temperature=0.2 + row / 20) for row in range(40)], width, lambda item: item
+    )
     uniform = torch.rand(40, dtype=torch.float64)
     uniform[0], uniform[1] = 0.0, 1 - 2**-53
-    found, expected = (one(logits, options, uniform) for one in (built.draw_tokens, drawing.draw_tokens))
-    assert (found == expected).sum() >= 39
-    assert logits.gather(1, found[:, None]).isfinite().all()
+    actual, expected = (
+        item(logits, options, uniform) for item in (built.sample_tokens, sampling_definitions.sample_tokens)
+    )
+    assert (actual == expected).sum() >= 39
+    assert logits.gather(1, actual[:, None]).isfinite().all()

@@ -1,4 +1,4 @@
-"""The library is compiled once, and every way that can fail has its sentence."""
+"""Compilation of the library: once, and with an explanation for every failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FACTS = Facts(device="cpu", dtype="bfloat16", shape=AttentionShape(heads=4, kv_h
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """An empty cache folder and nothing remembered."""
+    """Provide an empty cache folder and no cached state."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     remembered = (library.load, library.why_not, library._cache_folder)
     for function in remembered:
@@ -34,7 +34,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def capable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU with all instructions."""
+    """Simulate a CPU with all instructions."""
     monkeypatch.setattr(library, "_missing_instructions", list)
 
 
@@ -50,9 +50,9 @@ def fake_compiler(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) ->
 def test_compiled_once(fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         assert library.why_not() == ""
-    (made,) = fresh.rglob("*.so")
-    assert "Compiling the CPU kernels" in caplog.text and made.stat().st_mode & 0o022 == 0
-    assert [path for path in made.parent.iterdir() if path != made] == []
+    (built,) = fresh.rglob("*.so")
+    assert "Compiling the CPU kernels" in caplog.text and built.stat().st_mode & 0o022 == 0
+    assert [path for path in built.parent.iterdir() if path != built] == []
     for function in (library.load, library.why_not):
         function.cache_clear()
     monkeypatch.setenv("PATH", "/nowhere")

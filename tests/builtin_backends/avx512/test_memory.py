@@ -28,7 +28,7 @@ def test_more_than_a_block() -> None:
 
 
 def resident() -> int:
-    """Bytes of this process, now: the most that it ever had may be from before."""
+    """Return the current bytes of this process: its maximum may be from earlier."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -1,4 +1,4 @@
-"""What is recorded is done again on what the tensors hold then; what cannot be done again is refused by name."""
+"""Recorded operations are replayed on the tensors' current values; others are refused by name."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ def ours(compiled: None) -> Kernels:
 @torch.inference_mode()
 def check(recorder: CallRecorder, work: Work, shape: tuple[int, ...] = (3, 32)) -> None:
     """Record with some numbers, replay with others, twice; compare with running."""
-    given, out = torch.randn(shape).bfloat16(), torch.empty(0)
+    source, out = torch.randn(shape).bfloat16(), torch.empty(0)
 
     def recorded() -> None:
         nonlocal out
-        out = work(given)
+        out = work(source)
 
     replay = recorder.capture(recorded)
     for _ in range(2):
         gc.collect()
-        given.copy_(torch.randn(shape).bfloat16())
+        source.copy_(torch.randn(shape).bfloat16())
         replay()
-        found, before = out.clone(), given.clone()
-        expected = work(given)
-        assert torch.equal(found, expected) and expected.numel()
-        given.copy_(before)
+        result, before = out.clone(), source.clone()
+        expected = work(source)
+        assert torch.equal(result, expected) and expected.numel()
+        source.copy_(before)
 
 
 def chain(ours: Kernels) -> Work:
-    """Calls of the library, with torch's operations before, between and after."""
+    """Run calls of the library, with torch operations before, between and after."""
     torch.manual_seed(1)
     multiply = ours.pack_linear(torch.randn(32, 32).bfloat16(), torch.randn(32).bfloat16())
     assert ours.pack_gated is not None
@@ -150,14 +150,14 @@ def test_calls_between_operations_are_one_tape(ours: Kernels, monkeypatch: pytes
 
 
 def test_other_threads_are_not_recorded(ours: Kernels) -> None:
-    library, told, other = load(), [], torch.randn(2, 64).bfloat16()
-    with library.telling(lambda name, arguments: told.append(name)):
+    library, calls, other = load(), [], torch.randn(2, 64).bfloat16()
+    with library.observe_calls(lambda name, arguments: calls.append(name)):
         ours.silu_mul(other)
         thread = threading.Thread(target=ours.silu_mul, args=(other,))
         thread.start()
         thread.join()
     ours.silu_mul(other)
-    assert told == ["silu_mul"]
+    assert calls == ["silu_mul"]
 
 
 def test_memory_is_kept_as_long_as_the_recording(recorder: CallRecorder) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from sglang_plug import kernels as definitions
+from sglang_plug.contracts.model import kernels as definitions
 from sglang_plug_backends.cpu import kernels
 
 
@@ -17,11 +17,11 @@ def test_linear(rows: int, dtype: torch.dtype, with_bias: bool) -> None:
     torch.manual_seed(rows)
     weight, x = torch.randn(72, 40).to(dtype), torch.randn(rows, 40).to(dtype)
     bias = torch.randn(72).to(dtype) if with_bias else None
-    found = kernels.pack_linear(weight, bias)(x)
+    result = kernels.pack_linear(weight, bias)(x)
     expected = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
-    assert found.dtype == dtype and found.shape == (rows, 72)
+    assert result.dtype == dtype and result.shape == (rows, 72)
     tolerance = 1e-4 if dtype == torch.float32 else 0.15
-    torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=1e-2)
+    torch.testing.assert_close(result.double(), expected, atol=tolerance, rtol=1e-2)
 
 
 def test_bfloat16_is_repacked_where_the_cpu_can() -> None:
@@ -41,12 +41,12 @@ TOLERANCE = {torch.float32: {"atol": 1e-5, "rtol": 1e-5}, torch.bfloat16: {"atol
 def test_norms(dtype: torch.dtype, wide_weight: bool) -> None:
     x, residual, weight = torch.randn(5, 48).to(dtype), torch.randn(5, 48).to(dtype), torch.randn(48)
     weight = weight if wide_weight else weight.to(dtype)
-    found, expected = kernels.build(), definitions.TORCH
-    torch.testing.assert_close(found.rms_norm(x, weight, 1e-6), expected.rms_norm(x, weight, 1e-6), **TOLERANCE[dtype])
-    ours = found.add_rms_norm(x.clone(), residual.clone(), weight, 1e-6)
+    actual, expected = kernels.build(), definitions.TORCH
+    torch.testing.assert_close(actual.rms_norm(x, weight, 1e-6), expected.rms_norm(x, weight, 1e-6), **TOLERANCE[dtype])
+    ours = actual.add_rms_norm(x.clone(), residual.clone(), weight, 1e-6)
     theirs = expected.add_rms_norm(x.clone(), residual.clone(), weight, 1e-6)
-    for one, two in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, two, **TOLERANCE[dtype])
+    for item, two in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(item, two, **TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

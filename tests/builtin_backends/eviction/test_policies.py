@@ -23,4 +23,4 @@ NODE = NodeStats(tokens=4, depth=8, created=10.0, used=20.0, hits=3, priority=1)
 )
 def test_who_goes_first(name: str, earlier: dict[str, Any]) -> None:
     policy = Plugins.discover().get("eviction", name).load()()
-    assert policy.rank(replace(NODE, **earlier)) < policy.rank(NODE)
+    assert policy.eviction_priority(replace(NODE, **earlier)) < policy.eviction_priority(NODE)

@@ -1,4 +1,4 @@
-"""Ranks in processes, here of a program that only talks."""
+"""Ranks in processes, tested with a program that only communicates."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_plug import Order, Team
+from sglang_plug import LaunchSpec, RankGroup
 from sglang_plug_backends.executors import processes
-from sglang_plug_backends.executors.group import GroupCollectives
 from sglang_plug_backends.executors.processes import ProcessExecutor, ProcessSettings
-from sglang_plug_backends.executors.shared import SharedCollectives, is_offered
+from sglang_plug_backends.executors.shared_memory import SharedCollectives, is_offered
+from sglang_plug_backends.executors.torch_distributed import GroupCollectives
 
 BOUND = 120.0
-"""Seconds, only reached by what fails."""
+"""Timeout in seconds, only reached on failure."""
 PROGRAM = """
 import os, sys, threading
 import torch
@@ -27,77 +27,77 @@ from sglang_plug_backends.executors.processes import ProcessExecutor, ProcessSet
 
 rank, folder = sys.stdin.buffer.readline().decode().split()
 threading.Thread(target=lambda: (sys.stdin.buffer.raw.read(), os._exit(3)), daemon=True).start()
-seat = ProcessExecutor(ProcessSettings()).join(int(rank), 3, torch.device("cpu"), folder)
-while (message := seat.receive()) != b"end":
+endpoint = ProcessExecutor(ProcessSettings()).join(int(rank), 3, torch.device("cpu"), folder)
+while (message := endpoint.receive()) != b"end":
     if message == b"die":
         os._exit(7)
     x = torch.full((2, 3), 10.0 ** int(rank), dtype=getattr(torch, message.decode()))
-    seat.collectives.all_reduce(x.clone())
-    seat.collectives.all_gather(x)
-    seat.collectives.broadcast(x)
+    endpoint.collectives.all_reduce(x.clone())
+    endpoint.collectives.all_gather(x)
+    endpoint.collectives.broadcast(x)
     assert x[0, 0] == 1
-    seat.collectives.all_reduce(torch.tensor([float(os.environ["OMP_NUM_THREADS"])]))
+    endpoint.collectives.all_reduce(torch.tensor([float(os.environ["OMP_NUM_THREADS"])]))
 os._exit(0)
 """
 
 
 def until(true: Callable[[], Any]) -> Any:
     end = time.monotonic() + BOUND
-    while not (found := true()):
+    while not (result := true()):
         assert time.monotonic() < end
         time.sleep(0.02)
-    return found
+    return result
 
 
 @pytest.fixture(params=[True, False], ids=["shared memory", "sockets"])
-def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Team]:
+def rank_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[RankGroup]:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    program = tmp_path / "follower.py"
+    program = tmp_path / "worker.py"
     program.write_text(PROGRAM)
     before = torch.get_num_threads()
-    found = ProcessExecutor(ProcessSettings(threads=3, shared_memory=request.param)).start(
-        Order(
+    result = ProcessExecutor(ProcessSettings(threads=3, shared_memory=request.param)).start(
+        LaunchSpec(
             size=3,
             device=torch.device("cpu"),
             command=(sys.executable, str(program)),
-            line=lambda rank, ticket: f"{rank} {ticket}\n".encode(),
-            follow=lambda rank, seat: None,
+            line=lambda rank, rendezvous: f"{rank} {rendezvous}\n".encode(),
+            follow=lambda rank, endpoint: None,
         )
     )
-    assert isinstance(found.collectives, SharedCollectives if request.param and is_offered() else GroupCollectives)
-    yield found
-    found.send(b"end")
-    found.close()
+    assert isinstance(result.collectives, SharedCollectives if request.param and is_offered() else GroupCollectives)
+    yield result
+    result.send(b"end")
+    result.close()
     torch.set_num_threads(before)
 
 
-def test_what_all_do_together(team: Team) -> None:
+def test_collectives_agree_on_all_ranks(rank_group: RankGroup) -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.int64):
-        team.send(str(dtype).removeprefix("torch.").encode())
+        rank_group.send(str(dtype).removeprefix("torch.").encode())
         x = torch.ones(2, 3, dtype=dtype)
-        assert torch.equal(team.collectives.all_reduce(x.clone()), torch.full((2, 3), 111, dtype=dtype))
-        assert team.collectives.all_gather(x).tolist() == [[1] * 3 + [10] * 3 + [100] * 3] * 2
-        team.collectives.broadcast(x)
-        assert team.collectives.all_reduce(torch.tensor([0.0])).item() == 6.0, "threads of the two followers"
+        assert torch.equal(rank_group.collectives.all_reduce(x.clone()), torch.full((2, 3), 111, dtype=dtype))
+        assert rank_group.collectives.all_gather(x).tolist() == [[1] * 3 + [10] * 3 + [100] * 3] * 2
+        rank_group.collectives.broadcast(x)
+        assert rank_group.collectives.all_reduce(torch.tensor([0.0])).item() == 6.0, "threads of the two followers"
     assert torch.get_num_threads() == 3
-    assert team.failure() is None
+    assert rank_group.failure() is None
 
 
-def test_one_that_ends_is_told(team: Team) -> None:
-    team.send(b"die")
-    if isinstance(team.collectives, SharedCollectives):
+def test_one_that_ends_is_told(rank_group: RankGroup) -> None:
+    rank_group.send(b"die")
+    if isinstance(rank_group.collectives, SharedCollectives):
         with pytest.raises(ConnectionError, match=r"of the model ended \(exit code 7\)"):
-            team.collectives.all_reduce(torch.ones(3))
-    assert "of the model ended (exit code 7)" in until(team.failure)
-    team.close()
-    assert team.failure() is None
+            rank_group.collectives.all_reduce(torch.ones(3))
+    assert "of the model ended (exit code 7)" in until(rank_group.failure)
+    rank_group.close()
+    assert rank_group.failure() is None
 
 
 def test_without_memory_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(size: int) -> int:
         raise PermissionError("not permitted here")
 
-    order: Any = type("Order", (), {"device": torch.device("cpu"), "size": 2})
+    order: Any = type("LaunchSpec", (), {"device": torch.device("cpu"), "size": 2})
     monkeypatch.setattr(processes, "memory_file", refused)
     assert processes._memory(order, ProcessSettings()) is None
     monkeypatch.undo()
@@ -105,12 +105,12 @@ def test_without_memory_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
     assert processes._memory(order, ProcessSettings()) is None
 
 
-def test_one_that_does_not_heed_the_end_is_killed(team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_does_not_heed_the_end_is_killed(rank_group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "CLOSE_TIMEOUT", 0.2)
-    pids = [process.pid for process in team._processes]
-    folder = team._folder
+    pids = [process.pid for process in rank_group._processes]
+    folder = rank_group._folder
     assert folder.stat().st_mode & 0o077 == 0, "nobody else may connect"
-    team.close()
+    rank_group.close()
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

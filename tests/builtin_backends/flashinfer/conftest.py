@@ -13,7 +13,7 @@ BACKEND = "sglang_plug_backends.flashinfer.attention"
 
 @pytest.fixture
 def fake() -> ModuleType:
-    """The stand-in's own module."""
+    """Return the stand-in's module."""
     name = "flashinfer_stand_in"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("fake.py"))
@@ -25,7 +25,7 @@ def fake() -> ModuleType:
 
 @pytest.fixture
 def backend(fake: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The backend's module, imported with the stand-in in FlashInfer's place."""
+    """Return the backend's module, imported with the stand-in in FlashInfer's place."""
     monkeypatch.setitem(sys.modules, "flashinfer", fake.module())
     monkeypatch.delitem(sys.modules, BACKEND, raising=False)
     yield importlib.import_module(BACKEND)

@@ -17,7 +17,7 @@ def host_index(x: Tensor) -> None:
 
 @dataclass
 class Options:
-    """What ``plan`` takes besides the index arrays, with the library's names and defaults."""
+    """Arguments of ``plan`` besides the index arrays, with the library's names and defaults."""
 
     heads: int
     kv_heads: int
@@ -35,7 +35,7 @@ class Options:
 def attend(
     q: Tensor, k: Tensor, v: Tensor, options: Options, k_scale: float | None = None, v_scale: float | None = None
 ) -> Tensor:
-    """The last ``len(q)`` tokens of a context, in float32."""
+    """Attend with the last ``len(q)`` tokens of a context in float32."""
     group = options.heads // options.kv_heads
     assert k.dtype == v.dtype == options.kv_data_type
     k, v = (part.float().repeat_interleave(group, dim=1) for part in (k, v))
@@ -54,7 +54,7 @@ FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def gathered(pool: Tensor, pages: Tensor, last: int) -> Tensor:
-    """``[length, kv_heads, dim]`` of one sequence."""
+    """Gather ``[length, kv_heads, dim]`` of one sequence."""
     size = pool.shape[1]
     return pool[pages.long()].flatten(0, 1)[: (len(pages) - 1) * size + last]
 
@@ -67,7 +67,10 @@ def attend_pages(
     options: Options,
     **scales: Any,
 ) -> Tensor:
-    """Each sequence's new tokens, which begin at ``queries``, over its pages: ``indptr``, ``indices``, ``last``."""
+    """Attend with each sequence's new tokens, which begin at ``queries``, over its pages.
+
+    The pages are ``indptr``, ``indices`` and ``last``.
+    """
     indptr, indices, last = pages
     rows = []
     for row, end in enumerate(last.tolist()):
@@ -77,7 +80,7 @@ def attend_pages(
 
 
 class Wrapper:
-    """What the wrappers have in common."""
+    """Common part of the wrappers."""
 
     made: list[Wrapper] = []
 
@@ -98,8 +101,8 @@ class Wrapper:
         assert out is None or (out.shape == q.shape and out.dtype == q.dtype)
         return options
 
-    def finished(self, found: Tensor, out: Tensor | None) -> Tensor:
-        return found if out is None else out.copy_(found)
+    def finished(self, result: Tensor, out: Tensor | None) -> Tensor:
+        return result if out is None else out.copy_(result)
 
 
 class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
@@ -177,8 +180,8 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
         **options: Any,
     ) -> None:
         planned = Options(*shape, **options)
-        for one in (qo_indptr, paged_kv_indptr, paged_kv_last_page_len):
-            host_index(one)
+        for item in (qo_indptr, paged_kv_indptr, paged_kv_last_page_len):
+            host_index(item)
         assert paged_kv_indices.dtype == torch.int32 and len(paged_kv_indices) == paged_kv_indptr[-1]
         kind = planned.kv_data_type
         assert kind == planned.q_data_type or (kind in FLOAT8 and self.backend == "fa2")
@@ -198,8 +201,8 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
         queries, *pages = self.index
         k, v = paged_kv_cache
         assert k.shape[1:] == (options.page_size, options.kv_heads, options.dim) and len(q) == queries[-1]
-        found = attend_pages(q, queries.tolist(), pages, (k, v), options, k_scale=k_scale, v_scale=v_scale)
-        return self.finished(found, out)
+        result = attend_pages(q, queries.tolist(), pages, (k, v), options, k_scale=k_scale, v_scale=v_scale)
+        return self.finished(result, out)
 
 
 class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
@@ -222,7 +225,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, *, out: Tensor | None = None) -> Tensor:
         options = self.checked(q, out)
-        queries, keys = (one.tolist() for one in self.index)
+        queries, keys = (item.tolist() for item in self.index)
         assert len(q) == queries[-1] and len(k) == len(v) == keys[-1] and k.stride(-1) == v.stride(-1) == 1
         rows = [
             attend(q[queries[row] : queries[row + 1]], *(x[keys[row] : keys[row + 1]] for x in (k, v)), options)
@@ -232,13 +235,13 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
 
 
 def module() -> ModuleType:
-    """A module named ``flashinfer``."""
-    made = ModuleType("flashinfer")
+    """Build a module named ``flashinfer``."""
+    flashinfer = ModuleType("flashinfer")
     Wrapper.made.clear()
     for kind in (
         BatchDecodeWithPagedKVCacheWrapper,
         BatchPrefillWithPagedKVCacheWrapper,
         BatchPrefillWithRaggedKVCacheWrapper,
     ):
-        setattr(made, kind.__name__, kind)
-    return made
+        setattr(flashinfer, kind.__name__, kind)
+    return flashinfer

@@ -12,7 +12,7 @@ import torch
 
 from sglang_plug import Attention, AttentionShape, BuildEnv, ConfigError, ForwardBatch, KVPool
 from sglang_plug.testing import check_attention_backend
-from sglang_plug.testing.scene import ShuffledSlots, make_batch
+from sglang_plug.testing.attention_inputs import ShuffledSlots, make_batch
 from sglang_plug_backends.flashinfer.settings import FlashInferSettings
 
 CPU = torch.device("cpu")
@@ -39,8 +39,8 @@ def scene(new: list[int], contexts: list[int], page_size: int = 1) -> ForwardBat
     return make_batch(rows, new, kv=pool, page_size=page_size, device=CPU)
 
 
-def layer_of(made: object, **options: float | None) -> Attention:
-    return Attention(BuildEnv(attention=made), 0, scale=0.1, **options)  # type: ignore[arg-type]
+def layer_of(attention: object, **options: float | None) -> Attention:
+    return Attention(BuildEnv(attention=attention), 0, scale=0.1, **options)  # type: ignore[arg-type]
 
 
 @torch.inference_mode()
@@ -51,9 +51,9 @@ def attend(layer: Attention, batch: ForwardBatch) -> torch.Tensor:
 
 
 def test_roles_follow_the_batch(backend: ModuleType, fake: ModuleType) -> None:
-    made = backend.FlashInferAttention(SHAPE, CPU, SMALL)
+    attention = backend.FlashInferAttention(SHAPE, CPU, SMALL)
     batch = scene([1, 5, 1, 9], [20, 5, 7, 30], page_size=4)
-    made.plan(batch)
+    attention.plan(batch)
     decode, paged = batch.plan.parts
     assert (decode.role, paged.role) == ("decode", "paged")  # one of the two longer ones has a context
     assert decode.tokens.tolist() == [0, 6]
@@ -62,7 +62,7 @@ def test_roles_follow_the_batch(backend: ModuleType, fake: ModuleType) -> None:
     assert paged.query_indptr.tolist() == [0, 5, 14]
     assert decode.pages.tolist() == [*(batch.tables[0, :20:4] // 4).tolist(), *(batch.tables[2, :7:4] // 4).tolist()]
     cold = scene([1, 5, 9], [20, 5, 9])
-    made.plan(cold)
+    attention.plan(cold)
     assert [(part.role, part.tokens) for part in cold.plan.parts] == [("decode", slice(0, 1)), ("ragged", slice(1, 15))]
     narrow = backend.FlashInferAttention(replace(SHAPE, kv_dtype=torch.float8_e4m3fn), CPU, SMALL)
     narrow.plan(cold)
@@ -70,28 +70,28 @@ def test_roles_follow_the_batch(backend: ModuleType, fake: ModuleType) -> None:
 
 
 def test_each_kind_of_layer_plans_once_a_step(backend: ModuleType, fake: ModuleType) -> None:
-    made = backend.FlashInferAttention(SHAPE, CPU, SMALL)
-    layers = [layer_of(made), layer_of(made, window=4), layer_of(made), layer_of(made, softcap=3.0)]
+    attention = backend.FlashInferAttention(SHAPE, CPU, SMALL)
+    layers = [layer_of(attention), layer_of(attention, window=4), layer_of(attention), layer_of(attention, softcap=3.0)]
     for _ in range(3):
         batch = scene([1, 1], [9, 12])
-        made.plan(batch)
+        attention.plan(batch)
         for layer in layers:
             attend(layer, batch)
-        plans = sum(one.plans for one in fake.Wrapper.made)
+        plans = sum(wrapper.plans for wrapper in fake.Wrapper.made)
         del batch
         gc.collect()
     assert len(fake.Wrapper.made) == 3  # borrowed again in each step
     assert plans == 9
-    assert sorted(one.options.window_left for one in fake.Wrapper.made) == [-1, -1, 3]
+    assert sorted(wrapper.options.window_left for wrapper in fake.Wrapper.made) == [-1, -1, 3]
 
 
 def test_batches_in_flight_have_wrappers_of_their_own(backend: ModuleType, fake: ModuleType) -> None:
-    made = backend.FlashInferAttention(SHAPE, CPU, SMALL)
-    layer = layer_of(made)
+    attention = backend.FlashInferAttention(SHAPE, CPU, SMALL)
+    layer = layer_of(attention)
     for _ in range(2):  # the second time with wrappers that were given back
         first, second = scene([1], [9]), scene([1], [3])
         for batch in (first, second):
-            made.plan(batch)
+            attention.plan(batch)
         for batch in (first, second):
             attend(layer, batch)
         lent = [next(iter(batch.plan.lent.values())).wrapper for batch in (first, second)]
@@ -103,25 +103,25 @@ def test_batches_in_flight_have_wrappers_of_their_own(backend: ModuleType, fake:
 
 def test_tensor_cores_for_grouped_heads(backend: ModuleType, fake: ModuleType) -> None:
     for heads, expected in ((2, False), (6, False), (8, True), (14, True)):
-        made = backend.FlashInferAttention(AttentionShape(heads=heads, kv_heads=2, dim=64, layers=1), CPU, SMALL)
-        assert made._wrapper("decode").tensor_cores is expected
+        attention = backend.FlashInferAttention(AttentionShape(heads=heads, kv_heads=2, dim=64, layers=1), CPU, SMALL)
+        assert attention._wrapper("decode").tensor_cores is expected
 
 
 def test_static_plans_share_the_page_buffer(backend: ModuleType, fake: ModuleType) -> None:
-    made = backend.FlashInferAttention(SHAPE, CPU, SMALL)
-    layer = layer_of(made)
+    attention = backend.FlashInferAttention(SHAPE, CPU, SMALL)
+    layer = layer_of(attention)
     large, small = scene([1, 1, 1], [9, 40, 3]), scene([1], [30])
     for batch in (large, small):
-        made.static_plan(batch)
+        attention.static_plan(batch)
         attend(layer, batch)
-    buffers = [one.index for one in fake.Wrapper.made]
-    assert all(one.graph for one in fake.Wrapper.made)
+    buffers = [wrapper.index for wrapper in fake.Wrapper.made]
+    assert all(wrapper.graph for wrapper in fake.Wrapper.made)
     assert buffers[0][1].data_ptr() == buffers[1][1].data_ptr() and len(buffers[0][1]) == 120
     with pytest.raises(ValueError, match="one new token of each sequence"):
-        made.static_plan(scene([1, 2], [9, 9]))
+        attention.static_plan(scene([1, 2], [9, 9]))
 
 
-def test_what_it_cannot_serve_is_refused(backend: ModuleType) -> None:
+def test_unsupported_shapes_are_refused(backend: ModuleType) -> None:
     for shape, reason in (
         (AttentionShape(heads=4, kv_heads=2, dim=80, layers=1), "not 80 and 80"),
         (AttentionShape(heads=4, kv_heads=2, dim=64, value_dim=48, layers=1), "not 64 and 48"),
@@ -137,14 +137,14 @@ def test_what_it_cannot_serve_is_refused(backend: ModuleType) -> None:
         backend.FlashInferAttention(
             replace(SHAPE, kv_dtype=torch.float8_e4m3fn), CPU, FlashInferSettings(workspace_mib=1, prefill="fa3")
         )
-    made = backend.FlashInferAttention(SHAPE, CPU, SMALL)
+    attention = backend.FlashInferAttention(SHAPE, CPU, SMALL)
     batch = scene([1], [3])
-    made.plan(batch)
+    attention.plan(batch)
     q, k = torch.zeros(1, 4, 64), torch.zeros(1, 2, 64)
     assert batch.kv is not None
     batch.kv = KVPool(layers=1, slots=9, kv_heads=2, dim=64, value_dim=64, dtype=torch.float32, device=CPU)
     with pytest.raises(ConfigError, match="not in torch.float32"):
-        layer_of(made)(q, k, k, batch)
+        layer_of(attention)(q, k, k, batch)
 
 
 @pytest.mark.slow

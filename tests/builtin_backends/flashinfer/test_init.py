@@ -16,7 +16,7 @@ HOPPER = Facts(device="cuda", dtype="bfloat16", shape=SHAPE, platform={"capabili
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Names that count as installed."""
+    """Set the package names that count as installed."""
     names = {"flashinfer", "triton"}
     monkeypatch.setattr(plugin, "_installed", names.__contains__)
     monkeypatch.setattr(plugin, "_has_compiler", lambda: True)

@@ -10,7 +10,7 @@ NAMES = ("CUDA_HOME", "CUDA_PATH", "FLASHINFER_EXTRA_LDFLAGS", "FLASHINFER_EXTRA
 
 
 def make_toolkit(folder: Path, *headers: str) -> Path:
-    """A toolkit's folder; returns its compiler."""
+    """Create a toolkit's folder; return its compiler."""
     for name in ("bin/nvcc", *(f"include/{header}" for header in headers)):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch(mode=0o755)
@@ -19,7 +19,7 @@ def make_toolkit(folder: Path, *headers: str) -> Path:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine whose ``nvcc`` on the path is a script, and whose toolkit lacks cuRAND."""
+    """Simulate a machine whose ``nvcc`` on the path is a script, and whose toolkit lacks cuRAND."""
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
     make_toolkit(tmp_path / "local")
@@ -32,9 +32,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_a_scattered_toolkit_lacks(machine: Path) -> None:
-    found = toolkit.complete_toolkit(machine / "links")
-    assert found == {
+def test_missing_parts_of_a_scattered_toolkit_are_linked(machine: Path) -> None:
+    result = toolkit.complete_toolkit(machine / "links")
+    assert result == {
         "CUDA_HOME": str(machine / "cuda"),
         "FLASHINFER_EXTRA_LDFLAGS": f"-L{machine / 'links'}",
         "FLASHINFER_EXTRA_CUDAFLAGS": f"-isystem {machine / 'packages'}",
@@ -43,14 +43,14 @@ def test_what_a_scattered_toolkit_lacks(machine: Path) -> None:
     assert not (machine / "links" / "libcudart.so").exists()
 
 
-def test_what_is_set_stays(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_variables_are_kept(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = make_toolkit(machine / "other", "cuda_runtime.h", toolkit.HEADER).parent.parent
     monkeypatch.setenv("CUDA_PATH", str(other))
     monkeypatch.setenv("FLASHINFER_EXTRA_LDFLAGS", "-lmine")
-    found = toolkit.complete_toolkit(machine / "links")
-    assert found == {"FLASHINFER_EXTRA_LDFLAGS": f"-lmine -L{machine / 'links'}"}
-    monkeypatch.setenv("FLASHINFER_EXTRA_LDFLAGS", found["FLASHINFER_EXTRA_LDFLAGS"])
-    assert toolkit.complete_toolkit(machine / "links") == found  # not twice
+    result = toolkit.complete_toolkit(machine / "links")
+    assert result == {"FLASHINFER_EXTRA_LDFLAGS": f"-lmine -L{machine / 'links'}"}
+    monkeypatch.setenv("FLASHINFER_EXTRA_LDFLAGS", result["FLASHINFER_EXTRA_LDFLAGS"])
+    assert toolkit.complete_toolkit(machine / "links") == result  # not twice
 
 
 def test_home_behind_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_links_are_renewed_where_they_can_be(tmp_path: Path) -> None:
     for version in ("1", "2"):
         assert toolkit.link_libraries([tmp_path / f"libcudart.so.{version}"], folder) == folder
         assert (folder / "libcudart.so").readlink() == tmp_path / f"libcudart.so.{version}"
-    assert [one.name for one in folder.iterdir()] == ["libcudart.so"]
+    assert [path.name for path in folder.iterdir()] == ["libcudart.so"]
     assert toolkit.link_libraries([tmp_path / "libc.so.6"], folder) is None
     (tmp_path / "file").touch()
     assert toolkit.link_libraries([tmp_path / "libcuda.so.1"], tmp_path / "file" / "links") is None

@@ -9,17 +9,17 @@ import pytest
 
 @pytest.fixture(params=["xgrammar", "llguidance", "outlines"])
 def backend(request: pytest.FixtureRequest, grammar_backends: Callable[..., Any]) -> Any:
-    """Each of the backends that read expressions as it is said here, with the default settings."""
+    """Return each backend that converts expressions, with the default settings."""
     return grammar_backends(request.param)
 
 
 @pytest.fixture
 def converter(grammar_backends: Callable[..., Any]) -> Any:
-    """One backend whose schemas are converted here."""
+    """Return one backend that converts schemas."""
     return grammar_backends("xgrammar")
 
 
 @pytest.fixture
 def converters(grammar_backends: Callable[..., Any]) -> Callable[..., Any]:
-    """``converters(**settings)``."""
+    """Return the factory ``converters(**settings)``."""
     return partial(grammar_backends, "xgrammar")

@@ -1,4 +1,4 @@
-"""Grammars mean what an independent parser (lark, Earley) says of the same grammar in its own notation."""
+"""Grammars match like those of an independent parser (lark, Earley) in its own notation."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def test_masks_allow_what_lark_reads(backend: Any, name: str) -> None:
     ebnf, notation, alphabet = GRAMMARS[name]
     parser = lark.Lark(notation, parser="earley", lexer="dynamic_complete")
     compiled = backend("ebnf", ebnf)
-    found = {text: reads(parser, text) for text in texts(alphabet[:4])}
-    assert set(found.values()) == {True, False}
-    assert {text for text, good in found.items() if compiled.accepts(text) != good} == set()
+    results = {text: reads(parser, text) for text in texts(alphabet[:4])}
+    assert set(results.values()) == {True, False}
+    assert {text for text, good in results.items() if compiled.accepts(text) != good} == set()
     drawn = [text.decode() for text in compiled.drawn(25)]
     assert len(set(drawn)) > 2
     for text in drawn:

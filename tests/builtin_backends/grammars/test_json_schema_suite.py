@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug_backends.grammars.keywords import ALONE, ANNOTATIONS, BY_TYPE
+from sglang_plug_backends.grammars.json_schema.keywords import ANNOTATIONS, BY_TYPE, STANDALONE
 from sglang_plug_backends.llguidance.schema import KEYWORDS
 
 SUITE = Path(__file__).with_name("json_schema_test_suite")
@@ -41,9 +41,9 @@ def groups() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def orders(value: Any) -> Iterator[Any]:
-    """``value`` with the keys of its objects in every order."""
+    """Yield ``value`` with the keys of its objects in every order."""
     if isinstance(value, list):
-        yield from (list(items) for items in product(*map(lambda one: list(orders(one)), value)))
+        yield from (list(items) for items in product(*map(lambda item: list(orders(item)), value)))
     elif isinstance(value, dict):
         for keys in permutations(value):
             for items in product(*(list(orders(value[key])) for key in keys)):
@@ -53,17 +53,17 @@ def orders(value: Any) -> Iterator[Any]:
 
 
 def texts(value: Any) -> Iterator[str]:
-    for one in islice(orders(value), MOST_ORDERS):
-        yield json.dumps(one, ensure_ascii=False)
-        yield json.dumps(one)
+    for order in islice(orders(value), MOST_ORDERS):
+        yield json.dumps(order, ensure_ascii=False)
+        yield json.dumps(order)
 
 
 def inside(value: Any) -> Iterator[Any]:
-    """``value`` and all values in it."""
+    """Yield ``value`` and all values in it."""
     yield value
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for one in children:
-        yield from inside(one)
+    for child in children:
+        yield from inside(child)
 
 
 def type_of(value: Any) -> str:
@@ -72,18 +72,18 @@ def type_of(value: Any) -> str:
 
 
 def never_written(schema: Any, instance: Any) -> str | None:
-    """Why a valid instance has no place in what is written; ``None``: it should have one."""
-    has_point = any(isinstance(one, float) and one.is_integer() for one in (*inside(instance), *inside(schema)))
+    """Return the reason why a valid instance is never written; ``None`` if it should be."""
+    has_point = any(isinstance(value, float) and value.is_integer() for value in (*inside(instance), *inside(schema)))
     if has_point:
         return "a whole number with a point"
     spoken = {kind for kind, keys in PLACES.items() if keys & schema.keys()}
     if "format" in schema and type_of(instance) == "string":
         return "a rare form of the format"
-    if "type" not in schema and any(type_of(one) not in spoken for one in inside(instance)) and spoken:
+    if "type" not in schema and any(type_of(value) not in spoken for value in inside(instance)) and spoken:
         return "a type that the schema does not speak of"
     if isinstance(instance, list) and len(instance) > len(schema.get("prefixItems", instance)):
         return "items beyond those that are described"
-    declared = {name for one in inside(schema) if isinstance(one, dict) for name in one.get("properties", ())}
+    declared = {name for value in inside(schema) if isinstance(value, dict) for name in value.get("properties", ())}
     if isinstance(instance, dict) and ("anyOf" in schema or instance.keys() - declared):
         return "properties beyond those that are described"
     return None
@@ -114,14 +114,14 @@ def test_every_schema_is_decided_right_or_refused(grammar_backends: Callable[...
 
 
 def check_decided(path: Path, lines: list[str]) -> None:
-    found = "".join(f"{line}\n" for line in lines)
+    result = "".join(f"{line}\n" for line in lines)
     if os.environ.get("SGLANG_PLUG_WRITE_DECIDED"):
-        path.write_text(found, encoding="utf-8")
+        path.write_text(result, encoding="utf-8")
     assert path.read_text(encoding="utf-8").splitlines() == lines
 
 
 def test_every_keyword_that_is_claimed_is_in_the_suite() -> None:
-    claimed = {*ALONE, *KEYWORDS, *(key for keys in BY_TYPE.values() for key in keys)} - {"format", "$ref"}
+    claimed = {*STANDALONE, *KEYWORDS, *(key for keys in BY_TYPE.values() for key in keys)} - {"format", "$ref"}
     files = {path.stem for path in SUITE.glob("*.json")}
     assert claimed <= files and "ref" in files
     formats = {group["schema"]["format"] for title, group in groups() if title.startswith("format/")}

@@ -1,4 +1,4 @@
-"""Tiny tokenizers of the kinds that checkpoints come with, saved as a checkpoint saves them."""
+"""Tiny tokenizers of the kinds in checkpoints, saved like those."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Save = Callable[..., Path]
 
 
 def byte_level() -> Tokenizer:
-    """Byte-level BPE, as GPT-2, Llama 3 and Qwen have it."""
+    """Build byte-level BPE, as in GPT-2, Llama 3 and Qwen."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -38,7 +38,7 @@ def byte_level() -> Tokenizer:
 
 
 def byte_fallback() -> Tokenizer:
-    """Sentencepiece BPE with byte fallback, as Llama 2 and Mistral have it."""
+    """Build Sentencepiece BPE with byte fallback, as in Llama 2 and Mistral."""
     letters = sorted(set("".join(SENTENCES[:2]).replace(" ", "")))
     words = ["▁", *letters, "▁t", "he", "▁the", "▁d", "▁f", "og", "▁dog", "▁▁"]
     vocabulary = {name: index for index, name in enumerate(["<unk>", *SPECIAL])}
@@ -56,7 +56,7 @@ def byte_fallback() -> Tokenizer:
 
 
 def metaspace() -> Tokenizer:
-    """Unigram, as T5 and XLM-R have it."""
+    """Build Unigram, as in T5 and XLM-R."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
@@ -68,7 +68,7 @@ def metaspace() -> Tokenizer:
 
 
 def wordpiece() -> Tokenizer:
-    """WordPiece, as BERT has it."""
+    """Build WordPiece, as in BERT."""
     words = ["the", "dog", "fox", "run", "##s", "##ning", ",", ".", "don", "'", "t"]
     vocabulary = {name: index for index, name in enumerate(["[UNK]", *SPECIAL, *words])}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
@@ -89,7 +89,7 @@ MAKERS = {
 
 @pytest.fixture(scope="session")
 def save_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Save:
-    """``save(kind, **tokenizer_config)`` writes a tokenizer's files to a new folder."""
+    """Return ``save(kind, **tokenizer_config)``, which writes a tokenizer's files to a new folder."""
 
     def save(kind: str = "byte-level", **config: Any) -> Path:
         folder = tmp_path_factory.mktemp(kind)
@@ -103,5 +103,5 @@ def save_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Save:
 
 @pytest.fixture(scope="session")
 def folders(save_tokenizer: Save) -> dict[str, Path]:
-    """A folder for each kind of tokenizer."""
+    """Return a folder for each kind of tokenizer."""
     return {kind: save_tokenizer(kind) for kind in MAKERS}

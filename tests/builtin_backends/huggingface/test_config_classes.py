@@ -55,8 +55,8 @@ def test_configurations_check_themselves_as_ever(tmp_path: Path) -> None:
         "except ConfigError as error:\n"
         "    print(json.dumps(str(error)))"
     )
-    found = in_a_process_of_its_own(code, str(tmp_path))
-    assert "initializer_range" in found and "not a valid 'llama' configuration" in found
+    result = in_a_process_of_its_own(code, str(tmp_path))
+    assert "initializer_range" in result and "not a valid 'llama' configuration" in result
 
 
 def test_another_release_without_these_checks_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

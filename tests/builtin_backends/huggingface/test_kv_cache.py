@@ -1,4 +1,4 @@
-"""What a checkpoint's configuration and names of tensors say about keys and values in FP8."""
+"""FP8 settings of keys and values in a checkpoint's configuration and tensor names."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def test_names_of_other_tensors(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_configurations_that_name_fp8(quantization: dict[str, Any], weights_too: bool, tmp_path: Path) -> None:
-    found = opened(tmp_path, quantization)
-    assert found.kv_dtype == "fp8_e4m3"
-    assert (getattr(found.config, "quantization_config", None) == quantization) is weights_too
-    assert bool(getattr(found.config, "quantization_config", None)) is weights_too
+    result = opened(tmp_path, quantization)
+    assert result.kv_dtype == "fp8_e4m3"
+    assert (getattr(result.config, "quantization_config", None) == quantization) is weights_too
+    assert bool(getattr(result.config, "quantization_config", None)) is weights_too
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_configurations_that_name_fp8(quantization: dict[str, Any], weights_too:
     ],
 )
 def test_configurations_that_say_nothing(quantization: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    found = opened(tmp_path, quantization)
-    assert found.kv_dtype is None and not caplog.records
-    assert getattr(found.config, "quantization_config", None) == quantization
+    result = opened(tmp_path, quantization)
+    assert result.kv_dtype is None and not caplog.records
+    assert getattr(result.config, "quantization_config", None) == quantization
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_configurations_that_say_nothing(quantization: Any, tmp_path: Path, capl
 def test_schemes_that_are_not_supported(
     change: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = opened(tmp_path, {**COMPRESSED, "kv_cache_scheme": {**STATIC, **change}})
-    assert found.kv_dtype is None and not getattr(found.config, "quantization_config", None)
+    result = opened(tmp_path, {**COMPRESSED, "kv_cache_scheme": {**STATIC, **change}})
+    assert result.kv_dtype is None and not getattr(result.config, "quantization_config", None)
     (key,) = change
     assert "not supported (kv_cache_scheme {" in caplog.text and f"'{key}': {change[key]!r}" in caplog.text
 

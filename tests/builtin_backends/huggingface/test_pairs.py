@@ -1,4 +1,4 @@
-"""Two texts that are read together, in the template that each family's tokenizer has for them."""
+"""Pairs of texts in the template of each family's tokenizer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_as_the_post_processor_says(family: str, tmp_path: Path) -> None:
     words = {word: index for index, word in enumerate(["[UNK]", "[CLS]", "[SEP]", "[PAD]", "what", "panda", "bear"])}
     backend = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    special = [(one, words[one]) for one in ("[CLS]", "[SEP]")]
+    special = [(item, words[item]) for item in ("[CLS]", "[SEP]")]
     backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)
     backend.enable_truncation(3)
     backend.enable_padding(length=30, pad_id=3)

@@ -72,7 +72,7 @@ def test_other_modes_are_refused(names: tuple[str, ...], tmp_path: Path) -> None
 
 
 def write_dense(folder: Path, **changes: Any) -> Tensor:
-    """Beside the pooling, a matrix of random numbers."""
+    """Write a matrix of random numbers next to the pooling."""
     write(folder, [TRANSFORMER, POOLING, DENSE, {**NORMALIZE, "path": "3_Normalize"}], chosen("mean_tokens"))
     (folder / "2_Dense").mkdir()
     values = {"in_features": 4, "out_features": 3, "bias": True, "activation_function": "torch.nn.GELU", **changes}
@@ -84,12 +84,12 @@ def write_dense(folder: Path, **changes: Any) -> Tensor:
 
 def test_matrices_behind_the_pooling(tmp_path: Path) -> None:
     weight = write_dense(tmp_path)
-    found = read_pooling(tmp_path)
-    assert found is not None and found.normalize
-    (one,) = found.projections
-    assert one.activation is torch.nn.functional.gelu
-    assert one.weight.dtype == torch.float32 and one.bias is not None
-    torch.testing.assert_close(one.weight, weight, atol=1e-2, rtol=0)
+    result = read_pooling(tmp_path)
+    assert result is not None and result.normalize
+    (projection,) = result.projections
+    assert projection.activation is torch.nn.functional.gelu
+    assert projection.weight.dtype == torch.float32 and projection.bias is not None
+    torch.testing.assert_close(projection.weight, weight, atol=1e-2, rtol=0)
 
 
 @pytest.mark.parametrize(

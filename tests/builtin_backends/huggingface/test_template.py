@@ -77,10 +77,15 @@ def test_the_date_is_known() -> None:
     assert re.fullmatch(r"\d{4}-\d\d", chat_template("{{ strftime_now('%Y-%m') }}").render(TALK))
 
 
-@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "raise_exception"])
-def test_variables_cannot_replace_the_request(name: str) -> None:
-    with pytest.raises(TemplateError, match=f"'{name}' cannot be set"):
-        chat_template(CHATML).render(TALK, variables={name: 1})
+@pytest.mark.parametrize(
+    "name",
+    ["messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now", "range", "dict", "namespace"]
+    + ["cycler", "joiner", "lipsum", "image_token"],
+)
+def test_variables_cannot_replace_the_request_or_what_the_template_has(name: str) -> None:
+    with pytest.raises(TemplateError, match=f"'{name}' cannot be set") as caught:
+        chat_template(CHATML, image_token="<image>").render(TALK, variables={name: 1})
+    assert caught.value.about == "variables"
 
 
 def test_a_templates_own_refusal_is_passed_on() -> None:
@@ -132,12 +137,12 @@ def test_text_is_a_part_for_a_template_that_reads_nothing_else() -> None:
     )
 
 
-@pytest.mark.parametrize("told", ["message['content'] | upper", "message['content'][0]['text']"])
-def test_text_stays_text_in_messages_that_a_template_reads_so(told: str) -> None:
+@pytest.mark.parametrize("template", ["message['content'] | upper", "message['content'][0]['text']"])
+def test_text_stays_text_in_messages_that_a_template_reads_so(template: str) -> None:
     mixed = "{% for message in messages %}{% if message['role'] == 'system' %}{{ message['content'] + '|' }}{% else %}"
-    mixed += "{{ " + told + " }}{% endif %}{% endfor %}"
+    mixed += "{{ " + template + " }}{% endif %}{% endfor %}"
     talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
-    assert chat_template(mixed).render(talk) == ("Be brief.|HI" if "upper" in told else "Be brief.|hi")
+    assert chat_template(mixed).render(talk) == ("Be brief.|HI" if "upper" in template else "Be brief.|hi")
 
 
 @pytest.mark.parametrize(

@@ -151,12 +151,12 @@ def test_given_template_as_text_or_file_wins(save_tokenizer: Save, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("template", "message"),
     [("missing.jinja", "neither a Jinja template nor a readable file"), ("{% for %}", "cannot be compiled")],
 )
-def test_given_template_must_be_usable(folders: dict[str, Path], given: str, message: str) -> None:
+def test_given_template_must_be_usable(folders: dict[str, Path], template: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"--chat-template: .*{message}"):
-        load_tokenizer(TokenizerSource(path=folders["byte-level"], chat_template=given))
+        load_tokenizer(TokenizerSource(path=folders["byte-level"], chat_template=template))
 
 
 def test_missing_template_is_an_error_of_the_request(folders: dict[str, Path]) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sglang_plug_backends.grammars.ebnf import EbnfError, read_ebnf
+from sglang_plug_backends.grammars.ebnf.tree import EbnfError, read_ebnf
 from sglang_plug_backends.llguidance.lark import rules_to_lark
 
 
@@ -11,17 +11,17 @@ def lark(source: str) -> list[str]:
 
 
 def test_a_grammar_without_recursion_is_one_expression() -> None:
-    found = lark('root ::= one "/" one\none ::= [ab]+\nunused ::= "a" unused | "b"\n')
-    assert found == ["start: /(?:[ab]){1,}\\x{2f}(?:[ab]){1,}/"]
+    result = lark('root ::= one "/" one\none ::= [ab]+\nunused ::= "a" unused | "b"\n')
+    assert result == ["start: /(?:[ab]){1,}\\x{2f}(?:[ab]){1,}/"]
 
 
 def test_tokens_are_as_long_as_none_is_the_beginning_of_another() -> None:
-    found = lark('root ::= "(" root ")" | text\ntext ::= "<" [^>]* ">"\n')
-    assert found == ["start: (/\\x{28}/ start /\\x{29}/ | /\\x{3c}(?:[^\\x{3e}]){0,}\\x{3e}/)"]
+    result = lark('root ::= "(" root ")" | text\ntext ::= "<" [^>]* ">"\n')
+    assert result == ["start: (/\\x{28}/ start /\\x{29}/ | /\\x{3c}(?:[^\\x{3e}]){0,}\\x{3e}/)"]
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "expected"),
     [
         ('root ::= "a" root | "ab"', "start: (/a/ start | /a/ /b/)"),
         ('root ::= "(" root | [0-9]+', "start: (/\\x{28}/ start | (/[0-9]/){1,})"),
@@ -31,13 +31,13 @@ def test_tokens_are_as_long_as_none_is_the_beginning_of_another() -> None:
         ('root ::= [^a]"b" root | "cb" | "cbd"', "start: (/[^a]/ /b/ start | /c/ /b/ | /c/ /b/ /d/)"),
     ],
 )
-def test_tokens_that_are_beginnings_are_taken_apart(source: str, found: str) -> None:
-    assert lark(source) == [found]
+def test_tokens_that_are_beginnings_are_taken_apart(source: str, expected: str) -> None:
+    assert lark(source) == [expected]
 
 
 def test_rules_that_are_no_tokens_stay_rules() -> None:
-    found = lark('root ::= pair root | "."\npair ::= word ":" word\nword ::= [a-z]+\n')
-    assert found == ["start: (r1 start | /\\x{2e}/)", "r1: r2 /\\x{3a}/ r2", "r2: (/[a-z]/){1,}"]
+    result = lark('root ::= pair root | "."\npair ::= word ":" word\nword ::= [a-z]+\n')
+    assert result == ["start: (r1 start | /\\x{2e}/)", "r1: r2 /\\x{3a}/ r2", "r2: (/[a-z]/){1,}"]
 
 
 def test_parts_too_large_to_compare_are_taken_apart() -> None:

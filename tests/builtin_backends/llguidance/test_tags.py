@@ -1,4 +1,4 @@
-"""Structural tags in llguidance: what they allow, and what its lexer could not tell apart."""
+"""Structural tags in llguidance: the allowed texts, and refusals of ambiguous ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def without(*texts: str, not_beginning: str = "") -> dict[str, Any]:
 
 @pytest.fixture
 def backends(grammar_backends: Callable[..., Any]) -> list[Any]:
-    """Both that enforce structural tags."""
+    """Return both backends that enforce structural tags."""
     return [grammar_backends(name) for name in ("llguidance", "xgrammar")]
 
 
@@ -120,8 +120,8 @@ def test_the_older_form(backends: list[Any]) -> None:
     ],
 )
 def test_refusals(backends: list[Any], form: Any, words: str) -> None:
-    found = backends[0].refusal("structural_tag", {"type": "structural_tag", "format": form})
-    assert words in found and (found or not words)
+    result = backends[0].refusal("structural_tag", {"type": "structural_tag", "format": form})
+    assert words in result and (result or not words)
 
 
 def test_special_tokens(grammar_backends: Callable[..., Any]) -> None:

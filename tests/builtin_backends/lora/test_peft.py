@@ -1,4 +1,4 @@
-"""Folders that PEFT saves, and those that are damaged or ask for what is not supported."""
+"""Folders in PEFT's format: valid, damaged and unsupported ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Tiny(nn.Module):
 
 def request(path: Path, root: str = "model.") -> AdapterRequest:
     attention = {
-        f"{root}{one.removeprefix('model.')}": columns for one, columns in ((Q, slice(0, 8)), (K, slice(8, 12)))
+        f"{root}{item.removeprefix('model.')}": columns for item, columns in ((Q, slice(0, 8)), (K, slice(8, 12)))
     }
     return AdapterRequest(
         path=path,
@@ -52,13 +52,13 @@ def request(path: Path, root: str = "model.") -> AdapterRequest:
 
 
 def read(path: Path, **more: Any) -> Adapter:
-    found = read_lora(request(path, **more), None)
-    assert found is not None
-    return found
+    result = read_lora(request(path, **more), None)
+    assert result is not None
+    return result
 
 
 def product(adapter: Adapter, name: str, x: torch.Tensor, size: int) -> torch.Tensor:
-    """What the adapter adds in a layer."""
+    """Return the adapter's addition in a layer."""
     y = torch.zeros(len(x), size)
     adapter.layers[name].after(x, y)
     return y
@@ -75,15 +75,15 @@ def product(adapter: Adapter, name: str, x: torch.Tensor, size: int) -> torch.Te
     ],
 )
 def test_adds_the_scaled_product(tmp_path: Path, options: dict[str, Any]) -> None:
-    made = make_lora(tmp_path, Tiny(), [Q, K, DOWN], **options)
+    lora = make_lora(tmp_path, Tiny(), [Q, K, DOWN], **options)
     adapter = read(tmp_path)
     for name, parts in ((QKV, (Q, K)), (DOWN, (DOWN,))):
-        x = torch.randn(5, made.targets[parts[0]][0].shape[1])
+        x = torch.randn(5, lora.targets[parts[0]][0].shape[1])
         expected = [
-            made.scales[one] * x @ (made.targets[one][1].float() @ made.targets[one][0].float()).T for one in parts
+            lora.scales[part] * x @ (lora.targets[part][1].float() @ lora.targets[part][0].float()).T for part in parts
         ]
-        wanted = torch.cat(expected, 1)
-        torch.testing.assert_close(product(adapter, name, x, wanted.shape[1]), wanted, rtol=1e-4, atol=1e-4)
+        joined = torch.cat(expected, 1)
+        torch.testing.assert_close(product(adapter, name, x, joined.shape[1]), joined, rtol=1e-4, atol=1e-4)
 
 
 def test_a_part_alone_leaves_the_others(tmp_path: Path) -> None:
@@ -105,23 +105,23 @@ def test_patterns_stand_for_the_end_of_a_name(tmp_path: Path, pattern: str) -> N
 
 
 @pytest.mark.parametrize("root", ["", "model.", "language_model.model.", "model.language_model."])
-def test_what_surrounds_the_layers_may_be_called_otherwise(tmp_path: Path, root: str) -> None:
+def test_modules_around_the_layers_may_have_other_names(tmp_path: Path, root: str) -> None:
     make_lora(tmp_path, Tiny(), [Q, DOWN])
     assert set(read(tmp_path, root=root).layers) == {QKV, DOWN}
 
 
 def test_names_of_older_files(tmp_path: Path) -> None:
     make_lora(tmp_path, Tiny(), [Q])
-    change_tensors(tmp_path, lambda tensors: {one.replace("_A.", "_A.default."): t for one, t in tensors.items()})
+    change_tensors(tmp_path, lambda tensors: {key.replace("_A.", "_A.default."): t for key, t in tensors.items()})
     assert set(read(tmp_path).layers) == {QKV}
 
 
 def test_joined_adapters_are_as_each_alone(tmp_path: Path) -> None:
-    made = [
+    loras = [
         make_lora(tmp_path / str(seed), Tiny(), names, rank=rank, seed=seed)
         for seed, (names, rank) in enumerate((([Q], 2), ([Q, K], 5), ([K], 3)))
     ]
-    layers: list[Any] = [read(one.path).layers[QKV] for one in made]
+    layers: list[Any] = [read(item.path).layers[QKV] for item in loras]
     x, which = torch.randn(7, 6), torch.tensor([0, 3, 2, 1, 1, 3, 0])
     x[1] = torch.inf  # of nobody: must not spoil the others' rows
     together = torch.zeros(7, 12)
@@ -144,7 +144,7 @@ def test_the_format_conforms(tmp_path: Path) -> None:
 def test_another_adapters_overflow_is_nothing(tmp_path: Path) -> None:
     for seed in (0, 1):
         make_lora(tmp_path / str(seed), Tiny(), [Q], seed=seed)
-    change_tensors(tmp_path / "1", lambda tensors: {name: one * 1e38 for name, one in tensors.items()})
+    change_tensors(tmp_path / "1", lambda tensors: {name: tensor * 1e38 for name, tensor in tensors.items()})
     layers: list[Any] = [read(tmp_path / str(seed)).layers[QKV] for seed in (0, 1)]
     y = torch.zeros(2, 12)
     type(layers[0]).join(layers)(torch.full((2, 6), 100.0), y, torch.tensor([0, 2]))
@@ -164,7 +164,7 @@ def change_config(path: Path, **changes: Any) -> None:
 
 def change_tensors(path: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
     file = path / "adapter_model.safetensors"
-    save_file({name: one.clone() for name, one in change(load_file(file)).items()}, file)
+    save_file({name: tensor.clone() for name, tensor in change(load_file(file)).items()}, file)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def change_tensors(path: Path, change: Callable[[dict[str, torch.Tensor]], dict[
         ({"r": 7}, "are [4, 6] and [8, 4], but the model and adapter_config.json want [7, 6] and [8, 7]"),
     ],
 )
-def test_what_is_not_supported_is_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_unsupported_features_are_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     make_lora(tmp_path, Tiny(), [Q])
     change_config(tmp_path, **changes)
     with pytest.raises(ConfigError) as raised:
@@ -211,8 +211,8 @@ A, B = f"base_model.model.{Q}.lora_A.weight", f"base_model.model.{Q}.lora_B.weig
         (lambda all: {A: all[A], B: all[B].int()}, "no fractions"),
         (lambda all: {**all, "base_model.model.score.weight": all[A]}, "neither lora_A nor lora_B of a matrix"),
         (lambda all: {**all, A.replace("lora_A.weight", "lora_magnitude_vector"): all[A]}, "lora_magnitude_vector"),
-        (lambda all: {one.replace("q_proj", "z_proj"): t for one, t in all.items()}, "cannot be adapted in this model"),
-        (lambda all: {one.replace("model.layers", "vision.layers"): t for one, t in all.items()}, "cannot be adapted"),
+        (lambda all: {key.replace("q_proj", "z_proj"): t for key, t in all.items()}, "cannot be adapted in this model"),
+        (lambda all: {key.replace("model.layers", "vision.layers"): t for key, t in all.items()}, "cannot be adapted"),
     ],
 )
 def test_damaged_tensors_are_named(tmp_path: Path, change: Any, said: str) -> None:

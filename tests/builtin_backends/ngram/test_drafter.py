@@ -22,7 +22,7 @@ def test_it_keeps_the_contract() -> None:
     check_drafter(lambda: NGramDrafter(NGramSettings(min_match=1, max_match=1, window=0)))
 
 
-def test_what_followed_before_is_drafted() -> None:
+def test_earlier_continuations_are_drafted() -> None:
     assert guess([1, 2, 3, 40, 41, 42, 50], [1, 2, 3], 3) == [40, 41, 42]
     assert guess([50], [1, 2, 3, 40, 41, 42, 1, 2, 3], 2) == [40, 41]
 
@@ -62,7 +62,7 @@ def test_only_so_many_places_are_compared() -> None:
 
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(0, 5))
 def test_it_finds_what_a_search_finds(seed: int, size: int, more: int) -> None:
-    """Told in pieces, it says what comparing every place of the whole sequence says."""
+    """The incremental index returns the same as a search over the whole sequence."""
     generator = random.Random(seed)
     tokens = [generator.randrange(3) for _ in range(60)]
     settings = NGramSettings(min_match=size, max_match=size + more)
@@ -70,14 +70,14 @@ def test_it_finds_what_a_search_finds(seed: int, size: int, more: int) -> None:
     done = 10
     while done < len(tokens):
         count = generator.randint(1, 9)
-        found = drafter.propose(tokens[done : done + count], 4)
+        result = drafter.propose(tokens[done : done + count], 4)
         known = tokens[: done + count]
         places = [place for place in range(size, len(known)) if known[place - size : place] == known[-size:]]
         matches = [(matching(known, place, settings.max_match), place) for place in places[-CANDIDATES:]]
-        assert bool(found) == bool(matches)
+        assert bool(result) == bool(matches)
         if matches:
             _, place = max(matches)
-            assert found == [known[place + step % (len(known) - place)] for step in range(4)]
+            assert result == [known[place + step % (len(known) - place)] for step in range(4)]
         done += count
 
 
@@ -89,7 +89,7 @@ def matching(known: list[int], place: int, most: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"min_match": 0}, {"min_match": 5, "max_match": 4}, {"window": -1}], ids=lambda one: next(iter(one))
+    "settings", [{"min_match": 0}, {"min_match": 5, "max_match": 4}, {"window": -1}], ids=lambda item: next(iter(item))
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):

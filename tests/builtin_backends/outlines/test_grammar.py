@@ -7,10 +7,14 @@ import torch
 
 from sglang_plug import Constraint, ConstraintError, GrammarBackend, Plugins, Vocabulary
 from sglang_plug.testing import check_grammar_backend
-from sglang_plug.testing.grammar import small_vocabulary
+from sglang_plug.testing.grammars.grammar import small_vocabulary
 from tests.builtin_backends.small_outputs import start, writes
 
 MUST = (
+    "json_schema: annotations",
+    "json_schema: annotations in definitions",
+    "json_schema: nullable",
+    "json_schema: discriminator",
     "json_schema: optional properties",
     "json_schema: additional properties",
     "json_schema: number",
@@ -23,7 +27,7 @@ MUST = (
 
 
 def make(vocabulary: Vocabulary | None = None, **options: Any) -> GrammarBackend:
-    """The backend for a small vocabulary."""
+    """Return the backend for a small vocabulary."""
     pytest.importorskip("outlines_core")
     component = Plugins.discover().get("grammar", "outlines")
     chosen = type(component.settings())(**options)
@@ -73,7 +77,7 @@ def test_blanks_only_where_they_are_wanted() -> None:
 
 
 def test_a_mask_may_need_one_more_word_inside() -> None:
-    pieces = [b"", *(bytes([one]) for one in range(1, 256))]
+    pieces = [b"", *(bytes([index]) for index in range(1, 256))]
     grammar = start(make(Vocabulary(pieces, (0,))), "regex", "a?[^\\x00-\\x1f]")
     mask = torch.full((1, 8), 7, dtype=torch.int32)
     grammar.fill(mask, 0)

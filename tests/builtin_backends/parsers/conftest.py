@@ -1,4 +1,4 @@
-"""What the tests of parsers have in common."""
+"""Shared helpers of the parser tests."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Any
 import pytest
 
 from sglang_plug import CallArguments, CallEnd, CallStart, OutputParser, Reasoning, Text
-from sglang_plug.parsers import Event, joined
+from sglang_plug.contracts.text.parsers import Event, joined
 
 
 def parse(parser: type[OutputParser], pieces: Iterable[str]) -> list[Event]:
-    """The events of one output that comes in ``pieces``, joined."""
+    """Parse one output that comes in ``pieces`` and join its events."""
     reader = parser()
     events = [event for piece in pieces for event in reader.feed(piece)]
     return joined([*events, *reader.finish()])
 
 
 def plain(events: Iterable[Event]) -> list[Any]:
-    """Events as short tuples; a call is one of them: index, name, arguments."""
-    found: list[Any] = []
+    """Convert events to short tuples; a call is one of them: index, name, arguments."""
+    results: list[Any] = []
     for event in events:
         match event:
             case Text(text):
-                found.append(text)
+                results.append(text)
             case Reasoning(text):
-                found.append(("thought", text))
+                results.append(("thought", text))
             case CallStart(index, name):
-                found.append((index, name, ""))
+                results.append((index, name, ""))
             case CallArguments(index, text):
-                assert found[-1][0] == index
-                found[-1] = (*found[-1][:2], text)
+                assert results[-1][0] == index
+                results[-1] = (*results[-1][:2], text)
             case CallEnd(index):
-                assert found[-1][0] == index
-    return found
+                assert results[-1][0] == index
+    return results
 
 
 Read = Callable[..., list[Any]]
@@ -42,11 +42,11 @@ Read = Callable[..., list[Any]]
 
 @pytest.fixture
 def read() -> Read:
-    """``read(parser, *pieces)``: what ``plain`` makes of the events; one piece is also read by characters."""
+    """Return ``read(parser, *pieces)``: the ``plain`` events; a single piece is also read by characters."""
 
     def both(parser: type[OutputParser], *pieces: str) -> list[Any]:
-        found = parse(parser, pieces)
-        assert parse(parser, "".join(pieces)) == found  # characters one by one
-        return plain(found)
+        result = parse(parser, pieces)
+        assert parse(parser, "".join(pieces)) == result  # characters one by one
+        return plain(result)
 
     return both

@@ -1,4 +1,4 @@
-"""Every parser takes every text, however it is cut, and reads it in one pass."""
+"""Every parser accepts every text in any pieces and reads it in one pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_plug import CallArguments, CallEnd, CallStart, OutputParser, Reasoning, Text
-from sglang_plug.parsers import Event
+from sglang_plug.contracts.text.parsers import Event
 from sglang_plug_backends.parsers.deepseek import DeepSeek
 from sglang_plug_backends.parsers.harmony import HarmonyCalls, HarmonyReasoning
 from sglang_plug_backends.parsers.llama3 import Llama3
@@ -38,13 +38,13 @@ texts = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=14).
 
 
 def cut(text: str, places: Sequence[int]) -> list[str]:
-    """``text`` cut at ``places``, taken modulo its length."""
+    """Cut ``text`` at ``places``, taken modulo its length."""
     ends = sorted({place % (len(text) + 1) for place in places})
     return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
 
 
 def check_order(events: Sequence[Event]) -> None:
-    """Calls are numbered from 0, and one is over before anything else comes."""
+    """Check that calls are numbered from 0, and one ends before anything else comes."""
     open_call: int | None = None
     calls = 0
     for event in events:
@@ -139,8 +139,8 @@ def test_arguments_come_as_they_were_written(
     written = json.dumps(arguments, ensure_ascii=ascii, indent=indent)
     if parser is HarmonyCalls and "<|" in written:
         return
-    found = parse(parser, before + written + after)
-    assert found == [CallStart(0, "f"), CallArguments(0, written), CallEnd(0)]
+    result = parse(parser, before + written + after)
+    assert result == [CallStart(0, "f"), CallArguments(0, written), CallEnd(0)]
 
 
 @given(
@@ -157,6 +157,6 @@ def test_arguments_come_as_they_were_written(
 @settings(max_examples=100, deadline=None)
 def test_python_literals_become_json(arguments: dict[str, object]) -> None:
     written = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-    start, found, end = parse(Pythonic, f"[f({written})]")
+    start, call, end = parse(Pythonic, f"[f({written})]")
     assert (start, end) == (CallStart(0, "f"), CallEnd(0))
-    assert isinstance(found, CallArguments) and json.loads(found.text) == arguments
+    assert isinstance(call, CallArguments) and json.loads(call.text) == arguments

@@ -1,4 +1,4 @@
-"""Whatever the schema and the way of asking for calls: what is enforced is read by the own parser, and valid."""
+"""Enforced calls are valid and readable by their own parser, for any schema and tool choice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODES = {
     "named": {"required": True, "parallel": False},
 }
 SCHEMAS, WALKS = 4, 3
-"""Of each parser in each mode."""
+"""Number of schemas, and of random walks per schema, for each parser in each mode."""
 SCALARS: tuple[Any, ...] = (
     {"type": "string", "maxLength": 3},
     {"type": "boolean"},
@@ -35,7 +35,7 @@ SCALARS: tuple[Any, ...] = (
 
 
 def drawn_schema(source: random.Random, depth: int = 2) -> Any:
-    """A schema that all backends enforce."""
+    """Generate a schema that all backends enforce."""
     kind = source.choice(("object", "array", "anyOf", "scalar", "scalar")) if depth else "scalar"
     if kind == "object":
         return drawn_object(source, depth - 1, ("x", "y z", "Ä"))
@@ -47,7 +47,7 @@ def drawn_schema(source: random.Random, depth: int = 2) -> Any:
 
 
 def drawn_object(source: random.Random, depth: int, names: tuple[str, ...]) -> dict[str, Any]:
-    """One whose properties have some of ``names``."""
+    """Generate an object schema with properties among ``names``."""
     chosen = [name for name in names if source.random() < 0.6]
     return {
         "type": "object",
@@ -66,10 +66,10 @@ def parsers() -> dict[str, type[OutputParser]]:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", PARSERS)
 @pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
-def test_drawn_calls_are_read_and_valid(
+def test_generated_calls_are_read_and_valid(
     parsers: Any, read: Any, grammar_backends: Callable[..., Any], backend: str, name: str, mode: str
 ) -> None:
-    found = 0
+    result = 0
     for seed in range(SCHEMAS):
         source = random.Random(f"{seed}{name}{mode}")
         schema = drawn_object(source, 2, ("a", "from", "b-c"))
@@ -80,15 +80,15 @@ def test_drawn_calls_are_read_and_valid(
         output = grammar_backends(backend)(constraint.kind, constraint.source)
         for walk in range(WALKS):
             text = output.steer(
-                WALKS * seed + walk, [*wishes, *(one[:-3] for one in wishes), b"So. ", b"\n"] if wishes else [b" "]
+                WALKS * seed + walk, [*wishes, *(wish[:-3] for wish in wishes), b"So. ", b"\n"] if wishes else [b" "]
             )
             if text is None:
                 continue
             events = read(parsers[name], text.decode())
-            calls = [one for one in events if isinstance(one, tuple) and one[0] != "thought"]
+            calls = [event for event in events if isinstance(event, tuple) and event[0] != "thought"]
             assert calls == events or not MODES[mode]["required"], text
             for _, called, arguments in calls:
                 assert Draft202012Validator(functions[called]).is_valid(json.loads(arguments)), (text, schema)
             assert len(calls) <= 1 or MODES[mode]["parallel"], text
-            found += bool(calls)
-    assert found
+            result += bool(calls)
+    assert result

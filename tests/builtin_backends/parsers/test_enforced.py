@@ -1,4 +1,4 @@
-"""Whatever the model, a required call is one that its parser reads, with arguments that keep to their schema."""
+"""A required call is readable by its parser and its arguments follow the schema, for any model."""
 
 from __future__ import annotations
 
@@ -72,15 +72,15 @@ def test_random_calls_are_read_and_valid(
     constraint = parsers[name].structure({function: schema, "other-1": schema}, required=True, parallel=True)
     assert constraint is not None
     validator = Draft202012Validator(schema)
-    found = 0
+    result = 0
     for text in grammar_backends("xgrammar")(constraint.kind, constraint.source).drawn(DRAWS):
         calls = read(parsers[name], text.decode())
         for index, (number, called, arguments) in enumerate(calls):
             assert (number, called in (function, "other-1")) == (index, True), text
             assert validator.is_valid(json.loads(arguments)), text
-        found += bool(calls)
+        result += bool(calls)
         assert calls, text
-    assert found > DRAWS // 4
+    assert result > DRAWS // 4
 
 
 @pytest.mark.parametrize("name", ["gpt-oss", "pythonic"])
@@ -114,7 +114,7 @@ def test_keywords_that_cannot_be_enforced_are_named(
         ({"type": ["object", "null"]}, "type at # must be 'object'"),
     ],
 )
-def test_what_python_arguments_cannot_say_is_refused(
+def test_values_without_python_notation_are_refused(
     parsers: dict[str, type[OutputParser]], grammar_backends: Callable[..., Any], parameters: Any, words: str
 ) -> None:
     schema = {"type": "object", **parameters}
@@ -135,7 +135,7 @@ def test_python_calls_mean_the_same_to_python(
         assert isinstance(calls, ast.Expr) and isinstance(calls.value, ast.List)
         for call, (_, _, arguments) in zip(calls.value.elts, read(parsers["pythonic"], text.decode()), strict=True):
             assert isinstance(call, ast.Call) and not call.args
-            meant = {one.arg: ast.literal_eval(one.value) for one in call.keywords}
+            meant = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
             assert meant == json.loads(arguments)
 
 
@@ -149,7 +149,7 @@ def test_escapes_of_json_that_python_lacks_are_not_written(
     assert compiled.accepts('[f(text="\\n\\"\\u00e9/")]') and not compiled.accepts('[f(text="\\/")]')
 
 
-@pytest.mark.parametrize("text", [one for one in ODD if one])
+@pytest.mark.parametrize("text", [item for item in ODD if item])
 @pytest.mark.parametrize("name", ["deepseekv3", "gpt-oss", "hermes", "llama3", "mistral", "pythonic"])
 def test_any_text_may_stand_in_an_argument(
     parsers: dict[str, type[OutputParser]], read: Any, grammar_backends: Callable[..., Any], name: str, text: str

@@ -1,4 +1,4 @@
-"""Each format as it is documented, and what comes near to it."""
+"""Each format as documented, and near misses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import CallArguments, CallEnd, CallStart, OutputParser, Text
-from sglang_plug.parsers import Event, joined
+from sglang_plug.contracts.text.parsers import Event, joined
 from sglang_plug_backends.parsers.deepseek import DeepSeek
 from sglang_plug_backends.parsers.harmony import HarmonyCalls, HarmonyReasoning
 from sglang_plug_backends.parsers.llama3 import Llama3

@@ -1,4 +1,4 @@
-"""A model may answer as it likes, but what its parser reads as a call keeps to the tools' schemas."""
+"""Calls in free answers follow the tools' schemas for any model output."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ MESSAGE = "<|channel|>commentary to=functions.%s <|constrain|>json<|message|>%s"
 
 
 def objects(opening: str, closing: str, key: str = "arguments") -> list[str]:
-    return [opening + OBJECT % (name, key, given) + closing for name in NAMES for given in ARGUMENTS]
+    return [opening + OBJECT % (name, key, arguments) + closing for name in NAMES for arguments in ARGUMENTS]
 
 
 def python(opening: str, closing: str) -> list[str]:
-    given = ("days=3, unit='celsius'", 'days=3, unit="celsius"', "days=33", "x=[1, None]", "", "(", "1")
-    return [f"{opening}{name}({one}){closing}" for name in NAMES for one in given]
+    candidates = ("days=3, unit='celsius'", 'days=3, unit="celsius"', "days=33", "x=[1, None]", "", "(", "1")
+    return [f"{opening}{name}({item}){closing}" for name in NAMES for item in candidates]
 
 
 def pairs(form: str) -> list[str]:
-    return [form % (name, given) for name in NAMES for given in ARGUMENTS]
+    return [form % (name, arguments) for name in NAMES for arguments in ARGUMENTS]
 
 
 FREE = ["Hello. ", "{}", "[1, 2]", '[{"a": 1}]', '{"name', "[x]", "(", "é漢", "\n", " ", "<", "<|", "[", "; ", ", "]
@@ -88,7 +88,7 @@ SPECIAL: dict[str, tuple[str, ...]] = {
     "pythonic": ("<|python_start|>", "<|python_end|>"),
     "gpt-oss": ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|return|>", "<|call|>", "<|constrain|>"),
 }
-"""Special tokens of the models that write a format."""
+"""Special tokens of the models that use a format."""
 DRAWS = 30
 BACKENDS = ("xgrammar", "llguidance")
 
@@ -101,7 +101,7 @@ def parsers() -> dict[str, type[OutputParser]]:
 
 @pytest.fixture(params=BACKENDS)
 def compiled(request: pytest.FixtureRequest, parsers: Any, grammar_backends: Callable[..., Any]) -> Callable[..., Any]:
-    """``compiled(parser, parallel=…, special=…)``: what keeps ``FUNCTIONS`` in one backend."""
+    """Return ``compiled(parser, parallel=…, special=…)``: the constraint for ``FUNCTIONS`` in one backend."""
 
     def make(name: str, *, parallel: bool = True, special: bool = False) -> Any:
         constraint = parsers[name].structure(FUNCTIONS, required=False, parallel=parallel)
@@ -119,13 +119,15 @@ def test_whatever_a_model_wants_calls_keep_to_their_schemas(
     parsers: Any, compiled: Callable[..., Any], read: Any, name: str, special: bool, parallel: bool
 ) -> None:
     output = compiled(name, parallel=parallel, special=special)
-    wishes = [one.encode() for one in (*WISHES[name], *FREE)]
+    wishes = [wish.encode() for wish in (*WISHES[name], *FREE)]
     counts = []
     for seed in range(DRAWS):
         text = output.steer(seed, wishes)
         if text is None:
             continue
-        calls = [one for one in read(parsers[name], text.decode()) if isinstance(one, tuple) and one[0] != "thought"]
+        calls = [
+            item for item in read(parsers[name], text.decode()) if isinstance(item, tuple) and item[0] != "thought"
+        ]
         for index, (number, called, arguments) in enumerate(calls):
             assert number == index and called in FUNCTIONS, text
             assert VALIDATORS[called].is_valid(json.loads(arguments)), text
@@ -167,7 +169,7 @@ ANSWERS = ("", "Hello.", " [1, 2] ", '{"a": [1]}', '[{"a": 1}]', "<b>[x](y)</b>"
 def test_good_calls_may_be_written(parsers: Any, compiled: Callable[..., Any], read: Any, name: str, text: str) -> None:
     output = compiled(name)
     assert output.accepts(text) and not compiled(name, parallel=False).accepts(text)
-    calls = [(one[1], json.loads(one[2])) for one in read(parsers[name], text) if one[0] in (0, 1)]
+    calls = [(item[1], json.loads(item[2])) for item in read(parsers[name], text) if item[0] in (0, 1)]
     assert calls == [("weather", json.loads(GOOD)), ("note", json.loads(OTHER))]
     assert not output.accepts(text.replace("celsius", "kelvin"))
     assert not output.accepts(text.replace("weather", "weathers"))

@@ -1,4 +1,4 @@
-"""Which parser suits which template, and which formats can be enforced."""
+"""The choice of parsers for templates, and the formats that can be enforced."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ TWICE = {
 
 @pytest.fixture
 def accepts(grammar_backends: Any) -> Callable[..., bool]:
-    """``accepts(parser, text)``: whether the grammar that the structure stands for takes exactly ``text``."""
+    """Return ``accepts(parser, text)``: whether the structure's grammar accepts exactly ``text``."""
 
     def accept(parser: type[OutputParser], text: str, **options: Any) -> bool:
         constraint = parser.structure({"f": SCHEMA, "g": SCHEMA}, **{"required": True, "parallel": True, **options})
@@ -106,7 +106,7 @@ def test_strict_calls_may_stand_in_text(parsers: dict[str, type[OutputParser]], 
     assert not accepts(parsers["hermes"], f"{call}\n{call}", required=False, parallel=False)
 
 
-def test_what_cannot_be_enforced_says_so(parsers: dict[str, type[OutputParser]]) -> None:
+def test_unenforceable_constraints_are_refused_with_a_reason(parsers: dict[str, type[OutputParser]]) -> None:
     assert set(NAMES) == {*ENFORCED, "qwen25"}
     for name in NAMES:
         for required in (True, False):

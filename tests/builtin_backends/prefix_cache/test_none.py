@@ -6,10 +6,10 @@ from sglang_plug_backends.prefix_cache.none import NoCache
 
 def test_nothing_is_kept() -> None:
     cache = NoCache(1, LeastRecentlyUsed(), lambda: 0.0)
-    found = cache.insert([1, 2], [1, 2])
-    assert list(found.slots) == []
-    assert found == cache.match([1, 2])
-    cache.lock(found)
+    result = cache.insert([1, 2], [1, 2])
+    assert list(result.slots) == []
+    assert result == cache.match([1, 2])
+    cache.lock(result)
     assert (cache.size, cache.evictable, cache.evict(2), cache.reset()) == (0, 0, [], [])
-    cache.unlock(found)
+    cache.unlock(result)
     cache.check()

@@ -20,7 +20,7 @@ from sglang_plug_backends.prefix_cache.radix import RadixCache, common_length
 
 
 def ticking() -> Callable[[], float]:
-    """A clock that moves by one second each time it is read."""
+    """Return a clock that moves by one second each time it is read."""
     return map(float, itertools.count()).__next__
 
 
@@ -87,8 +87,8 @@ def test_unknown_salts_take_no_memory() -> None:
 def test_duplicates_stay_the_callers() -> None:
     cache = radix()
     cache.insert([1, 2, 3], [11, 12, 13])
-    found = cache.insert([1, 2, 9], [21, 22, 23])
-    assert slots_of(found) == [11, 12, 23]
+    result = cache.insert([1, 2, 9], [21, 22, 23])
+    assert slots_of(result) == [11, 12, 23]
     assert cache.size == 4
     assert slots_of(cache.insert([1, 2], [31, 32])) == [11, 12]
     assert cache.size == 4
@@ -129,14 +129,14 @@ def test_receipts_outlive_splits() -> None:
 
 def test_locks_are_counted() -> None:
     cache = radix()
-    found = cache.insert([1, 2], [1, 2])
-    cache.lock(found)
-    cache.lock(found)
-    cache.unlock(found)
+    result = cache.insert([1, 2], [1, 2])
+    cache.lock(result)
+    cache.lock(result)
+    cache.unlock(result)
     assert cache.evict(2) == []
-    cache.unlock(found)
+    cache.unlock(result)
     with pytest.raises(RuntimeError, match="unlocked more often"):
-        cache.unlock(found)
+        cache.unlock(result)
     assert cache.evict(2) == [1, 2]
     cache.check()
 
@@ -152,7 +152,7 @@ def test_eviction_takes_leaves_first_and_stops_when_it_has_enough() -> None:
 
 
 def fill(cache: RadixCache) -> None:
-    """Three prefixes, 1, 2 and 3, that differ in age, use, number of uses and priority."""
+    """Insert three prefixes, 1, 2 and 3, that differ in age, use, number of uses and priority."""
     cache.insert([1], [1], priority=2)
     cache.insert([2], [2], priority=1)
     cache.insert([3], [3], priority=3)
@@ -179,7 +179,7 @@ def test_policies_see_what_happened_to_a_run() -> None:
     seen: list[NodeStats] = []
 
     class Watcher:
-        def rank(self, node: NodeStats) -> float:
+        def eviction_priority(self, node: NodeStats) -> float:
             seen.append(node)
             return node.depth
 
@@ -200,17 +200,17 @@ def test_policies_see_what_happened_to_a_run() -> None:
 
 def test_reset_gives_everything_back_unless_it_is_in_use() -> None:
     cache = radix()
-    found = cache.insert([1, 2, 3], [1, 2, 3])
+    result = cache.insert([1, 2, 3], [1, 2, 3])
     cache.insert([1, 9], [1, 19], salt="")
     cache.insert([1], [41], salt="x")
-    cache.lock(found)
+    cache.lock(result)
     with pytest.raises(RuntimeError, match="3 cached slots are in use"):
         cache.reset()
-    cache.unlock(found)
+    cache.unlock(result)
     assert sorted(cache.reset()) == [1, 2, 3, 19, 41]
     assert (cache.size, cache.evictable, slots_of(cache.match([1, 2]))) == (0, 0, [])
     with pytest.raises(RuntimeError, match="evicted"):
-        cache.lock(found)
+        cache.lock(result)
     cache.check()
 
 
@@ -233,17 +233,17 @@ def test_deep_trees_are_no_trouble() -> None:
     cache = radix()
     length = 1200
     for end in range(1, length + 1):
-        found = cache.insert(range(end), range(end))
-    cache.lock(found)
+        result = cache.insert(range(end), range(end))
+    cache.lock(result)
     cache.check()
-    cache.unlock(found)
+    cache.unlock(result)
     assert len(cache.evict(length)) == length
     cache.check()
 
 
 def test_long_prompts_are_read_in_slices_and_only_as_far_as_they_match() -> None:
     class Counting(Sequence[int]):
-        """A prompt that counts how it is read."""
+        """A prompt that counts its reads."""
 
         def __init__(self, tokens: list[int]) -> None:
             self.tokens, self.reads, self.copied = tokens, 0, 0
@@ -253,9 +253,9 @@ def test_long_prompts_are_read_in_slices_and_only_as_far_as_they_match() -> None
 
         def __getitem__(self, index):  # type: ignore[no-untyped-def]
             self.reads += 1
-            found = self.tokens[index]
-            self.copied += len(found) if isinstance(index, slice) else 1
-            return found
+            result = self.tokens[index]
+            self.copied += len(result) if isinstance(index, slice) else 1
+            return result
 
     cache = radix()
     length = 100_000
@@ -281,7 +281,7 @@ SALTS = st.sampled_from(["", "", "other"])
 
 
 class Prefixes(RuleBasedStateMachine):
-    """The radix cache against a dictionary of page prefixes."""
+    """Model-based test of the radix cache against a dictionary of page prefixes."""
 
     page_size = 1
     receipts: Bundle[tuple[str, tuple[int, ...], Match]] = Bundle("receipts")
@@ -298,12 +298,12 @@ class Prefixes(RuleBasedStateMachine):
         return [tuple(tokens[:end]) for end in range(size, len(tokens) - len(tokens) % size + 1, size)]
 
     def path(self, tokens: Sequence[int], salt: str) -> list[int]:
-        found: list[int] = []
+        results: list[int] = []
         for prefix in self.prefixes(tokens):
             if (salt, prefix) not in self.pages:
                 break
-            found += self.pages[salt, prefix]
-        return found
+            results += self.pages[salt, prefix]
+        return results
 
     def is_locked(self, salt: str, prefix: tuple[int, ...]) -> bool:
         return any(salt == other and held[: len(prefix)] == prefix for other, held in self.locked)
@@ -324,8 +324,8 @@ class Prefixes(RuleBasedStateMachine):
         ]
         for prefix, page in zip(prefixes, pages, strict=True):
             self.pages.setdefault((salt, prefix), page)
-        found = self.cache.insert(tokens, [slot for page in pages for slot in page], salt)
-        assert slots_of(found) == self.path(tokens, salt)
+        result = self.cache.insert(tokens, [slot for page in pages for slot in page], salt)
+        assert slots_of(result) == self.path(tokens, salt)
 
     def _new_pages(self, count: int) -> range:
         self.next_page += count
@@ -333,11 +333,11 @@ class Prefixes(RuleBasedStateMachine):
 
     @rule(target=receipts, tokens=TOKENS, salt=SALTS)
     def lock(self, tokens: list[int], salt: str) -> tuple[str, tuple[int, ...], Match]:
-        found = self.cache.match(tokens, salt)
-        self.cache.lock(found)
-        held = tuple(tokens[: len(found.slots)])
+        result = self.cache.match(tokens, salt)
+        self.cache.lock(result)
+        held = tuple(tokens[: len(result.slots)])
         self.locked.append((salt, held))
-        return salt, held, found
+        return salt, held, result
 
     @rule(target=receipts, receipt=receipts)
     def lock_again(self, receipt: tuple[str, tuple[int, ...], Match]) -> tuple[str, tuple[int, ...], Match] | object:
@@ -349,9 +349,9 @@ class Prefixes(RuleBasedStateMachine):
 
     @rule(receipt=consumes(receipts))
     def unlock(self, receipt: tuple[str, tuple[int, ...], Match]) -> None:
-        salt, held, found = receipt
-        assert slots_of(found) == self.path(held, salt)
-        self.cache.unlock(found)
+        salt, held, match = receipt
+        assert slots_of(match) == self.path(held, salt)
+        self.cache.unlock(match)
         self.locked.remove((salt, held))
 
     @rule(wanted=st.integers(0, 12))

@@ -1,4 +1,4 @@
-"""Which checkpoints of GPTQ, AWQ and compressed-tensors are understood, and what is refused by name."""
+"""Support for checkpoints of GPTQ, AWQ and compressed-tensors, and refusals by name."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def matrix(*names: str, **changes: Any) -> Matrix:
     return Matrix(**{**plain, "checkpoint_names": names or ("x",), **changes})
 
 
-def scheme(build: Callable[..., Any], config: Mapping[str, Any], one: Matrix) -> LinearScheme | None:
-    request = QuantizationRequest(device=torch.device("cpu"), dtype=one.dtype, stored=config)
-    found: LinearScheme | None = build(request, None).scheme(one)
-    return found
+def scheme(build: Callable[..., Any], config: Mapping[str, Any], weight: Matrix) -> LinearScheme | None:
+    request = QuantizationRequest(device=torch.device("cpu"), dtype=weight.dtype, stored=config)
+    result: LinearScheme | None = build(request, None).scheme(weight)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def scheme(build: Callable[..., Any], config: Mapping[str, Any], one: Matrix) ->
 )
 def test_who_reads_what(stored: Any, name: str | None) -> None:
     plugins = Plugins.discover()
-    for given in (stored, SimpleNamespace(**stored) if stored else None):
-        facts = Facts(device="cpu", model=SimpleNamespace(quantization_config=given))
+    for config in (stored, SimpleNamespace(**stored) if stored else None):
+        facts = Facts(device="cpu", model=SimpleNamespace(quantization_config=config))
         assert plugins.choose("quantization", facts) == name
 
 
@@ -123,11 +123,11 @@ def test_compressed_tensors_of_another_kind(config: dict[str, Any], message: str
 
 
 def test_which_matrices() -> None:
-    one = gptq.read({**GPTQ, "dynamic": {"-:.*shared_expert.*": {}}, "modules_to_not_convert": ["layers.0.mlp"]})
-    assert one.selection.holds(matrix("model.layers.1.mlp.down_proj"))
-    assert not one.selection.holds(matrix("model.layers.0.mlp.down_proj"))
-    assert not one.selection.holds(matrix("model.layers.1.shared_expert.up_proj"))
-    assert not one.selection.holds(matrix("lm_head", role="head"))
+    quantized = gptq.read({**GPTQ, "dynamic": {"-:.*shared_expert.*": {}}, "modules_to_not_convert": ["layers.0.mlp"]})
+    assert quantized.selection.holds(matrix("model.layers.1.mlp.down_proj"))
+    assert not quantized.selection.holds(matrix("model.layers.0.mlp.down_proj"))
+    assert not quantized.selection.holds(matrix("model.layers.1.shared_expert.up_proj"))
+    assert not quantized.selection.holds(matrix("lm_head", role="head"))
     assert gptq.read({**GPTQ, "lm_head": True}).selection.holds(matrix("lm_head", role="head"))
     inside = gptq.read({**GPTQ, "modules_in_block_to_quantize": [["self_attn.q_proj", "self_attn.k_proj"]]}).selection
     assert inside.holds(matrix("model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj"))
@@ -158,24 +158,24 @@ def test_sizes_that_do_not_fit(build: Any, config: Any, changes: dict[str, Any],
 
 def test_tensors_of_parts() -> None:
     """Zeros of outputs that do not fill a word begin a new one in the next part, and orders are of a part each."""
-    one = matrix("q", "k", size_out=50, part_sizes=(41, 9))
-    found = scheme(compressed_tensors.build, compressed({"symmetric": False, "actorder": "group"}), one)
-    assert found is not None
-    shapes = {name: (stored.shape, stored.dtype) for name, stored in found.stored.items()}
+    fused = matrix("q", "k", size_out=50, part_sizes=(41, 9))
+    result = scheme(compressed_tensors.build, compressed({"symmetric": False, "actorder": "group"}), fused)
+    assert result is not None
+    shapes = {name: (stored.shape, stored.dtype) for name, stored in result.stored.items()}
     assert shapes == {
         "weight_packed": ((50, 8), torch.int32),
         "weight_scale": ((50, 2), torch.float32),
         "weight_zero_point": ((6 + 2, 2), torch.int32),
         "weight_g_idx": ((2, 64), torch.int32),
     }
-    assert found.stored["weight_zero_point"].place(1, one.parts) == (slice(6, 8),)
-    assert found.stored["weight_g_idx"].place(1, one.parts) == (1,)
+    assert result.stored["weight_zero_point"].place(1, fused.parts) == (slice(6, 8),)
+    assert result.stored["weight_g_idx"].place(1, fused.parts) == (1,)
 
 
 def dispensable(build: Callable[..., Any], config: Mapping[str, Any]) -> Callable[[str, torch.Tensor], bool]:
     request = QuantizationRequest(device=torch.device("cpu"), dtype=torch.float32, stored=config)
-    found: Callable[[str, torch.Tensor], bool] = build(request, None).dispensable
-    return found
+    result: Callable[[str, torch.Tensor], bool] = build(request, None).dispensable
+    return result
 
 
 def test_what_says_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Eight-bit floating-point numbers: near the original, and what tensor cores are asked for is what is defined."""
+"""Quantization to e4m3: near the original, and tensor core calls match the definition."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_plug import CodedWeight, ConfigError, LinearScheme, Matrix, QuantizationRequest
-from sglang_plug.kernels import TORCH, LinearFunction
+from sglang_plug import ConfigError, LinearScheme, Matrix, QuantizationRequest, QuantizedWeight
+from sglang_plug.contracts.model.kernels import TORCH, LinearFunction
 from sglang_plug.testing import check_quantization
 from sglang_plug_backends.quantization import fp8
 from sglang_plug_backends.quantization.settings import Fp8Settings
@@ -55,10 +55,10 @@ def test_the_call_for_tensor_cores_equals_the_definition(rows: int) -> None:
     weight, scale = fp8.quantize(torch.randn(96, 64) * torch.logspace(-2, 2, 96)[:, None])
     operands = x, x_scale, weight.t(), scale.t().contiguous()
     try:
-        found = fp8.multiply_scaled(*operands)
+        result = fp8.multiply_scaled(*operands)
     except RuntimeError as error:
         pytest.skip(f"this torch has no scaled product for the host: {error}")
-    torch.testing.assert_close(found, fp8.multiply_reference(*operands).bfloat16(), rtol=2**-7, atol=1e-3)
+    torch.testing.assert_close(result, fp8.multiply_reference(*operands).bfloat16(), rtol=2**-7, atol=1e-3)
 
 
 def test_ordinary_weights_are_converted_where_sizes_allow() -> None:
@@ -69,32 +69,32 @@ def test_ordinary_weights_are_converted_where_sizes_allow() -> None:
 
 
 def test_tensors_of_a_checkpoint() -> None:
-    found = scheme({"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["lm_head"]})
-    assert found is not None
-    weight, scale = found.stored["weight"], found.stored["weight_scale"]
+    result = scheme({"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["lm_head"]})
+    assert result is not None
+    weight, scale = result.stored["weight"], result.stored["weight_scale"]
     assert (weight.shape, weight.dtype) == ((32, 64), torch.float8_e4m3fn)
     assert (scale.shape, scale.dtype, scale.one_per_part) == ((32, 1), torch.float32, False)
-    found = scheme({"quant_method": "fp8"})
-    assert found is not None and found.stored["weight_scale"].one_per_part
+    result = scheme({"quant_method": "fp8"})
+    assert result is not None and result.stored["weight_scale"].one_per_part
 
 
 def test_products_of_a_kernel_set_on_the_host(caplog: pytest.LogCaptureFixture) -> None:
-    seen: list[CodedWeight] = []
+    weights: list[QuantizedWeight] = []
 
-    def take(weight: CodedWeight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearFunction | None:
-        seen.append(weight)
+    def take(weight: QuantizedWeight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearFunction | None:
+        weights.append(weight)
         return None if bias is None else lambda x: x
 
     kernels = dataclasses.replace(TORCH, pack_coded=take)
     for config in ({"quant_method": "fp8"}, {"quant_method": "fp8", "weight_block_size": [16, 16]}):
         built = fp8.build(request(stored=config, kernels=kernels), Fp8Settings())
-        made = built.scheme(matrix())
-        assert made is not None
-        held = {name: torch.ones(one.shape).to(one.dtype) for name, one in made.stored.items()}
+        scheme = built.scheme(matrix())
+        assert scheme is not None
+        held = {name: torch.ones(tensor.shape).to(tensor.dtype) for name, tensor in scheme.stored.items()}
         x = torch.randn(2, 64).bfloat16()
-        assert made.pack(held, torch.zeros(32))(x) is x
-        assert made.pack(held, None)(x).shape == (2, 32)
-    assert [one.group for one in seen] == [64, 64, 16, 16]
+        assert scheme.pack(held, torch.zeros(32))(x) is x
+        assert scheme.pack(held, None)(x).shape == (2, 32)
+    assert [item.group for item in weights] == [64, 64, 16, 16]
     assert "turned back into floats" not in caplog.text
     fp8.build(request(stored={"quant_method": "fp8"}), Fp8Settings())
     assert "turned back into floats" in caplog.text

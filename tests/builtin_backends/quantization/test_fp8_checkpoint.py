@@ -1,4 +1,4 @@
-"""Which checkpoints in FP8 are understood, and which of their matrices are in FP8."""
+"""Support for FP8 checkpoints, and the selection of their FP8 matrices."""
 
 from __future__ import annotations
 

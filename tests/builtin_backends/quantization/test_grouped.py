@@ -1,4 +1,4 @@
-"""Whole numbers with a scale and a zero for each group, in any order of columns, packed and multiplied."""
+"""Integers with a scale and a zero for each group, in any order of columns, packed and multiplied."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import torch
 from torch import Tensor
 
 from sglang_plug import ConfigError
-from sglang_plug.coded import CodedWeight
-from sglang_plug.kernels import TORCH, LinearFunction
+from sglang_plug.contracts.model.kernels import TORCH, LinearFunction
+from sglang_plug.ops.quantized_weight import QuantizedWeight
 from sglang_plug_backends.quantization.grouped import Piece, dense, make_pieces, pack_pieces
-from sglang_plug_backends.quantization.products import pack_chunks, pack_coded
-from sglang_plug_backends.quantization.words import codes_of, packed_codes, smallest
-from tests.builtin_backends.coded_weights import SIZES, random_weight
-from tests.core.test_quantization import Live
+from sglang_plug_backends.quantization.matmul import pack_chunks, pack_coded
+from sglang_plug_backends.quantization.packing import codes_of, packed_codes, smallest
+from tests.builtin_backends.quantized_weights import SIZES, random_weight
+from tests.core.contracts.model.test_quantization import Live
 from tests.quantized import words
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
-def test_codes_of_words(bits: int) -> None:
+def test_quantized_values_are_unpacked_from_words(bits: int) -> None:
     torch.manual_seed(bits)
     codes = torch.randint(0, 1 << bits, (5, 64))
     assert torch.equal(codes_of(words(codes.T, bits).T, bits).long(), codes)
 
 
-def test_two_codes_in_a_byte() -> None:
+def test_two_quantized_values_are_packed_in_a_byte() -> None:
     codes = torch.tensor([[1, 2, 15, 0]], dtype=torch.uint8)
     assert packed_codes(codes, 4).tolist() == [[0x21, 0x0F]]
     assert torch.equal(packed_codes(codes, 8), codes)
@@ -55,18 +55,18 @@ def test_parts_in_an_order_of_their_own(most: int) -> None:
     orders = torch.stack([(torch.arange(32) // 8)[torch.randperm(32)] for _ in range(2)])
     exact = torch.cat(
         [
-            expected(*(one[rows] for one in (codes, scale, zero)), order)
+            expected(*(tensor[rows] for tensor in (codes, scale, zero)), order)
             for rows, order in zip((slice(0, 10), slice(10, 24)), orders, strict=True)
         ]
     )
     pieces = make_pieces(codes, scale, zero, group=8, groups=orders, parts=(10, 14))
-    assert [one.weight.shape for one in pieces] == [(10, 32), (14, 32)]
-    assert {one.weight.bits for one in pieces} == {4 if most == 16 else 8}
+    assert [piece.weight.shape for piece in pieces] == [(10, 32), (14, 32)]
+    assert {piece.weight.bits for piece in pieces} == {4 if most == 16 else 8}
     assert torch.equal(dense(pieces, torch.float32), exact)
     x, bias = torch.randn(3, 32), torch.randn(24)
     for offset in (None, bias):
-        found = pack_pieces(pieces, offset, torch.float32, TORCH)(x)
-        torch.testing.assert_close(found, x @ exact.T + (0 if offset is None else offset), rtol=1e-4, atol=1e-3)
+        result = pack_pieces(pieces, offset, torch.float32, TORCH)(x)
+        torch.testing.assert_close(result, x @ exact.T + (0 if offset is None else offset), rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -84,9 +84,9 @@ def test_groups_of_other_sizes_are_refused() -> None:
         make_pieces(*drawn(8, 8, 2), group=4, groups=order, parts=(8,))
 
 
-def relative(found: Tensor, x: Tensor, weight: CodedWeight, bias: Tensor | None) -> float:
+def relative(actual: Tensor, x: Tensor, weight: QuantizedWeight, bias: Tensor | None) -> float:
     exact = x.double() @ weight.dense(torch.float64).T + (0 if bias is None else bias.double())
-    return float((found.double() - exact).norm() / exact.norm())
+    return float((actual.double() - exact).norm() / exact.norm())
 
 
 @pytest.mark.parametrize("kind", ["4", "8", "e4m3"])
@@ -97,19 +97,19 @@ def test_products(kind: str, size_out: int, size_in: int, group: int) -> None:
         bias = torch.randn(size_out).to(dtype)
         for rows, offset in ((1, None), (1, bias), (20, bias)):
             x = torch.randn(rows, size_in).to(dtype)
-            found = pack_coded(weight, offset, dtype, TORCH)(x)
-            assert found.dtype == dtype and relative(found, x, weight, offset) < bound
+            result = pack_coded(weight, offset, dtype, TORCH)(x)
+            assert result.dtype == dtype and relative(result, x, weight, offset) < bound
 
 
 def test_large_matrices_are_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sglang_plug_backends.quantization.products.CHUNK", 100)
+    monkeypatch.setattr("sglang_plug_backends.quantization.matmul.CHUNK", 100)
     weight, x, bias = random_weight("4", 33, 64, 32), torch.randn(2, 64), torch.randn(33)
     whole = x @ weight.dense(torch.float32).T + bias
     torch.testing.assert_close(pack_chunks(weight, bias)(x), whole)
 
 
 def test_the_kernel_set_multiplies_where_it_can() -> None:
-    def doubled(weight: CodedWeight, bias: Tensor | None, dtype: torch.dtype) -> LinearFunction | None:
+    def doubled(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> LinearFunction | None:
         return None if dtype == torch.float32 else lambda x: 2 * x
 
     kernels = dataclasses.replace(TORCH, pack_coded=doubled)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from sglang_plug import ConfigError, Kernels, Matrix, QuantizationRequest
-from sglang_plug.kernels import LinearFunction
+from sglang_plug.contracts.model.kernels import LinearFunction
 from sglang_plug.testing import check_quantization
 from sglang_plug_backends.quantization import int8
 from sglang_plug_backends.quantization.settings import Int8Settings
@@ -38,7 +38,7 @@ def test_every_weight_is_within_half_a_step(rows: int, columns: int, scale: floa
     assert bool((off <= factor.float()[:, None] * (0.5 + slack) + 1e-30).all())
 
 
-def test_what_half_precision_cannot_scale_becomes_zero() -> None:
+def test_rows_that_half_precision_cannot_scale_become_zero() -> None:
     weight = torch.full((2, 8), 1e-7, dtype=torch.float16)
     weight[1] = 1.0
     rounded, factor = int8.quantize(weight)
@@ -50,19 +50,19 @@ def test_what_half_precision_cannot_scale_becomes_zero() -> None:
 def test_products_are_near(count: int, dtype: torch.dtype) -> None:
     torch.manual_seed(count)
     weight, x, bias = torch.randn(96, 64).to(dtype), torch.randn(count, 64).to(dtype), torch.randn(96).to(dtype)
-    found = int8.pack_int8(*int8.quantize(weight), bias)(x)
+    result = int8.pack_int8(*int8.quantize(weight), bias)(x)
     expected = F.linear(x.float(), weight.float(), bias.float())
-    assert found.shape == expected.shape and found.dtype == dtype
-    assert (found.float() - expected).norm() / expected.norm() < 0.02
+    assert result.shape == expected.shape and result.dtype == dtype
+    assert (result.float() - expected).norm() / expected.norm() < 0.02
 
 
 @pytest.mark.parametrize("head", [False, True])
 def test_only_what_multiplies_most(head: bool) -> None:
-    made = int8.build(REQUEST, Int8Settings(head=head))
+    quantization = int8.build(REQUEST, Int8Settings(head=head))
     taken = {
         role
         for role in ("linear", "head", "router", "experts")
-        if made.scheme(
+        if quantization.scheme(
             Matrix(name="x", checkpoint_names=("x",), role=role, size_in=8, size_out=8, dtype=torch.bfloat16)
         )
     }

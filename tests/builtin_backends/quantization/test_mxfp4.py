@@ -1,4 +1,4 @@
-"""MXFP4 is read as transformers reads it, into experts of a model."""
+"""MXFP4 experts are read like transformers reads them."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def quantization(method: str = "mxfp4") -> Quantization:
     return build(request)
 
 
-def model(given: Quantization | None, config: Any = CONFIG) -> GptOss:
+def model(quantization: Quantization | None, config: Any = CONFIG) -> GptOss:
     backend = TorchAttention(GptOss.attention_shape(config), torch.device("cpu"), None)
-    found = GptOss(config, BuildEnv(attention=backend, quantization=given))
-    found.quantize()
-    return found
+    result = GptOss(config, BuildEnv(attention=backend, quantization=quantization))
+    result.quantize()
+    return result
 
 
 def stored(name: str, tensor: Tensor) -> dict[str, Tensor]:
-    """Random codes and exponents for experts' matrices; anything else as it is."""
+    """Return random values and exponents for experts' matrices; anything else unchanged."""
     if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
         return {name: tensor}
     experts, size_in, size_out = tensor.shape
@@ -55,23 +55,23 @@ def test_experts_are_read_as_transformers_does() -> None:
     weights = GptOssForCausalLM(CONFIG).float().state_dict()
     held, plain = dict[str, Tensor](), dict[str, Tensor]()
     for name, tensor in weights.items():
-        found = stored(name, tensor)
-        held |= found
-        if len(found) == 1:
+        result = stored(name, tensor)
+        held |= result
+        if len(result) == 1:
             plain[name] = tensor
         else:
-            plain[name] = convert_moe_packed_tensors(*found.values(), dtype=torch.float32)
+            plain[name] = convert_moe_packed_tensors(*result.values(), dtype=torch.float32)
             assert plain[name].shape == tensor.shape
     ours, expected = model(quantization()), model(None)
     ours.load_weights(held.items())
     expected.load_weights(plain.items())
     ours.prepare()
     expected.prepare()
-    read, wanted = dict(ours.named_parameters()), dict(expected.named_parameters())
-    assert read.keys() == wanted.keys()
+    read, expected_parameters = dict(ours.named_parameters()), dict(expected.named_parameters())
+    assert read.keys() == expected_parameters.keys()
     assert {name for name in read if "experts" in name}
     for name, parameter in read.items():
-        torch.testing.assert_close(parameter, wanted[name], rtol=0, atol=0)
+        torch.testing.assert_close(parameter, expected_parameters[name], rtol=0, atol=0)
 
 
 def test_other_checkpoints_and_widths_are_refused() -> None:

@@ -22,12 +22,12 @@ class Prompt:
 
 
 def policy(name: str) -> SchedulePolicy:
-    made: SchedulePolicy = Plugins.discover().get("schedule", name).load()()
-    return made
+    policy: SchedulePolicy = Plugins.discover().get("schedule", name).load()()
+    return policy
 
 
 def looking(cache: RadixCache) -> Callable[[Waiting], Match]:
-    return lambda one: cache.match(one.tokens)
+    return lambda item: cache.match(item.tokens)
 
 
 def cached(*prefixes: Sequence[int]) -> RadixCache:
@@ -38,24 +38,24 @@ def cached(*prefixes: Sequence[int]) -> RadixCache:
     return cache
 
 
-def unused(one: Waiting) -> Match:
+def unused(waiting: Waiting) -> Match:
     raise AssertionError("this policy needs no lookup")
 
 
 def test_first_come() -> None:
     prompts = [Prompt([1], 3.0), Prompt([2], 1.0, priority=9), Prompt([3], 2.0)]
-    assert [one.arrived for one in policy("fcfs").order(prompts, unused)] == [1.0, 2.0, 3.0]
+    assert [sequence.arrived for sequence in policy("fcfs").order(prompts, unused)] == [1.0, 2.0, 3.0]
 
 
 def test_priority_then_arrival() -> None:
     prompts = [Prompt([1], 3.0, 1), Prompt([2], 1.0, 0), Prompt([3], 2.0, 1), Prompt([4], 9.0, 5)]
-    assert [one.arrived for one in policy("priority").order(prompts, unused)] == [9.0, 2.0, 3.0, 1.0]
+    assert [sequence.arrived for sequence in policy("priority").order(prompts, unused)] == [9.0, 2.0, 3.0, 1.0]
 
 
 def test_longest_prefix_then_arrival() -> None:
     cache = cached([1, 2, 3], [7, 8])
     prompts = [Prompt([9], 0.0), Prompt([1, 2, 3, 4], 4.0), Prompt([7, 8, 1], 3.0), Prompt([1, 2, 9], 2.0)]
-    assert [one.arrived for one in policy("lpm").order(prompts, looking(cache))] == [4.0, 2.0, 3.0, 0.0]
+    assert [sequence.arrived for sequence in policy("lpm").order(prompts, looking(cache))] == [4.0, 2.0, 3.0, 0.0]
 
 
 def test_depth_first_takes_the_heaviest_branch_whole() -> None:
@@ -65,20 +65,20 @@ def test_depth_first_takes_the_heaviest_branch_whole() -> None:
     cold = [Prompt([50], 0.0), Prompt([60], 0.5)]
     prompts = [*cold, *light, *heavy]
     ordered = policy("dfs-weight").order(prompts, looking(cache))
-    assert [one.arrived for one in ordered] == [6.0, 7.0, 5.0, 1.0, 2.0, 0.0, 0.5]
+    assert [sequence.arrived for sequence in ordered] == [6.0, 7.0, 5.0, 1.0, 2.0, 0.0, 0.5]
 
 
 def test_depth_first_serves_longer_prefixes_before_the_prefixes_they_extend() -> None:
     cache = cached([1, 2], [1, 2, 3, 4])
     prompts = [Prompt([1, 2, 9], 0.0), Prompt([1, 2, 3, 4, 9], 1.0), Prompt([1, 2, 8], 2.0)]
     ordered = policy("dfs-weight").order(prompts, looking(cache))
-    assert [one.arrived for one in ordered] == [1.0, 0.0, 2.0]
+    assert [sequence.arrived for sequence in ordered] == [1.0, 0.0, 2.0]
 
 
 def test_depth_first_settles_equal_branches_by_arrival() -> None:
     cache = cached([1], [2], [3])
     prompts = [Prompt([3, 0], 2.0), Prompt([1, 0], 1.0), Prompt([2, 0], 3.0)]
-    assert [one.arrived for one in policy("dfs-weight").order(prompts, looking(cache))] == [1.0, 2.0, 3.0]
+    assert [sequence.arrived for sequence in policy("dfs-weight").order(prompts, looking(cache))] == [1.0, 2.0, 3.0]
 
 
 @given(
@@ -87,14 +87,14 @@ def test_depth_first_settles_equal_branches_by_arrival() -> None:
 )
 def test_depth_first_keeps_every_branch_together(prefixes: list[list[int]], tokens: list[list[int]]) -> None:
     cache = cached(*prefixes)
-    prompts = [Prompt(one, float(index)) for index, one in enumerate(tokens)]
+    prompts = [Prompt(token, float(index)) for index, token in enumerate(tokens)]
     random.Random(0).shuffle(prompts)
     ordered = DepthFirst().order(prompts, looking(cache))
-    assert sorted(one.arrived for one in ordered) == [float(index) for index in range(len(tokens))]
-    paths = [tuple(cache.match(one.tokens).slots) for one in ordered]
+    assert sorted(sequence.arrived for sequence in ordered) == [float(index) for index in range(len(tokens))]
+    paths = [tuple(cache.match(sequence.tokens).slots) for sequence in ordered]
     for length in range(1, 9):
         starts = [path[:length] for path in paths if len(path) >= length]
-        changes = sum(one != other for one, other in zip(starts, starts[1:], strict=False))
+        changes = sum(start != other for start, other in zip(starts, starts[1:], strict=False))
         assert changes == max(0, len(set(starts)) - 1)
 
 
@@ -103,15 +103,15 @@ def test_long_queues_are_looked_up_once_and_only_at_the_head(kind: Callable[[], 
     cache = cached([1, 2, 3])
     looked_up: list[Waiting] = []
 
-    def match(one: Waiting) -> Match:
-        looked_up.append(one)
-        return cache.match(one.tokens)
+    def match(waiting: Waiting) -> Match:
+        looked_up.append(waiting)
+        return cache.match(waiting.tokens)
 
     prompts = [Prompt([index % 5, 2, 3], float(index)) for index in range(2 * WINDOW)]
     ordered = kind().order(prompts[::-1], match)
     assert looked_up == prompts[:WINDOW]
     assert list(ordered[WINDOW:]) == prompts[WINDOW:]
-    assert {one.tokens[0] for one in ordered[: WINDOW // 5]} == {1}  # type: ignore[union-attr]
+    assert {sequence.tokens[0] for sequence in ordered[: WINDOW // 5]} == {1}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("name", ["fcfs", "lpm", "priority", "dfs-weight"])

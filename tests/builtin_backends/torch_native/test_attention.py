@@ -1,4 +1,4 @@
-"""The reference backend passes the conformance kit, on each of its paths."""
+"""The reference backend passes the conformance tests, on each of its paths."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_it_conforms_with_prompts_computed_in_blocks(monkeypatch: pytest.MonkeyP
     calls = []
     monkeypatch.setattr(attention, "BLOCKS_FROM", 1)
     real = attention.attend_in_blocks
-    monkeypatch.setattr(attention, "attend_in_blocks", lambda *given: calls.append(1) or real(*given))
+    monkeypatch.setattr(attention, "attend_in_blocks", lambda *args: calls.append(1) or real(*args))
     check_attention_backend("torch", dtype=torch.bfloat16)
     assert calls
 
@@ -34,7 +34,7 @@ def test_it_conforms_with_shared_prefixes_read_once(dtype: torch.dtype, monkeypa
     calls = []
     monkeypatch.setattr(plan, "SHARED_PREFIX", 2)
     real = attention.join
-    monkeypatch.setattr(attention, "join", lambda *given: calls.append(1) or real(*given))
+    monkeypatch.setattr(attention, "join", lambda *args: calls.append(1) or real(*args))
     check_attention_backend("torch", dtype=dtype)
     assert calls
 
@@ -45,6 +45,6 @@ def test_it_conforms_with_all_heads_at_once(dtype: torch.dtype, monkeypatch: pyt
     monkeypatch.setattr(attention, "WIDE_FROM", 1)
     monkeypatch.setattr(attention, "WIDE_HEADS", 8)
     real = attention.attend_wide
-    monkeypatch.setattr(attention, "attend_wide", lambda *given: calls.append(1) or real(*given))
+    monkeypatch.setattr(attention, "attend_wide", lambda *args: calls.append(1) or real(*args))
     check_attention_backend("torch", dtype=dtype)
     assert calls

@@ -1,4 +1,4 @@
-"""How a step's sequences are sorted."""
+"""Planning of a step's sequences."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def batch(tables: list[list[int]], query_lens: list[int]) -> ForwardBatch:
 
 
 def test_decodes_and_prompts_are_told_apart() -> None:
-    found = plan(batch([[5, 6, 7], [1, 2], [3, 4, 8, 9]], [1, 2, 3]), share=True)
-    assert found.decode is not None and found.decode.rows is not None
-    assert found.decode.rows.tolist() == [0]
-    assert [(one.start, one.count) for one in found.extends] == [(1, 2), (3, 3)]
-    assert found.extends[0].prefix is None
-    assert found.extends[1].prefix is not None and found.extends[1].prefix.tolist() == [3]
+    result = plan(batch([[5, 6, 7], [1, 2], [3, 4, 8, 9]], [1, 2, 3]), share=True)
+    assert result.decode is not None and result.decode.rows is not None
+    assert result.decode.rows.tolist() == [0]
+    assert [(extend.start, extend.count) for extend in result.extends] == [(1, 2), (3, 3)]
+    assert result.extends[0].prefix is None
+    assert result.extends[1].prefix is not None and result.extends[1].prefix.tolist() == [3]
 
 
 def test_a_long_common_prefix_is_cut_off_and_at_least_one_token_left() -> None:
     shared = list(range(1, SHARED_PREFIX + 20))
-    found = plan(batch([[*shared, 900], [*shared, 901, 902]], [1, 1]), share=True).decode
-    assert found is not None and found.shared is not None
-    assert found.shared.tolist() == shared
-    assert found.lengths.tolist() == [1, 2]
+    result = plan(batch([[*shared, 900], [*shared, 901, 902]], [1, 1]), share=True).decode
+    assert result is not None and result.shared is not None
+    assert result.shared.tolist() == shared
+    assert result.lengths.tolist() == [1, 2]
     same = plan(batch([shared, shared], [1, 1]), share=True).decode
     assert same is not None and same.shared is not None
     assert len(same.shared) == len(shared) - 1
@@ -46,16 +46,16 @@ def test_a_long_common_prefix_is_cut_off_and_at_least_one_token_left() -> None:
 def test_short_or_differing_prefixes_are_left_alone() -> None:
     short = list(range(1, 20))
     for tables in ([[*short, 50], [*short, 51]], [list(range(1, 400)), list(range(500, 899))]):
-        found = plan(batch(tables, [1, 1]), share=True).decode
-        assert found is not None and found.shared is None
+        result = plan(batch(tables, [1, 1]), share=True).decode
+        assert result is not None and result.shared is None
 
 
 def test_equal_lengths_need_no_mask() -> None:
-    found = plan(batch([[1, 2, 3], [4, 5, 6]], [1, 1]), share=True).decode
-    assert found is not None
-    assert found.mask(None, torch.float32) is None
-    assert found.mask(3, torch.float32) is None
-    windowed = found.mask(2, torch.float32)
+    result = plan(batch([[1, 2, 3], [4, 5, 6]], [1, 1]), share=True).decode
+    assert result is not None
+    assert result.mask(None, torch.float32) is None
+    assert result.mask(3, torch.float32) is None
+    windowed = result.mask(2, torch.float32)
     assert windowed is not None
     assert torch.isneginf(windowed[:, 0, 0]).tolist() == [[True, False, False]] * 2
 

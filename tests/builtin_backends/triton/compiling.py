@@ -1,4 +1,4 @@
-"""Compiles Triton's kernels for Hopper where there is no GPU."""
+"""Compilation of Triton's kernels for Hopper on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triton.compiler import ASTSource
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY = 227 * 1024
 ALIGNMENT = 16
-"""What Triton tells its compiler of addresses, in bytes, and of whole numbers."""
+"""Alignment of addresses, in bytes, and of integers that Triton assumes."""
 POINTERS = {
     torch.float64: "*fp64",
     torch.float32: "*fp32",
@@ -31,14 +31,14 @@ POINTERS = {
 
 
 BRANCH = re.compile(r"(@!?%?U?P?\w+ +)?(bra|brx|brkpt|call|ret|exit|jmp|bssy|warpsync|nanosleep)\b", re.IGNORECASE)
-"""Of PTX and of machine code."""
+"""Branch instructions of PTX and of machine code."""
 PTX_ACCESS = re.compile(r"\b(ld|st|red|atom|multimem|cp|tensormap)\.(?!param)")
 MACHINE_ACCESS = re.compile(r"\b(LDG|LD|STG|ST|LDL|STL|RED|REDG|ATOM|ATOMG|LDGSTS|UBLKCP|UTMALDG|UTMASTG)\b")
 SPILL = re.compile(r"\b(LDL|STL)\b")
 
 
 class CompileOnly:
-    """Stands in for a kernel: a launch compiles it, and hands what came of it to ``keep``."""
+    """Stands in for a kernel: a launch compiles it and passes the result to ``keep``."""
 
     def __init__(self, kernel: Any, keep: Callable[[Any], None]) -> None:
         self.kernel, self.keep = kernel, keep
@@ -53,21 +53,21 @@ class CompileOnly:
         options = {name: value for name, value in values.items() if name not in names}
         aligned = {
             (place,): [["tt.divisibility", ALIGNMENT]]
-            for place, one in enumerate(self.kernel.params)
-            if not (one.name.isupper() or one.do_not_specialize) and is_aligned(values[one.name])
+            for place, param in enumerate(self.kernel.params)
+            if not (param.name.isupper() or param.do_not_specialize) and is_aligned(values[param.name])
         }
         source = ASTSource(self.kernel, {name: kind(name, values[name]) for name in names}, constants, aligned)
         self.keep(triton.compile(source, target=HOPPER, options=options))
 
 
 def is_aligned(value: Any) -> bool:
-    """True for what a launch would tell the compiler is a multiple of ``ALIGNMENT``."""
+    """Return True for arguments that a launch would mark as multiples of ``ALIGNMENT``."""
     number = value.data_ptr() if isinstance(value, torch.Tensor) else value
     return isinstance(number, int) and number % ALIGNMENT == 0
 
 
 def kind(name: str, value: Any) -> str:
-    """An argument's type as Triton writes it."""
+    """Return an argument's type in Triton's notation."""
     if name.isupper():
         return "constexpr"
     if isinstance(value, torch.Tensor):
@@ -76,7 +76,7 @@ def kind(name: str, value: Any) -> str:
 
 
 def assert_waits_first(kernel: Any) -> None:
-    """Nothing before the wait touches memory or branches, so that every thread waits before it reads or writes."""
+    """Check that nothing before the wait touches memory or branches, so that every thread waits first."""
     lines = [line.partition("//")[0].strip() for line in kernel.asm["ptx"].splitlines()]
     lines = lines[lines.index("{") :]
     _assert_first(lines, "griddepcontrol.wait", PTX_ACCESS)
@@ -85,14 +85,14 @@ def assert_waits_first(kernel: Any) -> None:
 
 
 def assert_waits_first_as_assembled(kernel: Any, folder: Path) -> None:
-    """As ``assert_waits_first``, of the machine code; and nothing is spilled to local memory."""
+    """Check the machine code like ``assert_waits_first``, and that nothing is spilled to local memory."""
     lines = machine_code(kernel, folder)
     _assert_first(lines, "ACQBULK", MACHINE_ACCESS)
     assert not any(SPILL.search(line) for line in lines)
 
 
 def machine_code(kernel: Any, folder: Path) -> list[str]:
-    """Instructions of a compiled kernel, one a line."""
+    """Return the instructions of a compiled kernel, one per line."""
     file = folder / "kernel.cubin"
     file.write_bytes(kernel.asm["cubin"])
     command = [triton.knobs.nvidia.nvdisasm.path, "-c", str(file)]

@@ -1,8 +1,7 @@
-"""The kernels compile for Hopper, with the arguments the backend really passes; no GPU is needed for that."""
+"""The kernels compile for Hopper with the backend's real arguments; no GPU is needed."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,11 +11,9 @@ import pytest
 import torch
 
 from sglang_plug import Attention, AttentionShape, BuildEnv, KVPool
-from sglang_plug.testing.scene import ShuffledSlots, make_batch
+from sglang_plug.testing.attention_inputs import ShuffledSlots, make_batch
 
 triton = pytest.importorskip("triton", reason="Triton is not installed")
-if os.environ.setdefault("TRITON_INTERPRET", "0") != "0":
-    pytest.skip("the interpreter is on, so there is nothing to compile", allow_module_level=True)
 
 from sglang_plug_backends.triton import attention  # noqa: E402
 from sglang_plug_backends.triton.settings import TritonSettings  # noqa: E402
@@ -68,7 +65,7 @@ def test_kernels_compile_for_hopper(
 
 
 def launch(layer: Attention, backend: attention.TritonAttention, dtype: torch.dtype) -> None:
-    """One step of a long prompt and one decoded token."""
+    """Launch one step of a long prompt and one decoded token."""
     device, shape = torch.device("cpu"), backend.shape
     slots = ShuffledSlots(420, 2, 1, torch.Generator())
     contexts: list[list[int]] = [[], []]

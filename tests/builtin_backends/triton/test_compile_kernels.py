@@ -1,8 +1,7 @@
-"""The kernel set compiles for Hopper, with the arguments it really passes; no GPU is needed for that."""
+"""The kernel set compiles for Hopper with its real arguments; no GPU is needed."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,12 @@ import pytest
 import torch
 
 triton = pytest.importorskip("triton", reason="Triton is not installed")
-if os.environ.setdefault("TRITON_INTERPRET", "0") != "0":
-    pytest.skip("the interpreter is on, so there is nothing to compile", allow_module_level=True)
 
-from sglang_plug import AttentionShape, DrawOptions, KVPool, SamplingParams  # noqa: E402  # noqa: E402
-from sglang_plug_backends.triton import draw, kernels, launch, moe, row  # noqa: E402
+from sglang_plug import AttentionShape, KVPool, SamplingOptions, SamplingParams  # noqa: E402
+from sglang_plug_backends.triton import kernel_set as kernels  # noqa: E402
+from sglang_plug_backends.triton import launch, moe  # noqa: E402
+from sglang_plug_backends.triton import matrix_vector as row  # noqa: E402
+from sglang_plug_backends.triton import sampling as draw  # noqa: E402
 from sglang_plug_backends.triton.settings import TritonSettings  # noqa: E402
 
 from .compiling import SHARED_MEMORY, CompileOnly, assert_waits_first, assert_waits_first_as_assembled  # noqa: E402
@@ -23,38 +23,38 @@ from .compiling import SHARED_MEMORY, CompileOnly, assert_waits_first, assert_wa
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
-    """What the calls of a test compiled for Hopper."""
+    """Return the kernels that the calls of a test compiled for Hopper."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    found: list[Any] = []
+    results: list[Any] = []
     for module in (kernels, moe, draw, row):
         for name in [name for name in vars(module) if name.endswith("_kernel")]:
-            monkeypatch.setattr(module, name, CompileOnly(getattr(module, name), found.append))
+            monkeypatch.setattr(module, name, CompileOnly(getattr(module, name), results.append))
     for module in (kernels, draw):
         monkeypatch.setattr(module, "runs", lambda *tensors: True)
     monkeypatch.setattr(launch, "can_overlap", lambda device: True)
-    return found
+    return results
 
 
 @pytest.fixture
 def compiled(recorded: list[Any]) -> Iterator[list[Any]]:
-    """The same; each kernel waits for those before it, first thing."""
+    """Return the compiled kernels; each must wait for the previous ones first."""
     yield recorded
     assert recorded
-    for one in recorded:
-        assert_waits_first(one)
+    for kernel in recorded:
+        assert_waits_first(kernel)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_row_kernels(compiled: list[Any], dtype: torch.dtype, tmp_path: Path) -> None:
     x = torch.zeros(3, 4096, dtype=dtype)
-    made = kernels.build()
-    made.rms_norm(x, x[0], 1e-5)
-    made.rms_norm(x.view(3, 32, 128)[:, :8], x[0, :128], 1e-5)
-    made.add_rms_norm(x, x.clone(), x[0], 1e-5)
-    made.silu_mul(x)
-    made.apply_rope(x.view(3, 32, 128), x[:, :128], x[:, :128])
-    made.apply_rope(x.view(3, 32, 128), x[:, :64], x[:, :64])
-    assert [one.metadata.name for one in compiled] == [
+    kernel_set = kernels.build()
+    kernel_set.rms_norm(x, x[0], 1e-5)
+    kernel_set.rms_norm(x.view(3, 32, 128)[:, :8], x[0, :128], 1e-5)
+    kernel_set.add_rms_norm(x, x.clone(), x[0], 1e-5)
+    kernel_set.silu_mul(x)
+    kernel_set.apply_rope(x.view(3, 32, 128), x[:, :128], x[:, :128])
+    kernel_set.apply_rope(x.view(3, 32, 128), x[:, :64], x[:, :64])
+    assert [kernel.metadata.name for kernel in compiled] == [
         "rms_norm_kernel",
         "rms_norm_kernel",
         "add_rms_norm_kernel",
@@ -63,7 +63,7 @@ def test_row_kernels(compiled: list[Any], dtype: torch.dtype, tmp_path: Path) ->
         "rope_kernel",
     ]
     assert_waits_first_as_assembled(compiled[2], tmp_path)
-    assert ["prefetch.global.L2" in one.asm["ptx"] for one in compiled] == [True] * 3 + [False] * 3
+    assert ["prefetch.global.L2" in kernel.asm["ptx"] for kernel in compiled] == [True] * 3 + [False] * 3
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_rope_store(
     store = kernels.build().rope_store
     assert store is not None
     store(qkv[:, :32], qkv[:, 32:40], qkv[:, 40:], angles, angles, kv, 0, torch.arange(3))
-    assert [one.metadata.name for one in compiled] == ["rope_store_kernel"]
+    assert [kernel.metadata.name for kernel in compiled] == ["rope_store_kernel"]
     assert_waits_first_as_assembled(compiled[0], tmp_path)
     if kv.k[0].dtype.itemsize == 1:
         assert "satfinite" in compiled[0].asm["ptx"], "rounded in hardware"
@@ -104,20 +104,20 @@ def test_experts(compiled: list[Any], dtype: torch.dtype, tokens: int) -> None:
     x, gate_up = torch.zeros(tokens, 256, dtype=dtype), torch.zeros(8, 512, 256, dtype=dtype)
     experts = torch.arange(2 * tokens).view(tokens, 2) % 8
     kernels.build().moe(x, gate_up, torch.zeros(8, 256, 256, dtype=dtype), experts, torch.ones(tokens, 2))
-    assert [one.metadata.name for one in compiled] == ["grouped_kernel", "silu_mul_kernel", "grouped_kernel"]
-    assert max(one.metadata.shared for one in compiled) <= SHARED_MEMORY
+    assert [kernel.metadata.name for kernel in compiled] == ["grouped_kernel", "silu_mul_kernel", "grouped_kernel"]
+    assert max(kernel.metadata.shared for kernel in compiled) <= SHARED_MEMORY
     if tokens >= 200:
-        assert all("wgmma" in one.asm["ptx"] for one in compiled[::2])
+        assert all("wgmma" in item.asm["ptx"] for item in compiled[::2])
 
 
-def test_drawing(compiled: list[Any]) -> None:
+def test_sampling_kernels_match_the_definition(compiled: list[Any]) -> None:
     vocabulary = 128_256
     logits = torch.zeros(2, vocabulary)
-    options = DrawOptions.of([SamplingParams(top_k=5, top_p=0.9, min_p=0.1)] * 2, vocabulary, lambda tensor: tensor)
+    options = SamplingOptions.of([SamplingParams(top_k=5, top_p=0.9, min_p=0.1)] * 2, vocabulary, lambda tensor: tensor)
     kernels.build().mask_logits(logits, None, torch.zeros(2, vocabulary // 32, dtype=torch.int32))
-    kernels.build().draw_tokens(logits, options, torch.zeros(2, dtype=torch.float64))
-    assert [one.metadata.name for one in compiled] == ["mask_kernel", "draw_kernel"]
-    assert all("ld.local" not in one.asm["ptx"] for one in compiled)
+    kernels.build().sample_tokens(logits, options, torch.zeros(2, dtype=torch.float64))
+    assert [kernel.metadata.name for kernel in compiled] == ["mask_kernel", "draw_kernel"]
+    assert all("ld.local" not in kernel.asm["ptx"] for kernel in compiled)
 
 
 def test_one_row(compiled: list[Any], tmp_path: Path) -> None:
@@ -125,19 +125,19 @@ def test_one_row(compiled: list[Any], tmp_path: Path) -> None:
     for tiles in row.TILES:
         row.multiply_row(weight, None, weight[:1], gated=False, tiles=tiles, overlap=True)
         row.multiply_row(weight, weight[0], weight[:1], gated=True, tiles=tiles, overlap=True)
-    assert {one.metadata.name for one in compiled} == {"row_kernel"} and len(compiled) == 2 * len(row.TILES)
-    assert max(one.metadata.shared for one in compiled) <= SHARED_MEMORY
-    assert all("ld.local" not in one.asm["ptx"] for one in compiled)
-    assert all("prefetch.global.L2" in one.asm["ptx"] for one in compiled)
-    for one in compiled[-4:]:
-        assert_waits_first_as_assembled(one, tmp_path)
+    assert {kernel.metadata.name for kernel in compiled} == {"row_kernel"} and len(compiled) == 2 * len(row.TILES)
+    assert max(kernel.metadata.shared for kernel in compiled) <= SHARED_MEMORY
+    assert all("ld.local" not in kernel.asm["ptx"] for kernel in compiled)
+    assert all("prefetch.global.L2" in kernel.asm["ptx"] for kernel in compiled)
+    for item in compiled[-4:]:
+        assert_waits_first_as_assembled(item, tmp_path)
 
 
 def test_nothing_overlaps_where_it_is_switched_off(recorded: list[Any]) -> None:
-    made, x = kernels.build(TritonSettings(overlap_launches=False)), torch.zeros(1, 128)
-    made.rms_norm(x, x[0], 1e-5)
+    kernel_set, x = kernels.build(TritonSettings(overlap_launches=False)), torch.zeros(1, 128)
+    kernel_set.rms_norm(x, x[0], 1e-5)
     row.multiply_row(x.expand(8, 128).bfloat16(), None, x.bfloat16(), gated=False, tiles=row.TILES[0])
     assert len(recorded) == 2
-    for one in recorded:
-        assert not one.metadata.launch_pdl
-        assert "griddepcontrol" not in one.asm["ptx"] and "prefetch" not in one.asm["ptx"]
+    for kernel in recorded:
+        assert not kernel.metadata.launch_pdl
+        assert "griddepcontrol" not in kernel.asm["ptx"] and "prefetch" not in kernel.asm["ptx"]

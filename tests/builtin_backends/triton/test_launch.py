@@ -1,8 +1,7 @@
-"""What kernels are launched with; what they do then is in ``test_compile``."""
+"""Launch arguments of kernels; the effect of dependent launches is tested in ``test_compile``."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-os.environ.setdefault("TRITON_INTERPRET", "0")
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from sglang_plug import AttentionShape, DrawOptions, KVPool, SamplingParams
-from sglang_plug_backends.triton import attention, draw, kernels, launch, moe, row
+from sglang_plug import AttentionShape, KVPool, SamplingOptions, SamplingParams
+from sglang_plug_backends.triton import attention, launch, moe
+from sglang_plug_backends.triton import kernel_set as kernels
+from sglang_plug_backends.triton import matrix_vector as row
+from sglang_plug_backends.triton import sampling as draw
 from sglang_plug_backends.triton.settings import TritonSettings
 
 CUDA = torch.device("cuda", 0)
@@ -22,10 +23,10 @@ CPU = torch.device("cpu")
 
 
 class Recorded:
-    """Stands in for a kernel: a launch writes down with what."""
+    """Stands in for a kernel: a launch records its arguments."""
 
-    def __init__(self, name: str, found: dict[str, dict[str, Any]]) -> None:
-        self.name, self.found = name, found
+    def __init__(self, name: str, launches: dict[str, dict[str, Any]]) -> None:
+        self.name, self.found = name, launches
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def keep(*arguments: Any, **named: Any) -> None:
@@ -36,21 +37,21 @@ class Recorded:
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
-    """Each kernel that was launched, on a device where launches can overlap, and its named arguments."""
-    found: dict[str, dict[str, Any]] = {}
+    """Return each launched kernel on a device with overlapping launches, and its named arguments."""
+    results: dict[str, dict[str, Any]] = {}
     for module in (kernels, moe, draw, row, attention):
         for name in [name for name in vars(module) if name.endswith("_kernel")]:
-            monkeypatch.setattr(module, name, Recorded(name, found))
+            monkeypatch.setattr(module, name, Recorded(name, results))
     for module in (kernels, draw):
         monkeypatch.setattr(module, "runs", lambda *tensors: True)
     monkeypatch.setattr(attention, "INTERPRETED", True)  # only to be let in without a GPU
     monkeypatch.setattr(launch, "can_overlap", lambda device: True)
-    return found
+    return results
 
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
-    """Nothing is known of devices, before and after."""
+    """Clear the cached device properties, before and after."""
     launch.can_overlap.cache_clear()
     yield
     launch.can_overlap.cache_clear()
@@ -58,21 +59,21 @@ def fresh() -> Iterator[None]:
 
 @pytest.mark.parametrize("overlap", [True, False])
 def test_all_kernels_of_the_set_do_as_the_settings_say(launched: dict[str, dict[str, Any]], overlap: bool) -> None:
-    made = kernels.build(TritonSettings(overlap_launches=overlap))
-    assert made.rope_store is not None
+    kernel_set = kernels.build(TritonSettings(overlap_launches=overlap))
+    assert kernel_set.rope_store is not None
     x, logits = torch.zeros(2, 64), torch.zeros(2, 40)
-    made.rms_norm(x, x[0], 1e-5)
-    made.add_rms_norm(x, x.clone(), x[0], 1e-5)
-    made.silu_mul(x)
+    kernel_set.rms_norm(x, x[0], 1e-5)
+    kernel_set.add_rms_norm(x, x.clone(), x[0], 1e-5)
+    kernel_set.silu_mul(x)
     heads = x.view(2, 2, 32)
-    made.apply_rope(heads, x[:, :32], x[:, :32])
+    kernel_set.apply_rope(heads, x[:, :32], x[:, :32])
     pool = KVPool.of(AttentionShape(heads=2, kv_heads=2, dim=32, layers=1), slots=3, dtype=x.dtype, device=CPU)
-    made.rope_store(heads, heads, heads, x[:, :32], x[:, :32], pool, 0, torch.arange(2))
+    kernel_set.rope_store(heads, heads, heads, x[:, :32], x[:, :32], pool, 0, torch.arange(2))
     experts = torch.zeros(2, 1, dtype=torch.int64)
-    made.moe(x, torch.zeros(3, 64, 64), torch.zeros(3, 64, 32), experts, torch.ones(2, 1))
-    made.mask_logits(logits, None, torch.zeros(2, 2, dtype=torch.int32))
-    options = DrawOptions.of([SamplingParams()] * 2, 40, lambda tensor: tensor)
-    made.draw_tokens(logits, options, torch.zeros(2, dtype=torch.float64))
+    kernel_set.moe(x, torch.zeros(3, 64, 64), torch.zeros(3, 64, 32), experts, torch.ones(2, 1))
+    kernel_set.mask_logits(logits, None, torch.zeros(2, 2, dtype=torch.int32))
+    options = SamplingOptions.of([SamplingParams()] * 2, 40, lambda tensor: tensor)
+    kernel_set.sample_tokens(logits, options, torch.zeros(2, dtype=torch.float64))
     expected = {
         *("rms_norm_kernel", "add_rms_norm_kernel", "silu_mul_kernel", "rope_kernel", "rope_store_kernel"),
         *("grouped_kernel", "mask_kernel", "draw_kernel"),
@@ -103,7 +104,7 @@ def test_products_of_one_row_too(launched: dict[str, dict[str, Any]], overlap: b
 @pytest.mark.parametrize("overlap", [True, False])
 def test_attention_does_as_its_settings_say(launched: dict[str, dict[str, Any]], overlap: bool) -> None:
     from sglang_plug import Attention, BuildEnv
-    from sglang_plug.testing.scene import ShuffledSlots, make_batch
+    from sglang_plug.testing.attention_inputs import ShuffledSlots, make_batch
 
     shape = AttentionShape(heads=2, kv_heads=1, dim=16, layers=1)
     settings = TritonSettings(splits=2, overlap_launches=overlap)
@@ -121,11 +122,11 @@ def test_attention_does_as_its_settings_say(launched: dict[str, dict[str, Any]],
 
 
 def nothing() -> None:
-    """Becomes a kernel."""
+    """Function that becomes a kernel."""
 
 
 def check(launched: dict[str, dict[str, Any]], overlap: bool) -> None:
-    """Kernel and launch are told the same; a launch that does not overlap is not told of the option at all."""
+    """Check that kernel and launch agree; a launch without overlap does not pass the option at all."""
     for name, named in launched.items():
         assert (named["AHEAD"], named.get("launch_pdl", "absent")) == (
             (True, True) if overlap else (False, "absent")
@@ -153,10 +154,10 @@ def test_where_launches_can_overlap(
     fresh: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[torch.device] = []
+    devices: list[torch.device] = []
 
     def tell(device: torch.device) -> tuple[int, int]:
-        asked.append(device)
+        devices.append(device)
         return capability
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", tell)
@@ -165,7 +166,7 @@ def test_where_launches_can_overlap(
     monkeypatch.setattr(launch, "rms_norm_kernel", launch.triton.JITFunction(nothing) if compiled else object())
     for _ in range(3):
         assert launch.launch_options(CUDA, True) is (launch.OVERLAPPING if expected else launch.OPTIONS)
-    assert len(asked) <= 1, "asked once for all launches"
+    assert len(devices) <= 1, "asked once for all launches"
     assert launch.launch_options(CUDA, False) is launch.OPTIONS
     assert launch.launch_options(CPU, True) is launch.OPTIONS
 

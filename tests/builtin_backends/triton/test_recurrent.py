@@ -2,63 +2,50 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-os.environ.setdefault("TRITON_INTERPRET", "0")
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from sglang_plug import Runs
+from sglang_plug import Kernels, Runs
+from sglang_plug.testing import check_recurrence
+from sglang_plug.testing.recurrence import SIZES, recurrence_cases
 from sglang_plug_backends.triton import launch, recurrent
 
 from .compiling import CompileOnly, assert_waits_first, assert_waits_first_as_assembled
 
-SCRIPT = """
-import sys
-from sglang_plug import Kernels
-from sglang_plug.testing import check_recurrence
-from sglang_plug.testing.recurrence import SIZES, recurrence_cases
-from sglang_plug_backends.triton import recurrent
-from sglang_plug_backends.triton.launch import INTERPRETED
-
-assert INTERPRETED
-name = sys.argv[1]
-given = []
-def watched(*arguments):
-    given.append(arguments)
-    return getattr(recurrent, name)(*arguments)
-
-lengths = ((1,), (1, 1, 1), (9, 1, 3), (70, 1, 2))
-cases = [case for case in recurrence_cases(sizes=SIZES[:3], lengths=lengths) if case.kernel == name]
-check_recurrence(Kernels(**{name: watched}), cases=cases)
-assert len(given) == len(cases) > 20
-"""
+# The interpreter computes with numpy, which warns where a device does not.
+pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("kernel", ["causal_conv", "linear_attention", "gated_delta_rule", "selective_scan"])
 def test_interpreted_kernels(kernel: str) -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", SCRIPT, kernel]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert launch.INTERPRETED
+    given = []
+
+    def watched(*arguments: Any) -> Any:
+        given.append(arguments)
+        return getattr(recurrent, kernel)(*arguments)
+
+    lengths = ((1,), (1, 1, 1), (9, 1, 3), (70, 1, 2))
+    cases = [case for case in recurrence_cases(sizes=SIZES[:3], lengths=lengths) if case.kernel == kernel]
+    check_recurrence(Kernels(**{kernel: watched}), cases=cases)
+    assert len(given) == len(cases) > 20
 
 
-@pytest.mark.skipif(launch.INTERPRETED, reason="the interpreter is on, so there is nothing to compile")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_compiled_for_hopper(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In the shape of Qwen3-Next, and of a Mamba."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(launch, "can_overlap", lambda device: True)
     monkeypatch.setattr(recurrent, "runs", lambda *tensors: True)
-    found: list[Any] = []
+    results: list[Any] = []
     for name in [name for name in vars(recurrent) if name.endswith("_kernel")]:
-        monkeypatch.setattr(recurrent, name, CompileOnly(getattr(recurrent, name), found.append))
+        monkeypatch.setattr(recurrent, name, CompileOnly(getattr(recurrent, name), results.append))
     runs = Runs.of([2, 3], [1, 1], torch.device("cpu"))
     x = torch.zeros(2, 8192, dtype=dtype)
     recurrent.causal_conv(
@@ -71,7 +58,7 @@ def test_compiled_for_hopper(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
     wide = (x, torch.zeros(2, 8192), torch.zeros(8192, 16), x[:, :16], x[:, 16:32], torch.zeros(4, 8192, 16))
     recurrent.selective_scan(*wide, runs, overlap=True)
     names = ["conv_kernel", "conv_state_kernel", "recurrence_kernel", "recurrence_kernel", "selective_scan_kernel"]
-    assert [one.metadata.name for one in found] == names
-    for one in found:
-        assert_waits_first(one)
-    assert_waits_first_as_assembled(found[2], tmp_path)
+    assert [item.metadata.name for item in results] == names
+    for result in results:
+        assert_waits_first(result)
+    assert_waits_first_as_assembled(results[2], tmp_path)

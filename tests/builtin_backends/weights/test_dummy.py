@@ -61,9 +61,9 @@ def test_values_are_made_where_the_parameter_is(monkeypatch: pytest.MonkeyPatch)
     tile = dummy._tile
 
     def watched(block: Tensor, shape: torch.Size, seed: int) -> Tensor:
-        found = tile(block, shape, seed)
-        tiled.append((block.device, found.device))
-        return found
+        result = tile(block, shape, seed)
+        tiled.append((block.device, result.device))
+        return result
 
     monkeypatch.setattr(dummy, "_tile", watched)
     with torch.device("meta"):
@@ -71,8 +71,8 @@ def test_values_are_made_where_the_parameter_is(monkeypatch: pytest.MonkeyPatch)
     assert all(tensor.device.type == "cpu" for _, tensor in load_dummy(CHECKPOINT, unborn))
     monkeypatch.setattr(dummy, "HOST", torch.device("meta"))  # stands in for an accelerator
     assert all(tensor.is_meta for name, tensor in load_dummy(CHECKPOINT, unborn) if name != "norm.weight")
-    assert {one.type for pair in tiled[:5] for one in pair} == {"cpu"}
-    assert {one.type for pair in tiled[5:] for one in pair} == {"meta"}
+    assert {item.type for pair in tiled[:5] for item in pair} == {"cpu"}
+    assert {item.type for pair in tiled[5:] for item in pair} == {"meta"}
 
 
 def test_model_without_parameters() -> None:

@@ -37,10 +37,10 @@ def write_shards(folder: Path) -> Path:
 
 def test_shards_of_the_index(tmp_path: Path) -> None:
     save_file({"stray": A}, write_shards(tmp_path) / "other.safetensors")
-    found = load(tmp_path)
-    assert list(found) == ["a", "b", "c"]
+    result = load(tmp_path)
+    assert list(result) == ["a", "b", "c"]
     for name, tensor in (("a", A), ("b", B), ("c", C)):
-        torch.testing.assert_close(found[name], tensor, rtol=0, atol=0)
+        torch.testing.assert_close(result[name], tensor, rtol=0, atol=0)
 
 
 def test_single_file_wins_over_others(tmp_path: Path) -> None:

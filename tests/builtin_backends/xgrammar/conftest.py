@@ -9,11 +9,11 @@ import pytest
 
 @pytest.fixture
 def backend(grammar_backends: Callable[..., Any]) -> Any:
-    """With the default settings."""
+    """Return the backend with the default settings."""
     return grammar_backends("xgrammar")
 
 
 @pytest.fixture
 def backends(grammar_backends: Callable[..., Any]) -> Callable[..., Any]:
-    """``backends(**settings)``."""
+    """Return the factory ``backends(**settings)``."""
     return partial(grammar_backends, "xgrammar")

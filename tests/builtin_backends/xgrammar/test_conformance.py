@@ -3,6 +3,10 @@ from __future__ import annotations
 from sglang_plug.testing import check_grammar_backend
 
 MUST = (
+    "json_schema: annotations",
+    "json_schema: annotations in definitions",
+    "json_schema: nullable",
+    "json_schema: discriminator",
     "json_schema: optional properties",
     "json_schema: additional properties",
     "json_schema: $ref to itself",

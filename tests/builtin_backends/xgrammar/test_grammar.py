@@ -1,16 +1,19 @@
-"""The backend's other kinds, the portable form, and what one output can be asked."""
+"""Other constraint kinds, the portable form, and the methods of an output."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+import xgrammar
 
-from sglang_plug import Constraint, ConstraintError, Facts, Plugins, Vocabulary
-from sglang_plug.grammar import CONSTRAINT_KINDS
+from sglang_plug import Constraint, ConstraintError, Facts, Grammar, Plugins, Vocabulary
+from sglang_plug.contracts.text.grammar import CONSTRAINT_KINDS
 from sglang_plug_backends.xgrammar.grammar import XGrammarBackend
+from sglang_plug_backends.xgrammar.serialization import Portable
 from sglang_plug_backends.xgrammar.settings import XGrammarSettings
 
 
@@ -123,7 +126,7 @@ def test_refusals(backend: Any, kind: str, source: Any, words: str) -> None:
     assert words in backend.refusal(kind, source)
 
 
-@pytest.mark.parametrize("source", ["root ::= x", 'x ::= "a"', 'root ::= "a', "root ::= ", 'root ::= "a" ***', ""])
+@pytest.mark.parametrize("source", ["root ::= x", 'x ::= "a"', 'root ::= "a', "root ::= ", 'root ::= ("a"', ""])
 def test_what_the_compiler_says_reaches_the_caller(backend: Any, source: str) -> None:
     with pytest.raises(ConstraintError, match=r"^EBNF") as caught:
         backend.backend.compile(Constraint("ebnf", source))
@@ -149,8 +152,8 @@ def test_one_output(backend: Any) -> None:
 
 def test_outputs_of_one_grammar_are_independent(backend: Any) -> None:
     compiled = backend("regex", "ab")
-    one, other = compiled.begin(), compiled.begin()
-    assert one.accept(1 + ord("a")) and not other.accept(1 + ord("b")) and one.accept(1 + ord("b"))
+    first, other = compiled.begin(), compiled.begin()
+    assert first.accept(1 + ord("a")) and not other.accept(1 + ord("b")) and first.accept(1 + ord("b"))
 
 
 def test_ids_without_text_are_never_allowed() -> None:
@@ -184,7 +187,7 @@ def tagged(form: Any) -> Constraint:
 
 
 def test_special_tokens_are_allowed_where_a_tag_names_them(backend: Any) -> None:
-    letters = [b"", b"", b"", *(bytes([one]) for one in range(256))]
+    letters = [b"", b"", b"", *(bytes([index]) for index in range(256))]
     vocabulary = Vocabulary(letters, (0,), special={"<|end|>": 0, "<|call|>": 1, "<|other|>": 2})
     special = XGrammarBackend(vocabulary, XGrammarSettings())
     grammar = special.load(tagged(CALL), special.compile(tagged(CALL)))()
@@ -193,14 +196,14 @@ def test_special_tokens_are_allowed_where_a_tag_names_them(backend: Any) -> None
     grammar.fill(mask, 0)
     assert mask[0].tolist() == [0b10, *[0] * (vocabulary.words - 1)] and grammar.forced() == b""
     assert grammar.accept(1) and not grammar.accept(1) and grammar.accept(3 + ord("f"))
-    assert all(grammar.accept(3 + one) for one in b"<|none|>") and grammar.ended  # this model has none
+    assert all(grammar.accept(3 + item) for item in b"<|none|>") and grammar.ended  # this model has none
     grammar.rollback(10)
     assert grammar.accept(1)
     assert backend("structural_tag", tagged(CALL).source).accepts("<|call|>f<|none|>")
 
 
 def test_special_tokens_never_stand_for_text() -> None:
-    letters = [b"", b"", *(bytes([one]) for one in range(256))]
+    letters = [b"", b"", *(bytes([index]) for index in range(256))]
     vocabulary = Vocabulary(letters, (0,), special={"<|call|>": 1})
     backend = XGrammarBackend(vocabulary, XGrammarSettings())
     free = {"type": "any_text"}
@@ -227,3 +230,42 @@ def test_classes_hold_no_half_surrogate_pairs(backend: Any, written: str) -> Non
     assert compiled.accepts("\ud7ff\ue000") and compiled.accepts("-") == (written == '[^"]' or "0000" in written)
     tag = tagged({"type": "grammar", "grammar": f"root ::= {written}*"})
     assert not backend(tag.kind, tag.source).accepts("\ud800")
+
+
+def test_a_grammar_that_compiles_quickly_is_sent_as_source_and_means_the_same() -> None:
+    vocabulary = Vocabulary([b"", *(bytes([index]) for index in range(256)), b'"name": "', b"Anna"], (0,))
+    backend, engine = (XGrammarBackend(vocabulary, XGrammarSettings()) for _ in range(2))
+    address = {"type": "string", "maxLength": 200}
+    lines: Any = {"properties": {f"line{n}": address for n in range(8)}, "required": ["line0"]}
+    constraint = Constraint("json_schema", json.dumps(lines))
+    compiled = backend.compile(constraint)
+    assert len(compiled) < 100_000, "as JSON it has many megabytes"
+    assert backend.memory(compiled) > len(compiled)
+    portable = Portable.decode(compiled)
+    again = XGrammarBackend(vocabulary, XGrammarSettings())
+    written = replace(portable, form="json", text=_as_json(again, constraint, portable.text)).encode()
+    masks = [_masks(engine.load(constraint, data)(), b'{"line0": "Anna') for data in (compiled, written)]
+    assert torch.equal(*masks)
+
+
+def _as_json(backend: XGrammarBackend, constraint: Constraint, source: str) -> str:
+    """Return the compiled source in the form for slow grammars."""
+    text: str = xgrammar.GrammarCompiler(
+        xgrammar.TokenizerInfo(
+            list(backend.vocabulary.pieces),
+            xgrammar.VocabType.RAW,
+            vocab_size=backend.vocabulary.size,
+            stop_token_ids=[],
+        ),
+        cache_enabled=False,
+    ).compile_grammar(source).serialize_json()  # fmt: skip
+    return text
+
+
+def _masks(grammar: Grammar, text: bytes) -> torch.Tensor:
+    """Return the mask before each byte of a text, which the grammar accepts."""
+    masks = torch.zeros(len(text), 9, dtype=torch.int32)
+    for place, byte in enumerate(text):
+        grammar.fill(masks, place)
+        assert grammar.accept(byte + 1)
+    return masks

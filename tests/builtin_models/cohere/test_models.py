@@ -1,4 +1,4 @@
-"""Command R and its kin equal transformers."""
+"""Command R and related models equal transformers."""
 
 from __future__ import annotations
 

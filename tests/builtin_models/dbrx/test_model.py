@@ -14,7 +14,7 @@ SHAPE: dict[str, Any] = {"d_model": 32, "n_heads": 4, "n_layers": 3, "max_seq_le
 
 
 def dbrx(attention: dict[str, Any] | None = None, experts: dict[str, Any] | None = None, **more: Any) -> Any:
-    found = DbrxConfig(
+    result = DbrxConfig(
         **{**SHAPE, **more},
         attn_config={"kv_n_heads": 2, "clip_qkv": 1.0, "rope_theta": 1e4, **(attention or {})},
         ffn_config={
@@ -25,7 +25,7 @@ def dbrx(attention: dict[str, Any] | None = None, experts: dict[str, Any] | None
             **(experts or {}),
         },
     )
-    return "DbrxForCausalLM", found
+    return "DbrxForCausalLM", result
 
 
 CASES: dict[str, tuple[str, PretrainedConfig]] = {

@@ -97,7 +97,7 @@ def build(model: type[Model], config: Any) -> Model:
         (DeepseekV3, v3(num_experts_per_tok=7), "cannot choose 7 of 12 experts from 2 of 4 groups"),
     ],
 )
-def test_what_cannot_be_routed_is_refused(model: type[Model], case: tuple[str, Any], message: str) -> None:
+def test_unroutable_experts_are_refused(model: type[Model], case: tuple[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build(model, case[1])
 

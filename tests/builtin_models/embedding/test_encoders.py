@@ -1,4 +1,4 @@
-"""What stands in the way of a checkpoint is said; what older checkpoints call otherwise is found."""
+"""Errors for unusable checkpoints, and the names of older checkpoints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import BertConfig, BertModel, RobertaConfig, XLMRobertaConfig
 
 from sglang_plug import BuildEnv, ConfigError, Plugins, WeightError
-from sglang_plug.attention import AttentionBackend
+from sglang_plug.contracts.model.attention import AttentionBackend
 from sglang_plug_models.embedding.encoders import Bert, Roberta
 
 SMALL: dict[str, Any] = {
@@ -42,13 +42,13 @@ def filled(names: dict[str, Tensor]) -> dict[str, Tensor]:
 def test_names_of_older_checkpoints() -> None:
     new = weights()
     old = {
-        f"bert.{name}".replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): one
-        for name, one in new.items()
+        f"bert.{name}".replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): item
+        for name, item in new.items()
     }
     old["bert.embeddings.position_ids"] = torch.arange(20)[None]
-    expected, found = filled(new), filled(old)
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(found[name], one) for name, one in expected.items())
+    expected, actual = filled(new), filled(old)
+    assert expected.keys() == actual.keys()
+    assert all(torch.equal(actual[name], item) for name, item in expected.items())
 
 
 def test_loading_is_strict() -> None:

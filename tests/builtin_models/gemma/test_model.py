@@ -83,8 +83,8 @@ def test_norms_and_embeddings_round_as_transformers_does() -> None:
         assert torch.equal(body.norm(x), expected)
         body.norm.pack_weights()
         assert torch.equal(body.norm(x), expected)
-        one, two = body.norm.add(x.clone(), x.clone())
-        assert torch.equal(two, x + x) and torch.equal(one, theirs.norm(x + x))
+        normed, total = body.norm.add(x.clone(), x.clone())
+        assert torch.equal(total, x + x) and torch.equal(normed, theirs.norm(x + x))
     assert isinstance(body.norm, RMSNorm)
 
 

@@ -1,4 +1,4 @@
-"""Prompts with images are cut into tokens as transformers' processor cuts their text."""
+"""Prompts with images are tokenized like transformers' processor tokenizes their text."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint without weights, whose tokenizer has one token for several newlines, as Gemma's."""
+    """Return a checkpoint without weights, whose tokenizer has one token for several newlines, as Gemma's."""
     path = tmp_path_factory.mktemp("gemma3")
     names = {"boi_token": IMAGE, "eoi_token": START, "image_token": SOFT}
     tokenizer = AutoTokenizer.from_pretrained(demo(), extra_special_tokens=names)
     tokenizer.add_special_tokens({"additional_special_tokens": list(SPECIAL)})
     tokenizer.add_tokens(RUNS)
-    ids = Ids(*(tokenizer.convert_tokens_to_ids(one) for one in SPECIAL))
+    ids = Ids(*(tokenizer.convert_tokens_to_ids(item) for item in SPECIAL))
     text = {**TEXT, "vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
     config = FAMILIES["gemma3"].config(text, ids)
     config.architectures = ["Gemma3ForConditionalGeneration"]
@@ -50,23 +50,23 @@ def test_against_transformers(folder: Path, text: str) -> None:
     expected = tokenizer(text.replace(IMAGE, theirs.full_image_sequence), add_special_tokens=False)["input_ids"]
     tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
     images = [png(40, 30, seed) for seed in range(text.count(IMAGE))]
-    found = load_processor(MediaSource(path=folder)).prompt(tokens, images)
-    assert found.tokens == expected
+    result = load_processor(MediaSource(path=folder)).prompt(tokens, images)
+    assert result.tokens == expected
     soft = tokenizer.convert_tokens_to_ids(SOFT)
-    assert [one.count for one in found.media] == [16] * len(images)
-    assert all(set(found.tokens[one.start : one.end]) == {soft} for one in found.media)
+    assert [image.count for image in result.media] == [16] * len(images)
+    assert all(set(result.tokens[image.start : image.end]) == {soft} for image in result.media)
 
 
 def test_newlines_of_text_without_images_stay_as_they_are(folder: Path) -> None:
     """However the caller cut them."""
-    one, two = (AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids(run) for run in RUNS[:2])
+    first, second = (AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids(run) for run in RUNS[:2])
     processor: GemmaProcessor = load_processor(MediaSource(path=folder))
-    assert processor.prompt([5, one, one, two, 6, one], []).tokens == [5, one, one, two, 6, one]
+    assert processor.prompt([5, first, first, second, 6, first], []).tokens == [5, first, first, second, 6, first]
 
 
 def test_a_placeholder_too_many_is_refused(folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    image, soft = (tokenizer.convert_tokens_to_ids(one) for one in (IMAGE, SOFT))
+    image, soft = (tokenizer.convert_tokens_to_ids(item) for item in (IMAGE, SOFT))
     with pytest.raises(MediaError, match="places for 2 images, and 1 were sent"):
         load_processor(MediaSource(path=folder)).prompt([image, soft], [png(8, 8)])
 

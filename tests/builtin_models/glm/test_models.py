@@ -68,5 +68,7 @@ def test_layers_that_predict_further_tokens_are_left_out() -> None:
     ours = Glm4Moe(
         config, BuildEnv(attention=TorchAttention(Glm4Moe.attention_shape(config), torch.device("cpu"), None))
     )
-    weights = {name: one for name, one in Glm4MoeForCausalLM(config).state_dict().items() if ".layers.3." not in name}
+    weights = {
+        name: tensor for name, tensor in Glm4MoeForCausalLM(config).state_dict().items() if ".layers.3." not in name
+    }
     ours.load_weights([*weights.items(), ("model.layers.3.eh_proj.weight", torch.zeros(1))])

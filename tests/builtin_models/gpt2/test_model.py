@@ -39,7 +39,7 @@ def built(**changes: Any) -> GPT2:
 
 def test_old_checkpoints_leave_the_prefix_out_and_carry_masks() -> None:
     model, stored = built(), GPT2LMHeadModel(GPT2Config(**SHAPE)).state_dict()
-    old = {name.removeprefix("transformer."): one for name, one in stored.items() if name != "lm_head.weight"}
+    old = {name.removeprefix("transformer."): tensor for name, tensor in stored.items() if name != "lm_head.weight"}
     model.load_weights({**old, "h.0.attn.bias": torch.ones(1, 1, 4, 4), "h.1.attn.masked_bias": torch.ones(1)}.items())
     assert torch.equal(model.transformer.h[1].attn.c_attn.weight, stored["transformer.h.1.attn.c_attn.weight"].T)
     del old["h.1.attn.c_attn.bias"]

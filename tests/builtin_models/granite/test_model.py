@@ -1,4 +1,4 @@
-"""Granite equals transformers, by itself and in a model that sees."""
+"""Granite equals transformers, alone and in a vision-language model."""
 
 from __future__ import annotations
 

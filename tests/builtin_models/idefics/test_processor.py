@@ -38,14 +38,14 @@ def test_prompts_and_pixels_are_transformers(tmp_path: Path, size: tuple[int, in
     tokenizer = AutoTokenizer.from_pretrained(path)
     theirs = Idefics3Processor(FAMILY.images(), tokenizer, image_seq_len=16)
     text, file = f"Look at {IMAGE} and say.", png(*size)
-    wanted = theirs(text=text, images=[[Image.open(io.BytesIO(file)).convert("RGB")]], return_tensors="pt")
-    found = load_processor(MediaSource(path=path)).prompt(tokenizer(text)["input_ids"], [file])
-    assert found.tokens == wanted["input_ids"][0].tolist()
-    (media,) = found.media
+    expected = theirs(text=text, images=[[Image.open(io.BytesIO(file)).convert("RGB")]], return_tensors="pt")
+    result = load_processor(MediaSource(path=path)).prompt(tokenizer(text)["input_ids"], [file])
+    assert result.tokens == expected["input_ids"][0].tolist()
+    (media,) = result.media
     pixels = torch.frombuffer(bytearray(media.arrays["pixel_values"].data), dtype=torch.float32)
-    assert torch.equal(pixels, wanted["pixel_values"].flatten())
+    assert torch.equal(pixels, expected["pixel_values"].flatten())
     tokens = torch.frombuffer(bytearray(media.arrays["tokens"].data), dtype=torch.int64)
-    assert tokens.tolist() == found.tokens[media.start : media.end]
+    assert tokens.tolist() == result.tokens[media.start : media.end]
 
 
 def test_a_tokenizer_without_frames_is_named(tmp_path: Path) -> None:
@@ -62,9 +62,9 @@ def test_names_keep_their_embeddings(tmp_path: Path) -> None:
     model = Idefics3(config, BuildEnv(attention=backend)).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
-    model.coordinates([media], media.count)
+    model.mrope_positions([media], media.count)
     with torch.no_grad():
-        (states,) = model.see([media])
+        (states,) = model.encode_images([media])
         tokens = torch.frombuffer(bytearray(media.arrays["tokens"].data), dtype=torch.int64)
         embedded = model.language_model.model.embed(tokens)
     named = tokens != image

@@ -22,7 +22,7 @@ def checkpoint(path: Path, *more: str, named: bool = False) -> Path:
     names = {name: SPECIAL[index] for name, index in FAMILY.of_tokenizer.items()} if named else {}
     tokenizer = AutoTokenizer.from_pretrained(demo(), extra_special_tokens=names)
     tokenizer.add_special_tokens({"additional_special_tokens": [*SPECIAL, *more]})
-    ids = Ids(*(tokenizer.convert_tokens_to_ids(one) for one in SPECIAL))
+    ids = Ids(*(tokenizer.convert_tokens_to_ids(item) for item in SPECIAL))
     text = {**TEXT, "vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
     FAMILY.config(text, ids).save_pretrained(path)
     tokenizer.save_pretrained(path)
@@ -36,9 +36,9 @@ def test_tiles_and_the_tokens_around(tmp_path: Path, size: tuple[int, int], tile
     path = checkpoint(tmp_path, *(() if named else ("<img>", "</img>")), named=named)
     ends = ("<|vision_start|>", "<|vision_end|>") if named else ("<img>", "</img>")
     begin, end, image = map(AutoTokenizer.from_pretrained(path).convert_tokens_to_ids, (*ends, "<|image_pad|>"))
-    found = load_processor(MediaSource(path=path)).prompt([5, image, 6], [png(*size)])
-    assert found.tokens == [5, begin, *[image] * 16 * tiles, end, 6]
-    (media,) = found.media
+    result = load_processor(MediaSource(path=path)).prompt([5, image, 6], [png(*size)])
+    assert result.tokens == [5, begin, *[image] * 16 * tiles, end, 6]
+    (media,) = result.media
     assert (media.start, media.count) == (2, 16 * tiles)
     assert media.arrays["pixel_values"].shape == (tiles, 3, 24, 24)
 
@@ -49,8 +49,10 @@ def test_a_tokenizer_without_them_is_named(tmp_path: Path) -> None:
 
 
 def test_patches_that_cannot_be_joined_are_refused() -> None:
-    given = FAMILY.config({**TEXT, "vocab_size": 96, "eos_token_id": 2}, Ids(start=92, image=90, end=93, video=91))
-    given.vision_config.image_size = (21, 21)
-    backend = TorchAttention(InternVL.attention_shape(given), torch.device("cpu"), None)
+    configuration = FAMILY.config(
+        {**TEXT, "vocab_size": 96, "eos_token_id": 2}, Ids(start=92, image=90, end=93, video=91)
+    )
+    configuration.vision_config.image_size = (21, 21)
+    backend = TorchAttention(InternVL.attention_shape(configuration), torch.device("cpu"), None)
     with pytest.raises(ConfigError, match="cannot be joined 2 by 2"):
-        InternVL(given, BuildEnv(attention=backend))
+        InternVL(configuration, BuildEnv(attention=backend))

@@ -1,4 +1,4 @@
-"""LLaVA: every decoder, and the towers and layers of its kin."""
+"""LLaVA: every decoder, and related vision encoders and layers."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_another_decoder_is_refused_by_name() -> None:
         built(config("gemma"))
 
 
-def built(given: LlavaConfig) -> Llava:
-    return Llava(given, BuildEnv(attention=TorchAttention(Llava.attention_shape(given), torch.device("cpu"), None)))
+def built(config: LlavaConfig) -> Llava:
+    return Llava(config, BuildEnv(attention=TorchAttention(Llava.attention_shape(config), torch.device("cpu"), None)))
 
 
 @pytest.mark.parametrize(
-    "given",
+    "config",
     [
         config(),
         config(vision_feature_layer=[-1, 0], vision_feature_select_strategy="full"),
@@ -59,18 +59,18 @@ def built(given: LlavaConfig) -> Llava:
     ids=["clip", "clip, two layers, whole", "siglip"],
 )
 @torch.inference_mode()
-def test_towers_and_layers_against_transformers(given: LlavaConfig) -> None:
-    theirs = LlavaForConditionalGeneration(given).float().eval()
-    ours = built(given).float().eval()
+def test_vision_encoders_and_layers_against_transformers(config: LlavaConfig) -> None:
+    theirs = LlavaForConditionalGeneration(config).float().eval()
+    ours = built(config).float().eval()
     ours.load_weights(theirs.state_dict().items())
     pixels = torch.randn(2, 3, 16, 16)
-    wanted = theirs.get_image_features(
-        pixels, given.vision_feature_layer, given.vision_feature_select_strategy
+    expected = theirs.get_image_features(
+        pixels, config.vision_feature_layer, config.vision_feature_select_strategy
     ).pooler_output
     media = [
-        Media.of(0, len(wanted[0]), {"pixel_values": MediaArray("float32", (1, 3, 16, 16), one.numpy().tobytes())})
-        for one in pixels
+        Media.of(0, len(expected[0]), {"pixel_values": MediaArray("float32", (1, 3, 16, 16), pixel.numpy().tobytes())})
+        for pixel in pixels
     ]
-    ours.coordinates(media[:1], 50)
-    for one, other in zip(ours.see(media), wanted, strict=True):
-        torch.testing.assert_close(one, other)
+    ours.mrope_positions(media[:1], 50)
+    for embedding, other in zip(ours.encode_images(media), expected, strict=True):
+        torch.testing.assert_close(embedding, other)

@@ -1,4 +1,4 @@
-"""Places and tiles of images of any resolution, as transformers counts them; prompts with one image and several."""
+"""Tokens and tiles of images of any resolution, as in transformers; prompts with one image and several."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = ("llava-next", "llava-onevision")
 
 
 class Counting:
-    """Stands in for the parts of transformers' processor that do not count."""
+    """Stands in for the unused parts of transformers' processor."""
 
     def __init__(self, config: Any, images: Any, kind: type[Any]) -> None:
         self.image_processor, self.kind = images, kind
@@ -39,8 +39,8 @@ class Counting:
         return self.kind._get_unpadded_features(self, *sizes)
 
     def count(self, height: int, width: int) -> int:
-        found: int = self.kind._get_number_of_features(self, height, width, 24, 24)
-        return found
+        result: int = self.kind._get_number_of_features(self, height, width, 24, 24)
+        return result
 
 
 def config(family: str) -> Any:
@@ -49,15 +49,15 @@ def config(family: str) -> Any:
 
 @pytest.mark.parametrize("family", NAMES)
 def test_places_and_tiles_of_every_size(family: str) -> None:
-    given, images = config(family), FAMILIES[family].images()
-    theirs = Counting(given, images, LlavaNextProcessor if family == "llava-next" else LlavaOnevisionProcessor)
+    configuration, images = config(family), FAMILIES[family].images()
+    theirs = Counting(configuration, images, LlavaNextProcessor if family == "llava-next" else LlavaOnevisionProcessor)
     for height in SIDES:
         for width in SIDES:
             if max(height, width) > 48 * min(height, width):
                 continue
-            assert places(given, height, width) == theirs.count(height, width), (height, width)
+            assert places(configuration, height, width) == theirs.count(height, width), (height, width)
             tiles = images(images=[Image.new("RGB", (width, height))], return_tensors="np")["pixel_values"][0]
-            assert tiling(given, height, width).tiles == len(tiles)
+            assert tiling(configuration, height, width).tiles == len(tiles)
 
 
 def checkpoint(path: Path, family: str) -> Path:
@@ -73,20 +73,20 @@ def processor(path: Path, family: str) -> TilesProcessor:
 @pytest.mark.parametrize(("family", "tiles"), [("llava-next", [4, 3]), ("llava-onevision", [1, 1])])
 def test_prompts_with_several_images(tmp_path: Path, family: str, tiles: list[int]) -> None:
     """LLaVA-OneVision has tiles only where there is one image, as in its training."""
-    made = processor(tmp_path, family)
-    one = made.prompt([90, 5], [png(64, 24)])
-    two = made.prompt([90, 5, 90], [png(64, 24), png(24, 70)])
-    assert one.media[0].arrays["pixel_values"].shape[0] == 4
+    llava_processor = processor(tmp_path, family)
+    prompt = llava_processor.prompt([90, 5], [png(64, 24)])
+    two = llava_processor.prompt([90, 5, 90], [png(64, 24), png(24, 70)])
+    assert prompt.media[0].arrays["pixel_values"].shape[0] == 4
     assert [media.arrays["pixel_values"].shape[0] for media in two.media] == tiles
     model = built(family)
-    model.coordinates(two.media, len(two.tokens))
-    assert [len(states) for states in model.see(two.media)] == [media.count for media in two.media]
-    wanted = FAMILIES[family].images()(
+    model.mrope_positions(two.media, len(two.tokens))
+    assert [len(states) for states in model.encode_images(two.media)] == [media.count for media in two.media]
+    expected = FAMILIES[family].images()(
         images=[[Image.open(file).convert("RGB") for file in saved(tmp_path)]], return_tensors="np"
     )
-    for media, pixels, count in zip(two.media, wanted["pixel_values"], tiles, strict=True):
-        found = torch.frombuffer(bytearray(media.arrays["pixel_values"].data), dtype=torch.float32)
-        assert torch.equal(found, torch.tensor(pixels[:count]).flatten())
+    for media, pixels, count in zip(two.media, expected["pixel_values"], tiles, strict=True):
+        result = torch.frombuffer(bytearray(media.arrays["pixel_values"].data), dtype=torch.float32)
+        assert torch.equal(result, torch.tensor(pixels[:count]).flatten())
 
 
 def saved(path: Path) -> list[Path]:
@@ -97,9 +97,9 @@ def saved(path: Path) -> list[Path]:
 
 
 def built(family: str) -> LlavaNext:
-    given, kind = config(family), LlavaNext if family == "llava-next" else LlavaOnevision
-    backend = TorchAttention(kind.attention_shape(given), torch.device("cpu"), None)
-    return kind(given, BuildEnv(attention=backend)).float().eval()
+    configuration, kind = config(family), LlavaNext if family == "llava-next" else LlavaOnevision
+    backend = TorchAttention(kind.attention_shape(configuration), torch.device("cpu"), None)
+    return kind(configuration, BuildEnv(attention=backend)).float().eval()
 
 
 def test_other_resolutions_in_the_two_files_are_refused(tmp_path: Path) -> None:
@@ -111,32 +111,33 @@ def test_other_resolutions_in_the_two_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_media_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
-    model, made = built("llava-next"), processor(tmp_path, "llava-next")
-    (media,) = made.prompt([90], [png(64, 24)]).media
+    model, llava_processor = built("llava-next"), processor(tmp_path, "llava-next")
+    (media,) = llava_processor.prompt([90], [png(64, 24)]).media
     arrays = dict(media.arrays)
     del arrays["image_sizes"]
     with pytest.raises(RequestError, match="the size of one is missing"):
         model.places(arrays)
-    (other,) = made.prompt([90], [png(24, 60)]).media
+    (other,) = llava_processor.prompt([90], [png(24, 60)]).media
     with pytest.raises(RequestError, match="3 times, and this model's have 24 x 24, 4 times"):
         model.places({**media.arrays, "pixel_values": other.arrays["pixel_values"]})
 
 
-def test_a_tower_with_a_state_for_no_patch_is_refused() -> None:
+def test_a_vision_encoder_with_extra_states_is_refused() -> None:
     vision = {"model_type": "clip_vision_model", **CLIP_SIZES, "image_size": 24, "patch_size": 6}
-    given = LlavaNextConfig(
+    configuration = LlavaNextConfig(
         text_config={**TEXT, "vocab_size": 96, "model_type": "llama"},
         vision_config=vision,
         vision_feature_select_strategy="full",
     )
     with pytest.raises(ConfigError, match="'full' does not leave one state for each patch"):
         LlavaNext(
-            given, BuildEnv(attention=TorchAttention(LlavaNext.attention_shape(given), torch.device("cpu"), None))
+            configuration,
+            BuildEnv(attention=TorchAttention(LlavaNext.attention_shape(configuration), torch.device("cpu"), None)),
         )
 
 
 def test_how_many_tiles_count_is_read_from_the_name() -> None:
-    given = LlavaOnevisionConfig(vision_aspect_ratio="anyres_max_9")
-    large = tiling(given, 2304, 2304)
+    configuration = LlavaOnevisionConfig(vision_aspect_ratio="anyres_max_9")
+    large = tiling(configuration, 2304, 2304)
     assert large.tiles == 37
     assert large.shrunk(27, 9) == (81, 81) and large.shrunk(27, None) == (162, 162)

@@ -50,7 +50,7 @@ CASES: dict[str, tuple[str, PretrainedConfig]] = {
 
 
 def reference(config: PretrainedConfig) -> nn.Module:
-    """Transformers' model, which keeps rates of forgetting as if they were weights: they stay what they are."""
+    """Return transformers' model, which stores decay rates like weights: they keep their values."""
     model = MiniMaxForCausalLM(config)
     for module in model.modules():
         for name in set(COMPUTED).intersection(dict(module.named_buffers(recurse=False))):

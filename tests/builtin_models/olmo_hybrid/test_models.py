@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import OlmoHybridConfig, PretrainedConfig
+import torch
+from safetensors.torch import load_file
+from transformers import OlmoHybridConfig, OlmoHybridForCausalLM, PretrainedConfig
 
 from sglang_plug.testing import check_model
 
@@ -37,10 +40,52 @@ CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "biased and tied": olmo(attention_bias=True, tie_word_embeddings=True),
 }
 TOLERANCE = 2e-4
-"""What comes of a state is normalised, which makes the rounding of small numbers large: on one of the prompts
-transformers is 7e-4 from what it computes in float64, and we are 6e-4 from that."""
+"""Tolerance: a state's output is normalised, which amplifies rounding of small numbers.
+
+On one of the prompts transformers is 7e-4 from its own float64 result, and we are 6e-4 from it.
+"""
 
 
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_against_transformers(case: str) -> None:
     check_model(*CASES[case], tolerance=TOLERANCE)
+
+
+class Saved(torch.nn.Module):
+    """transformers' model with the weights as ``save_pretrained`` writes them: convolutions in three equal pieces."""
+
+    def __init__(self, model: OlmoHybridForCausalLM) -> None:
+        super().__init__()
+        self.model = model
+
+    def state_dict(self, *arguments: Any, **options: Any) -> dict[str, torch.Tensor]:
+        """Return the weights as in a file."""
+        saved: dict[str, torch.Tensor] = {}
+        for name, tensor in self.model.state_dict().items():
+            before, conv1d, after = name.partition("conv1d")
+            if not conv1d:
+                saved[name] = tensor
+                continue
+            saved |= zip((f"{before}{part}_conv1d{after}" for part in "qkv"), tensor.chunk(3), strict=True)
+        return saved
+
+    def forward(self, input_ids: torch.Tensor) -> Any:
+        """Return transformers' output."""
+        return self.model(input_ids=input_ids)
+
+
+DEFAULTS: dict[str, Any] = {
+    key: value for key, value in SHAPE.items() if key not in {"linear_key_head_dim", "linear_value_head_dim"}
+}
+"""Sizes of keys and values use transformers' defaults: values have twice as many channels as keys."""
+
+
+@pytest.mark.parametrize("more", [{}, {"linear_key_head_dim": 8, "linear_value_head_dim": 12}], ids=["default", "odd"])
+def test_checkpoints_as_transformers_saves_them(more: dict[str, Any], tmp_path: Path) -> None:
+    config = OlmoHybridConfig(**DEFAULTS, **more)
+    reference = Saved(OlmoHybridForCausalLM(config).eval())
+    reference.model.save_pretrained(tmp_path)
+    shapes = {name: tensor.shape for name, tensor in load_file(tmp_path / "model.safetensors").items()}
+    convolutions = {name: tensor.shape for name, tensor in reference.state_dict().items() if "conv1d" in name}
+    assert convolutions == {name: shape for name, shape in shapes.items() if "conv1d" in name}
+    check_model("OlmoHybridForCausalLM", config, tolerance=TOLERANCE, reference=reference)

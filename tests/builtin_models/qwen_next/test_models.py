@@ -31,7 +31,7 @@ EXPERTS: dict[str, Any] = {
     "shared_expert_intermediate_size": 40,
 }
 TOLERANCE = 5e-4
-"""What comes of a state is normalised, which makes the rounding of small numbers large."""
+"""Tolerance: a state's output is normalised, which amplifies rounding of small numbers."""
 RECURRENT = ["linear_attention"] * 3
 
 

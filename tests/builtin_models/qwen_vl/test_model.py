@@ -1,4 +1,4 @@
-"""Qwen's models that see: positions and angles."""
+"""Qwen's vision-language models: positions and angles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRotaryEmbe
 
 from sglang_plug import BuildEnv, ConfigError, Media, MediaArray, RequestError
 from sglang_plug_backends.torch_native.attention import TorchAttention
-from sglang_plug_models.grids import GridRope, InterleavedGridRope
+from sglang_plug_models.common.mrope import InterleavedMRope, MRope
 from sglang_plug_models.qwen_vl.model import Qwen3VL, Qwen25VL
 
 TEXT: dict[str, Any] = {
@@ -48,9 +48,9 @@ def image(start: int, rows: int, columns: int) -> Media:
     return Media.of(start, rows * columns, arrays)
 
 
-def test_coordinates_of_text_and_grids() -> None:
-    found = built().coordinates([image(2, 2, 3), image(9, 1, 1)], 11)
-    assert found.tolist() == [
+def test_mrope_positions_of_text_and_images() -> None:
+    result = built().mrope_positions([image(2, 2, 3), image(9, 1, 1)], 11)
+    assert result.tolist() == [
         [0, 1, 2, 2, 2, 2, 2, 2, 5, 6, 7],
         [0, 1, 2, 2, 2, 3, 3, 3, 5, 6, 7],
         [0, 1, 2, 3, 4, 2, 3, 4, 5, 6, 7],
@@ -65,7 +65,7 @@ def test_grids_that_are_not_the_images_are_refused() -> None:
         {**good.arrays, "image_grid_thw": grid(2, 4, 4)},
     ):
         with pytest.raises(RequestError, match="media processor"):
-            built().coordinates([Media.of(0, 4, arrays)], 9)
+            built().mrope_positions([Media.of(0, 4, arrays)], 9)
 
 
 DEEP = Qwen3VLConfig(
@@ -78,44 +78,46 @@ DEEP = Qwen3VLConfig(
 @pytest.mark.parametrize(
     ("config", "ours", "theirs"),
     [
-        (CONFIG.text_config, GridRope, Qwen2_5_VLRotaryEmbedding),
-        (DEEP.text_config, InterleavedGridRope, Qwen3VLTextRotaryEmbedding),
+        (CONFIG.text_config, MRope, Qwen2_5_VLRotaryEmbedding),
+        (DEEP.text_config, InterleavedMRope, Qwen3VLTextRotaryEmbedding),
     ],
     ids=["sections one after the other", "interleaved"],
 )
-def test_angles_against_transformers(config: Any, ours: type[GridRope], theirs: type[Any]) -> None:
+def test_angles_against_transformers(config: Any, ours: type[MRope], theirs: type[Any]) -> None:
     positions = torch.randint(0, 200, (3, 17), generator=torch.Generator().manual_seed(1))
     rope = ours.of(config, 8)
-    for one, other in zip(
+    for item, other in zip(
         rope(positions, torch.float32), theirs(config)(torch.zeros(1), positions[:, None]), strict=True
     ):
-        torch.testing.assert_close(one, other[0])
+        torch.testing.assert_close(item, other[0])
     equal = positions[:1].expand(3, -1)
-    for one, other in zip(rope(positions[0], torch.float32), rope(equal, torch.float32), strict=True):
-        assert torch.equal(one, other)
+    for item, other in zip(rope(positions[0], torch.float32), rope(equal, torch.float32), strict=True):
+        assert torch.equal(item, other)
 
 
 def test_the_family_decides_how_rows_take_turns() -> None:
-    """As in transformers, which does not look at ``mrope_interleaved``."""
+    """Like transformers, the model ignores ``mrope_interleaved``."""
     backend = TorchAttention(Qwen3VL.attention_shape(DEEP), torch.device("cpu"), None)
     deep = Qwen3VL(DEEP, BuildEnv(attention=backend))
-    assert type(deep.model.rope) is InterleavedGridRope
-    assert type(built().model.rope) is GridRope
+    assert type(deep.model.rope) is InterleavedMRope
+    assert type(built().model.rope) is MRope
 
 
 @pytest.mark.parametrize(
     ("kind", "sections", "theirs"),
     [
-        (GridRope, [16, 24, 24], Qwen2_5_VLRotaryEmbedding),
-        (InterleavedGridRope, [24, 20, 20], Qwen3VLTextRotaryEmbedding),
+        (MRope, [16, 24, 24], Qwen2_5_VLRotaryEmbedding),
+        (InterleavedMRope, [24, 20, 20], Qwen3VLTextRotaryEmbedding),
     ],
 )
-def test_usual_sections(kind: type[GridRope], sections: list[int], theirs: type[Any]) -> None:
-    config = (CONFIG if kind is GridRope else DEEP).text_config
-    given = type(config)(**{**TEXT, "head_dim": 128, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}})
-    assert kind.of(given, 128).sections == sections == list(theirs(given).mrope_section)
+def test_usual_sections(kind: type[MRope], sections: list[int], theirs: type[Any]) -> None:
+    config = (CONFIG if kind is MRope else DEEP).text_config
+    configuration = type(config)(
+        **{**TEXT, "head_dim": 128, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+    )
+    assert kind.of(configuration, 128).sections == sections == list(theirs(configuration).mrope_section)
 
 
 def test_sections_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"mrope_section \[2, 1, 1\] does not fit 8 pairs"):
-        GridRope.of(CONFIG.text_config, 16)
+        MRope.of(CONFIG.text_config, 16)

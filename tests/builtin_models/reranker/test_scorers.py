@@ -1,4 +1,4 @@
-"""Which of a pair's texts a token belongs to."""
+"""Segments of a pair of texts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from sglang_plug_models.reranker.scorers import behind_separator
 SEPARATORS = (8, 9)
 text = st.lists(st.integers(0, 5), max_size=5)
 prompt = st.tuples(st.sampled_from(SEPARATORS), st.lists(text, min_size=1, max_size=3)).map(
-    lambda given: [token for part in given[1] for token in [7, *part, given[0]]]
+    lambda pair: [token for part in pair[1] for token in [7, *part, pair[0]]]
 )
 
 
 @given(st.lists(prompt, min_size=1, max_size=5))
 def test_each_prompt_as_if_it_were_alone(prompts: list[list[int]]) -> None:
-    tokens = torch.tensor([token for one in prompts for token in one])
+    tokens = torch.tensor([token for entry in prompts for token in entry])
     expected = []
-    for one in prompts:
-        first = one.index(one[-1])
-        expected += [0] * (first + 1) + [1] * (len(one) - first - 1)
-    assert behind_separator(tokens, [len(one) for one in prompts]).tolist() == expected
+    for item in prompts:
+        first = item.index(item[-1])
+        expected += [0] * (first + 1) + [1] * (len(item) - first - 1)
+    assert behind_separator(tokens, [len(entry) for entry in prompts]).tolist() == expected
 
 
 def test_a_single_text_has_one_segment() -> None:

@@ -1,4 +1,4 @@
-"""Transformers' code on this engine's attention gives transformers' logits, or is not served at all."""
+"""Transformers' code with this engine's attention gives transformers' logits, or is refused."""
 
 from __future__ import annotations
 
@@ -114,12 +114,12 @@ def test_against_transformers(case: str) -> None:
 
 
 def backend(config: PretrainedConfig) -> AttentionBackend:
-    found: AttentionBackend = (
+    result: AttentionBackend = (
         Plugins.discover()
         .get("attention", "torch")
         .load()(TransformersModel.attention_shape(config), torch.device("cpu"))
     )
-    return found
+    return result
 
 
 def built(case: str, attention: AttentionBackend | None = None) -> tuple[TransformersModel, dict[str, Tensor]]:
@@ -149,9 +149,9 @@ def test_experts_stored_one_by_one_are_joined() -> None:
     apart: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         root, _, last = name.rpartition(".mlp.experts.")
-        for expert, one in enumerate(tensor) if root else ():
+        for expert, item in enumerate(tensor) if root else ():
             old = f"{root}.block_sparse_moe.experts.{expert}"
-            parts = zip(("w1", "w3"), one.chunk(2), strict=True) if last == "gate_up_proj" else (("w2", one),)
+            parts = zip(("w1", "w3"), item.chunk(2), strict=True) if last == "gate_up_proj" else (("w2", item),)
             apart |= {f"{old}.{part}.weight": piece for part, piece in parts}
         if not root:
             apart[name.replace(".mlp.gate.", ".block_sparse_moe.gate.")] = tensor
@@ -168,7 +168,7 @@ def test_random_weights_will_do() -> None:
 
 
 class Forgetful(AttentionBackend):
-    """Sees only the tokens of this step."""
+    """Attention only to the tokens of this step."""
 
     def __init__(self, inner: AttentionBackend) -> None:
         super().__init__(inner.shape, inner.device)
@@ -190,7 +190,7 @@ def test_logits_that_are_off_are_not_served() -> None:
 
 
 class Smoothed(nn.Module):
-    """Mixes each token with the one before it, as a convolution over a row does."""
+    """Mixing of each token with the previous one, as a convolution over a row does."""
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()

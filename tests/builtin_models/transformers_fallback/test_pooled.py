@@ -1,4 +1,4 @@
-"""Encoders and scoring heads through transformers: texts in one batch are what each is alone."""
+"""Encoders and scoring heads through transformers: a batch gives the results of each text alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from sglang_plug import BuildEnv, ConfigError, Facts, Model, Pooling, WeightError
-from sglang_plug.testing.scene import make_batch
+from sglang_plug.testing.attention_inputs import make_batch
 from sglang_plug_backends.torch_native.attention import TorchAttention
 from sglang_plug_models.transformers_fallback import choose_component
 from sglang_plug_models.transformers_fallback.pooled import (
@@ -73,7 +73,7 @@ HEADS = {
     ),
 }
 TYPED = {"electra"}
-"""Heads that are told which of a pair's texts a token belongs to."""
+"""Heads that use the segment of each token in a pair."""
 
 
 def reference(architecture: str, config: PretrainedConfig) -> Any:
@@ -98,7 +98,7 @@ def served(kind: type[TransformersEncoder], config: PretrainedConfig, stored: di
 
 @torch.inference_mode()
 def pooled(model: Model) -> Tensor:
-    """What a batch of all texts gives."""
+    """Return the result of a batch of all texts."""
     tokens = torch.tensor([token for text in TEXTS for token in text])
     lengths = [len(text) for text in TEXTS]
     batch = make_batch([list(range(length)) for length in lengths], lengths, tokens=tokens, kv=None, device=CPU)
@@ -112,8 +112,8 @@ def test_states(name: str) -> None:
     theirs = reference(architecture, config)
     mode = {"cls": 0, "last": -1}[kind.default_pooling.mode]
     expected = [theirs(input_ids=torch.tensor([text])).last_hidden_state[0, mode] for text in TEXTS]
-    found = pooled(served(kind, config, theirs.state_dict()))
-    assert torch.allclose(found, torch.nn.functional.normalize(torch.stack(expected), dim=-1), atol=1e-5)
+    result = pooled(served(kind, config, theirs.state_dict()))
+    assert torch.allclose(result, torch.nn.functional.normalize(torch.stack(expected), dim=-1), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_a_head_is_left_out_where_states_are_wanted(
     theirs = reference(architecture, config)
     mode = {"cls": 0, "last": -1}[kind.default_pooling.mode]
     expected = [theirs.base_model(input_ids=torch.tensor([text])).last_hidden_state[0, mode] for text in TEXTS]
-    found = pooled(served(kind, config, theirs.state_dict()))
-    assert torch.allclose(found, torch.nn.functional.normalize(torch.stack(expected), dim=-1), atol=1e-5)
+    result = pooled(served(kind, config, theirs.state_dict()))
+    assert torch.allclose(result, torch.nn.functional.normalize(torch.stack(expected), dim=-1), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", sorted(HEADS))
@@ -143,14 +143,14 @@ def test_scores(name: str) -> None:
     for text in TEXTS:
         first = text.index(SEPARATOR)
         types = {"token_type_ids": torch.tensor([[int(index > first) for index in range(len(text))]])}
-        given = types if name in TYPED else {}
-        expected.append(theirs(input_ids=torch.tensor([text]), **given).logits[0])
-    found = pooled(served(TransformersClassifier, config, theirs.state_dict()))
-    assert torch.allclose(found, torch.stack(expected), atol=1e-5)
+        segments = types if name in TYPED else {}
+        expected.append(theirs(input_ids=torch.tensor([text]), **segments).logits[0])
+    result = pooled(served(TransformersClassifier, config, theirs.state_dict()))
+    assert torch.allclose(result, torch.stack(expected), atol=1e-5)
 
 
 def test_positions_that_are_left() -> None:
-    """Of a model that counts them from the padding token's, of one that begins at 0, and of one that has no table."""
+    """Test models that count from the padding token's position, that begin at 0, and that have no table."""
     lengths = {
         name: TransformersEncoder.context_length(prepared(*BODIES[name][1:]))
         for name in ("mpnet", "distilbert", "modernbert")
@@ -196,7 +196,7 @@ def test_a_head_that_is_missing_is_not_made_up() -> None:
         (prepared("NowhereForSequenceClassification", transformers.BertConfig()), "has no class of that name"),
     ],
 )
-def test_what_does_not_read_texts_is_refused(config: PretrainedConfig, words: str) -> None:
+def test_models_that_do_not_read_texts_are_refused(config: PretrainedConfig, words: str) -> None:
     with pytest.raises(ConfigError, match=f"cannot be served through transformers: .*{words}"):
         TransformersEncoder.attention_shape(config)
 

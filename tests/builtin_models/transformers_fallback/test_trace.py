@@ -1,4 +1,4 @@
-"""What a pass without weights finds out, and which models it turns away."""
+"""The results of tracing without weights, and the refused models."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SMALL: dict[str, Any] = {
 
 
 def config(architecture: str, **fields: Any) -> PretrainedConfig:
-    made: PretrainedConfig = getattr(transformers, architecture).config_class(**fields)
-    made.architectures = [architecture]
-    return made
+    configuration: PretrainedConfig = getattr(transformers, architecture).config_class(**fields)
+    configuration.architectures = [architecture]
+    return configuration
 
 
 ODD: dict[str, tuple[PretrainedConfig, AttentionShape]] = {
@@ -79,19 +79,22 @@ ODD: dict[str, tuple[PretrainedConfig, AttentionShape]] = {
 
 @pytest.mark.parametrize("case", sorted(ODD))
 def test_the_geometry_is_seen_whatever_the_configuration_calls_it(case: str) -> None:
-    found, shape = ODD[case]
-    assert trace(found).shape() == shape
+    traced, shape = ODD[case]
+    assert trace(traced).shape() == shape
 
 
 def test_scale_window_and_cap_of_each_layer() -> None:
-    found = trace(
+    result = trace(
         config(
             "Gemma2ForCausalLM", **SMALL, num_key_value_heads=2, head_dim=8, query_pre_attn_scalar=4, sliding_window=9
         )
     )
-    assert [(one.scale, one.window, one.softcap) for one in found.layers] == [(0.5, 9, 50.0), (0.5, None, 50.0)]
-    assert [one.module for one in found.layers] == ["model.layers.0.self_attn", "model.layers.1.self_attn"]
-    assert found.body == "model"
+    assert [(layer.scale, layer.window, layer.softcap) for layer in result.layers] == [
+        (0.5, 9, 50.0),
+        (0.5, None, 50.0),
+    ]
+    assert [layer.module for layer in result.layers] == ["model.layers.0.self_attn", "model.layers.1.self_attn"]
+    assert result.body == "model"
 
 
 REFUSED: dict[str, tuple[PretrainedConfig, str]] = {
@@ -135,14 +138,14 @@ REFUSED["another model's configuration"][0].architectures = ["Qwen2ForCausalLM"]
 
 @pytest.mark.parametrize("case", sorted(REFUSED))
 def test_what_would_not_be_right_is_refused_in_one_line(case: str) -> None:
-    found, words = REFUSED[case]
-    with pytest.raises(ConfigError, match=f"^{found.architectures[0]} cannot be served through.*{words}") as caught:
-        trace(found)
+    config, words = REFUSED[case]
+    with pytest.raises(ConfigError, match=f"^{config.architectures[0]} cannot be served through.*{words}") as caught:
+        trace(config)
     assert "\n" not in str(caught.value)
 
 
 def test_rotations_that_change_with_the_batch_are_refused() -> None:
-    found = config(
+    result = config(
         "Phi3ForCausalLM",
         **SMALL,
         max_position_embeddings=512,
@@ -150,6 +153,6 @@ def test_rotations_that_change_with_the_batch_are_refused() -> None:
         pad_token_id=0,
         rope_scaling={"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4},
     )
-    check_rope(found, 64)
+    check_rope(result, 64)
     with pytest.raises(ConfigError, match="longrope beyond 64 tokens.*add --context-length 64"):
-        check_rope(found, 65)
+        check_rope(result, 65)

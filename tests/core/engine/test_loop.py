@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 
 from sglang_plug import Constraint, LogprobOptions, Media, MediaArray, Request, RequestError, SamplingParams
 from sglang_plug.config import ConfigError
-from sglang_plug.engine.launched import Launched
+from sglang_plug.engine.execution.in_flight_step import LaunchedStep
+from sglang_plug.engine.execution.pipeline import FAILURES_IN_A_ROW
 from sglang_plug.engine.loop import EngineLoop
-from sglang_plug.engine.messages import Abort, Close, Control, FromEngine, News, Reply, Submit
-from sglang_plug.engine.open_requests import media_bytes
-from sglang_plug.engine.pipeline import FAILURES_IN_A_ROW
-from sglang_plug.engine.scheduler import Scheduler
-from sglang_plug.engine.shares import Sampled, Share
-from sglang_plug.engine.slots import SlotPool
-from sglang_plug.engine.watchdog import Heartbeat
+from sglang_plug.engine.memory.kv_slots import SlotPool
+from sglang_plug.engine.processes.messages import Abort, Close, Control, FromEngine, Reply, StepOutputs, Submit
+from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.scheduling.open_requests import media_bytes
+from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
+from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.policies import FirstCome
-from tests.core.engine.pipeline_bench import Box
+from tests.core.engine.execution.pipeline_bench import Box
 
 
 class Device:
@@ -38,12 +38,12 @@ class Device:
     def __init__(self) -> None:
         self.failures = 0
 
-    def launch(self, shares: list[Share], before: Launched | None = None) -> Launched:
+    def launch(self, shares: list[ScheduledChunk], before: LaunchedStep | None = None) -> LaunchedStep:
         if self.failures:
             self.failures -= 1
             raise MemoryError("no memory left")
-        results = [Sampled(5 if share.complete else None) for share in shares]
-        return Launched([share.sequence for share in shares], None, lambda: results)
+        results = [StepResult(5 if share.complete else None) for share in shares]
+        return LaunchedStep([share.sequence for share in shares], None, lambda: results)
 
 
 class Bench:
@@ -52,7 +52,7 @@ class Bench:
     def __init__(self, controls: Callable[[], Any] = dict, overlap: bool = False, **info: Any) -> None:
         self.box, self.device, self.sent = Box(), Device(), list[FromEngine]()
         cache = RadixCache(1, LeastRecentlyUsed(), lambda: 0.0)
-        self.scheduler = Scheduler(SlotPool(64, 1), cache, FirstCome(), chunk=32, max_running=2)
+        self.scheduler = Scheduler(SlotPool(64, 1), cache, FirstCome(), chunk_size=32, max_running=2)
         info = {"vocab_size": 100, "context_length": 50, "tasks": ["generate"], **info}
         self.loop = EngineLoop(
             self.scheduler,
@@ -84,12 +84,12 @@ class Bench:
             self.loop.step()
 
     def tokens(self, id: str) -> list[int]:
-        news = [message for message in self.sent if isinstance(message, News)]
+        news = [message for message in self.sent if isinstance(message, StepOutputs)]
         return [token for one in news for output in one.outputs if output.id == id for token in output.tokens]
 
     def end(self, id: str) -> tuple[str, int, str]:
         for message in self.sent:
-            for output in message.outputs if isinstance(message, News) else ():
+            for output in message.outputs if isinstance(message, StepOutputs) else ():
                 if output.id == id and output.finish is not None:
                     return output.finish.reason, output.finish.status, output.finish.message
         raise AssertionError(f"{id} has not ended")

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers.activations import ACT2FN
 
 from sglang_plug import Attention, AttentionBackend, AttentionShape, BuildEnv, ConfigError, ForwardBatch
-from sglang_plug.kernels import TORCH
+from sglang_plug.contracts.model.kernels import TORCH
 from sglang_plug.layers import activation, gated_activation
 from sglang_plug.layers.activation import ACTIVATIONS
 
@@ -35,8 +35,8 @@ def test_a_name_means_what_it_means_to_transformers(name: str) -> None:
 @pytest.mark.parametrize("name", ["silu", "gelu", "gelu_pytorch_tanh", "relu"])
 def test_the_first_half_is_the_gate(name: str) -> None:
     gate, up = torch.randn(5, 8), torch.randn(5, 8)
-    found = gated_activation(name, ENV)(torch.cat((gate, up), dim=-1))
-    torch.testing.assert_close(found, ACT2FN[name](gate) * up)
+    actual = gated_activation(name, ENV)(torch.cat((gate, up), dim=-1))
+    torch.testing.assert_close(actual, ACT2FN[name](gate) * up)
 
 
 def test_the_kernel_sets_own_function_is_used() -> None:

@@ -24,8 +24,8 @@ def test_packed_parts_are_the_parts_multiplied_alone() -> None:
     for packed in (False, True):
         if packed:
             layer.pack_weights()
-        for found, (weight, bias) in zip(layer.split(x), weights.values(), strict=True):
-            torch.testing.assert_close(found, F.linear(x, weight, bias))
+        for actual, (weight, bias) in zip(layer.split(x), weights.values(), strict=True):
+            torch.testing.assert_close(actual, F.linear(x, weight, bias))
 
 
 def test_a_shard_of_another_shape_is_refused() -> None:

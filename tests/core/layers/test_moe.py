@@ -143,7 +143,7 @@ def test_experts_without_gates() -> None:
     )
     x, experts, weights = torch.randn(7, HIDDEN, generator=draw), torch.tensor([[1, 2]] * 7), torch.rand(7, 2)
     expected = sum(
-        weights[:, [place]] * ((x @ up[one].T).relu() ** 2 @ down[one].T) for place, one in enumerate((1, 2))
+        weights[:, [column]] * ((x @ up[expert].T).relu() ** 2 @ down[expert].T) for column, expert in enumerate((1, 2))
     )
     for model in (fused, each):
         torch.testing.assert_close(model.experts(x, experts, weights), expected)

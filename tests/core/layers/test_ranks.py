@@ -1,4 +1,4 @@
-"""What ranks multiply with their parts of a matrix adds up, or lies side by side, to what one multiplies with all."""
+"""Products of ranks with their parts of a matrix sum up, or concatenate, to the product with the whole."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sglang_plug import AttentionBackend, AttentionShape, BuildEnv, Collectives, ConfigError
-from sglang_plug.executor import ALONE, own_slice
+from sglang_plug.contracts.serving.executor import SINGLE_RANK, own_slice
 from sglang_plug.layers import Column, Embedding, Experts, Gated, Head, Packed, RMSNorm, Row, SharedRMSNorm
 from sglang_plug_backends.torch_native.attention import TorchAttention
 
 HIDDEN, WIDTH, TOKENS = 12, 24, 5
 
 
-class Recorded(Collectives):
-    """Of a rank that computes on its own: what it brings is kept for the test to bring together."""
+class CapturedCollectives(Collectives):
+    """The collectives of a rank that computes alone; its tensors are kept for the test to combine."""
 
     def all_reduce(self, x: Tensor) -> Tensor:
         return x
@@ -36,7 +36,7 @@ def env(rank: int = 0, size: int = 1) -> BuildEnv:
     backend: AttentionBackend = TorchAttention(
         AttentionShape(heads=1, kv_heads=1, dim=4, layers=1), torch.device("cpu")
     )
-    return BuildEnv(attention=backend, ranks=Recorded(rank, size) if size > 1 else ALONE)
+    return BuildEnv(attention=backend, ranks=CapturedCollectives(rank, size) if size > 1 else SINGLE_RANK)
 
 
 @torch.no_grad()
@@ -86,16 +86,16 @@ def test_heads_are_not_cut(size: int) -> None:
     weights = {name: drawn(rows, HIDDEN, seed=seed) for seed, (name, rows) in enumerate(parts.items())}
     layers: list[Any] = filled(
         lambda env: Packed(HIDDEN, parts, env, heads=heads),
-        {f"weight:{name}": one for name, one in weights.items()},
+        {f"weight:{name}": weight for name, weight in weights.items()},
         size,
     )
     x = drawn(TOKENS, HIDDEN, seed=9)
     for rank, layer in enumerate(layers):
-        for name, found in zip(parts, layer.split(x), strict=True):
+        for name, actual in zip(parts, layer.split(x), strict=True):
             whole = (x @ weights[name].T).unflatten(-1, (heads[name], 3))
             count = max(1, heads[name] // size)
             first = rank * heads[name] // size
-            torch.testing.assert_close(found.unflatten(-1, (-1, 3)), whole[:, first : first + count])
+            torch.testing.assert_close(actual.unflatten(-1, (-1, 3)), whole[:, first : first + count])
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -103,7 +103,7 @@ def test_a_column_and_a_row(size: int) -> None:
     up, down, x = drawn(WIDTH, HIDDEN), drawn(HIDDEN, WIDTH, seed=2), drawn(TOKENS, HIDDEN, seed=3)
     columns: list[Any] = filled(lambda env: Column(HIDDEN, WIDTH, env, heads=8), {"weight": up}, size)
     rows = filled(lambda env: Row(WIDTH, HIDDEN, env), {"weight": down}, size)
-    assert all(one.parts == {} and one.size_out == WIDTH // size for one in columns)
+    assert all(column.parts == {} and column.size_out == WIDTH // size for column in columns)
     parts = [row(column(x)) for column, row in zip(columns, rows, strict=True)]
     torch.testing.assert_close(torch.stack(parts).sum(0), x @ up.T @ down.T)
     if size == 2:
@@ -114,7 +114,7 @@ def test_a_column_and_a_row(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_norm_over_all_heads(size: int, wide: bool) -> None:
-    """What ranks have of the squares adds up; heads that several have count once."""
+    """The ranks' sums of squares add up; heads that several ranks have count once."""
     heads, dim = 4, 6
     weight, x = drawn(heads * dim), drawn(TOKENS, heads * dim, seed=2)
     whole = RMSNorm(heads * dim, 1e-5, env(), wide=wide)
@@ -122,7 +122,7 @@ def test_a_norm_over_all_heads(size: int, wide: bool) -> None:
         whole.weight.copy_(weight)
     norms: list[Any] = filled(lambda env: SharedRMSNorm(heads, dim, 1e-5, env, wide=wide), {"weight": weight}, size)
     own = [x[:, norm._own] for norm in norms]
-    total = torch.stack([one.square().sum(-1, keepdim=True) for one in own]).sum(0)
+    total = torch.stack([part.square().sum(-1, keepdim=True) for part in own]).sum(0)
     for norm, part in zip(norms, own, strict=True):
         norm._reduce = None if size == 1 else lambda squares: total
         torch.testing.assert_close(norm(part), whole(x)[:, norm._own])
@@ -149,10 +149,10 @@ def test_a_head_gathers_all_tokens(size: int, tied: bool, bias: bool) -> None:
             if head.bias is not None:
                 head.load_shard(head.bias, offset, None)
         head.pack_weights()
-        found = head(x)
-        assert found.shape == expected.shape
+        actual = head(x)
+        assert actual.shape == expected.shape
         own = slice(rank * each, min((rank + 1) * each, vocabulary))
-        torch.testing.assert_close(found[:, own], expected[:, own])
+        torch.testing.assert_close(actual[:, own], expected[:, own])
         if embedding is not None:
             torch.testing.assert_close(embedding(torch.arange(vocabulary)), weight)
 
@@ -161,7 +161,7 @@ def test_a_head_gathers_all_tokens(size: int, tied: bool, bias: bool) -> None:
 @pytest.mark.parametrize("vocabulary", [16, 3])
 def test_an_embedding_that_ranks_share_with_the_head(size: int, vocabulary: int) -> None:
     weight, x = drawn(vocabulary, HIDDEN), drawn(TOKENS, HIDDEN, seed=3)
-    tokens, found, each = torch.tensor([0, vocabulary - 1, 2, 1, 2]), [], -(-vocabulary // size)
+    tokens, actual, each = torch.tensor([0, vocabulary - 1, 2, 1, 2]), [], -(-vocabulary // size)
     for rank in range(size):
         surroundings = env(rank, size)
         embedding = Embedding(vocabulary, HIDDEN, surroundings)
@@ -173,10 +173,10 @@ def test_an_embedding_that_ranks_share_with_the_head(size: int, vocabulary: int)
         head.pack_weights()
         own = slice(rank * each, min((rank + 1) * each, vocabulary))
         torch.testing.assert_close(head(x)[:, own], (x @ weight.T)[:, own])
-        found.append(embedding(tokens))
+        actual.append(embedding(tokens))
         with pytest.raises(ValueError, match="expected shape"):
             embedding.load_shard(embedding.weight, weight[:-1], None)
-    assert torch.equal(torch.stack(found).sum(0), weight[tokens]), "one rank has it, and it is not rounded"
+    assert torch.equal(torch.stack(actual).sum(0), weight[tokens]), "one rank has it, and it is not rounded"
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -220,19 +220,19 @@ def test_a_checkpoint_must_hold_the_whole(
 
 @given(st.integers(1, 64), st.integers(1, 16), st.integers(1, 8))
 def test_slices_cover_everything_evenly(units: int, size: int, each: int) -> None:
-    ranks = [Recorded(rank, size) for rank in range(size)]
+    ranks = [CapturedCollectives(rank, size) for rank in range(size)]
     if units % size and size % units:
         with pytest.raises(
             ConfigError, match=f"{units} heads cannot be shared by {size} ranks; choose another --tp-size"
         ):
             own_slice(units * each, ranks[0], units=units, what="heads")
         return
-    slices = [own_slice(units * each, one, units=units) for one in ranks]
-    assert len({one.stop - one.start for one in slices}) == 1
-    covered = [place for one in slices for place in range(one.start, one.stop)]
+    slices = [own_slice(units * each, rank, units=units) for rank in ranks]
+    assert len({part.stop - part.start for part in slices}) == 1
+    covered = [row for part in slices for row in range(part.start, part.stop)]
     assert sorted(set(covered)) == list(range(units * each))
-    assert all(one.start % each == 0 for one in slices), "no head is cut"
-    assert [one.start for one in slices] == sorted(one.start for one in slices)
+    assert all(part.start % each == 0 for part in slices), "no head is cut"
+    assert [part.start for part in slices] == sorted(part.start for part in slices)
 
 
 def test_the_shape_of_a_rank() -> None:

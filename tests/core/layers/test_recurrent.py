@@ -1,4 +1,4 @@
-"""Parts of recurrent layers: how convolutions are loaded, and what norms gate by."""
+"""RankComponents of recurrent layers: how convolutions are loaded, and what norms gate by."""
 
 from __future__ import annotations
 
@@ -30,11 +30,22 @@ def test_a_convolution_may_be_stored_in_parts() -> None:
     assert torch.equal(one.conv.weight, whole) and torch.equal(parts.conv.weight, whole)
 
 
+def test_a_convolution_may_be_stored_in_equal_pieces() -> None:
+    whole = torch.randn(5, 1, 4)
+    pieces = Toy()
+    pieces.load_weights({"v_conv.weight": whole[3:], "q_conv.weight": whole[:3]}.items())
+    assert torch.equal(pieces.conv.weight, whole)
+
+
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
         ({"q_conv.weight": torch.ones(2, 1, 4)}, "'v' is missing"),
-        ({"q_conv.weight": torch.ones(3, 1, 4)}, r"expected shape \(2, 1, 4\), found \(3, 1, 4\)"),
+        ({"q_conv.weight": torch.ones(4, 1, 4)}, r"expected shape \(2, 1, 4\), found \(4, 1, 4\)"),
+        (
+            {"q_conv.weight": torch.ones(2, 1, 4), "v_conv.weight": torch.ones(2, 1, 4)},
+            r"expected shape \(3, 1, 4\), found \(2, 1, 4\)",
+        ),
     ],
 )
 def test_every_part_of_it_must_arrive_and_fit(tensors: dict[str, torch.Tensor], message: str) -> None:

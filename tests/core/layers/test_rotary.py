@@ -11,7 +11,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 
 from sglang_plug import ConfigError
-from sglang_plug.kernels import apply_rope
+from sglang_plug.contracts.model.kernels import apply_rope
 from sglang_plug.layers import Rope
 
 PARAMETERS: dict[str, dict[str, Any]] = {
@@ -62,9 +62,9 @@ def test_against_transformers(name: str) -> None:
     )
     positions = torch.tensor([0, 1, 5, 77, 400, 1023])
     expected = LlamaRotaryEmbedding(config)(torch.zeros(1, dtype=torch.float32), positions[None])
-    found = Rope.of(config, 16)(positions, torch.float32)
-    for one, two in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, two[0], atol=1e-5, rtol=1e-5)
+    actual = Rope.of(config, 16)(positions, torch.float32)
+    for mine, theirs in zip(actual, expected, strict=True):
+        torch.testing.assert_close(mine, theirs[0], atol=1e-5, rtol=1e-5)
 
 
 def test_the_older_spelling() -> None:
@@ -76,7 +76,7 @@ def test_the_older_spelling() -> None:
     positions = torch.arange(7)
     old = Rope.of(Config(), 16)(positions, torch.float32)
     new = Rope(16, PARAMETERS["llama3"], 1024)(positions, torch.float32)
-    assert all(torch.equal(one, two) for one, two in zip(old, new, strict=True))
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(old, new, strict=True))
 
 
 def test_a_part_of_the_head_is_turned() -> None:
@@ -115,9 +115,9 @@ def test_longrope_within_and_beyond_the_original_length(more: dict[str, Any], la
     )
     positions = torch.tensor([0, 1, 5, 40, last])
     expected = Phi3RotaryEmbedding(config)(torch.zeros(1, dtype=torch.float32), positions[None])
-    found = Rope.of(config, 16, served)(positions, torch.float32)
-    for one, two in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, two[0], atol=1e-5, rtol=1e-5)
+    actual = Rope.of(config, 16, served)(positions, torch.float32)
+    for mine, theirs in zip(actual, expected, strict=True):
+        torch.testing.assert_close(mine, theirs[0], atol=1e-5, rtol=1e-5)
 
 
 def test_longrope_needs_a_factor_for_each_frequency() -> None:

@@ -35,8 +35,8 @@ class Honest(AttentionBackend):
             batch.kv.store(layer.index, k, v, batch.slots)
 
     def sequences(self, batch: ForwardBatch) -> list[Any]:
-        found: list[Any] = batch.plan
-        return found
+        actual: list[Any] = batch.plan
+        return actual
 
     def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         group = q.shape[1] // k.shape[1]
@@ -190,8 +190,8 @@ class WeighsInBaseTwo(TorchAttention):
     def run_weighed(
         self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch
     ) -> tuple[Tensor, Tensor]:
-        found, weights = super().run_weighed(layer, q, k, v, batch)
-        return found, weights * math.log2(math.e)
+        actual, weights = super().run_weighed(layer, q, k, v, batch)
+        return actual, weights * math.log2(math.e)
 
 
 class ReadsNarrow(Honest):

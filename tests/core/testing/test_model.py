@@ -35,8 +35,8 @@ def test_correct_models_pass(architecture: str) -> None:
 
 
 def llama() -> type[Model]:
-    found: type[Model] = Plugins.discover().get("model", "LlamaForCausalLM").load(Model)
-    return found
+    actual: type[Model] = Plugins.discover().get("model", "LlamaForCausalLM").load(Model)
+    return actual
 
 
 def broken(change: Any) -> type[Model]:

@@ -85,8 +85,11 @@ class Endless(Lines):
 
 class Quoting(Lines):
     def read(self, line: str) -> list[Any]:
-        found = super().read(line)
-        return [CallArguments(one.index, f"'{one.text}'") if isinstance(one, CallArguments) else one for one in found]
+        actual = super().read(line)
+        return [
+            CallArguments(event.index, f"'{event.text}'") if isinstance(event, CallArguments) else event
+            for event in actual
+        ]
 
 
 @pytest.mark.parametrize(

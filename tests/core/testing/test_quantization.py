@@ -39,9 +39,9 @@ def rough(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def wrong_for_many(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    found = F.linear(x, weight, bias)
-    found[64:] *= 1.3
-    return found
+    actual = F.linear(x, weight, bias)
+    actual[64:] *= 1.3
+    return actual
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from sglang_plug import Kernels, Runs, scanning
+from sglang_plug import Kernels, Runs
+from sglang_plug.ops import ssm as scanning
 from sglang_plug.testing import check_recurrence
 
 
@@ -20,8 +21,8 @@ def shifted(x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, runs
     return scanning.causal_conv(x, weight.roll(1, 1), bias, states, runs)
 
 
-def forgetful(*given: Any) -> Tensor:
-    *inputs, states, runs = given
+def forgetful(*arguments: Any) -> Tensor:
+    *inputs, states, runs = arguments
     return scanning.linear_attention(*inputs, states.clone(), runs)
 
 
@@ -30,8 +31,8 @@ def greedy(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, states:
     return scanning.gated_delta_rule(q, k, v, decay, beta, states, runs)
 
 
-def wide(*given: Any) -> Tensor:
-    return scanning.selective_scan(*given).double()
+def wide(*arguments: Any) -> Tensor:
+    return scanning.selective_scan(*arguments).double()
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def _system(rng: random.Random) -> list[Message]:
 
 
 def single(rng: random.Random) -> list[Message]:
-    """One question and its answer."""
+    """Return one question and its answer."""
     ask, answer = q.question(rng)
     if rng.random() < 0.04:
         return [*_system(rng), _user("Question: " + ask), _assistant("Answer: " + answer)]
@@ -47,7 +47,7 @@ def single(rng: random.Random) -> list[Message]:
 
 
 def one_word(rng: random.Random) -> list[Message]:
-    """A system prompt that asks for one word."""
+    """Return a system prompt that asks for one word."""
     c = places.country(rng)
     system: Message = {"role": "system", "content": rng.choice(texts.ONE_WORD_SYSTEM)}
     return [system, _user(f"What is the capital of {c.phrase}?"), _assistant(c.capital)]

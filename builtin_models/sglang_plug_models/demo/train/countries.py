@@ -16,7 +16,7 @@ class Country:
 
     @property
     def phrase(self) -> str:
-        """The name as it reads inside a sentence, with its article where it has one."""
+        """Return the name as it reads inside a sentence, with its article if it has one."""
         return f"the {self.name}" if self.name in WITH_ARTICLE else self.name
 
 
@@ -221,15 +221,15 @@ Kiribati|Tarawa|English
 
 
 def _countries() -> list[Country]:
-    found: list[Country] = []
+    countries: list[Country] = []
     continent = ""
     for line in _TABLE.strip().splitlines():
         if line.startswith("#"):
             continent = line[1:]
             continue
         name, capital, language = line.split("|")
-        found.append(Country(name, capital, continent, language))
-    return found
+        countries.append(Country(name, capital, continent, language))
+    return countries
 
 
 COUNTRIES: list[Country] = _countries()

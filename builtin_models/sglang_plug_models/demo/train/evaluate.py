@@ -93,10 +93,10 @@ def is_json(*keys: str, value: str = "") -> Check:
 
     def check(text: str) -> bool:
         try:
-            found = json.loads(text)
+            result = json.loads(text)
         except ValueError:
             return False
-        return isinstance(found, dict) and all(key in found for key in keys) and value in text
+        return isinstance(result, dict) and all(key in result for key in keys) and value in text
 
     return check
 
@@ -105,11 +105,11 @@ def calls(name: str, **arguments: Any) -> Check:
     """Passes when the answer calls this tool with these arguments."""
 
     def check(text: str) -> bool:
-        found = re.search(r"<tool_call>\n(.*?)\n</tool_call>", text, re.S)
-        if not found:
+        result = re.search(r"<tool_call>\n(.*?)\n</tool_call>", text, re.S)
+        if not result:
             return False
         try:
-            value = json.loads(found[1])
+            value = json.loads(result[1])
         except ValueError:
             return False
         return bool(value["name"] == name and value["arguments"].items() >= arguments.items())
@@ -118,12 +118,12 @@ def calls(name: str, **arguments: Any) -> Check:
 
 
 def user(*turns: str) -> list[Message]:
-    """Turns of the user and the assistant in alternation, the user first."""
+    """Return alternating turns of the user and the assistant, the user first."""
     return [{"role": "user" if i % 2 == 0 else "assistant", "content": text} for i, text in enumerate(turns)]
 
 
 def system(prompt: str, *turns: str) -> list[Message]:
-    """The same after a system prompt."""
+    """Return the same after a system prompt."""
     return [{"role": "system", "content": prompt}, *user(*turns)]
 
 
@@ -266,7 +266,7 @@ class Runner:
         self.model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16).eval()
 
     def complete(self, prompt: str, limit: int = 500) -> tuple[str, bool]:
-        """The continuation of a text, and whether it ended by itself."""
+        """Return the continuation of a text, and whether it ended by itself."""
         ids = self.tokenizer(prompt, return_tensors="pt", add_special_tokens=False).input_ids
         with torch.inference_mode():
             out = self.model.generate(
@@ -331,9 +331,9 @@ def sweep(runner: Runner, seed: int) -> None:
     for _ in range(40):
         messages, tools = tool_conversation(rng)
         turn = next(i for i, m in enumerate(messages) if m["role"] == "assistant")
-        wanted = template(messages[: turn + 1], tools=tools, tokenize=False)
+        expected = template(messages[: turn + 1], tools=tools, tokenize=False)
         prompt = template(messages[:turn], tools=tools, tokenize=False, add_generation_prompt=True)
-        right += runner.complete(prompt)[0] == wanted[len(prompt) :].removesuffix("<|im_end|>\n")
+        right += runner.complete(prompt)[0] == expected[len(prompt) :].removesuffix("<|im_end|>\n")
     print(f"tool calls: {right}/40 exactly as expected", flush=True)
     for target in (1000, 2000, 3000, 3800):
         right, shown = 0, ""

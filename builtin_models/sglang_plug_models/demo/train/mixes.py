@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Mix:
-    """How often each kind of text comes up; the fields name the generators' functions."""
+    """The frequency of each kind of text; the fields name the generators' functions."""
 
     questions: dict[str, float]
     chats: dict[str, float]

@@ -28,7 +28,7 @@ def loosely(rng: random.Random, question: str) -> str:
 
 
 def capital(rng: random.Random) -> Pair:
-    """The capital of a country, in one of many wordings."""
+    """Return the capital of a country, in one of many wordings."""
     c = country(rng)
     place = c.phrase
     if c.name in countries.ALIASES.values() and rng.random() < 0.3:
@@ -93,7 +93,7 @@ def _questions(place: str) -> list[str]:
 
 
 def _yes_or_no(rng: random.Random, c: Country, place: str) -> Pair:
-    """Whether a city is the capital, which it is about half of the times."""
+    """Ask whether a city is the capital, which it is about half of the times."""
     other = country(rng)
     wording = rng.choice(["Is {} the capital of {}?"])
     asked = other.capital if rng.random() < 0.5 else c.capital
@@ -113,7 +113,7 @@ def about_city(c: Country) -> str:
 
 
 def about_country(rng: random.Random) -> Pair:
-    """Where a country is and what is spoken there."""
+    """Describe where a country is and what is spoken there."""
     c = country(rng)
     name = c.phrase[0].upper() + c.phrase[1:]
     return rng.choice(

@@ -115,8 +115,8 @@ def article(word: str) -> str:
     return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
-def _beginning(rng: random.Random, opening: str, hero: str, trait: str, name: str, sought: str, found: str) -> str:
-    """Who it is about, what they look for and what they find first."""
+def _beginning(rng: random.Random, opening: str, hero: str, trait: str, name: str, sought: str, find: str) -> str:
+    """Return the hero, their search and their first find."""
     subject, own = PRONOUNS.get(hero, ("it", "its"))
     return (
         f"{opening}, {article(trait)} {hero} named {name} lived {rng.choice(PLACES)}. "
@@ -127,7 +127,7 @@ def _beginning(rng: random.Random, opening: str, hero: str, trait: str, name: st
                 f"Nobody knew that {name} was looking for {sought}.",
             ]
         )
-        + f" One day, {name} found {found}. "
+        + f" One day, {name} found {find}. "
         + rng.choice(
             [
                 f'"This must be the sign," said {name}.',
@@ -144,8 +144,8 @@ def story(rng: random.Random, hero: str, paragraphs: int = 1, opening: str = "On
     trait, name = rng.choice(traits), rng.choice(NAMES)
     subject, own = PRONOUNS.get(hero, ("it", "its"))
     cap = subject.capitalize()
-    sought, found = rng.choice(SOUGHT), rng.choice(FINDS)
-    parts = [_beginning(rng, opening, hero, trait, name, sought, found)]
+    sought, find = rng.choice(SOUGHT), rng.choice(FINDS)
+    parts = [_beginning(rng, opening, hero, trait, name, sought, find)]
     for index in range(max(paragraphs - 2, 0)):
         helper = rng.choice(HELPERS)
         link = ["So", "Then", "After many days", "At last"][min(index, 3)]

@@ -114,7 +114,7 @@ def _weather_questions(where: str, unit: str) -> list[str]:
 
 
 def _time(rng: random.Random) -> ToolCase:
-    """What time it is in a city."""
+    """Return the question for the time in a city."""
     city = _city(rng)
     time = f"{rng.randint(1, 12)}:{rng.randint(10, 59)}"
     name = rng.choice(["get_time", "get_current_time", "get_current_date"])

@@ -132,9 +132,9 @@ def test_an_embedding_server_does_not_generate(served: Fixture) -> None:
 
 @pytest.mark.parametrize("name", ["encoder", "decoder", "reward", "xlm-reranker"])
 def test_probes(name: str, served: Fixture) -> None:
-    from sglang_plug_api.server import _warm_up
+    from sglang_plug_api.lifecycle.warm_up import warm_up
 
     app = served(name)
-    app.run(_warm_up(app.engine))
+    app.run(warm_up(app.engine))
     assert app.get("/health_generate").status_code == 200
     assert app.is_whole()

@@ -1,0 +1,1 @@
+"""HTTP: the application, connections, authentication, request bodies and errors."""

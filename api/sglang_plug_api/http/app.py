@@ -1,0 +1,185 @@
+"""The HTTP application: every route comes from a plugin, and none can replace another."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import warnings
+from collections.abc import AsyncIterator, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
+
+from sglang_plug import ConfigError, Plugins, RequestError, RouteSpec, __version__
+from sglang_plug.engine.processes.client import EngineError
+from sglang_plug.plugins.attribution import make
+from sglang_plug.plugins.registry import Component
+from sglang_plug.plugins.request_fields import RequestFields
+from sglang_plug_api.protocol.processor_fields import add_processor_fields
+from sglang_plug_api.text.text_engine import TextEngine
+
+from .auth import guard
+from .errors import ApiError, from_exception
+from .hosts import CheckHost, HostPolicy
+from .middleware import REQUEST_ID, BodyLimit, CatchAllErrors, Gate, GateState, RequestIds, failure
+from .origins import CheckOrigin, reading_with_effects
+from .request_body import Endpoint
+from .route_ownership import RouteOwner, refuse_clashes, route_owners
+
+logger = logging.getLogger(__name__)
+
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
+REFERENCE = "#/components/schemas/{model}"
+
+
+def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
+    """Build the application with all routes of all plugins that fit the model's tasks.
+
+    Raises ``ConfigError``, naming both plugins, if two register one method and path or if one route hides another.
+    """
+    config = engine.config
+    limits: dict[str, int] = {}
+    hosts = HostPolicy(config.allowed_hosts, config.host)
+    effects: list[re.Pattern[str]] = []
+    app = _App(
+        title="sglang-plug",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        lifespan=partial(_lifespan, engine),
+        middleware=[
+            Middleware(RequestIds),
+            Middleware(CheckHost, policy=hosts),
+            *_cors(config.allow_origins),
+            Middleware(CheckOrigin, allowed=config.allow_origins, policy=hosts, effects=effects),
+            Middleware(Gate, state=gate),
+            Middleware(BodyLimit, limit=config.max_request_bytes, timeout=config.body_timeout, larger=limits),
+        ],
+    )
+    app.add_exception_handler(Exception, _error_response)
+    for kind in (ApiError, HTTPException, RequestValidationError, RequestError, EngineError):
+        app.add_exception_handler(kind, _error_response)
+    owners: list[RouteOwner] = []
+    bodies = set[type[BaseModel]]()
+    app.state.gate, app.state.endpoints, app.state.request_fields = gate, {}, engine.request_fields
+    tasks = set(engine.info["tasks"])
+    for component in _route_components(plugins):
+        spec = component.spec
+        assert isinstance(spec, RouteSpec)
+        if spec.tasks and not spec.tasks & tasks:
+            continue
+        router = make(component, engine, contract=APIRouter)
+        owners += route_owners(router, component)
+        bodies |= _body_models(router)
+        app.state.endpoints.update(_body_endpoints(router))
+        limits.update(_body_limits(router))
+        effects += reading_with_effects(router.routes)
+        app.include_router(router, dependencies=[Depends(guard(spec.auth, config))])
+    refuse_clashes(owners)
+    app.openapi = lambda: _openapi(app, bodies, engine.request_fields)  # type: ignore[method-assign]
+    return app
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(engine: TextEngine, _app: FastAPI) -> AsyncIterator[None]:
+    """Close the storage after every router has shut down."""
+    try:
+        yield
+    finally:
+        await engine.storage.close()
+
+
+class _App(FastAPI):
+    """FastAPI application with one layer around everything else, Starlette's own error handling included."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Return FastAPI's middleware stack with one more layer around it."""
+        return CatchAllErrors(super().build_middleware_stack())
+
+
+def _cors(origins: Sequence[str]) -> list[Middleware]:
+    """Return the middleware that lets pages of ``origins`` call the server; none if there are no origins.
+
+    Raises ``ConfigError`` for an entry that no browser sends as an origin and that would therefore never match.
+    """
+    for origin in origins:
+        if origin != "*" and not ORIGIN.fullmatch(origin):
+            raise ConfigError(f"--allow-origins: {origin!r} is no origin; write it as https://host or http://host:port")
+    if not origins:
+        return []
+    own = [REQUEST_ID]
+    allowed = ["*"]
+    return [
+        Middleware(
+            CORSMiddleware, allow_origins=origins, allow_methods=allowed, allow_headers=allowed, expose_headers=own
+        )
+    ]
+
+
+def _route_components(plugins: Plugins) -> list[Component]:
+    return [plugins.get("route", name) for name in plugins.names("route")]
+
+
+async def _error_response(request: Request, error: Exception) -> Response:
+    """Answer with any error in one format; the details of unexpected errors go to the log only."""
+    if isinstance(error, HTTPException):
+        status = error.status_code
+        path = request.scope["path"][:200]
+        text = f"there is no route {path!r}" if status == 404 else f"{error.detail}: {request.method} {path!r}"
+        return ApiError(text, status, headers=error.headers).response()
+    refusal = from_exception(error)
+    if refusal.status != 500:
+        return refusal.response()
+    return failure(request.scope, error)  # Starlette handles unexpected errors outside all middlewares
+
+
+def _body_models(router: APIRouter) -> set[type[BaseModel]]:
+    """Return the body models that a router's routes read themselves, see ``request_body.takes``."""
+    endpoints = [route.endpoint for route in router.routes if isinstance(route, APIRoute)]
+    return {endpoint.body_model for endpoint in endpoints if hasattr(endpoint, "body_model")}
+
+
+def _body_endpoints(router: APIRouter) -> dict[str, Endpoint]:
+    """Map each POST path to its endpoint if that reads its body itself; a batch calls these for its lines."""
+    return {
+        route.path: route.endpoint
+        for route in router.routes
+        if isinstance(route, APIRoute) and "POST" in (route.methods or ()) and hasattr(route.endpoint, "body_model")
+    }
+
+
+def _body_limits(router: APIRouter) -> dict[str, int]:
+    """Map each path to the body limit in bytes that its endpoint declares (``body_limit``)."""
+    routes = [route for route in router.routes if isinstance(route, APIRoute)]
+    return {route.path: route.endpoint.body_limit for route in routes if hasattr(route.endpoint, "body_limit")}
+
+
+def _openapi(app: FastAPI, bodies: Iterable[type[BaseModel]], fields: RequestFields) -> dict[str, Any]:
+    """Return FastAPI's OpenAPI document, completed with the bodies that routes read themselves."""
+    if app.openapi_schema is None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Duplicate Operation ID")  # a route with two methods; named anew below
+            document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        for path, calls in document.get("paths", {}).items():
+            for method, call in calls.items():
+                call["operationId"] = re.sub(r"\W+", "_", method + path).rstrip("_")
+        models = sorted(bodies, key=lambda model: model.__name__)
+        _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REFERENCE)
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        schemas.update(definitions.get("$defs", {}))
+        add_processor_fields(schemas, fields)
+        app.openapi_schema = document
+    return app.openapi_schema

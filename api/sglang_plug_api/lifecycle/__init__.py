@@ -1,0 +1,1 @@
+"""The life of a server: checks, start, warm-up and shutdown."""

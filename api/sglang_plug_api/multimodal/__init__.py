@@ -1,0 +1,1 @@
+"""Images in requests: sources, fetching, limits, and prompts made of them."""

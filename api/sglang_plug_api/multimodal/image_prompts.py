@@ -1,0 +1,104 @@
+"""Prompts with images, prepared outside of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Sequence
+
+from sglang_plug import Media, MediaError, MediaLimits, MediaProcessor, MediaPrompt
+from sglang_plug.system.library_panics import refuse_panic
+from sglang_plug_api.http.errors import ApiError
+
+from .image_sources import ImageSources
+from .images import RequestImage
+
+MAX_CONCURRENT_DECODES = 4
+"""Prompts whose images are decoded at the same time: each takes memory."""
+MAX_CONCURRENT_FETCHES = 16
+"""Prompts whose images are being fetched, or are fetched and wait to be decoded."""
+MAX_PREPARED_BYTES = 8 << 30
+"""Bytes of images in this process that are prepared but not served yet."""
+
+
+class PreparedBytes:
+    """Counts the bytes of prepared images as long as they are referenced.
+
+    Args:
+        limit: bytes at which no further images are prepared.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._lock = limit, threading.Lock()
+        self.bytes = 0
+
+    def check(self) -> None:
+        """Raise ``ApiError`` if the limit is reached."""
+        if self.bytes >= self._limit:
+            raise ApiError(f"Too many images are being served ({self.bytes} bytes); try again later.", 503)
+
+    def add(self, media: Media) -> None:
+        """Count a prepared image until it is freed."""
+        self._change(media.size)
+        weakref.finalize(media, self._change, -media.size).atexit = False
+
+    def _change(self, count: int) -> None:
+        with self._lock:
+            self.bytes += count
+
+
+class ImagePrompts:
+    """Makes prompts of tokens and images.
+
+    Args:
+        processor: media processor of the model's family.
+        limits: limits of one request.
+        sources: sources of images besides the request.
+    """
+
+    def __init__(self, processor: MediaProcessor, limits: MediaLimits, sources: ImageSources) -> None:
+        self._processor, self._limits, self._sources = processor, limits, sources
+        self.prepared = PreparedBytes(MAX_PREPARED_BYTES)
+        self._decoding = asyncio.Semaphore(MAX_CONCURRENT_DECODES)
+        self._fetching = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
+
+    async def prompt(self, tokens: Sequence[int], images: Sequence[RequestImage]) -> MediaPrompt:
+        """Return the prompt of ``tokens`` with ``images`` in their places. Raises ``ApiError``."""
+        if not any(image.needs_fetch for image in images):
+            return await self._prompt(tokens, images)
+        async with self._fetching:
+            return await self._prompt(tokens, await self.fetch_images(images))
+
+    async def fetch_images(self, images: Sequence[RequestImage]) -> list[RequestImage]:
+        """Return ``images`` with the bytes of those that are not in the request. Raises ``ApiError``."""
+        self._check_count(images)
+        return await self._sources.fetch_images(images)
+
+    async def _prompt(self, tokens: Sequence[int], images: Sequence[RequestImage]) -> MediaPrompt:
+        self._check_count(images)
+        async with self._decoding:
+            self.prepared.check()
+            return await asyncio.to_thread(self._make, tokens, images)
+
+    def _check_count(self, images: Sequence[RequestImage]) -> None:
+        if len(images) > self._limits.count:
+            raise ApiError(
+                f"the prompt has {len(images)} images; the most is {self._limits.count}",
+                param=images[0].where.partition(".")[0],
+            )
+
+    def _make(self, tokens: Sequence[int], images: Sequence[RequestImage]) -> MediaPrompt:
+        files = [image.read(self._limits.bytes) for image in images]
+        try:
+            prompt = self._processor.prompt(tokens, files)
+        except MediaError as error:
+            if error.index is not None:
+                raise images[error.index].error(str(error)) from None
+            raise ApiError(str(error), param=images[0].where.partition(".")[0]) from None
+        except BaseException as error:
+            refuse_panic(error, "the media processor")
+            raise
+        for media in prompt.media:
+            self.prepared.add(media)
+        return prompt

@@ -1,0 +1,1 @@
+"""The native API and the offline engine."""

@@ -1,0 +1,248 @@
+"""``/generate``: from bodies to jobs, from pieces to responses. The route and the offline engine share it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from array import array
+from collections.abc import AsyncGenerator, Sequence
+from functools import partial
+from itertools import starmap
+from typing import Any, cast
+
+from sglang_plug import DraftCounts, LogprobOptions, Media, MediaArray, MediaPrompt, Tokenizer, TokenLogprob
+from sglang_plug_api.http.errors import ApiError, WrongField
+from sglang_plug_api.multimodal.images import RequestImage, images_of_prompts
+from sglang_plug_api.openai.choices import complete_all, stream_all
+from sglang_plug_api.protocol.base import refuse
+from sglang_plug_api.protocol.native import GenerateBody, PromptsBody, SamplingBody
+from sglang_plug_api.text.constraints import sampling_constraint
+from sglang_plug_api.text.gather import gather
+from sglang_plug_api.text.job import MAX_ID_CHARACTERS, Job, Piece, new_id
+from sglang_plug_api.text.logprobs import alternative_triples, token_triples
+from sglang_plug_api.text.sampling import DEFAULT_NEW_TOKENS
+from sglang_plug_api.text.text_engine import TextEngine
+
+
+class Generation:
+    """One call of ``/generate``: one prompt or a batch."""
+
+    def __init__(self, engine: TextEngine, body: GenerateBody, jobs: Sequence[Job]) -> None:
+        self._engine, self._body, self._jobs = engine, body, jobs
+        self._started = time.time()
+        self._is_list = body.is_batch or len(jobs) > 1
+        self._texts = engine.tokenizer if body.return_text_in_logprobs else None
+
+    @classmethod
+    async def prepare(cls, engine: TextEngine, body: GenerateBody) -> Generation:
+        """Tokenize and check the body. Raises ``ApiError``."""
+        refuse(body, "audio_data", "video_data", "return_hidden_states")
+        engine.check_sequences(body.size)
+        if not engine.supports_images:
+            refuse(body, "image_data")
+        images = images_of_prompts(body.image_data, body.size, batch=body.is_batch)
+        try:
+            columns = {name: body.each(name) for name in PER_PROMPT_FIELDS}
+        except WrongField as error:
+            raise ApiError(str(error), param=error.field) from None
+        if body.input_embeds is not None:
+            _check_fields_beside_embeds(body, columns["logprob_start_len"])
+        samplings: list[SamplingBody] = [
+            params or SamplingBody.model_validate({}) for params in columns["sampling_params"]
+        ]
+        for params in samplings:
+            refuse(params, "stop_regex", remedy="use stop")
+            refuse(params, "custom_params", remedy="there is no custom logits processor")
+        engine.check_sequences(sum(engine.defaults.outputs(params.sampling()) for params in samplings))
+        ids, adapters = prompt_ids(body), prompt_adapters(engine, body)
+        prompts = await gather(starmap(partial(_encode, engine), zip(body.inputs(), images, strict=True)))
+        jobs = []
+        for index, (prompt, params) in enumerate(zip(prompts, samplings, strict=True)):
+            tokens = prompt.tokens
+            name = f"sampling_params[{index}]" if isinstance(body.sampling_params, list) else "sampling_params"
+            constraint = sampling_constraint(params, name)
+            jobs.append(
+                Job(
+                    id=ids[index],
+                    request=body.rid if isinstance(body.rid, str) else ids[index],
+                    tokens=tokens,
+                    media=prompt.media,
+                    sampling=engine.defaults.complete(params.sampling(), len(tokens), DEFAULT_NEW_TOKENS),
+                    constraint=constraint,
+                    constraint_field=f"{name}.{constraint.kind}" if constraint else "",
+                    logprobs=_logprobs({name: columns[name][index] for name in LOGPROB_FIELDS}, len(tokens)),
+                    priority=body.priority or 0,
+                    salt=body.salt,
+                    adapter=adapters[index],
+                )
+            )
+        return cls(engine, body, engine.expand(jobs))
+
+    async def answer(self) -> dict[str, Any] | list[dict[str, Any]]:
+        """Return the whole response: one object, or a list of them."""
+        pieces = await complete_all(self._engine, self._jobs)
+        results = [self._result(job, piece, _OutputSoFar(piece)) for job, piece in zip(self._jobs, pieces, strict=True)]
+        return results if self._is_list else results[0]
+
+    async def events(self) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the response as it grows; ``text`` has all of it so far unless ``incremental`` is set."""
+        records: dict[int, _OutputSoFar] = {}
+        async with contextlib.aclosing(stream_all(self._engine, self._jobs)) as pieces:
+            async for index, piece in pieces:
+                record = records.get(index)
+                if record is None:
+                    record = records[index] = _OutputSoFar(piece)
+                else:
+                    record.add(piece)
+                event = self._result(self._jobs[index], piece, record)
+                if self._is_list:
+                    event["index"] = index
+                yield event
+
+    def _result(self, job: Job, piece: Piece, record: _OutputSoFar) -> dict[str, Any]:
+        incremental = self._body.incremental and self._body.stream
+        text, tokens = (piece.text, piece.tokens) if incremental else (record.text, record.tokens)
+        meta: dict[str, Any] = {
+            "id": job.id,
+            "finish_reason": _finish_reason(piece),
+            "prompt_tokens": len(job.tokens),
+            "completion_tokens": piece.completion_tokens,
+            "cached_tokens": piece.cached_tokens,
+            "num_retractions": piece.retractions,
+            "weight_version": self._engine.weight_version,
+            "e2e_latency": time.time() - self._started,
+        }
+        if piece.drafts is not None:
+            meta.update(_draft_meta(piece.drafts, piece.completion_tokens))
+        if job.logprobs is not None:
+            meta.update(_logprob_meta(job.logprobs, record, self._texts))
+        if self._engine.has_text:
+            return {"text": text, "output_ids": list(tokens), "meta_info": meta}
+        return {"output_ids": list(tokens), "token_ids": list(tokens), "meta_info": meta}
+
+
+PLACEHOLDER_TOKEN = 0
+"""Token at the positions of input embeddings."""
+LOGPROB_FIELDS = ("return_logprob", "logprob_start_len", "top_logprobs_num", "token_ids_logprob")
+PER_PROMPT_FIELDS = ("sampling_params", *LOGPROB_FIELDS)
+
+
+class _OutputSoFar:
+    """Text, tokens and log-probabilities of one output so far."""
+
+    def __init__(self, piece: Piece) -> None:
+        self.text, self.tokens = piece.text, list(piece.tokens)
+        self.logprobs, self.prompt_logprobs = list(piece.logprobs), piece.prompt_logprobs
+
+    def add(self, piece: Piece) -> None:
+        """Append the next piece."""
+        self.text += piece.text
+        self.tokens += piece.tokens
+        self.logprobs += piece.logprobs
+        self.prompt_logprobs += piece.prompt_logprobs
+
+
+async def _encode(
+    engine: TextEngine, prompt: str | list[int] | Sequence[list[float]], images: Sequence[RequestImage]
+) -> MediaPrompt:
+    if isinstance(prompt, str):
+        tokens = await engine.encode(prompt)
+    elif isinstance(prompt[0], list):
+        return await asyncio.to_thread(_embeds_prompt, prompt)
+    else:
+        tokens = cast(list[int], prompt)
+    return await engine.with_images(tokens, images)
+
+
+def _check_fields_beside_embeds(body: GenerateBody, logprob_starts: Sequence[int | None]) -> None:
+    """Raise ``ApiError`` for fields that only prompts of tokens can have."""
+    refuse(body, "image_data", remedy="a prompt of input_embeds has no images")
+    if any(start is not None and start >= 0 for start in logprob_starts):
+        raise ApiError("a prompt of input_embeds has no tokens to be told of", param="logprob_start_len")
+
+
+def _embeds_prompt(embeds: Any) -> MediaPrompt:
+    """Return a prompt of input embeddings. Raises ``ApiError`` if they are not equally wide."""
+    width = len(embeds[0])
+    numbers = array("f")
+    for index, state in enumerate(embeds):
+        if len(state) != width:
+            raise ApiError(
+                f"input_embeds has states of {width} and of {len(state)} numbers (the one at {index})",
+                param="input_embeds",
+            )
+        numbers.extend(state)
+    if max(numbers) == math.inf or min(numbers) == -math.inf:
+        raise ApiError("input_embeds has numbers beyond those of float32", param="input_embeds")
+    states = MediaArray("float32", (len(embeds), width), numbers.tobytes())
+    return MediaPrompt([PLACEHOLDER_TOKEN] * len(embeds), (Media.given(0, states),))
+
+
+def prompt_ids(body: PromptsBody) -> list[str]:
+    """Return the client's ids, one for each prompt, or new ones."""
+    if body.rid is None:
+        return [new_id() for _ in range(body.size)]
+    if isinstance(body.rid, str):
+        return [body.rid] if not body.is_batch else [f"{body.rid}-{index}" for index in range(body.size)]
+    if len(body.rid) != body.size:
+        raise ApiError(f"rid has {len(body.rid)} entries for {body.size} prompts", param="rid")
+    return [id[:MAX_ID_CHARACTERS] for id in body.rid]
+
+
+def prompt_adapters(engine: TextEngine, body: PromptsBody, model: str | None = None) -> list[str | None]:
+    """Return the adapter of each prompt; ``model`` may name it, too. Raises ``ApiError``."""
+    names = body.lora_path if isinstance(body.lora_path, list) else [body.lora_path] * body.size
+    if len(names) != body.size:
+        raise ApiError(f"lora_path has {len(names)} entries for {body.size} prompts", param="lora_path")
+    return [engine.adapters.resolve(model, name) for name in names]
+
+
+def _logprobs(fields: dict[str, Any], prompt: int) -> LogprobOptions | None:
+    """Return the options of a prompt of ``prompt`` tokens. By default log-probabilities start at the output."""
+    if not fields["return_logprob"]:
+        return None
+    start = fields["logprob_start_len"]
+    start = -1 if start is None else start
+    if start < -1 or start > prompt:
+        raise ApiError(f"logprob_start_len must be between -1 and {prompt}, got {start}", param="logprob_start_len")
+    ids = tuple(fields["token_ids_logprob"] or ())
+    return LogprobOptions(start=start if start < prompt else -1, top=fields["top_logprobs_num"] or 0, ids=ids)
+
+
+def _logprob_meta(options: LogprobOptions, record: _OutputSoFar, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    sides: dict[str, Sequence[TokenLogprob]] = {"input": record.prompt_logprobs, "output": record.logprobs}
+    meta: dict[str, Any] = {}
+    for side, logprobs in sides.items():
+        meta[f"{side}_token_logprobs"] = token_triples(logprobs, tokenizer)
+        if options.top:
+            meta[f"{side}_top_logprobs"] = alternative_triples(logprobs, tokenizer, "top")
+        if options.ids:
+            meta[f"{side}_token_ids_logprobs"] = alternative_triples(logprobs, tokenizer, "ids")
+    return meta
+
+
+def _draft_meta(drafts: DraftCounts, tokens: int) -> dict[str, Any]:
+    """Return the counts of speculative decoding: steps, draft tokens, and tokens per step."""
+    steps = max(1, tokens - drafts.accepted)  # a stop string may have removed some of the tokens
+    return {
+        "spec_verify_ct": steps,
+        "spec_num_proposed_drafts": drafts.drafted,
+        "spec_num_correct_drafts": drafts.accepted,
+        "spec_accept_rate": drafts.accepted / drafts.drafted,
+        "spec_accept_length": tokens / steps,
+    }
+
+
+def _finish_reason(piece: Piece) -> dict[str, Any] | None:
+    ending = piece.ending
+    if ending is None:
+        return None
+    match ending.reason:
+        case "stop":
+            return {"type": "stop", "matched": ending.matched}
+        case "length":
+            return {"type": "length", "length": piece.completion_tokens}
+        case reason:
+            return {"type": reason, "message": "the request was aborted"}

@@ -1,0 +1,1 @@
+"""The OpenAI APIs: chat requests, tools and streamed choices."""

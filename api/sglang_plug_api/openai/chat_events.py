@@ -1,0 +1,149 @@
+"""A chat output as text, reasoning and calls: a stream of deltas or one message."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_plug import CallArguments, CallEnd, CallStart, OutputParser, Reasoning, Text
+from sglang_plug.contracts.text.parsers import Event, joined
+from sglang_plug_api.text.job import Piece
+
+TOOL_CALLS = "tool_calls"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Parsers and options for reading the outputs of one request.
+
+    ``separate`` splits reasoning from the answer; ``stream_reasoning`` sends it as it is generated, not all at once.
+    """
+
+    tools: type[OutputParser] | None = None
+    reasoning: type[OutputParser] | None = None
+    parallel: bool = True
+    lead: str = ""
+    """The end of the prompt, which the reasoning parser reads first."""
+    separate: bool = True
+    stream_reasoning: bool = True
+
+    @property
+    def needs_special_tokens(self) -> bool:
+        """True if the parsers need the model's special tokens in the text."""
+        return any(parser is not None and parser.needs_special_tokens for parser in (self.tools, self.reasoning))
+
+
+class Choice:
+    """One output while it is generated: takes text, returns deltas or a message."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._reasoning = reading.reasoning() if reading.reasoning and reading.separate else None
+        if self._reasoning is not None and reading.lead:
+            self._reasoning.feed(reading.lead)
+        self._tools = reading.tools() if reading.tools else None
+        self._calls = 0
+        self._thoughts: list[str] = []
+        self._reasoning_texts: list[str] = []
+
+    @property
+    def reasoning(self) -> str | None:
+        """All reasoning so far; ``None`` if it is not split from the answer."""
+        return None if self._reasoning is None else "".join(self._reasoning_texts)
+
+    def events(self, piece: Piece) -> list[Event]:
+        """Return the events of ``piece``."""
+        events = self._read(piece.text, ends=piece.ending is not None)
+        self._reasoning_texts += (event.text for event in events if isinstance(event, Reasoning))
+        return [event for event in joined(events) if self._is_allowed(event)]
+
+    def deltas(self, piece: Piece) -> Iterator[dict[str, Any]]:
+        """Yield the ``delta`` objects of a stream."""
+        for event in self._reordered(self.events(piece)):
+            match event:
+                case Text(text):
+                    yield {"content": text}
+                case Reasoning(text):
+                    yield {"reasoning_content": text}
+                case CallStart(index, name, id):
+                    self._calls += 1
+                    call = {"index": index, **_call(name, "", id)}
+                    yield {TOOL_CALLS: [call]}
+                case CallArguments(index, text):
+                    yield {TOOL_CALLS: [{"index": index, "function": {"arguments": text}}]}
+        if piece.ending is not None and self._thoughts:
+            yield {"reasoning_content": self._all_thoughts()}
+
+    def message(self, piece: Piece) -> dict[str, Any]:
+        """Return the ``message`` of a whole output."""
+        texts: list[str] = []
+        thoughts: list[str] = []
+        calls: list[dict[str, Any]] = []
+        for event in self.events(piece):
+            match event:
+                case Text(text):
+                    texts.append(text)
+                case Reasoning(text):
+                    thoughts.append(text)
+                case CallStart(_, name, id):
+                    calls.append(_call(name, "", id))
+                case CallArguments(_, text):
+                    calls[-1]["function"]["arguments"] += text
+        self._calls = len(calls)
+        return {
+            "role": "assistant",
+            "content": "".join(texts) or (None if calls else ""),
+            "reasoning_content": "".join(thoughts) or None,
+            "tool_calls": calls or None,
+        }
+
+    def finish_reason(self, piece: Piece) -> str | None:
+        """Return the reason why the output ended; call it after everything has been read."""
+        if piece.ending is None:
+            return None
+        return TOOL_CALLS if self._calls and piece.ending.reason == "stop" else piece.ending.reason
+
+    def _read(self, text: str, *, ends: bool) -> list[Event]:
+        if self._reasoning is None:
+            return self._read_calls(text, ends=ends)
+        events = self._reasoning.feed(text) + (self._reasoning.finish() if ends else [])
+        read: list[Event] = []
+        for event in events:
+            read += self._read_calls(event.text, ends=False) if isinstance(event, Text) else [event]
+        return read + self._read_calls("", ends=ends)
+
+    def _read_calls(self, text: str, *, ends: bool) -> list[Event]:
+        if self._tools is None:
+            return [Text(text)] if text else []
+        return self._tools.feed(text) + (self._tools.finish() if ends else [])
+
+    def _is_allowed(self, event: Event) -> bool:
+        """Return False for all calls but the first without ``parallel_tool_calls``."""
+        if not isinstance(event, CallStart | CallArguments | CallEnd):
+            return True
+        return self._reading.parallel or event.index == 0
+
+    def _reordered(self, events: Iterable[Event]) -> Iterator[Event]:
+        """Yield ``events``; reasoning that is not to be streamed comes at once, before the event after it."""
+        for event in events:
+            if isinstance(event, Reasoning) and not self._reading.stream_reasoning:
+                self._thoughts.append(event.text)
+                continue
+            if self._thoughts:
+                yield Reasoning(self._all_thoughts())
+            yield event
+
+    def _all_thoughts(self) -> str:
+        thoughts, self._thoughts = "".join(self._thoughts), []
+        return thoughts
+
+
+def new_call_id() -> str:
+    """Return a new call id: ``call_`` and 24 hexadecimal digits."""
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+def _call(name: str, arguments: str, id: str | None) -> dict[str, Any]:
+    return {"id": id or new_call_id(), "type": "function", "function": {"name": name, "arguments": arguments}}

@@ -1,0 +1,119 @@
+"""Preparation of a chat request: from a conversation with tools and images to a prompt and readers of its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_plug import Constraint, Media, ReasoningPrefix
+from sglang_plug_api.multimodal.images import RequestImage
+from sglang_plug_api.protocol.openai import Effort
+from sglang_plug_api.protocol.tools import Tool, ToolChoice
+from sglang_plug_api.text.constraints import check_writable
+from sglang_plug_api.text.reasoning import apply_reasoning
+from sglang_plug_api.text.template_variables import template_variables
+from sglang_plug_api.text.text_engine import TextEngine
+
+from .chat_events import Choice, Reading
+from .tools import SCHEMA, tooling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """A chat request, independent of the API that it came through."""
+
+    messages: Sequence[Mapping[str, Any]]
+    """Messages in the format of ``Tokenizer.chat``."""
+    images: Sequence[RequestImage] = ()
+    """One for each placeholder in ``messages``, in order."""
+    tools: Sequence[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    tool_schema_field: str = SCHEMA
+    """The field of a tool that has the schema of its arguments, for errors."""
+    parallel_tool_calls: bool | None = None
+    constraint: Constraint | None = None
+    """The constraint that the request itself sets."""
+    constraint_field: str = ""
+    """The field that sets it, for errors; empty: the field named by its kind."""
+    reasoning_effort: Effort | None = None
+    prefer_no_reasoning: bool = False
+    """Disable reasoning where the chat template can; an effort of ``none`` is refused where it cannot."""
+    separate_reasoning: bool = True
+    stream_reasoning: bool = True
+    template_variables: Mapping[str, Any] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    """True if outputs continue the last message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatPrompt:
+    """The result of ``prepare_chat``: fields of the ``Job``, and readers of its outputs."""
+
+    tokens: Sequence[int]
+    media: tuple[Media, ...]
+    constraint: Constraint | None
+    """The constraint of tool calls, or the request's own."""
+    constraint_field: str
+    """The field of the request that sets it."""
+    reasoning_prefix: ReasoningPrefix | None
+    reading: Reading
+
+    def output(self) -> Choice:
+        """Return a reader for one output, which splits pieces into text, reasoning and calls."""
+        return Choice(self.reading)
+
+    def sampling(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``params``, in native names, with the parameters that the parsers need."""
+        return {**params, **({"skip_special_tokens": False} if self.reading.needs_special_tokens else {})}
+
+
+async def prepare_chat(engine: TextEngine, request: ChatRequest) -> ChatPrompt:
+    """Check, render and tokenize a chat request. Raises ``ApiError``."""
+    has_format = request.constraint is not None
+    if request.constraint is not None:
+        check_writable(request.constraint, request.constraint_field or request.constraint.kind)
+    tools = tooling(
+        engine.parsers,
+        request.tools,
+        request.tool_choice,
+        request.parallel_tool_calls,
+        has_format=has_format,
+        schema_field=request.tool_schema_field,
+    )
+    variables = template_variables(
+        engine,
+        request.template_variables,
+        "none" if request.prefer_no_reasoning else request.reasoning_effort,
+        tools=tools.shown is not None,
+        strict=not request.prefer_no_reasoning,
+    )
+    if request.images and not engine.supports_images:
+        raise request.images[0].error("this model takes text only")
+    tokens = await engine.encode_chat(
+        request.messages,
+        tools=tools.shown,
+        add_generation_prompt=request.add_generation_prompt and not request.continue_final_message,
+        continue_final_message=request.continue_final_message,
+        variables=variables,
+    )
+    prompt = await engine.with_images(tokens, request.images)
+    constraint = tools.constraint or request.constraint
+    reading, reasoning_prefix = apply_reasoning(
+        tools.reading(engine.parsers, separate=request.separate_reasoning, stream_reasoning=request.stream_reasoning),
+        None if request.continue_final_message else engine.parsers.reasoning,
+        engine.tokenizer,
+        prompt.tokens,
+        variables,
+        constrained=constraint is not None,
+        calls=tools.constraint is not None,
+    )
+    return ChatPrompt(
+        tokens=prompt.tokens,
+        media=prompt.media,
+        constraint=constraint,
+        constraint_field="tools" if tools.constraint else request.constraint_field,
+        reasoning_prefix=reasoning_prefix,
+        reading=reading,
+    )

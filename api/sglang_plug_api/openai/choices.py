@@ -1,0 +1,129 @@
+"""Outputs of one OpenAI request: whole, or as a stream of pieces with their choice's index."""
+
+from __future__ import annotations
+
+import contextlib
+import string
+import time
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from sglang_plug import LogprobOptions
+from sglang_plug_api.http.streaming import merged
+from sglang_plug_api.protocol.openai import GenerationBody
+from sglang_plug_api.text.constraints import constraint_field, generation_constraint
+from sglang_plug_api.text.gather import gather
+from sglang_plug_api.text.job import MAX_ID_CHARACTERS, Job, Piece, new_id
+from sglang_plug_api.text.sampling import Sampling
+from sglang_plug_api.text.text_engine import TextEngine
+
+
+def make_jobs(
+    engine: TextEngine,
+    body: GenerationBody,
+    prompts: Sequence[Sequence[int]],
+    samplings: Sequence[Sampling],
+    logprobs: LogprobOptions | None,
+    id: str,
+) -> list[Job]:
+    """Return a job for each output of each prompt. Raises ``ApiError``."""
+    constraint = generation_constraint(body)
+    adapter = engine.adapters.resolve(body.model, body.lora_path)
+    single = len(prompts) == 1
+    return engine.expand(
+        [
+            Job(
+                id=id if single else f"{id}-{index}",
+                request=id,
+                tokens=tokens,
+                sampling=sampling,
+                logprobs=logprobs,
+                constraint=constraint,
+                constraint_field=constraint_field(constraint, body.response_format),
+                priority=body.priority or 0,
+                salt=body.salt,
+                adapter=adapter,
+            )
+            for index, (tokens, sampling) in enumerate(zip(prompts, samplings, strict=True))
+        ]
+    )
+
+
+def request_id(body: GenerationBody) -> str:
+    """Return the client's request id, or a new one."""
+    return (body.rid or body.request_id or new_id())[:MAX_ID_CHARACTERS]
+
+
+def id_header(id: str) -> dict[str, str]:
+    """Return the header with the id; characters that headers cannot contain are percent-encoded."""
+    return {"x-request-id": quote(id, safe=string.punctuation, errors="replace")}
+
+
+async def complete_all(engine: TextEngine, jobs: Sequence[Job]) -> list[Piece]:
+    """Return every job's whole output. If one fails the others are aborted."""
+    return await gather(engine.complete(job) for job in jobs)
+
+
+async def stream_all(engine: TextEngine, jobs: Sequence[Job]) -> AsyncGenerator[tuple[int, Piece], None]:
+    """Yield the pieces of all jobs as they arrive."""
+    async with contextlib.aclosing(merged([engine.stream(job) for job in jobs])) as pieces:
+        async for item in pieces:
+            yield item
+
+
+class Usage:
+    """Token counts of one request, updated with every piece."""
+
+    def __init__(self, engine: TextEngine, prompts: Sequence[Sequence[int]], outputs: int) -> None:
+        self._report_cached = engine.config.enable_cache_report
+        self._prompt = sum(map(len, prompts))
+        self._completion = [0] * outputs
+        self._cached = [0] * outputs
+        self._outputs_per_prompt = outputs // len(prompts)
+        self.reasoning: int | None = None
+        """Number of output tokens that were reasoning, once they have been counted."""
+
+    def add(self, index: int, piece: Piece) -> None:
+        """Count the tokens of ``piece``."""
+        self._completion[index] = piece.completion_tokens
+        self._cached[index] = piece.cached_tokens
+
+    def report(self) -> dict[str, Any]:
+        """Return ``usage`` in OpenAI's format. A prompt counts once, however many outputs it has."""
+        completion = sum(self._completion)
+        cached = sum(self._cached[:: self._outputs_per_prompt])
+        usage: dict[str, Any] = {
+            "prompt_tokens": self._prompt,
+            "completion_tokens": completion,
+            "total_tokens": self._prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": cached} if self._report_cached else None,
+        }
+        if self.reasoning is not None:
+            usage["completion_tokens_details"] = {"reasoning_tokens": self.reasoning}
+        return usage
+
+
+class Envelope:
+    """Builds responses and chunks of one request from the keys that they share."""
+
+    def __init__(self, engine: TextEngine, body: GenerationBody, id: str, kind: str) -> None:
+        self.model = body.model or engine.model_name
+        self._shared = {"id": id, "object": kind, "created": int(time.time()), "model": self.model}
+
+    def __call__(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return a response or chunk with these choices."""
+        envelope: dict[str, Any] = {**self._shared, "choices": choices}
+        if usage is not None:
+            envelope["usage"] = usage
+        return envelope
+
+
+def finish_reason(piece: Piece) -> str | None:
+    """Return OpenAI's name of the reason why an output ended."""
+    return None if piece.ending is None else piece.ending.reason
+
+
+def matched_stop(piece: Piece) -> int | str | None:
+    """Return the stop token or string that ended an output."""
+    return None if piece.ending is None else piece.ending.matched

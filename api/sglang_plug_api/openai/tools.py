@@ -1,0 +1,138 @@
+"""Tools of a request: checked, and converted for the chat template, the grammar and the parser."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_plug import Constraint, ConstraintError, OutputParser
+from sglang_plug.contracts.text.grammar import SCHEMA_FIELD
+from sglang_plug_api.http.errors import SHOWN, ApiError
+from sglang_plug_api.protocol.tools import AllowedToolsChoice, NamedTool, Tool, ToolChoice
+from sglang_plug_api.text.parsers import Parsers
+
+from .chat_events import Reading
+
+
+@dataclass(frozen=True, slots=True)
+class Tooling:
+    """The tools of one request, and how it may use them."""
+
+    parser: type[OutputParser] | None = None
+    """Reads the output; ``None``: calls are neither asked for nor looked for."""
+    shown: Sequence[Mapping[str, Any]] | None = None
+    """For the chat template."""
+    constraint: Constraint | None = None
+    """What the output must look like."""
+    parallel: bool = True
+    """More than one call is wanted."""
+    constrained: bool = False
+    """Outputs keep to ``constraint``, or to a format of the request's own."""
+
+    def reading(self, parsers: Parsers, *, separate: bool = True, stream_reasoning: bool = True) -> Reading:
+        """The way outputs are parsed, unless the prompt says that constrained outputs have reasoning, too."""
+        return Reading(
+            tools=self.parser,
+            reasoning=None if self.constrained else parsers.reasoning,
+            parallel=self.parallel,
+            separate=separate,
+            stream_reasoning=stream_reasoning,
+        )
+
+
+SCHEMA = "function.parameters"
+"""Where a tool has the schema of its arguments."""
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+"""Arguments of a tool that is not strict, beside strict ones."""
+
+
+def tooling(
+    parsers: Parsers,
+    tools: Sequence[Tool] | None,
+    choice: ToolChoice | None,
+    parallel: bool | None,
+    *,
+    has_format: bool,
+    schema_field: str = SCHEMA,
+) -> Tooling:
+    """Check and decide. Raises ``ApiError``.
+
+    Args:
+        has_format: the request brings a constraint of its own.
+        schema_field: where a tool of the request has the schema of its arguments, for errors.
+    """
+    fields = {one.function.name: f"tools[{index}].{schema_field}" for index, one in enumerate(tools or ())}
+    if isinstance(choice, AllowedToolsChoice):
+        tools, choice = _allowed(tools or (), choice), choice.allowed_tools.mode
+    named = choice.function.name if isinstance(choice, NamedTool) else None
+    required = choice == "required" or named is not None
+    if not tools:
+        if required:
+            said = choice if named is None else "a named tool"
+            raise ApiError(f"Tools cannot be empty if tool choice is set to {said}.", param="tool_choice")
+        return Tooling(constrained=has_format)
+    _check_unique(tools)
+    chosen = [one for one in tools if named in (None, one.function.name)]
+    if not chosen:
+        raise _not_found(str(named))
+    if choice == "none":
+        return Tooling(constrained=has_format)
+    if required and has_format:
+        raise ApiError("a required tool call and a format of the output contradict each other", param="tool_choice")
+    parser = parsers.for_tools()
+    wanted = named is None and parallel is not False
+    constraint = None
+    if required or (not has_format and any(one.function.strict for one in tools)):
+        constraint = _structure(parser, chosen, fields, required=required, parallel=wanted)
+    shown = [one.model_dump(exclude_unset=True) for one in tools]
+    return Tooling(parser, shown, constraint, wanted, constrained=constraint is not None or has_format)
+
+
+def _allowed(tools: Sequence[Tool], choice: AllowedToolsChoice) -> list[Tool]:
+    """Return the tools that ``choice`` allows. Raises ``ApiError`` if it names one that is not there."""
+    wanted = [one.function.name for one in choice.allowed_tools.tools]
+    known = {tool.function.name for tool in tools}
+    for name in wanted:
+        if name not in known:
+            raise _not_found(name)
+    return [tool for tool in tools if tool.function.name in wanted]
+
+
+def _not_found(name: str) -> ApiError:
+    return ApiError(f"Tool {name[:SHOWN]!r} not found in tools list.", param="tool_choice")
+
+
+def _check_unique(tools: Sequence[Tool]) -> None:
+    names = set[str]()
+    for index, tool in enumerate(tools):
+        name = tool.function.name
+        if name in names:
+            raise ApiError(f"two tools are called {name[:SHOWN]!r}", param=f"tools.{index}.function.name")
+        names.add(name)
+
+
+def _structure(
+    parser: type[OutputParser], tools: Sequence[Tool], fields: Mapping[str, str], *, required: bool, parallel: bool
+) -> Constraint:
+    """Return the structural tag that calls must follow; ``fields`` names where the request has the schema of each."""
+    functions = {
+        one.function.name: _schema(one, fields[one.function.name]) if required or one.function.strict else ANY_OBJECT
+        for one in tools
+    }
+    try:
+        found = parser.structure(functions, required=required, parallel=parallel)
+    except ConstraintError as error:
+        raise ApiError(str(error), param="tools") from None
+    if found is None:
+        what, param = ("a required tool call", "tool_choice") if required else ("strict tools", "tools")
+        raise ApiError(f"{what} cannot be enforced in the format that this model writes calls in", param=param)
+    return found
+
+
+def _schema(tool: Tool, field: str) -> Mapping[str, Any]:
+    """Return the schema of the arguments, an object; a function that declares no parameters takes none."""
+    if tool.function.parameters is None:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    given = {key: value for key, value in tool.function.parameters.items() if key != "nullable"}
+    return {"type": "object", **given, SCHEMA_FIELD: field}

@@ -1,0 +1,151 @@
+"""The options of the HTTP server: a part of ``option_table``."""
+
+from __future__ import annotations
+
+from .config import NO_PARSER
+from .option import Group, option
+
+HTTP = Group(
+    "HTTP server",
+    (
+        option("--host", "host", "address to listen on"),
+        option("--port", "port", "port to listen on; 0 lets the system choose", int, least=0, most=65535),
+        option(
+            "--api-key",
+            "api_keys",
+            "bearer token that requests must carry; repeatable, or several separated by commas",
+            tuple,
+            metavar="TOKEN",
+        ),
+        option("--admin-api-key", "admin_api_key", "bearer token of the administrative routes", metavar="TOKEN"),
+        option(
+            "--tenant-isolation",
+            "tenant_isolation",
+            "share the prefix cache only between requests with the same API key",
+            bool,
+        ),
+        option(
+            "--allow-origins",
+            "allow_origins",
+            "origin whose pages may call the server from a browser, or *; repeatable, or several separated by commas",
+            tuple,
+            metavar="ORIGIN",
+        ),
+        option(
+            "--allowed-hosts",
+            "allowed_hosts",
+            "host name by which the server may be called (example.com, *.example.com, example.com:8080, *); repeatable,"
+            " or several separated by commas; addresses and localhost always may; none: on loopback no other name, "
+            "elsewhere any",
+            tuple,
+            metavar="HOST",
+        ),
+        option(
+            "--tool-call-parser",
+            "tool_call_parser",
+            "reader of function calls in outputs; auto takes the one that suits the chat template",
+            component="tool-parser",
+            others=(NO_PARSER,),
+        ),
+        option(
+            "--reasoning-parser",
+            "reasoning_parser",
+            "reader of what the model thinks before it answers",
+            component="reasoning-parser",
+            others=(NO_PARSER,),
+        ),
+        option(
+            "--sampling-defaults",
+            "sampling_defaults",
+            "where what a request leaves out comes from: the model's generation_config.json, or OpenAI's defaults",
+            choices=("model", "openai"),
+        ),
+        option(
+            "--preferred-sampling-params",
+            "preferred_sampling_params",
+            "JSON object of native sampling parameters for what a request leaves out",
+            dict,
+            metavar="JSON",
+        ),
+        option("--max-request-bytes", "max_request_bytes", "largest body that is read", int, least=1),
+        option(
+            "--max-sequences-per-request",
+            "max_sequences_per_request",
+            "most prompts times n in one request",
+            int,
+            least=1,
+        ),
+        option("--max-images-per-request", "media.count", "most images of one prompt", int, least=0),
+        option("--max-image-tokens", "media.tokens", "most tokens of all images of one prompt", int, least=1),
+        option("--max-image-bytes", "media.bytes", "largest image that is read", int, least=1),
+        option("--max-image-pixels", "media.pixels", "largest image that is decoded, width times height", int, least=1),
+        option(
+            "--max-request-image-pixels",
+            "media.request_pixels",
+            "most pixels of all images of one prompt",
+            int,
+            least=1,
+        ),
+        option(
+            "--allowed-media-domains",
+            "media_sources.domains",
+            "host that images may be fetched from (example.com, *.example.com, example.com:8080, *); repeatable, or "
+            "several separated by commas; none: no address is fetched",
+            tuple,
+            metavar="HOST",
+        ),
+        option(
+            "--allowed-media-networks",
+            "media_sources.networks",
+            "range of private addresses, such as 10.0.0.0/8, that an allowed host may have; repeatable",
+            tuple,
+            metavar="RANGE",
+        ),
+        option(
+            "--media-fetch-timeout",
+            "media_sources.timeout",
+            "seconds that fetching an image may take",
+            float,
+            above=0,
+        ),
+        option(
+            "--allowed-local-media-path",
+            "media_sources.folder",
+            "folder below which file:// addresses of images are read; none: no file is",
+            metavar="FOLDER",
+        ),
+        option(
+            "--max-stored-responses",
+            "max_stored_responses",
+            "responses remembered for previous_response_id, in the memory of this process; 0 remembers none",
+            int,
+            least=0,
+        ),
+        option("--max-stored-response-bytes", "max_stored_response_bytes", "most bytes of them together", int, least=1),
+        option("--health-timeout", "health_timeout", "seconds /health_generate waits for a token", float, above=0),
+        option("--drain-timeout", "drain_timeout", "seconds for requests in flight after SIGTERM", float, least=0),
+        option(
+            "--engine-restart",
+            "engine_restart",
+            "start the engine again if it dies, at most 3 times in 10 minutes, instead of ending the server",
+            bool,
+        ),
+        option(
+            "--max-connections",
+            "max_connections",
+            "most open connections, if the limit of open files allows; then the one that is idle longest is closed",
+            int,
+            least=1,
+        ),
+        option("--header-timeout", "header_timeout", "seconds a client may take to send its headers", float, above=0),
+        option("--body-timeout", "body_timeout", "seconds a client may take to send a request's body", float, above=0),
+        option("--send-timeout", "send_timeout", "seconds a client may take nothing of its answer", float, above=0),
+        option(
+            "--allow-update-from",
+            "allow_update_from",
+            "folder below which /update_weights_from_disk and /load_lora_adapter may read (repeatable); none: any",
+            tuple,
+        ),
+        option("--skip-server-warmup", "skip_server_warmup", "be ready without serving a first request", bool),
+    ),
+)

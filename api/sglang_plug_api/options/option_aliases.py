@@ -1,0 +1,162 @@
+"""Hints for options of other servers: which option to use here instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+ONE_DEVICE = "ranks share a model by --tp-size alone; for more, run several servers with a load balancer in front"
+SPECULATION = (
+    "use --speculative-algorithm (drafters are plugins; no draft model is loaded) and --set for their settings"
+)
+NO_LORA_OPTION = "no option for it: adapters of any rank, for any matrix of the layers, are taken; see --lora-paths"
+NO_TLS = "TLS is not offered; put a reverse proxy in front"
+NO_SPLIT = "prefill and decoding in different servers is not offered"
+NO_OFFLOAD = "weights and KV cache stay on the device; nothing is moved to other memory"
+NO_FOREIGN_CODE = "code that comes with a checkpoint or a request is never run; models are plugins"
+NO_COMPILER = "models are not compiled; decode steps are captured as graphs by themselves"
+NO_TRACES = "traces are not offered; see /metrics and observers"
+IMAGES = "use --max-images-per-request, --max-image-tokens, --max-image-bytes and --max-image-pixels"
+NO_MEDIA_OPTIONS = "no option for it; a model that sees brings its media processor"
+GRAPHS = "use --cuda-graph-max-bs; which sizes are captured follows from it"
+NO_REQUEST_LIMIT = "no option for it; there is a fixed limit"
+ON_ALREADY = "it is on without being asked for"
+
+
+def use(flag: str, note: str = "") -> str:
+    """Return the hint for an option that is called ``flag`` here."""
+    return f"use {flag}" + (f" ({note})" if note else "")
+
+
+EXACT: Mapping[str, str] = MappingProxyType(
+    {
+        "pp": ONE_DEVICE,
+        "dp": ONE_DEVICE,
+        "ep": ONE_DEVICE,
+        "pp-size": ONE_DEVICE,
+        "nnodes": ONE_DEVICE,
+        "node-rank": ONE_DEVICE,
+        "max-model-len": use("--context-length"),
+        "gpu-memory-utilization": use("--mem-fraction-static"),
+        "max-num-seqs": use("--max-running-requests"),
+        "max-num-batched-tokens": use("--chunked-prefill-size"),
+        "max-prefill-tokens": use("--chunked-prefill-size"),
+        "chunked-prefill": use("--chunked-prefill-size"),
+        "enable-chunked-prefill": f"{ON_ALREADY}; see --chunked-prefill-size",
+        "enable-mixed-chunk": ON_ALREADY,
+        "enable-prefix-caching": f"{ON_ALREADY}; --disable-radix-cache switches it off",
+        "disable-prefix-caching": use("--disable-radix-cache"),
+        "async-scheduling": f"{ON_ALREADY}; --disable-overlap-schedule switches it off",
+        "enable-overlap-schedule": f"{ON_ALREADY}; --disable-overlap-schedule switches it off",
+        "tokenizer": use("--tokenizer-path"),
+        "tokenizer-revision": use("--tokenizer-path", "a folder"),
+        "seed": use("--random-seed"),
+        "block-size": use("--page-size"),
+        "hf-overrides": use("--json-model-override-args"),
+        "rope-scaling": use("--json-model-override-args"),
+        "rope-theta": use("--json-model-override-args"),
+        "enforce-eager": use("--disable-cuda-graph"),
+        "cuda-graph-bs": GRAPHS,
+        "guided-decoding-backend": use("--grammar-backend"),
+        "structured-outputs-config": use("--grammar-backend", "and --set for settings of backends"),
+        "scheduling-policy": use("--schedule-policy"),
+        "enable-auto-tool-choice": f"{ON_ALREADY} where there is a --tool-call-parser",
+        "enable-reasoning": use("--reasoning-parser"),
+        "enable-prompt-tokens-details": use("--enable-cache-report"),
+        "enable-log-requests": use("--log-requests"),
+        "disable-log-requests": "requests are not logged unless --log-requests is given",
+        "disable-log-stats": use("--decode-log-interval"),
+        "uvicorn-log-level": use("--log-level"),
+        "log-level-http": use("--log-level"),
+        "runner": use("--task"),
+        "convert": use("--task"),
+        "download-dir": "set HF_HOME in the environment instead",
+        "load-balance-method": ONE_DEVICE,
+        "swap-space": NO_OFFLOAD,
+        "cpu-offload-gb": NO_OFFLOAD,
+        "num-gpu-blocks-override": use("--max-total-tokens"),
+        "kv-cache-memory-bytes": use("--max-total-tokens"),
+        "max-mamba-cache-size": use("--max-states"),
+        "mamba-full-memory-ratio": use("--max-states"),
+        "mamba-ssm-dtype": "no option for it; states are kept as the model computes them, in float32",
+        "mamba-cache-dtype": "no option for it; states are kept as the model computes them, in float32",
+        "schedule-conservativeness": "no option for it; whoever finds no memory waits, and nothing is lost",
+        "generation-config": use("--sampling-defaults"),
+        "override-generation-config": use("--preferred-sampling-params"),
+        "max-logprobs": NO_REQUEST_LIMIT,
+        "stream-interval": "no option for it; tokens are sent as they come",
+        "allowed-origins": use("--allow-origins"),
+        "trust-remote-code": NO_FOREIGN_CODE,
+        "enable-custom-logit-processor": NO_FOREIGN_CODE,
+        "logits-processors": NO_FOREIGN_CODE,
+        "trust-request-chat-template": "templates of requests are not rendered; use --chat-template",
+        "chat-template-content-format": "no option for it; what the template reads is found out",
+        "sampling-backend": use("--kernels"),
+        "prefill-attention-backend": use("--attention-backend"),
+        "decode-attention-backend": use("--attention-backend"),
+        "base-gpu-id": use("--device cuda:N"),
+        "gpu-id-step": ONE_DEVICE,
+        "enable-torch-compile": NO_COMPILER,
+        "compilation-config": NO_COMPILER,
+        "limit-mm-per-prompt": IMAGES,
+        "limit-mm-data-per-request": IMAGES,
+        "enable-multimodal": f"{ON_ALREADY} for models that see",
+        "enable-trace": NO_TRACES,
+        "fp8-gemm-backend": use("--kernels"),
+        "enable-response-store": use("--max-stored-responses", "on by default"),
+        "disable-fastapi-docs": "no option for it; --block-plugin route:docs hides them",
+        "enable-deterministic-inference": "no option for it; seeds of requests are always heeded",
+        "max-seq-len-to-capture": GRAPHS,
+    }
+)
+"""Maps an option's name without leading dashes to its hint."""
+
+FAMILIES: Mapping[str, str] = MappingProxyType(
+    {
+        "pipeline-parallel": ONE_DEVICE,
+        "data-parallel": ONE_DEVICE,
+        "expert-parallel": ONE_DEVICE,
+        "enable-expert-parallel": ONE_DEVICE,
+        "enable-dp": ONE_DEVICE,
+        "enable-eplb": ONE_DEVICE,
+        "dp-": ONE_DEVICE,
+        "ep-": ONE_DEVICE,
+        "eplb-": ONE_DEVICE,
+        "dist": ONE_DEVICE,
+        "nccl": ONE_DEVICE,
+        "disable-custom-all-reduce": ONE_DEVICE,
+        "moe-": "no option for it; see --kernels",
+        "speculative": SPECULATION,
+        "spec-": SPECULATION,
+        "enable-lora": NO_LORA_OPTION,
+        "lora": NO_LORA_OPTION,
+        "max-lora": NO_LORA_OPTION,
+        "disaggregation": NO_SPLIT,
+        "kv-transfer": NO_SPLIT,
+        "hicache": NO_OFFLOAD,
+        "enable-hierarchical-cache": NO_OFFLOAD,
+        "enable-lmcache": NO_OFFLOAD,
+        "enable-memory-saver": NO_OFFLOAD,
+        "enable-sleep-mode": NO_OFFLOAD,
+        "offload": NO_OFFLOAD,
+        "torch-compile": NO_COMPILER,
+        "cudagraph": GRAPHS,
+        "mm-": NO_MEDIA_OPTIONS,
+        "otlp": NO_TRACES,
+        "ssl": NO_TLS,
+        "constrained-json": "blanks in JSON are bounded already; see --set for settings of grammar backends",
+    }
+)
+"""Maps a prefix of option names to the hint for all of them."""
+
+
+def alias_hint(name: str) -> str | None:
+    """Return the hint for an option of another server, given as a flag or a YAML key; ``None`` if it is unknown."""
+    plain = name.lstrip("-").replace("_", "-").lower()
+    for candidate in (plain, plain.removeprefix("no-")):
+        if candidate in EXACT:
+            return EXACT[candidate]
+        for prefix, hint in FAMILIES.items():
+            if candidate.startswith(prefix):
+                return hint
+    return None

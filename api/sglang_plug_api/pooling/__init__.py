@@ -1,0 +1,1 @@
+"""Pooling tasks: embeddings, scores and classification."""

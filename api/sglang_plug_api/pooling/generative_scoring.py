@@ -1,0 +1,97 @@
+"""Relevance scores by a chat model, which is asked whether a document answers a query, as for Qwen3-Reranker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+from sglang_plug import LogprobOptions, SamplingParams, TemplateError
+from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.text.job import Job, Piece
+from sglang_plug_api.text.sampling import Sampling
+from sglang_plug_api.text.text_engine import TextEngine
+
+from .pooling import Pair, check_count, check_lengths, sigmoid
+
+INSTRUCT = "Given a web search query, retrieve relevant passages that answer the query"
+SYSTEM = (
+    "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
+    'Note that the answer can only be "yes" or "no".'
+)
+ANSWERS = ("yes", "no")
+ONE_TOKEN = Sampling(params=SamplingParams(max_new_tokens=1, temperature=0.0))
+
+
+class ScoringUnsupported(ApiError):
+    """The model cannot score: it has no chat template, or no single token for an answer."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"this model cannot be asked which document fits a query: {reason}; serve a cross-encoder")
+
+
+async def scoring_jobs(
+    engine: TextEngine,
+    pairs: Sequence[Pair],
+    param: str,
+    *,
+    id: str,
+    priority: int = 0,
+    adapter: str | None = None,
+    instruct: str | None = None,
+) -> list[Job]:
+    """Return a job for each pair of query and document; its first output token is the answer.
+
+    ``param`` is the field of the documents in the request ``id``. Raises ``ScoringUnsupported``, and ``ApiError`` if
+    there are too many pairs or one is too long.
+    """
+    check_count(engine, len(pairs), param)
+    tokenizer = engine.tokenizer
+    answers = [tokenizer.encode(answer, special=False) for answer in ANSWERS]
+    if any(len(answer) != 1 for answer in answers):
+        names = " and ".join(map(repr, ANSWERS))
+        raise ScoringUnsupported(f"its vocabulary has no single token for each of {names}")
+
+    for text in chain.from_iterable(pairs):
+        engine.check_text(text)
+
+    def work() -> list[list[int]]:
+        return [
+            tokenizer.encode(
+                tokenizer.chat(_question(pair, instruct or INSTRUCT), variables={"enable_thinking": False}),
+                special=False,
+            )
+            for pair in pairs
+        ]
+
+    try:
+        prompts = await engine.in_chat_thread(work)
+    except TemplateError:
+        raise ScoringUnsupported("it has no chat template for a question") from None
+    check_lengths(engine, prompts, param)
+    options = LogprobOptions(ids=tuple(answer[0] for answer in answers))
+    return [
+        Job(
+            id=f"{id}-{index}",
+            request=id,
+            tokens=tokens,
+            sampling=ONE_TOKEN,
+            logprobs=options,
+            priority=priority,
+            adapter=adapter,
+        )
+        for index, tokens in enumerate(prompts)
+    ]
+
+
+def _question(pair: Pair, instruct: str) -> list[dict[str, str]]:
+    query, document = pair
+    content = f"<Instruct>: {instruct}\n<Query>: {query}\n<Document>: {document}"
+    return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]
+
+
+def read_score(piece: Piece) -> float:
+    """Return the probability of "yes" among the two answers. Raises ``ApiError`` if the request was aborted."""
+    if not piece.logprobs:
+        raise ApiError("the request was aborted")
+    (_, yes), (_, no) = piece.logprobs[0].ids
+    return 0.5 if yes == no else sigmoid(yes - no)  # both may be minus infinity

@@ -1,0 +1,57 @@
+"""Native response of pooling tasks, shared by ``/encode`` and ``/classify``."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import Response
+
+from sglang_plug.plugins.specs import Task
+from sglang_plug_api.http.errors import json_response
+from sglang_plug_api.native.generate import prompt_adapters, prompt_ids
+from sglang_plug_api.protocol.base import refuse
+from sglang_plug_api.protocol.native import PoolBody
+from sglang_plug_api.text.job import Job
+from sglang_plug_api.text.text_engine import TextEngine
+
+from .pooling import encode_all, meta_info, pool_all, pooling_task, truncate_vector
+
+
+async def pool_response(engine: TextEngine, body: PoolBody, *tasks: Task) -> Response:
+    """Answer a request with the result of ``pool_prompts``. Raises ``ApiError``."""
+    return json_response(await pool_prompts(engine, body, *tasks))
+
+
+async def pool_prompts(engine: TextEngine, body: PoolBody, *tasks: Task) -> dict[str, Any] | list[dict[str, Any]]:
+    """Return ``{embedding, meta_info}``, or a list of them for a list of prompts. Raises ``ApiError``."""
+    started = time.time()
+    engine.check_model(body.model)
+    task = pooling_task(engine, *tasks)
+    refuse(body, "input_embeds", "image_data", "audio_data", "video_data")
+    if task != "embed":
+        refuse(body, "dimensions", remedy="scores cannot be shortened")
+    prompts = await encode_all(engine, body.inputs(), "text" if body.text is not None else "input_ids")
+    jobs = [
+        Job(
+            id=id,
+            request=body.rid if isinstance(body.rid, str) else id,
+            tokens=tokens,
+            task=task,
+            priority=body.priority or 0,
+            salt=body.salt,
+            adapter=adapter,
+        )
+        for id, tokens, adapter in zip(
+            prompt_ids(body), prompts, prompt_adapters(engine, body, body.model), strict=True
+        )
+    ]
+    pieces = await pool_all(engine, jobs)
+    results = [
+        {
+            "embedding": list(truncate_vector(engine, piece.values, body.dimensions)),
+            "meta_info": meta_info(engine, job, piece, started),
+        }
+        for job, piece in zip(jobs, pieces, strict=True)
+    ]
+    return results if body.is_batch else results[0]

@@ -1,0 +1,90 @@
+"""Scores of pairs of texts: by a cross-encoder, by a chat model, or as the cosine of embeddings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.openai.choices import complete_all
+from sglang_plug_api.text.job import Job, Piece
+from sglang_plug_api.text.text_engine import TextEngine
+
+from .generative_scoring import read_score, scoring_jobs
+from .pooling import Pair, encode_all, encode_pairs, pool_all, pooling_jobs, pooling_task, sigmoid
+
+
+@dataclass(frozen=True, slots=True)
+class PairScore:
+    """The score of one pair."""
+
+    job: Job
+    piece: Piece
+    score: float
+    """The model's score: any number from a cross-encoder, a probability from a chat model."""
+    relevance: float
+    """Relevance between 0 and 1."""
+
+
+async def score_pairs(
+    engine: TextEngine,
+    pairs: Sequence[Pair],
+    param: str,
+    *,
+    id: str,
+    priority: int = 0,
+    adapter: str | None = None,
+    instruct: str | None = None,
+) -> list[PairScore]:
+    """Score how well each document answers its query, by a cross-encoder or a chat model.
+
+    ``param`` is the field of the documents in the request ``id``; only chat models get ``instruct``. Raises
+    ``ApiError``.
+    """
+    if "generate" in engine.info["tasks"]:
+        jobs = await scoring_jobs(engine, pairs, param, id=id, priority=priority, adapter=adapter, instruct=instruct)
+        pieces = await complete_all(engine, jobs)
+        scores = [(read_score(piece), read_score(piece)) for piece in pieces]
+    else:
+        task = pooling_task(engine, "rerank")
+        jobs = pooling_jobs(await encode_pairs(engine, pairs, param), task, id, priority, adapter)
+        pieces = await pool_all(engine, jobs)
+        scores = [(_single(piece), sigmoid(_single(piece))) for piece in pieces]
+    return [PairScore(job, piece, *score) for job, piece, score in zip(jobs, pieces, scores, strict=True)]
+
+
+async def cosine_scores(
+    engine: TextEngine,
+    first: Sequence[str],
+    second: Sequence[str],
+    params: Pair,
+    *,
+    id: str,
+    priority: int = 0,
+    adapter: str | None = None,
+) -> tuple[list[float], int]:
+    """Return the cosine between the embeddings of each pair of texts, and the number of tokens in all texts.
+
+    ``first`` has one text for all of ``second``, or as many as ``second``; ``params`` are the fields of the request
+    ``id``. Raises ``ApiError``.
+    """
+    task = pooling_task(engine, "embed")
+    prompts = [*await encode_all(engine, first, params[0]), *await encode_all(engine, second, params[1])]
+    engine.check_sequences(len(prompts))
+    vectors = [piece.values for piece in await pool_all(engine, pooling_jobs(prompts, task, id, priority, adapter))]
+    left, right = vectors[: len(first)], vectors[len(first) :]
+    cosines = [_cosine(left[index % len(left)], vector) for index, vector in enumerate(right)]
+    return cosines, sum(map(len, prompts))
+
+
+def _cosine(first: Sequence[float], second: Sequence[float]) -> float:
+    length = math.hypot(*first) * math.hypot(*second)
+    return math.fsum(a * b for a, b in zip(first, second, strict=True)) / length if length else 0.0
+
+
+def _single(piece: Piece) -> float:
+    if len(piece.values) != 1:
+        count = len(piece.values)
+        raise ApiError(f"the model gives {count} scores for a text, and pairs have one each; use /classify")
+    return piece.values[0]

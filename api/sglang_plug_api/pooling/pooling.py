@@ -1,0 +1,179 @@
+"""Vectors and scores of texts: the part that the routes of pooling tasks share."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sglang_plug.plugins.specs import Task
+from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.openai.choices import complete_all
+from sglang_plug_api.protocol.embeddings import InputBody
+from sglang_plug_api.text.job import PROMPT_ONLY, Job, Piece, new_id
+from sglang_plug_api.text.text_engine import MAX_INLINE_CHARACTERS, TextEngine
+
+NOT_POOLING = (
+    "This model does not appear to be an embedding model by default. "
+    "Please add `--is-embedding` when launching the server or try another model."
+)
+
+Prompts = Sequence[str] | Sequence[list[int]]
+Pair = tuple[str, str]
+
+
+def pooling_task(engine: TextEngine, *candidates: Task) -> Task:
+    """Return the first of ``candidates`` that is served. Raises ``ApiError`` if none is."""
+    tasks: Sequence[Task] = engine.info["tasks"]
+    served = next((task for task in candidates if task in tasks), None)
+    if served is not None:
+        return served
+    if "generate" in tasks and "embed" in candidates:
+        raise ApiError(NOT_POOLING)
+    raise ApiError(f"this model cannot {candidates[0]}; it can: {', '.join(tasks)}")
+
+
+async def encode_all(engine: TextEngine, prompts: Prompts, param: str) -> list[list[int]]:
+    """Return the tokens of each prompt. Raises ``ApiError`` if there are too many, or if one does not fit the model.
+
+    ``param`` is the field of the prompts in the request.
+    """
+    check_count(engine, len(prompts), param)
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    encode = engine.tokenizer.encode if texts else None
+    for text in texts:
+        engine.check_text(text)
+
+    def work() -> list[list[int]]:
+        return [
+            encode(prompt) if encode is not None and isinstance(prompt, str) else list(prompt)  # type: ignore[arg-type]
+            for prompt in prompts
+        ]
+
+    encoded = await _encode_inline_or_in_thread(work, sum(map(len, texts)))
+    check_lengths(engine, encoded, param)
+    return encoded
+
+
+async def encode_pairs(engine: TextEngine, pairs: Sequence[Pair], param: str) -> list[list[int]]:
+    """Return the tokens of pairs that are read together. Raises ``ApiError`` as ``encode_all`` does."""
+    check_count(engine, len(pairs), param)
+    encode = engine.tokenizer.encode_pair
+    for first, second in pairs:
+        engine.check_text(first)
+        engine.check_text(second)
+
+    def work() -> list[list[int]]:
+        return [encode(first, second) for first, second in pairs]
+
+    characters = sum(len(first) + len(second) for first, second in pairs)
+    encoded = await _encode_inline_or_in_thread(work, characters)
+    check_lengths(engine, encoded, param)
+    return encoded
+
+
+async def _encode_inline_or_in_thread(work: Callable[[], list[list[int]]], characters: int) -> list[list[int]]:
+    """Run ``work``; in a thread if it tokenizes many characters, so that other requests are served meanwhile."""
+    return work() if characters <= MAX_INLINE_CHARACTERS else await asyncio.to_thread(work)
+
+
+def check_count(engine: TextEngine, count: int, param: str) -> None:
+    """Raise ``ApiError`` for a request with too many prompts."""
+    limit = engine.config.max_sequences_per_request
+    if count > limit:
+        raise ApiError(f"{param} has {count} entries; the most is {limit}", param=param)
+
+
+def check_lengths(engine: TextEngine, prompts: Sequence[Sequence[int]], param: str) -> None:
+    """Raise ``ApiError``, naming the text, if one is too long; the whole request is refused then."""
+    limit = engine.info["context_length"]
+    for index, tokens in enumerate(prompts):
+        if len(tokens) > limit:
+            where = f"{param}[{index}]: " if len(prompts) > 1 else ""
+            raise ApiError(
+                f"{where}The input ({len(tokens)} tokens) is longer than the model's context length ({limit} tokens).",
+                param=param,
+            )
+
+
+def pooling_jobs(
+    prompts: Sequence[Sequence[int]], task: Task, id: str, priority: int | None, adapter: str | None = None
+) -> list[Job]:
+    """Return a job for each prompt of the request ``id``."""
+    return [
+        Job(id=f"{id}-{index}", request=id, tokens=tokens, task=task, priority=priority or 0, adapter=adapter)
+        for index, tokens in enumerate(prompts)
+    ]
+
+
+async def pool_inputs(
+    engine: TextEngine, body: InputBody, task: Task
+) -> tuple[str, list[list[int]], list[Sequence[float]]]:
+    """Return the request's id, its texts as tokens, and the vector or scores of each. Raises ``ApiError``."""
+    engine.check_model(body.model)
+    task = pooling_task(engine, task)
+    prompts = await encode_all(engine, body.inputs(), "input")
+    id = body.rid or new_id()
+    jobs = pooling_jobs(prompts, task, id, body.priority, engine.adapters.resolve(body.model))
+    pieces = await pool_all(engine, jobs)
+    return id, prompts, [piece.values for piece in pieces]
+
+
+async def pool_all(engine: TextEngine, jobs: Sequence[Job]) -> list[Piece]:
+    """Return the vectors or scores of every job. Raises ``ApiError`` if the request was aborted."""
+    pieces = await complete_all(engine, jobs)
+    if any(not piece.values for piece in pieces):
+        raise ApiError("the request was aborted")
+    return pieces
+
+
+def truncate_vector(engine: TextEngine, values: Sequence[float], dimensions: int | None) -> Sequence[float]:
+    """Return the first ``dimensions`` of a vector (Matryoshka), normalized again if whole vectors are.
+
+    Raises ``ApiError`` if the vector has fewer.
+    """
+    if dimensions is None or dimensions == len(values):
+        return values
+    if dimensions > len(values):
+        raise ApiError(f"dimensions is {dimensions}, but the model's vectors have {len(values)}", param="dimensions")
+    cut = values[:dimensions]
+    if not engine.info["normalized"]:
+        return cut
+    length = math.sqrt(sum(value * value for value in cut))
+    return [value / length for value in cut] if length else cut
+
+
+def sigmoid(value: float) -> float:
+    """Return ``1 / (1 + exp(-value))``, for any finite ``value``."""
+    if value >= 0:
+        return 1 / (1 + math.exp(-value))
+    return math.exp(value) / (1 + math.exp(value))
+
+
+def meta_info(engine: TextEngine, job: Job, piece: Piece, started: float) -> dict[str, Any]:
+    """Return the ``meta_info`` of a prompt; ``started`` is ``time.time()`` at the request's arrival."""
+    return {
+        "id": job.id,
+        "finish_reason": {"type": "stop"},
+        "prompt_tokens": len(job.tokens),
+        "cached_tokens": piece.cached_tokens,
+        "weight_version": engine.weight_version,
+        "e2e_latency": time.time() - started,
+    }
+
+
+def prompt_usage(prompts: Sequence[Sequence[int]]) -> dict[str, int]:
+    """Return ``usage`` of a request that generates nothing."""
+    tokens = sum(map(len, prompts))
+    return {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens}
+
+
+async def probe_model(engine: TextEngine, tokens: Sequence[int], *, new_tokens: int, priority: int = 0) -> None:
+    """Run one small request of the first task that the model can do."""
+    task: Task = engine.info["tasks"][0]
+    sampling = PROMPT_ONLY
+    if task == "generate":
+        sampling = engine.defaults.complete({"max_new_tokens": new_tokens, "temperature": 0.0}, len(tokens), new_tokens)
+    await engine.complete(Job(tokens=tokens, task=task, sampling=sampling, priority=priority))

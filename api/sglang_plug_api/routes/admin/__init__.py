@@ -1,0 +1,1 @@
+"""Routes that operate the server: health, information, weights and adapters."""

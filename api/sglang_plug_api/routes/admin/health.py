@@ -1,0 +1,60 @@
+"""Probes of the server's health: whether it is alive, and whether it still generates tokens."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Response
+
+from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.http.shared_probe import SharedProbe
+from sglang_plug_api.pooling.pooling import probe_model
+from sglang_plug_api.text.text_engine import TextEngine
+
+PROBE_PRIORITY = 1 << 30
+SILENT_AFTER = 10.0
+"""Seconds without a heartbeat, which the engine sends each second, after which it counts as not running."""
+
+
+def build(engine: TextEngine) -> APIRouter:
+    """Return the routes."""
+
+    async def ask_model() -> None:
+        try:
+            async with asyncio.timeout(engine.config.health_timeout):
+                await probe_model(engine, (0,), new_tokens=1, priority=PROBE_PRIORITY)
+        except TimeoutError:
+            raise ApiError(f"no answer of the model within {engine.config.health_timeout:g} seconds", 503) from None
+
+    shared = SharedProbe(ask_model)
+    router = APIRouter(tags=["operations"], lifespan=shared.lifespan)
+
+    @router.get("/health", summary="200 once warmed up, while the engine runs; never waits for the model")
+    async def health() -> Response:
+        _check_alive(engine)
+        return Response(status_code=200)
+
+    @router.get("/ping", summary="As /health")
+    async def ping() -> Response:
+        return await health()
+
+    @router.get("/ready", summary="200 while new requests are taken; 503 also while the server stops")
+    async def ready() -> Response:
+        return await health()  # at shutdown the gate before all routes answers 503
+
+    @router.get("/health_generate", summary="200 once the model has produced a token")
+    async def health_generate() -> Response:
+        _check_alive(engine)
+        await shared.check()
+        return Response(status_code=200)
+
+    return router
+
+
+def _check_alive(engine: TextEngine) -> None:
+    if engine.client.failure is not None:
+        raise ApiError(f"the engine is not running: {engine.client.failure}", 503)
+    if (silent := engine.client.silent_for) > SILENT_AFTER:
+        raise ApiError(f"the engine has given no sign of life for {silent:.0f} seconds", 503)
+    if engine.warming_up:
+        raise ApiError("the server is warming up: its own first request has not ended", 503)

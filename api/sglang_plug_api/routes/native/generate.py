@@ -1,0 +1,24 @@
+"""``POST /generate``."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from sglang_plug_api.http.request_body import read_body, takes
+from sglang_plug_api.http.streaming import respond, while_connected
+from sglang_plug_api.native.generate import Generation
+from sglang_plug_api.protocol.native import GenerateBody
+from sglang_plug_api.text.text_engine import TextEngine
+
+
+def build(engine: TextEngine) -> APIRouter:
+    """Return the route."""
+    router = APIRouter(tags=["native"])
+
+    @takes(router, "/generate", GenerateBody, methods=["POST", "PUT"], summary="Generate from text or token ids")
+    async def generate(request: Request) -> Response:
+        body = await read_body(request, GenerateBody)
+        generation = await while_connected(request, Generation.prepare(engine, body))
+        return await respond(request, body.stream, generation.events, generation.answer)
+
+    return router

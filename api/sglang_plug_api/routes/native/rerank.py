@@ -1,0 +1,97 @@
+"""``POST /v1/rerank``: documents sorted by how well they answer a query.
+
+Cross-encoders read query and document together. A chat model is asked whether the document answers the query, in the
+words that Qwen3-Reranker was trained on.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from sglang_plug_api.http.errors import ApiError, json_response
+from sglang_plug_api.http.request_body import read_body, takes
+from sglang_plug_api.http.streaming import unless_disconnected
+from sglang_plug_api.pooling.pair_scoring import score_pairs
+from sglang_plug_api.pooling.pooling import meta_info, prompt_usage
+from sglang_plug_api.protocol.base import refuse
+from sglang_plug_api.protocol.embeddings import RerankBody
+from sglang_plug_api.text.job import new_id
+from sglang_plug_api.text.text_engine import TextEngine
+
+FORMATS = ("list", "jina")
+
+
+def build(engine: TextEngine) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter(tags=["native"])
+
+    @takes(router, "/v1/rerank", RerankBody, summary="Sort documents by how well they answer a query")
+    async def rerank(request: Request) -> Response:
+        body = await read_body(request, RerankBody)
+        form = request.query_params.get("format", FORMATS[0])
+        if form not in FORMATS:
+            raise ApiError(f"format {form[:40]!r} is unknown; known: {', '.join(FORMATS)}", param="format")
+        return await unless_disconnected(request, _rerank(engine, body, form))
+
+    takes(router, "/rerank", RerankBody, summary="As /v1/rerank")(rerank)
+    return router
+
+
+@dataclass(frozen=True, slots=True)
+class _RankedDocument:
+    """A document's position in the request, and its scores."""
+
+    index: int
+    score: float
+    relevance: float
+    meta: dict[str, Any]
+
+
+async def _rerank(engine: TextEngine, body: RerankBody, form: str) -> Response:
+    started = time.time()
+    engine.check_model(body.model)
+    if "generate" not in engine.info["tasks"]:
+        refuse(body, "instruct", remedy="a cross-encoder is not asked in words")
+    scores = await score_pairs(
+        engine,
+        [(body.query, text) for text in body.texts()],
+        "documents",
+        id=body.rid or new_id(),
+        priority=body.priority or 0,
+        adapter=engine.adapters.resolve(body.model),
+        instruct=body.instruct,
+    )
+    ranked = [
+        _RankedDocument(index, pair.score, pair.relevance, meta_info(engine, pair.job, pair.piece, started))
+        for index, pair in enumerate(scores)
+    ]
+    ranked.sort(key=lambda document: -document.score)
+    ranked = ranked[: body.top_n]
+    if form == "list":
+        return json_response([_item(document, body) for document in ranked])
+    return json_response(
+        {
+            "id": f"rerank-{scores[0].job.request}",
+            "model": body.model or engine.model_name,
+            "usage": prompt_usage([pair.job.tokens for pair in scores]),
+            "results": [_result(document, body) for document in ranked],
+        }
+    )
+
+
+def _item(ranked: _RankedDocument, body: RerankBody) -> dict[str, Any]:
+    item: dict[str, Any] = {"score": ranked.score, "index": ranked.index, "meta_info": ranked.meta}
+    if body.return_documents:
+        item["document"] = body.texts()[ranked.index]
+    return item
+
+
+def _result(ranked: _RankedDocument, body: RerankBody) -> dict[str, Any]:
+    result: dict[str, Any] = {"index": ranked.index, "relevance_score": ranked.relevance}
+    if body.return_documents:
+        result["document"] = {"text": body.texts()[ranked.index]}
+    return result

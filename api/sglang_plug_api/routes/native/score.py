@@ -1,0 +1,124 @@
+"""``POST /v1/score``: probabilities of chosen tokens as the next one, or similarity scores of pairs of texts."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from fastapi import APIRouter, Request, Response
+
+from sglang_plug import LogprobOptions, SamplingParams
+from sglang_plug_api.http.errors import ApiError, json_response
+from sglang_plug_api.http.request_body import read_body, takes
+from sglang_plug_api.http.streaming import unless_disconnected
+from sglang_plug_api.openai.choices import complete_all
+from sglang_plug_api.pooling.generative_scoring import ScoringUnsupported
+from sglang_plug_api.pooling.pair_scoring import cosine_scores, score_pairs
+from sglang_plug_api.pooling.pooling import encode_all
+from sglang_plug_api.protocol.base import refuse
+from sglang_plug_api.protocol.score import ScoreBody
+from sglang_plug_api.text.job import Job, Piece, new_id
+from sglang_plug_api.text.sampling import Sampling
+from sglang_plug_api.text.text_engine import TextEngine
+
+ONE_TOKEN = Sampling(params=SamplingParams(max_new_tokens=1, temperature=0.0))
+NO_TEXTS = (
+    "this model does not compare text_1 and text_2; for the probabilities of next tokens send query, items and "
+    "label_token_ids"
+)
+NO_LABELS = "this model predicts no next token, so it has no scores for label_token_ids; send text_1 and text_2"
+
+
+def build(engine: TextEngine) -> APIRouter:
+    """Return the route."""
+    router = APIRouter(tags=["native"])
+
+    @takes(router, "/v1/score", ScoreBody, summary="Probabilities of labels after a query, or the likeness of texts")
+    async def score(request: Request) -> Response:
+        body = await read_body(request, ScoreBody)
+        engine.check_model(body.model)
+        return await unless_disconnected(request, (_pairs if body.has_texts else _labels)(engine, body))
+
+    takes(router, "/score", ScoreBody, summary="As /v1/score")(score)
+    return router
+
+
+async def _pairs(engine: TextEngine, body: ScoreBody) -> Response:
+    """Score pairs of texts: between 0 and 1 by a cross-encoder or chat model, or the cosine of their embeddings."""
+    first, second = body.texts()
+    id, priority, adapter = body.rid or new_id(), body.priority or 0, engine.adapters.resolve(body.model)
+    if "embed" in engine.info["tasks"]:
+        texts = ("text_1", "text_2")
+        scores, prompt = await cosine_scores(engine, first, second, texts, id=id, priority=priority, adapter=adapter)
+    else:
+        pairs = [(first[index % len(first)], text) for index, text in enumerate(second)]
+        try:
+            results = await score_pairs(engine, pairs, "text_2", id=id, priority=priority, adapter=adapter)
+        except ScoringUnsupported:
+            raise ApiError(NO_TEXTS) from None
+        scores, prompt = [pair.relevance for pair in results], sum(len(pair.job.tokens) for pair in results)
+    return json_response(
+        {
+            "id": f"score-{id}",
+            "object": "list",
+            "created": int(time.time()),
+            "model": body.model or engine.model_name,
+            "data": [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)],
+            "usage": {"prompt_tokens": prompt, "completion_tokens": 0, "total_tokens": prompt},
+        }
+    )
+
+
+async def _labels(engine: TextEngine, body: ScoreBody) -> Response:
+    jobs = await _jobs(engine, body)
+    pieces = await complete_all(engine, jobs)
+    scores = [_scores(piece, body.apply_softmax) for piece in pieces]
+    prompt = sum(len(job.tokens) for job in jobs)
+    usage = {"prompt_tokens": prompt, "completion_tokens": 0, "total_tokens": prompt}
+    model = body.model or engine.model_name
+    return json_response({"scores": scores, "object": "scoring", "model": model, "usage": usage})
+
+
+async def _jobs(engine: TextEngine, body: ScoreBody) -> list[Job]:
+    if "generate" not in engine.info["tasks"]:
+        raise ApiError(NO_LABELS)
+    refuse(body, "return_token_logprobs", remedy="use token_ids_logprob on /generate")
+    size = engine.info["vocab_size"]
+    labels = tuple(body.label_token_ids or ())
+    beyond = next((label for label in labels if label >= size), None)
+    if beyond is not None:
+        raise ApiError(
+            f"label token id {beyond} is not in the vocabulary of {size} tokens",
+            param="label_token_ids",
+        )
+    request = body.rid or new_id()
+    prompts = await encode_all(engine, body.prompts(), "items")
+    return engine.expand(
+        [
+            Job(
+                id=f"{request}-{index}",
+                request=request,
+                tokens=tokens,
+                sampling=ONE_TOKEN,
+                logprobs=LogprobOptions(ids=labels),
+                priority=body.priority or 0,
+                adapter=engine.adapters.resolve(body.model),
+            )
+            for index, tokens in enumerate(prompts)
+        ]
+    )
+
+
+def _scores(piece: Piece, among_labels: bool) -> list[float]:
+    """Return a score for each label. Raises ``ApiError`` if the request was aborted before it had any."""
+    if not piece.logprobs:
+        raise ApiError("the request was aborted")
+    logprobs = [logprob for _, logprob in piece.logprobs[0].ids]
+    highest = max(logprobs)
+    if not among_labels:
+        return [math.exp(logprob) for logprob in logprobs]
+    if highest == -math.inf:
+        return [1 / len(logprobs)] * len(logprobs)
+    shares = [math.exp(logprob - highest) for logprob in logprobs]
+    total = sum(shares)
+    return [share / total for share in shares]

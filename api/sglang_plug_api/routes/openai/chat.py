@@ -1,0 +1,143 @@
+"""``POST /v1/chat/completions``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import replace
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from sglang_plug import LogprobOptions
+from sglang_plug_api.http.request_body import read_body, takes
+from sglang_plug_api.http.streaming import respond, while_connected
+from sglang_plug_api.multimodal.images import images_of_messages
+from sglang_plug_api.openai.chat_request import ChatPrompt, ChatRequest, prepare_chat
+from sglang_plug_api.openai.choices import (
+    Envelope,
+    Usage,
+    complete_all,
+    id_header,
+    make_jobs,
+    matched_stop,
+    request_id,
+    stream_all,
+)
+from sglang_plug_api.protocol.openai import ChatBody
+from sglang_plug_api.text.constraints import constraint_field, generation_constraint, with_backend
+from sglang_plug_api.text.job import Job, Piece
+from sglang_plug_api.text.logprobs import chat_logprobs
+from sglang_plug_api.text.reasoning import reasoning_tokens
+from sglang_plug_api.text.text_engine import TextEngine
+
+
+def build(engine: TextEngine) -> APIRouter:
+    """Return the route."""
+    router = APIRouter(tags=["OpenAI"])
+
+    @takes(router, "/v1/chat/completions", ChatBody, summary="Chat completion")
+    async def chat(request: Request) -> Response:
+        body = await read_body(request, ChatBody)
+        call = await while_connected(request, _ChatCall.prepare(engine, body))
+        return await respond(request, body.stream, call.events, call.answer, id_header(call.id))
+
+    return router
+
+
+class _ChatCall:
+    """One chat request and its outputs."""
+
+    def __init__(self, engine: TextEngine, body: ChatBody, id: str, jobs: list[Job], prompt: ChatPrompt) -> None:
+        self.id = id
+        self._choices = [prompt.output() for _ in jobs]
+        self._engine, self._body, self._jobs = engine, body, jobs
+        self._usage = Usage(engine, [prompt.tokens], len(jobs))
+
+    @classmethod
+    async def prepare(cls, engine: TextEngine, body: ChatBody) -> _ChatCall:
+        """Check, render and tokenize a request. Raises ``ApiError``."""
+        engine.check_model(body.model)
+        id, constraint = request_id(body), generation_constraint(body)
+        chat_request = ChatRequest(
+            messages=[message.plain() for message in body.messages],
+            images=images_of_messages(body.messages, supports_images=engine.supports_images),
+            tools=body.tools,
+            tool_choice=body.tool_choice,
+            parallel_tool_calls=body.parallel_tool_calls,
+            constraint=constraint,
+            constraint_field=constraint_field(constraint, body.response_format),
+            reasoning_effort=body.reasoning_effort,
+            separate_reasoning=body.separate_reasoning is not False,
+            stream_reasoning=body.stream_reasoning is not False,
+            template_variables=body.chat_template_kwargs,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+        )
+        prompt = await prepare_chat(engine, chat_request)
+        sampling = engine.defaults.complete(prompt.sampling(body.sampling()), len(prompt.tokens), None)
+        logprobs = LogprobOptions(top=body.top_logprobs or 0) if body.logprobs else None
+        jobs = make_jobs(engine, body, [prompt.tokens], [sampling], logprobs, id)
+        chat_jobs = [
+            replace(
+                job,
+                media=prompt.media,
+                constraint=with_backend(prompt.constraint, body),
+                constraint_field=prompt.constraint_field,
+                reasoning_prefix=prompt.reasoning_prefix,
+            )
+            for job in jobs
+        ]
+        return cls(engine, body, id, chat_jobs, prompt)
+
+    async def answer(self) -> dict[str, Any]:
+        """Generate and return the whole response."""
+        pieces = await complete_all(self._engine, self._jobs)
+        choices = []
+        for index, piece in enumerate(pieces):
+            self._usage.add(index, piece)
+            message = self._choices[index].message(piece)
+            choices.append({"index": index, "message": message, **self._ending(index, piece)})
+        envelope = Envelope(self._engine, self._body, self.id, "chat.completion")
+        self._usage.reasoning = await reasoning_tokens(self._engine, self._choices)
+        return envelope(choices, self._usage.report())
+
+    async def events(self) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield chunks: the role, text as it arrives, the ending, and the usage if requested."""
+        envelope = Envelope(self._engine, self._body, self.id, "chat.completion.chunk")
+        started = set[int]()
+        async with contextlib.aclosing(stream_all(self._engine, self._jobs)) as pieces:
+            async for index, piece in pieces:
+                self._usage.add(index, piece)
+                usage = self._usage.report() if self._body.usage_in_chunks else None
+                if index not in started:
+                    started.add(index)
+                    yield envelope([_chunk(index, {"role": "assistant", "content": ""})], usage)
+                for chunk in self._chunks(index, piece):
+                    yield envelope([chunk], usage)
+        if self._body.usage_in_stream:
+            self._usage.reasoning = await reasoning_tokens(self._engine, self._choices)
+            yield envelope([], self._usage.report())
+
+    def _chunks(self, index: int, piece: Piece) -> Iterator[dict[str, Any]]:
+        """Yield the chunks of a piece, the first one with its log-probabilities, then the ending."""
+        logprobs = self._logprobs(piece) if piece.logprobs else None
+        deltas = list(self._choices[index].deltas(piece))
+        for position, delta in enumerate(deltas or ([{"content": ""}] if piece.logprobs else [])):
+            yield _chunk(index, delta, logprobs if position == 0 else None)
+        if piece.ending is not None:
+            yield {**_chunk(index, {}), **self._ending(index, piece), "logprobs": None}
+
+    def _ending(self, index: int, piece: Piece) -> dict[str, Any]:
+        return {
+            "logprobs": self._logprobs(piece),
+            "finish_reason": self._choices[index].finish_reason(piece),
+            "matched_stop": matched_stop(piece),
+        }
+
+    def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
+        return chat_logprobs(piece.logprobs, self._engine.tokenizer) if self._body.logprobs else None
+
+
+def _chunk(index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None, "matched_stop": None}

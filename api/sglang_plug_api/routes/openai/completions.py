@@ -1,0 +1,125 @@
+"""``POST /v1/completions``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from sglang_plug import LogprobOptions, TokenLogprob
+from sglang_plug_api.http.request_body import read_body, takes
+from sglang_plug_api.http.streaming import respond, while_connected
+from sglang_plug_api.openai.choices import (
+    Envelope,
+    Usage,
+    complete_all,
+    finish_reason,
+    id_header,
+    make_jobs,
+    matched_stop,
+    request_id,
+    stream_all,
+)
+from sglang_plug_api.protocol.openai import CompletionBody
+from sglang_plug_api.text.job import Job, Piece
+from sglang_plug_api.text.logprobs import completion_logprobs
+from sglang_plug_api.text.text_engine import TextEngine
+
+DEFAULT_TOKENS = 16
+"""Default length of outputs, as in OpenAI's own API."""
+
+
+def build(engine: TextEngine) -> APIRouter:
+    """Return the route."""
+    router = APIRouter(tags=["OpenAI"])
+
+    @takes(router, "/v1/completions", CompletionBody, summary="Text completion")
+    async def completions(request: Request) -> Response:
+        body = await read_body(request, CompletionBody)
+        call = await while_connected(request, _CompletionCall.prepare(engine, body))
+        return await respond(request, body.stream, call.events, call.answer, id_header(call.id))
+
+    return router
+
+
+class _CompletionCall:
+    """One request with one or several prompts, and its outputs."""
+
+    def __init__(
+        self, engine: TextEngine, body: CompletionBody, id: str, prompts: list[list[int]], jobs: list[Job]
+    ) -> None:
+        self.id = id
+        self._engine, self._body, self._prompts, self._jobs = engine, body, prompts, jobs
+        self._usage = Usage(engine, prompts, len(jobs))
+
+    @classmethod
+    async def prepare(cls, engine: TextEngine, body: CompletionBody) -> _CompletionCall:
+        """Check and tokenize a request. Raises ``ApiError``."""
+        engine.check_model(body.model)
+        id, params, inputs = request_id(body), body.sampling(), body.prompts()
+        engine.check_sequences(len(inputs) * engine.defaults.outputs(params))
+        prompts = await asyncio.gather(*(_encode(engine, prompt) for prompt in inputs))
+        samplings = [engine.defaults.complete(params, len(tokens), DEFAULT_TOKENS) for tokens in prompts]
+        logprobs = None
+        if body.logprobs is not None:
+            logprobs = LogprobOptions(start=0 if body.echo else -1, top=body.logprobs)
+        return cls(engine, body, id, prompts, make_jobs(engine, body, prompts, samplings, logprobs, id))
+
+    async def answer(self) -> dict[str, Any]:
+        """Generate and return the whole response."""
+        pieces = await complete_all(self._engine, self._jobs)
+        choices = []
+        for index, piece in enumerate(pieces):
+            self._usage.add(index, piece)
+            echo = self._echo(index)
+            logprobs = (*piece.prompt_logprobs, *piece.logprobs)
+            choices.append(self._choice(index, echo + piece.text, logprobs, piece, 0))
+        envelope = Envelope(self._engine, self._body, self.id, "text_completion")
+        return envelope(choices, self._usage.report())
+
+    async def events(self) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield chunks with the text as it arrives."""
+        envelope = Envelope(self._engine, self._body, self.id, "text_completion")
+        lengths: dict[int, int] = {}
+        async with contextlib.aclosing(stream_all(self._engine, self._jobs)) as pieces:
+            async for index, piece in pieces:
+                self._usage.add(index, piece)
+                text, logprobs = piece.text, piece.logprobs
+                offset = lengths.get(index, 0)
+                if index not in lengths:
+                    text, logprobs = self._echo(index) + text, (*piece.prompt_logprobs, *logprobs)
+                lengths[index] = offset + len(text)
+                if not (text or logprobs or piece.ending):
+                    continue
+                usage = self._usage.report() if self._body.usage_in_chunks else None
+                yield envelope([self._choice(index, text, logprobs, piece, offset)], usage)
+        if self._body.usage_in_stream:
+            yield envelope([], self._usage.report())
+
+    def _choice(
+        self, index: int, text: str, logprobs: Sequence[TokenLogprob], piece: Piece, offset: int
+    ) -> dict[str, Any]:
+        top, reported = self._body.logprobs, None
+        if top is not None:
+            reported = completion_logprobs(logprobs, self._engine.tokenizer, top, offset)
+        return {
+            "index": index,
+            "text": text,
+            "logprobs": reported,
+            "finish_reason": finish_reason(piece),
+            "matched_stop": matched_stop(piece),
+        }
+
+    def _echo(self, index: int) -> str:
+        """Return the prompt's text, if the output is to begin with it."""
+        if not self._body.echo:
+            return ""
+        prompt = self._body.prompts()[index // (len(self._jobs) // len(self._prompts))]
+        return prompt if isinstance(prompt, str) else self._engine.tokenizer.decode(prompt)
+
+
+async def _encode(engine: TextEngine, prompt: str | list[int]) -> list[int]:
+    return prompt if isinstance(prompt, list) else await engine.encode(prompt)

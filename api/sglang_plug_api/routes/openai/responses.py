@@ -1,0 +1,56 @@
+"""``/v1/responses``."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fastapi import APIRouter, Request, Response
+
+from sglang_plug_api.http.errors import ApiError, json_response
+from sglang_plug_api.http.middleware import client_request_id
+from sglang_plug_api.http.request_body import read_body, read_query, takes
+from sglang_plug_api.http.streaming import respond, while_connected
+from sglang_plug_api.openai.choices import id_header
+from sglang_plug_api.protocol.responses import ResponsesBody
+from sglang_plug_api.responses.input_items import ItemQuery
+from sglang_plug_api.responses.service import ResponsesService
+from sglang_plug_api.text.text_engine import TextEngine
+
+
+def build(engine: TextEngine) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter(tags=["OpenAI"])
+    responses = ResponsesService(engine)
+
+    @takes(router, "/v1/responses", ResponsesBody, summary="A response, remembered for the next turn")
+    async def create(request: Request) -> Response:
+        body = await read_body(request, ResponsesBody)
+        request_id = (client_request_id(request.scope) or b"").decode("ascii")
+        response = await while_connected(request, responses.prepare(body, request_id))
+        events, answer = partial(responses.events, response), partial(responses.answer, response)
+        return await respond(request, body.stream, events, answer, id_header(response.id), done=False)
+
+    @takes(router, "/v1/responses/input_tokens", ResponsesBody, summary="How many tokens a prompt has")
+    async def count(request: Request) -> Response:
+        body = await read_body(request, ResponsesBody)
+        return json_response(await while_connected(request, responses.count(body)))
+
+    @router.get("/v1/responses/{response_id}/input_items", summary="What the request for a response said")
+    async def input_items(request: Request, response_id: str) -> Response:
+        return json_response(responses.input_items(response_id, read_query(request, ItemQuery)))
+
+    @router.get("/v1/responses/{response_id}", summary="A remembered response, or one being made")
+    async def retrieve(request: Request, response_id: str) -> Response:
+        if request.query_params.get("stream", "").lower() in ("true", "1"):
+            raise ApiError("a response can be streamed only while it is created", param="stream")
+        return json_response(responses.retrieve(response_id))
+
+    @router.delete("/v1/responses/{response_id}", summary="Forget a response")
+    async def delete(response_id: str) -> Response:
+        return json_response(responses.delete(response_id))
+
+    @router.post("/v1/responses/{response_id}/cancel", summary="End a response that is being streamed")
+    async def cancel(response_id: str) -> Response:
+        return json_response(responses.cancel(response_id))
+
+    return router

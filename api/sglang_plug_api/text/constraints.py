@@ -1,0 +1,144 @@
+"""Constraints on the output: from the fields of a request to the engine's ``Constraint``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sglang_plug import Constraint
+from sglang_plug_api.http.errors import SHOWN, ApiError
+from sglang_plug_api.protocol.native import SamplingBody
+from sglang_plug_api.protocol.openai import GenerationBody
+from sglang_plug_api.protocol.sampling import ConstraintFields
+
+FORMATS = ("text", "json_object", "json_schema", "structural_tag")
+UNWRITABLE = re.compile("[\0\ud800-\udfff]")
+ONLY_ONE = "Only one of json_schema, regex, ebnf, or structural_tag can be set."
+
+
+@dataclass(frozen=True, slots=True)
+class FormatFields:
+    """Names of the fields that describe the format of the output, for errors."""
+
+    format: str = "response_format"
+    named: str = "response_format.json_schema"
+    """The object with ``schema`` in it."""
+
+
+CHAT_FIELDS = FormatFields()
+
+
+def generation_constraint(body: GenerationBody) -> Constraint | None:
+    """Return the constraint of a chat or completion: its format, ``regex`` or ``ebnf``. Raises ``ApiError``."""
+    return constraint_from_fields(body, body.response_format)
+
+
+def constraint_from_fields(
+    body: ConstraintFields, response_format: dict[str, Any] | None, names: FormatFields = CHAT_FIELDS
+) -> Constraint | None:
+    """Return the constraint of a body whose format field may have another name. Raises ``ApiError``."""
+    constraints = [*_expressions(body), *_response_format(response_format, names)]
+    return _single([(item, constraint_field(item, response_format, names)) for item in constraints], body)
+
+
+def sampling_constraint(params: SamplingBody, name: str = "sampling_params") -> Constraint | None:
+    """Return the constraint in ``sampling_params``, which the request calls ``name``. Raises ``ApiError``."""
+    constraints = list(_expressions(params))
+    if params.json_schema is not None:
+        constraints.append(Constraint("json_schema", _text(params.json_schema)))
+    if params.structural_tag is not None:
+        constraints.append(Constraint("structural_tag", _text(params.structural_tag)))
+    return _single([(constraint, f"{name}.{constraint.kind}") for constraint in constraints], params)
+
+
+def with_backend(constraint: Constraint | None, body: ConstraintFields) -> Constraint | None:
+    """Return the constraint with the grammar backend that the body names."""
+    return constraint and replace(constraint, backend=body.grammar_backend or "")
+
+
+def constraint_field(
+    constraint: Constraint | None, response_format: dict[str, Any] | None, names: FormatFields = CHAT_FIELDS
+) -> str:
+    """Return the field of a chat or a completion that the constraint comes from."""
+    kind = "" if constraint is None else constraint.kind
+    if kind in ("regex", "ebnf"):
+        return kind
+    if kind != "json_schema":
+        return names.format
+    named = (response_format or {}).get("json_schema")
+    return f"{names.named}.{'schema' if isinstance(named, dict) and 'schema' in named else 'schema_'}"
+
+
+def _single(constraints: list[tuple[Constraint, str]], body: ConstraintFields) -> Constraint | None:
+    if len(constraints) > 1:
+        raise ApiError(ONLY_ONE, param=constraints[1][1])
+    for constraint, field in constraints:
+        check_writable(constraint, field)
+    return with_backend(constraints[0][0] if constraints else None, body)
+
+
+def check_writable(constraint: Constraint, field: str) -> None:
+    """Raise ``ApiError`` for a constraint with characters that no output can contain."""
+    if UNWRITABLE.search(constraint.source) is not None:
+        raise ApiError(f"{field} must not hold NUL or half a surrogate pair", param=field)
+
+
+def constraint_refusal(constraint: Constraint, field: str, message: str, status: int) -> ApiError:
+    """Return the engine's refusal of the constraint in ``field`` as an error that names this field.
+
+    A message about a part of the field names it already: ``tools[2].function.parameters`` of ``tools``.
+    """
+    message = message.removeprefix(f"{constraint.kind}: ")
+    part, colon, _ = message.partition(": ")
+    if colon and part.startswith(f"{field}["):
+        return ApiError(message, status, param=part)
+    return ApiError(f"{field}: {message}", status, param=field)
+
+
+def _expressions(body: ConstraintFields) -> Iterator[Constraint]:
+    if body.regex is not None:
+        yield Constraint("regex", body.regex)
+    if body.ebnf is not None:
+        yield Constraint("ebnf", body.ebnf)
+
+
+def _response_format(format: dict[str, Any] | None, names: FormatFields) -> Iterator[Constraint]:
+    match format.get("type") if format else "text":
+        case "text":
+            return
+        case "json_object":
+            yield Constraint("json_object")
+        case "json_schema":
+            yield Constraint("json_schema", _schema(format or {}, names))
+        case "structural_tag":
+            yield Constraint("structural_tag", _text(format))
+        case None:
+            raise ApiError(f"{names.format} needs a type: one of {', '.join(FORMATS)}", param=names.format)
+        case kind:
+            raise ApiError(
+                f"{names.format}.type {str(kind)[:SHOWN]!r} is unknown; known: {', '.join(FORMATS)}",
+                param=names.format,
+            )
+
+
+def _schema(format: dict[str, Any], names: FormatFields) -> str:
+    """Return the schema of a format. Its ``strict`` has no effect: a schema is always enforced or refused."""
+    named = format.get("json_schema")
+    if not isinstance(named, dict):
+        raise ApiError(f"{names.named} must be an object with name and schema", param=names.format)
+    schema = named.get("schema", named.get("schema_"))
+    if schema is None:
+        raise ApiError(
+            f"schema_ is required for json_schema response format request: set {names.named}.schema",
+            param=names.format,
+        )
+    if not isinstance(schema, dict | bool):
+        raise ApiError(f"{names.named}.schema must be a JSON schema", param=names.format)
+    return _text(schema)
+
+
+def _text(source: Any) -> str:
+    return source if isinstance(source, str) else json.dumps(source, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,80 @@
+"""Conversion of the engine's outputs into text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sglang_plug import DraftCounts, Output, Tokenizer
+from sglang_plug_api.http.errors import ApiError
+
+from .job import Ending, Job, Piece
+from .stop_strings import StopMatcher
+
+
+class Detokenizer:
+    """Converts the engine's outputs into pieces: text, stop strings, counts."""
+
+    def __init__(self, job: Job, tokenizer: Tokenizer | None) -> None:
+        sampling = job.sampling
+        if tokenizer is None and sampling.stops:
+            raise ApiError("the server runs with --skip-tokenizer-init: use stop_token_ids, not stop", param="stop")
+        self._sampling = sampling
+        self._decoder = tokenizer.decoder(skip_special=sampling.skip_special, prompt=job.tokens) if tokenizer else None
+        self._matcher = StopMatcher(sampling.stops, keep=sampling.keep_stop)
+        self.count = 0
+        self.cached_tokens = 0
+        self.ending: Ending | None = None
+        self._drafts: DraftCounts | None = None
+
+    def feed(self, output: Output) -> Piece:
+        """Return the piece that ``output`` adds."""
+        finish = output.finish
+        tokens = output.tokens
+        self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
+        self._drafts = output.drafts or self._drafts
+        ends_by_token = finish is not None and finish.matched is not None and not self._sampling.keep_stop
+        shown = tokens[:-1] if ends_by_token else tokens
+        text, used = self._decode(shown)
+        if self._matcher.matched is not None:
+            tokens = tokens[:used]
+            self.ending = Ending("stop", self._matcher.matched)
+        elif finish is not None:
+            text += self._flush()
+            matched = self._matcher.matched
+            self.ending = Ending(finish.reason, finish.matched) if matched is None else Ending("stop", matched)
+        self.count += len(tokens)
+        return Piece(
+            text=text,
+            tokens=tokens,
+            logprobs=output.logprobs[: len(tokens)],
+            prompt_logprobs=output.prompt_logprobs,
+            ending=self.ending,
+            completion_tokens=self.count,
+            cached_tokens=self.cached_tokens,
+            retractions=output.retractions,
+            values=output.values,
+            drafts=self._drafts,
+        )
+
+    def _decode(self, tokens: Sequence[int]) -> tuple[str, int]:
+        """Decode ``tokens`` up to a stop string; return the text and how many tokens it took."""
+        if self._decoder is None:
+            return "", len(tokens)
+        if not self._sampling.stops:
+            return self._decoder.feed(tokens), len(tokens)
+        text = []
+        for index, token in enumerate(tokens):
+            new_text = self._decoder.feed((token,))
+            if self.count + index < self._sampling.params.min_new_tokens:
+                text.append(new_text)  # too early to stop
+                continue
+            text.append(self._matcher.feed(new_text))
+            if self._matcher.matched is not None:
+                return "".join(text), index + 1
+        return "".join(text), len(tokens)
+
+    def _flush(self) -> str:
+        if self._decoder is None:
+            return ""
+        text = self._matcher.feed(self._decoder.flush())
+        return text if self._matcher.matched is not None else text + self._matcher.flush()

@@ -1,0 +1,19 @@
+"""Concurrent work of which one part may fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+async def gather(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Run all of ``work`` concurrently and return the results; the first failure cancels the rest and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(coroutine) for coroutine in work]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]

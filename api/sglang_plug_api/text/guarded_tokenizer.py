@@ -1,0 +1,141 @@
+"""A tokenizer for the API process whose library panics are raised as ``Exception``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sglang_plug import StreamDecoder, Tokenizer
+from sglang_plug.system.library_panics import refuse_panic
+
+
+class GuardedDecoder(StreamDecoder):
+    """A stream decoder that turns panics of its library into errors."""
+
+    def __init__(self, decoder: StreamDecoder, name: str) -> None:
+        self._decoder, self._name = decoder, name
+
+    def feed(self, tokens: Sequence[int]) -> str:
+        """Decode as ``StreamDecoder.feed`` does."""
+        try:
+            return self._decoder.feed(tokens)
+        except BaseException as error:
+            refuse_panic(error, f"{self._name}, in feed(),")
+            raise
+
+    def flush(self) -> str:
+        """Flush as ``StreamDecoder.flush`` does."""
+        try:
+            return self._decoder.flush()
+        except BaseException as error:
+            refuse_panic(error, f"{self._name}, in flush(),")
+            raise
+
+
+class GuardedTokenizer(Tokenizer):
+    """A tokenizer that turns panics of its library into errors that name the component.
+
+    Args:
+        tokenizer: the component's tokenizer.
+        name: the component's name, for errors.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, name: str) -> None:
+        self._tokenizer, self._name = tokenizer, name
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute that the tokenizer has beyond the contract."""
+        return getattr(self._tokenizer, name)
+
+    @property
+    def vocab_size(self) -> int:
+        """The size of the vocabulary, as in ``Tokenizer.vocab_size``."""
+        return self._tokenizer.vocab_size
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """The end tokens, as in ``Tokenizer.eos_token_ids``."""
+        return self._tokenizer.eos_token_ids
+
+    @property
+    def special_token_ids(self) -> frozenset[int]:
+        """The special tokens, as in ``Tokenizer.special_token_ids``."""
+        return self._tokenizer.special_token_ids
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Encode as ``Tokenizer.encode`` does."""
+        try:
+            return self._tokenizer.encode(text, special=special)
+        except BaseException as error:
+            self._refuse(error, "encode")
+            raise
+
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Encode as ``Tokenizer.encode_pair`` does."""
+        try:
+            return self._tokenizer.encode_pair(first, second)
+        except BaseException as error:
+            self._refuse(error, "encode_pair")
+            raise
+
+    def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
+        """Decode as ``Tokenizer.decode`` does."""
+        try:
+            return self._tokenizer.decode(tokens, skip_special=skip_special)
+        except BaseException as error:
+            self._refuse(error, "decode")
+            raise
+
+    def piece(self, token: int) -> str:
+        """Return the text of one token as ``Tokenizer.piece`` does."""
+        try:
+            return self._tokenizer.piece(token)
+        except BaseException as error:
+            self._refuse(error, "piece")
+            raise
+
+    def piece_bytes(self, token: int) -> bytes:
+        """Return the bytes of one token as ``Tokenizer.piece_bytes`` does."""
+        try:
+            return self._tokenizer.piece_bytes(token)
+        except BaseException as error:
+            self._refuse(error, "piece_bytes")
+            raise
+
+    def chat_template(self, *, tools: bool = False) -> str | None:
+        """Return the template as ``Tokenizer.chat_template`` does."""
+        return self._tokenizer.chat_template(tools=tools)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Render a conversation as ``Tokenizer.chat`` does."""
+        try:
+            return self._tokenizer.chat(
+                messages,
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                variables=variables,
+            )
+        except BaseException as error:
+            self._refuse(error, "chat")
+            raise
+
+    def decoder(self, *, skip_special: bool = True, prompt: Sequence[int] = ()) -> StreamDecoder:
+        """Return a stream decoder as ``Tokenizer.decoder`` does."""
+        try:
+            decoder = self._tokenizer.decoder(skip_special=skip_special, prompt=prompt)
+        except BaseException as error:
+            self._refuse(error, "decoder")
+            raise
+        return GuardedDecoder(decoder, self._name)
+
+    def _refuse(self, error: BaseException, method: str) -> None:
+        refuse_panic(error, f"{self._name}, in {method}(),")

@@ -1,0 +1,143 @@
+"""Sampling parameters of a request, completed with the defaults, for the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sglang_plug import SamplingParams
+from sglang_plug.plugins.request_fields import RequestFieldError, RequestFields
+from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.options.config import ServerConfig
+
+DEFAULT_NEW_TOKENS = 128
+MAX_STOPS = 32
+MAX_STOP_CHARACTERS = 1024
+MAX_BIASES = 4096
+INT64 = 1 << 63
+FROM_CHECKPOINT = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Keys of ``generation_config.json`` that become defaults, but for those that no logits processor applies."""
+ENGINE_FIELDS = frozenset(one.name for one in fields(SamplingParams))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """One request's parameters: those of the engine, and those that concern text."""
+
+    params: SamplingParams
+    stops: tuple[str, ...] = ()
+    keep_stop: bool = False
+    """Leave the stop string or stop token in the output."""
+    skip_special: bool = True
+    n: int = 1
+
+
+class SamplingDefaults:
+    """Completes requests. What a request names comes first, then the operator's ``--preferred-sampling-params``,
+    then the checkpoint's ``generation_config.json`` (unless ``--sampling-defaults openai``), then ours.
+    """
+
+    def __init__(
+        self, config: ServerConfig, info: Mapping[str, Any], eos: Sequence[int], fields: RequestFields | None = None
+    ) -> None:
+        self.fields = RequestFields() if fields is None else fields
+        generation = info["generation"] if config.sampling_defaults == "model" else {}
+        usable = [key for key in FROM_CHECKPOINT if key not in self.fields.refused_params]
+        own = {key: generation[key] for key in usable if generation.get(key) is not None}
+        self.values: dict[str, Any] = {**own, **config.preferred_sampling_params}
+        self.eos = tuple(dict.fromkeys((*info["eos_token_ids"], *eos)))
+        self.context_length: int = info["context_length"]
+        self.vocabulary: int = info["vocab_size"]
+        self.longest = min(self.context_length, info["max_total_tokens"])
+
+    def complete(self, given: Mapping[str, Any], prompt: int, default_new_tokens: int | None) -> Sampling:
+        """``given`` in native names, without what was left out. ``None`` for the default number of new tokens
+        stands for all that fit. Raises ``ApiError``.
+        """
+        values = {**self.values, **given}
+        self._check_prompt(prompt)
+        explicit = "max_new_tokens" in values
+        wanted = values.setdefault("max_new_tokens", default_new_tokens)
+        if wanted is None:
+            explicit = False
+            values["max_new_tokens"] = max(0, self.longest - prompt)
+        if explicit and wanted is not None:
+            self._check_length(prompt, wanted)
+        elif wanted is not None:
+            values["max_new_tokens"] = max(0, min(wanted, self.longest - prompt))
+        stop_tokens = tuple(values.pop("stop_token_ids", None) or ())
+        self._check_tokens("stop_token_ids", stop_tokens)
+        if not values.get("ignore_eos"):
+            stop_tokens = tuple(dict.fromkeys((*stop_tokens, *self.eos)))
+        seed = values.get("seed")
+        if seed is not None and not -INT64 <= seed < INT64:
+            raise ApiError("seed must fit 64 bits", param="seed")
+        engine = {name: value for name, value in values.items() if name in ENGINE_FIELDS and value is not None}
+        engine["logit_bias"] = _biases(values.get("logit_bias"))
+        self._check_tokens("logit_bias", engine["logit_bias"])
+        engine["processor_fields"] = {name: values[name] for name in self.fields.owners if values.get(name) is not None}
+        try:
+            params = SamplingParams(**engine, stop_token_ids=stop_tokens)
+            self.fields.check_params(params)
+        except RequestFieldError as error:
+            raise ApiError(str(error), param=error.field) from None
+        except ValueError as error:
+            raise ApiError(str(error), param=str(error).partition(" ")[0]) from None
+        return Sampling(
+            params=params,
+            stops=_stops(values.get("stop")),
+            keep_stop=bool(values.get("no_stop_trim")),
+            skip_special=values.get("skip_special_tokens") is not False,
+            n=self.outputs(given),
+        )
+
+    def outputs(self, given: Mapping[str, Any]) -> int:
+        """Return how many outputs ``given``, by native names, asks for."""
+        return given.get("n") or self.values.get("n") or 1
+
+    def _check_prompt(self, prompt: int) -> None:
+        if prompt >= self.context_length:
+            raise ApiError(
+                f"The input ({prompt} tokens) is longer than the model's context length "
+                f"({self.context_length} tokens).",
+                code="context_length_exceeded",
+            )
+
+    def _check_tokens(self, field: str, tokens: Collection[int]) -> None:
+        if tokens and not 0 <= min(tokens) <= max(tokens) < self.vocabulary:
+            raise ApiError(f"a token id in {field} is not in the vocabulary of {self.vocabulary} tokens", param=field)
+
+    def _check_length(self, prompt: int, wanted: int) -> None:
+        if prompt < self.context_length < prompt + wanted:
+            raise ApiError(
+                f"Requested token count exceeds the model's maximum context length of {self.context_length} tokens. "
+                f"You requested a total of {prompt + wanted} tokens: {prompt} tokens from the input and {wanted} "
+                "tokens for the completion. Please reduce the number of tokens in the input or the completion.",
+                param="max_tokens",
+                code="context_length_exceeded",
+            )
+
+
+def _stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if len(stops) > MAX_STOPS:
+        raise ApiError(f"at most {MAX_STOPS} stop strings are allowed, got {len(stops)}", param="stop")
+    for one in stops:
+        if not one:
+            raise ApiError("stop strings must not be empty", param="stop")
+        if len(one) > MAX_STOP_CHARACTERS:
+            raise ApiError(f"a stop string has at most {MAX_STOP_CHARACTERS} characters, got {len(one)}", param="stop")
+    return stops
+
+
+def _biases(given: Mapping[str, float] | None) -> dict[int, float]:
+    if not given:
+        return {}
+    if len(given) > MAX_BIASES:
+        raise ApiError(f"at most {MAX_BIASES} tokens can be biased, got {len(given)}", param="logit_bias")
+    try:
+        biases = {int(token): float(bias) for token, bias in given.items()}
+    except ValueError:
+        raise ApiError("logit_bias must map token ids to numbers", param="logit_bias") from None
+    return biases

@@ -1,0 +1,380 @@
+"""Text in, text out: the API's interface to the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from sglang_plug import (
+    AUTO,
+    Finish,
+    MediaPrompt,
+    Observer,
+    Output,
+    Request,
+    RequestError,
+    RequestEvent,
+    TemplateError,
+    Tokenizer,
+)
+from sglang_plug.engine.processes.client import EngineClient
+from sglang_plug.plugins.request_fields import RequestFields
+from sglang_plug_api.batches.storage import Storage
+from sglang_plug_api.http.admission_gate import AdmissionGate
+from sglang_plug_api.http.callers import Caller, Callers, current_caller
+from sglang_plug_api.http.errors import SHOWN, ApiError
+from sglang_plug_api.lifecycle.observer_guard import GuardedObserver
+from sglang_plug_api.multimodal.image_prompts import ImagePrompts
+from sglang_plug_api.multimodal.images import RequestImage
+from sglang_plug_api.options.config import ServerConfig
+
+from .adapter_names import AdapterNames
+from .constraints import constraint_refusal
+from .detokenizing import Detokenizer
+from .job import Job, Piece, joined, output_job
+from .parsers import Parsers
+from .sampling import SamplingDefaults
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+MAX_INLINE_CHARACTERS = 2048
+"""Longest text that is tokenized on the event loop; longer ones are tokenized in a thread."""
+CHARACTERS_PER_TOKEN = 128
+"""Length of the longest tokens of common vocabularies, runs of blanks; other tokens average four characters."""
+CHAT_THREADS = 4
+"""Chat requests whose prompts are rendered at the same time."""
+MIN_TEXT_LIMIT = 1 << 20
+"""Characters that are tokenized whatever the model's context length is."""
+
+
+class TextEngine:
+    """The model in terms of text, and the facts about it that routes need.
+
+    Args:
+        config: the server's configuration.
+        client: client of the started engine.
+        info: the engine's description of itself.
+        tokenizer: ``None`` with ``--skip-tokenizer-init``.
+        observers: maps names to loaded observers.
+        plugins: the table that ``/plugins`` shows.
+        parsers: parsers of tool calls and of reasoning.
+        image_prompts: makes prompts of tokens and images; ``None`` if the model takes text only.
+        request_fields: the request fields of logits processors.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        client: EngineClient,
+        info: Mapping[str, Any],
+        tokenizer: Tokenizer | None,
+        *,
+        observers: Mapping[str, Observer] | None = None,
+        plugins: Mapping[str, Any] | None = None,
+        parsers: Parsers | None = None,
+        image_prompts: ImagePrompts | None = None,
+        request_fields: RequestFields | None = None,
+    ) -> None:
+        self.config, self.client, self.info = config, client, info
+        self.observers, self.plugins = dict(observers or {}), dict(plugins or {})
+        self.parsers = parsers or Parsers()
+        self._tokenizer, self._image_prompts = tokenizer, image_prompts
+        self.callers = Callers(config)
+        self.storage = Storage(config.storage, scoped=self.callers.scoped)
+        """Uploaded files and batches; nothing else in this process opens their database."""
+        self.guarded_observers = tuple(GuardedObserver(name, observer) for name, observer in self.observers.items())
+        self.request_fields = RequestFields() if request_fields is None else request_fields
+        self.defaults = SamplingDefaults(
+            config, info, tokenizer.eos_token_ids if tokenizer else (), self.request_fields
+        )
+        self.model_name = config.served_model_name or _model_name(config, info)
+        self.adapters = AdapterNames(self.model_name, info.get("adapters"))
+        self.started = int(time.time())
+        self.weight_version = config.weight_version
+        self.warming_up = False
+        """True until the server's own first request has ended."""
+        self._chat_threads = ThreadPoolExecutor(CHAT_THREADS, "chat-template")
+        self._running = set[_RunningJob]()
+        self._admission_gate = AdmissionGate()
+
+    @property
+    def in_flight(self) -> int:
+        """The number of sequences that are being served or wait for it."""
+        return len(self._running)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer. Raises ``ApiError`` if the server runs with ``--skip-tokenizer-init``."""
+        if self._tokenizer is None:
+            raise ApiError("the server runs with --skip-tokenizer-init: send input_ids, and decode output_ids yourself")
+        return self._tokenizer
+
+    @property
+    def has_text(self) -> bool:
+        """False with ``--skip-tokenizer-init``."""
+        return self._tokenizer is not None
+
+    @property
+    def supports_images(self) -> bool:
+        """True if prompts may have images."""
+        return self._image_prompts is not None
+
+    async def with_images(self, tokens: Sequence[int], images: Sequence[RequestImage]) -> MediaPrompt:
+        """Return the prompt of ``tokens``, which hold one placeholder for each of ``images``. Raises ``ApiError``."""
+        if not images:
+            return MediaPrompt(list(tokens), ())
+        if self._image_prompts is None:
+            raise images[0].error("this model takes text only")
+        return await self._image_prompts.prompt(tokens, images)
+
+    async def fetch_images(self, images: Sequence[RequestImage]) -> Sequence[RequestImage]:
+        """Return ``images`` with the bytes of those that the request only refers to. Raises ``ApiError``."""
+        return images if self._image_prompts is None else await self._image_prompts.fetch_images(images)
+
+    def check_model(self, name: str | None) -> None:
+        """Raise ``ApiError`` for an adapter that is not loaded, and with ``--strict-model-name`` for another model."""
+        self.adapters.resolve(name)
+        if self.config.strict_model_name and name is not None and not self.adapters.is_served(name):
+            raise unknown_model(name, self.model_name, *self.adapters.paths)
+
+    async def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Return the tokens of ``text``. Raises ``ApiError`` if it is too long to be tokenized."""
+        tokenizer = self.tokenizer
+        self.check_text(text)
+        if len(text) <= MAX_INLINE_CHARACTERS:
+            return tokenizer.encode(text, special=special)
+        return await asyncio.to_thread(tokenizer.encode, text, special=special)
+
+    async def encode_each(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
+        """Return the tokens of each text. Raises ``ApiError`` if one is too long to be tokenized."""
+        tokenizer = self.tokenizer
+        for text in texts:
+            self.check_text(text)
+
+        def work() -> list[list[int]]:
+            return [tokenizer.encode(text, special=special) for text in texts]
+
+        return work() if sum(map(len, texts)) <= MAX_INLINE_CHARACTERS else await asyncio.to_thread(work)
+
+    async def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
+        """Return the tokens of the prompt that the chat template renders; ``options`` as in ``Tokenizer.chat``."""
+        tokenizer = self.tokenizer
+
+        def render() -> list[int]:
+            text = tokenizer.chat(messages, **options)
+            self.check_text(text)
+            return tokenizer.encode(text, special=False)
+
+        try:
+            return await self.in_chat_thread(render)
+        except TemplateError as error:
+            param = "chat_template_kwargs" if error.about == "variables" else "messages"
+            raise ApiError(str(error), param=param) from None
+
+    async def in_chat_thread(self, work: Callable[[], Result]) -> Result:
+        """Run ``work``, which renders chat templates, and return its result.
+
+        Slow templates delay only each other, since they have threads of their own.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._chat_threads, work)
+
+    def check_text(self, text: str) -> None:
+        """Raise ``ApiError`` for a text that is longer than any that fits the model, before tokenizing it."""
+        limit = max(MIN_TEXT_LIMIT, CHARACTERS_PER_TOKEN * self.info["context_length"])
+        if len(text) > limit:
+            raise ApiError(f"a text has {len(text)} characters; the most that is tokenised is {limit}")
+
+    def check_sequences(self, total: int) -> None:
+        """Raise ``ApiError`` for a request with too many sequences; call it before tokenizing."""
+        limit = self.config.max_sequences_per_request
+        if total > limit:
+            raise ApiError(f"the request asks for {total} sequences (prompts times n); the most is {limit}", param="n")
+
+    def expand(self, jobs: Sequence[Job]) -> list[Job]:
+        """Return a job for each of the ``n`` outputs of each prompt. Raises ``ApiError`` if they are too many."""
+        self.check_sequences(sum(job.sampling.n for job in jobs))
+        return [output_job(job, index) for job in jobs for index in range(job.sampling.n)]
+
+    async def stream(self, job: Job) -> AsyncGenerator[Piece, None]:
+        """Yield pieces as they arrive; the last has ``ending`` set. Closing early aborts the request.
+
+        Raises ``RequestError`` if the engine refuses the job and ``EngineError`` if it is not running.
+        """
+        arrived = time.time()
+        detokenizer = Detokenizer(job, self._tokenizer)
+        request = Request(
+            id=job.engine_id,
+            tokens=tuple(job.tokens),
+            media=job.media,
+            params=job.sampling.params,
+            task=job.task,
+            logprobs=job.logprobs,
+            constraint=job.constraint,
+            reasoning_prefix=job.reasoning_prefix,
+            priority=job.priority,
+            salt=f"{job.caller.owner}:{job.salt}" if self.config.tenant_isolation else job.salt,
+            adapter=job.adapter,
+            arrived=arrived,
+        )
+        await self._admission_gate.wait_open()
+        first: float | None = None
+        running = _RunningJob(job)
+        self._running.add(running)
+        try:
+            outputs = cast(AsyncGenerator[Output, None], self.client.submit(request))
+            async with contextlib.aclosing(outputs):
+                while detokenizer.ending is None:
+                    output = await running.next(outputs)
+                    piece = detokenizer.feed(output)
+                    now = time.time()
+                    if output.tokens:
+                        first = now if first is None else first
+                    for observer in self.guarded_observers:
+                        observer.on_tokens(job.id, len(piece.tokens), now)
+                    yield piece
+        except RequestError as error:
+            text = str(error).replace(job.engine_id, job.id)  # the client knows the job by this id
+            refusal = _refusal(job, error, text)
+            if refusal is not None:
+                raise refusal from None
+            if text == str(error):
+                raise
+            raise RequestError(text, error.status, error.about) from error
+        finally:
+            self._running.discard(running)
+            self._report(job, detokenizer, arrived, first)
+
+    async def update_weights(self, source: str, revision: str | None = None, version: str | None = None) -> None:
+        """Replace the weights by those of another checkpoint once no request is in flight; new requests wait meanwhile.
+
+        Raises ``RequestError`` if they do not fit, and ``TimeoutError`` if requests did not end in time; the old
+        weights stay in use then.
+        """
+        async with self._admission_gate.closed_and_idle(lambda: self.in_flight, self.config.drain_timeout):
+            await self.client.control("update_weights", source=source, revision=revision)
+        self.info = {**self.info, "model_path": source}
+        self.weight_version = version or self.weight_version
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        """Let requests use the adapter in the folder ``path`` as ``name``.
+
+        Raises ``ApiError`` or ``RequestError`` if it cannot be loaded.
+        """
+        self.adapters.check_free(name)
+        await self.client.control("load_adapter", adapter=name, path=path)
+        self.adapters.paths[name] = path
+
+    async def unload_adapter(self, name: str) -> None:
+        """Unload an adapter; requests in flight keep it until they end. Raises ``ApiError`` if it is not loaded."""
+        self.adapters.require_loaded(name)
+        await self.client.control("unload_adapter", adapter=name)
+        self.adapters.paths.pop(name, None)
+
+    def abort(self, request: str | None) -> int:
+        """End every sequence of the request with exactly this id, or all sequences if ``None``.
+
+        Each ends with reason ``abort`` and with its output so far. Returns how many were ended. Requests of other
+        callers are treated as if they did not exist.
+        """
+        caller = current_caller()
+        matching = [job for job in self._running if request is None or job.belongs_to(request, caller)]
+        jobs = [job for job in matching if not job.aborted]
+        for job in jobs:
+            job.abort()
+        return len(jobs)
+
+    async def complete(self, job: Job) -> Piece:
+        """Return the whole output as one piece."""
+        async with contextlib.aclosing(self.stream(job)) as pieces:
+            return joined([piece async for piece in pieces])
+
+    def _report(self, job: Job, detokenizer: Detokenizer, arrived: float, first: float | None) -> None:
+        event = RequestEvent(
+            id=job.id,
+            reason=detokenizer.ending.reason if detokenizer.ending else "abort",
+            prompt_tokens=len(job.tokens),
+            cached_tokens=detokenizer.cached_tokens,
+            output_tokens=detokenizer.count,
+            arrived=arrived,
+            first_token=first,
+            finished=time.time(),
+            request=job.request,
+        )
+        for observer in self.guarded_observers:
+            observer.on_request(event)
+        if self.config.log_requests:
+            logger.info("Request %s", event)
+
+
+def _model_name(config: ServerConfig, info: Mapping[str, Any]) -> str:
+    """Return the model's name as the user wrote it; the folder's name if a plugin chose the model."""
+    source = str(info["model_path"])
+    return Path(source).name if config.engine.model.path == AUTO else source
+
+
+def unknown_model(name: str, *served: str) -> ApiError:
+    """Return the refusal of a request for a model that is not served."""
+    return ApiError(
+        f"The model {name[:SHOWN]!r} does not exist; this server serves {', '.join(map(repr, served))}",
+        404,
+        param="model",
+        code="model_not_found",
+    )
+
+
+def _refusal(job: Job, error: RequestError, text: str) -> ApiError | None:
+    """Return the engine's refusal ``text`` as an error that names the request's field; ``None`` if it is about none."""
+    match error.about:
+        case "constraint" if job.constraint is not None:
+            field = job.constraint_field or job.constraint.kind
+            return constraint_refusal(job.constraint, field, text, error.status)
+        case "states":
+            return ApiError(text, error.status, param="input_embeds")
+        case "processor_fields":
+            return ApiError(text, error.status, param=re.split(r"[\s:]", text, maxsplit=1)[0])
+        case _:
+            return None
+
+
+class _RunningJob:
+    """A job in flight that other tasks can abort."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._waiting: asyncio.Task[Any] | None = None
+        self.aborted = False
+
+    def belongs_to(self, request: str, caller: Caller) -> bool:
+        """Return True if ``caller`` may use the job and ``request`` is its id."""
+        return request in (self._job.id, self._job.request) and caller.may_use(self._job.caller.owner)
+
+    def abort(self) -> None:
+        """Make the next output, awaited already or not, the last."""
+        self.aborted = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def next(self, outputs: AsyncGenerator[Output, None]) -> Output:
+        """Return the next of ``outputs``, or an ending if the job was aborted.
+
+        ``abort`` may interrupt the task only while it waits here; at other times it handles an earlier output.
+        """
+        task = asyncio.current_task()
+        if not self.aborted and task is not None:
+            self._waiting, cancellations = task, task.cancelling()
+            try:
+                return await anext(outputs)
+            except asyncio.CancelledError:
+                if not self.aborted or task.uncancel() > cancellations:
+                    raise  # something else cancelled the task
+            finally:
+                self._waiting = None
+        return Output(id=self._job.id, finish=Finish("abort"))

@@ -1,0 +1,1 @@
+"""Parts that benchmarks share: machine limits, model shapes, servers, reports."""

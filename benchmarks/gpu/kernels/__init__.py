@@ -1,0 +1,1 @@
+"""Checks and measurements of single kernels and layers on a device."""

@@ -1,0 +1,1 @@
+"""EBNF grammars, regular expressions and automata."""

@@ -1,0 +1,1 @@
+"""JSON schemas, read and rewritten as grammars."""

@@ -1,0 +1,143 @@
+"""EBNF expressions for numbers within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+
+from sglang_plug_backends.grammars.refusal import Refusal
+
+MOST_DIGITS = 18
+"""Maximum digits of an integer and of each part of a decimal, which every JSON reader accepts."""
+DECIMALS = 4
+"""Maximum digits after the point of numbers with bounds, unless a bound has more."""
+MOST_DECIMALS = 12
+
+Digits = tuple[tuple[int, int], ...]
+"""First and last digit of each place."""
+
+INTEGER = f'"-"? ("0" | [1-9] [0-9]{{0,{MOST_DIGITS - 1}}})'
+NUMBER = f'{INTEGER} ("." [0-9]{{1,{MOST_DIGITS}}})? ([eE] [+-]? [0-9]{{1,2}})?'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Minimum and maximum; ``above`` and ``below`` exclude the bound itself."""
+
+    least: Decimal | None = None
+    most: Decimal | None = None
+    above: bool = False
+    below: bool = False
+
+
+def integers(bounds: Bounds) -> str:
+    """Return an expression for the integers within ``bounds``. Raises ``Refusal`` if there are none."""
+    least, most = _whole(bounds)
+    return _signed(least, most, 0)
+
+
+def decimals(bounds: Bounds) -> str:
+    """Return an expression for the numbers within ``bounds``. Raises ``Refusal`` if there are none."""
+    places = max([DECIMALS, *(_places(item) for item in (bounds.least, bounds.most) if item is not None)])
+    if places > MOST_DECIMALS:
+        raise Refusal(f"a bound with more than {MOST_DECIMALS} digits after the point")
+    texts = []
+    for digits in range(places, -1, -1):
+        try:
+            texts.append(_signed(*_whole(_scaled(bounds, digits)), digits))
+        except Refusal:  # there is no number with so few digits
+            continue
+    if not texts:
+        raise Refusal("bounds between which there is no number")
+    return " | ".join(texts)
+
+
+def _scaled(bounds: Bounds, digits: int) -> Bounds:
+    scale = Decimal(10) ** digits
+    least = None if bounds.least is None else bounds.least * scale
+    most = None if bounds.most is None else bounds.most * scale
+    return replace(bounds, least=least, most=most)
+
+
+def _whole(bounds: Bounds) -> tuple[int | None, int | None]:
+    """Return the first and the last integer within ``bounds``."""
+    least, most = bounds.least, bounds.most
+    first = None if least is None else int(least.to_integral_value(ROUND_CEILING))
+    last = None if most is None else int(most.to_integral_value(ROUND_FLOOR))
+    if first is not None and bounds.above and first == least:
+        first += 1
+    if last is not None and bounds.below and last == most:
+        last -= 1
+    return first, last
+
+
+def _places(value: Decimal) -> int:
+    exponent = value.normalize().as_tuple().exponent
+    return max(0, -exponent) if isinstance(exponent, int) else 0
+
+
+def _signed(least: int | None, most: int | None, places: int) -> str:
+    """Return an expression for ``n / 10**places``, ``least <= n <= most``, written with all of their places."""
+    limit = 10 ** (MOST_DIGITS + places) - 1
+    low = -limit if least is None else least
+    high = limit if most is None else most
+    if low > high or low > limit or high < -limit:
+        raise Refusal("bounds between which there is no number")
+    low, high = max(low, -limit), min(high, limit)
+    results = []
+    if low < 0:
+        results += [f'"-" {text}' for text in _texts(max(1, -high), -low, places)]
+    if high >= 0:
+        results += _texts(max(0, low), high, places)
+    return " | ".join(results)
+
+
+def _texts(low: int, high: int, places: int) -> Iterator[str]:
+    for digits in _spans(low, high, places + 1):
+        parts = [f"[{first}-{last}]" if first < last else f'"{first}"' for first, last in digits]
+        if places:
+            parts.insert(len(parts) - places, '"."')
+        yield " ".join(_compressed(parts))
+
+
+def _compressed(parts: list[str]) -> Iterator[str]:
+    """Merge runs of the same class into one with a count."""
+    at = 0
+    while at < len(parts):
+        end = at
+        while end < len(parts) and parts[end] == parts[at]:
+            end += 1
+        yield parts[at] if end - at == 1 else f"{parts[at]}{{{end - at}}}"
+        at = end
+
+
+def _spans(low: int, high: int, least_width: int) -> Iterator[Digits]:
+    """Cover ``low..high`` with spans whose places vary independently; at least ``least_width`` digits each."""
+    width = max(least_width, len(str(low)))
+    while low <= high:
+        top = min(high, 10**width - 1)
+        yield from _same_width(str(low).zfill(width), str(top).zfill(width))
+        low, width = top + 1, width + 1
+
+
+def _same_width(low: str, high: str) -> Iterator[Digits]:
+    if not low:
+        yield ()
+        return
+    first, last = int(low[0]), int(high[0])
+    rest = len(low) - 1
+    nothing, everything = "0" * rest, "9" * rest
+    if first == last:
+        yield from (((first, first), *tail) for tail in _same_width(low[1:], high[1:]))
+        return
+    start, stop = first, last
+    if low[1:] != nothing:
+        yield from (((first, first), *tail) for tail in _same_width(low[1:], everything))
+        start += 1
+    if high[1:] != everything:
+        stop -= 1
+    if start <= stop:
+        yield ((start, stop), *(((0, 9),) * rest))
+    if high[1:] != everything:
+        yield from (((last, last), *tail) for tail in _same_width(nothing, high[1:]))

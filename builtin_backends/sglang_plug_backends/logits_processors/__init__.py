@@ -1,0 +1,32 @@
+"""Logits processors that every server has: biases, penalties, and a least length of outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sglang_plug import LogitsProcessorSpec, hookimpl
+
+
+@hookimpl
+def register_logits_processors() -> Iterator[LogitsProcessorSpec]:
+    yield LogitsProcessorSpec(
+        name="logit-bias",
+        target=f"{__name__}.bias:LogitBias",
+        sampling_params=("logit_bias",),
+        order=100,
+        summary="adds numbers to the logits of single tokens",
+    )
+    yield LogitsProcessorSpec(
+        name="penalties",
+        target=f"{__name__}.penalties:Penalties",
+        sampling_params=("repetition_penalty", "frequency_penalty", "presence_penalty"),
+        order=200,
+        summary="makes tokens that have occurred less likely, or more",
+    )
+    yield LogitsProcessorSpec(
+        name="min-new-tokens",
+        target=f"{__name__}.min_new_tokens:MinNewTokens",
+        sampling_params=("min_new_tokens",),
+        order=900,
+        summary="forbids stop tokens until an output has a number of tokens",
+    )

@@ -1,0 +1,191 @@
+"""The step extension of speculative decoding: it decides which sequences get draft tokens, and how many.
+
+Draft tokens use what a step has left when everything else is planned: its token budget, and free KV slots. A sequence
+whose drafts are accepted gets more of them; one whose drafts are rejected gets none for a while.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
+
+from sglang_plug import (
+    AdmissionPhase,
+    ChunkView,
+    Drafter,
+    OutputPhase,
+    PlanningPhase,
+    SequenceDrafter,
+    SequenceView,
+    StepExtension,
+    StepPlan,
+)
+
+logger = logging.getLogger(__name__)
+
+FIRST_DEPTH = 2
+"""Draft tokens of a sequence's first step with drafts."""
+MOST_MISSES = 6
+"""A sequence whose drafts were rejected this often gets none for ``2 ** MOST_MISSES`` tokens, which is the longest
+pause."""
+
+
+@dataclass(slots=True)
+class DraftState:
+    """The drafter of one sequence, and the success of its drafts."""
+
+    drafter: SequenceDrafter
+    known: int
+    """Leading tokens that the drafter has received."""
+    depth: int
+    """Most draft tokens in the next step."""
+    misses: int = 0
+    """Rejected drafts, less the accepted tokens of other drafts."""
+    resume: int = 0
+    """Length of the sequence from which on drafts are tried again."""
+    expected: tuple[int, int] | None = None
+    """Position and token of a draft for which the engine waited for a step."""
+
+    def record_acceptance(self, drafted: int, accepted: int, length: int, most: int) -> None:
+        """Adapt depth and pauses: ``accepted`` of ``drafted`` tokens are right; the sequence has ``length`` tokens."""
+        if accepted:
+            self.misses = max(0, self.misses - accepted)
+            self.depth = min(most, 2 * drafted if accepted == drafted else accepted + 1)
+            return
+        self.misses = min(self.misses + 1, MOST_MISSES)
+        self.depth = max(1, self.depth // 2)
+        self.resume = length + (1 << self.misses)
+
+
+class Speculation(StepExtension, AdmissionPhase, PlanningPhase, OutputPhase):
+    """Adds the draft tokens of a drafter to steps.
+
+    Args:
+        drafter: a component; it is not asked again once it breaks its contract.
+        name: the drafter's name in the log.
+        most: most draft tokens of one sequence in a step.
+        step_tokens: most tokens of a step that has drafts: a larger step costs more than drafts can save.
+        vocabulary: number of tokens; each token is below it.
+        describe: formats an error in one line.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        *,
+        name: str,
+        most: int,
+        step_tokens: int,
+        vocabulary: int,
+        describe: Callable[[BaseException], str] = repr,
+    ) -> None:
+        self.most, self.step_tokens = most, step_tokens
+        self.most_draft_rows = step_tokens
+        self._drafter: Drafter | None = drafter
+        self._name, self._vocabulary, self._describe = name, vocabulary, describe
+
+    def plan(self, step: StepPlan) -> None:
+        """Divide what the step has left among the sequences that decode."""
+        room = min(step.budget, self.step_tokens) - sum(chunk.count for chunk in step.chunks)
+        if self._drafter is None or room <= 0:
+            return
+        eligible = [index for index, chunk in enumerate(step.chunks) if self._is_eligible(chunk)]
+        for done, index in enumerate(eligible):
+            fair_part = -(-room // (len(eligible) - done))
+            drafts = self._propose(step.chunks[index].sequence, fair_part)
+            if not drafts or not step.add_drafts(index, drafts):
+                continue
+            room -= len(drafts)
+            if room <= 0:
+                break
+
+    def waits_for(self, chunks: Ordered[ChunkView]) -> bool:
+        """Report whether a sequence of ``chunks`` probably gets drafts in the next step."""
+        if self._drafter is None or len(chunks) >= self.step_tokens:
+            return False
+        for chunk in chunks:
+            sequence = chunk.sequence
+            if self._is_eligible(chunk) and (draft := self._propose(sequence, 1)) and self in sequence.extras:
+                self._state(sequence).expected = len(sequence.tokens), draft[0]
+                return True
+        return False
+
+    def verified(self, sequence: SequenceView, drafted: int, accepted: int) -> None:
+        """Adapt the number of draft tokens of ``sequence``."""
+        self._state(sequence).record_acceptance(drafted, accepted, len(sequence.tokens), self.most)
+
+    def finished(self, sequence: SequenceView) -> None:
+        """Let the drafter have the last tokens of an output."""
+        if self._drafter is None or not sequence.generated:
+            return
+        try:
+            state = self._state(sequence)
+            state.drafter.end(sequence.tokens[state.known :])
+        except Exception as error:
+            self._stop(self._describe(error))
+
+    def _is_eligible(self, chunk: ChunkView) -> bool:
+        """Report whether ``chunk`` computes only the last generated token, and drafts may be verified behind it."""
+        sequence = chunk.sequence
+        if chunk.count != 1 or not chunk.complete or not sequence.generated or sequence.request.task != "generate":
+            return False
+        if not sequence.accepts_drafts:
+            return False
+        state: DraftState | None = sequence.extras.get(self)
+        return state is None or state.resume <= len(sequence.tokens)
+
+    def _propose(self, sequence: SequenceView, most: int) -> tuple[int, ...]:
+        """Return at most ``most`` draft tokens; none if there is no use for them, or after a wrong expectation."""
+        if self._drafter is None:
+            return ()
+        try:
+            state = self._state(sequence)
+            if self._was_wrong(sequence, state):
+                return ()
+            most = min(most, state.depth, sequence.limit - len(sequence.tokens) - 1)
+            if most < 1:
+                return ()
+            new_tokens = sequence.tokens[state.known :]
+            state.known = len(sequence.tokens)
+            drafts = tuple(state.drafter.propose(new_tokens, most))
+            problem = self._problem(drafts, most)
+        except Exception as error:
+            drafts, problem = (), self._describe(error)
+        if problem is not None:
+            self._stop(problem)
+            return ()
+        return drafts
+
+    def _was_wrong(self, sequence: SequenceView, state: DraftState) -> bool:
+        """Report whether another token was sampled than the one for which the engine waited for a step."""
+        expected, state.expected = state.expected, None
+        if expected is None or expected[0] >= len(sequence.tokens) or sequence.tokens[expected[0]] == expected[1]:
+            return False
+        state.record_acceptance(1, 0, len(sequence.tokens), self.most)
+        return True
+
+    def _state(self, sequence: SequenceView) -> DraftState:
+        state: DraftState | None = sequence.extras.get(self)
+        if state is None:
+            assert self._drafter is not None
+            drafter = self._drafter.begin(sequence.request.tokens, salt=sequence.request.salt)
+            if not isinstance(drafter, SequenceDrafter):
+                raise TypeError(f"begin() gave {type(drafter).__name__}, not a SequenceDrafter")
+            state = DraftState(drafter, sequence.prompt_len, min(FIRST_DEPTH, self.most))
+            sequence.extras[self] = state
+        return state
+
+    def _problem(self, drafts: tuple[int, ...], most: int) -> str | None:
+        """Describe what is wrong with a proposal; ``None`` if nothing is."""
+        if len(drafts) > most:
+            return f"it proposed {len(drafts)} tokens where at most {most} were asked for"
+        for token in drafts:
+            if not isinstance(token, int) or not 0 <= token < self._vocabulary:
+                return f"it proposed {token!r}, which is no token of a vocabulary of {self._vocabulary}"
+        return None
+
+    def _stop(self, problem: str) -> None:
+        logger.error("%s is not asked any more, outputs go on without drafts: %s", self._name, problem)
+        self._drafter = None

@@ -1,0 +1,126 @@
+"""One noun per stage: ``Request`` (from outside, frozen) and ``Output`` (to outside, frozen).
+
+``Sequence``, the scheduler's mutable view of a request, lives in ``engine.sequence``: no plugin writes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sglang_plug.contracts.text.grammar import Constraint, ReasoningPrefix
+from sglang_plug.contracts.text.media import Media
+from sglang_plug.plugins.specs import Task
+
+from .sampling_params import SamplingParams
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+RequestPart = Literal["", "constraint", "states", "processor_fields"]
+
+
+class RequestError(ValueError):
+    """The engine refuses a request.
+
+    ``status`` is the HTTP status a server should answer with, ``about`` the part of the request that is wrong, if it is
+    one alone: ``constraint``, the ``states`` that its prompt has instead of tokens, or ``processor_fields``, where the
+    message begins with the field.
+    """
+
+    def __init__(self, message: str, status: int = 400, about: RequestPart = "") -> None:
+        super().__init__(message)
+        self.status, self.about = status, about
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogprobOptions:
+    """The log-probabilities that a request wants. They are those of the model's own distribution, before
+    temperature, penalties and truncation."""
+
+    start: int = -1
+    """First prompt position whose log-probability is wanted; -1: none, only those of output tokens."""
+    top: int = 0
+    """Also the ``top`` most likely tokens at every position."""
+    ids: tuple[int, ...] = ()
+    """Also these tokens at every position."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A request to the engine. Crosses the process boundary."""
+
+    id: str
+    """Unique among the requests in flight."""
+    tokens: tuple[int, ...]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    media: tuple[Media, ...] = ()
+    """What some of the tokens stand for, in the order of their places."""
+    logprobs: LogprobOptions | None = None
+    constraint: Constraint | None = None
+    """What the output must look like."""
+    reasoning_prefix: ReasoningPrefix | None = None
+    """What may stand before that part of it."""
+    task: Task = "generate"
+    priority: int = 0
+    """Higher is served first under the ``priority`` policy and retracted last."""
+    salt: str = ""
+    """Separates tenants: prefixes are shared only between requests of one salt."""
+    adapter: str | None = None
+    """Name of the adapter that it is computed with; ``None``: the model alone."""
+    arrived: float = 0.0
+    """``time.time()`` at the API."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-probability of one token, and of its alternatives as ``(token, logprob)``, most likely first."""
+
+    token: int
+    logprob: float | None
+    """``None`` for a prompt's first token, which nothing predicts."""
+    top: tuple[tuple[int, float], ...] = ()
+    ids: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The reason that an output ended."""
+
+    reason: FinishReason
+    matched: int | None = None
+    """The stop token that ended it; it is the last of ``Output.tokens``."""
+    message: str = ""
+    status: int = 200
+    about: RequestPart = ""
+    """What of the request the error is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCounts:
+    """Counts of drafted and accepted tokens of an output so far."""
+
+    drafted: int
+    """Tokens that were guessed and computed."""
+    accepted: int
+    """Those that came true: as many steps less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """The part of a request's output that is new since the last ``Output`` of the same id."""
+
+    id: str
+    tokens: tuple[int, ...] = ()
+    finish: Finish | None = None
+    cached_tokens: int = 0
+    """Prompt tokens that were taken from the prefix cache."""
+    retractions: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """One for each of ``tokens``, if asked for."""
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    """For the prompt from ``LogprobOptions.start`` on; comes once, with the first output token."""
+    values: tuple[float, ...] = ()
+    """Embedding or scores of a pooling task."""
+    drafts: DraftCounts | None = None
+    """``None``: nothing was drafted."""

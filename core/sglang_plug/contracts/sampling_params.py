@@ -1,0 +1,85 @@
+"""Sampling parameters of a request: frozen, validated, safe to send between processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_STOP_TOKENS = 256
+GREEDY_BELOW = 1e-6
+"""A temperature below this is greedy decoding."""
+PROCESSED_PARAMS = (
+    "logit_bias",
+    "min_new_tokens",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+)
+"""Parameters that logits processors apply."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """One request's sampling parameters, in tokens. Stop strings are text and so live in the API process.
+
+    Raises ``ValueError`` naming the parameter if a value is out of range or not finite.
+    """
+
+    max_new_tokens: int = 128
+    min_new_tokens: int = 0
+    """Tokens before which ``stop_token_ids`` cannot be produced."""
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    """-1 or 0 keeps the whole vocabulary."""
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    stop_token_ids: tuple[int, ...] = ()
+    """End the output; includes the model's end-of-sequence tokens unless the caller ignores them."""
+    seed: int | None = None
+    """The same seed and prompt give the same tokens whatever else is in the batch."""
+    processor_fields: Mapping[str, Any] = field(default_factory=dict)
+    """Request fields that logits processors declare, as plain data: field -> value."""
+
+    def __post_init__(self) -> None:
+        _check(self.max_new_tokens >= 0, f"max_new_tokens must be at least 0, got {self.max_new_tokens}")
+        _check(self.min_new_tokens >= 0, f"min_new_tokens must be at least 0, got {self.min_new_tokens}")
+        _check(
+            self.min_new_tokens <= self.max_new_tokens,
+            f"min_new_tokens must be at most max_new_tokens ({self.max_new_tokens}), got {self.min_new_tokens}",
+        )
+        _check(
+            math.isfinite(self.temperature) and self.temperature >= 0.0,
+            f"temperature must be a finite number of at least 0, got {self.temperature}",
+        )
+        _check(0.0 < self.top_p <= 1.0, f"top_p must be in (0, 1], got {self.top_p}")
+        _check(self.top_k >= -1, f"top_k must be -1 (off) or at least 1, got {self.top_k}")
+        _check(0.0 <= self.min_p <= 1.0, f"min_p must be in [0, 1], got {self.min_p}")
+        for name in ("frequency_penalty", "presence_penalty"):
+            value = getattr(self, name)
+            _check(-2.0 <= value <= 2.0, f"{name} must be in [-2, 2], got {value}")
+        _check(
+            0.0 < self.repetition_penalty <= 2.0,
+            f"repetition_penalty must be in (0, 2], got {self.repetition_penalty}",
+        )
+        _check(
+            len(self.stop_token_ids) <= MAX_STOP_TOKENS,
+            f"at most {MAX_STOP_TOKENS} stop_token_ids are allowed, got {len(self.stop_token_ids)}",
+        )
+        for token, bias in self.logit_bias.items():
+            _check(math.isfinite(bias), f"logit_bias of token {token} must be finite, got {bias}")
+
+    @property
+    def greedy(self) -> bool:
+        """True if the most likely token is always taken."""
+        return self.temperature < GREEDY_BELOW or self.top_k == 1
+
+
+def _check(holds: bool, message: str) -> None:
+    if not holds:
+        raise ValueError(message)

@@ -1,0 +1,77 @@
+"""The contract of observers: notifications about steps and requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStats:
+    """Statistics of one step of the engine."""
+
+    time: float
+    """``time.time()`` at the end of the step."""
+    seconds: float
+    prefill_sequences: int
+    prefill_tokens: int
+    cached_tokens: int
+    """Prompt tokens of sequences admitted in this step that came from the prefix cache."""
+    decode_sequences: int
+    running: int
+    waiting: int
+    used_slots: int
+    """KV slots that running sequences hold."""
+    cached_slots: int
+    free_slots: int
+    capacity: int
+    retracted: int
+    forced_tokens: int = 0
+    """Output tokens that constraints forced; each saves a step."""
+    drafted_tokens: int = 0
+    """Drafted tokens that the step computed."""
+    accepted_tokens: int = 0
+    """Drafted tokens that were accepted; each saves a step."""
+    queue_seconds: tuple[float, ...] = ()
+    """Seconds from arrival to this step, of each request that it was the first step of."""
+    relieved_tokens: int = 0
+    """Cached tokens that were evicted since the last report because the host's memory was running out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestEvent:
+    """The end of a request. Times are ``time.time()``."""
+
+    id: str
+    reason: str
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    arrived: float
+    first_token: float | None
+    finished: float
+    request: str = ""
+    """The caller's id of the request that this is one sequence of; empty: ``id``."""
+
+
+class Observer:
+    """Observes the server from the API process. Every method does nothing by default; none may block."""
+
+    def on_start(self, info: Mapping[str, Any]) -> None:
+        """Called when the engine is ready; ``info`` is the content of ``/server_info``."""
+
+    def on_request(self, event: RequestEvent) -> None:
+        """Called when a request has ended."""
+
+    def on_tokens(self, request: str, tokens: int, time: float) -> None:
+        """Called when a request has ``tokens`` new tokens."""
+
+    def on_step(self, stats: StepStats) -> None:
+        """Called when the engine has finished a step."""
+
+    def on_stop(self) -> None:
+        """Called when the server stops."""

@@ -1,0 +1,1 @@
+"""CUDA graphs: captured decode steps, and prefill steps that are replayed in pieces."""

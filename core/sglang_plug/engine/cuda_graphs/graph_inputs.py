@@ -1,0 +1,121 @@
+"""The inputs of captured decode steps: written to host memory first, then copied to tensors of the device."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sglang_plug.contracts.model.batch import ForwardBatch
+from sglang_plug.contracts.model.recurrent_state import SPARE
+from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
+from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.ops.host_device_copy import pinned, upload
+
+TOKENS, POSITIONS, SLOTS, PLACES, STATES, ADAPTERS = range(6)
+"""Rows of a step's inputs."""
+KINDS = 6
+Tables = Ordered[tuple[int, "array[int]"]]
+"""Rows whose slot tables are not the previous step's with one slot more, and their new tables."""
+
+
+@dataclass(slots=True)
+class Held:
+    """The contents of a row's table on the device: a prefix of one sequence's slots."""
+
+    sequence: Sequence
+    slot_version: int
+    length: int
+
+    def precedes(self, chunk: ScheduledChunk) -> bool:
+        """True if ``chunk``, of one token, needs the same table and one slot more."""
+        same = self.sequence is chunk.sequence and self.slot_version == chunk.sequence.slot_version
+        return same and self.length == chunk.start
+
+
+class GraphInputs:
+    """Static inputs of every batch size, and the host memory from which they are updated.
+
+    Args:
+        most: sequences of the largest batch.
+        width: slots of the longest table.
+        device: the device of the tensors.
+    """
+
+    def __init__(self, most: int, width: int, device: torch.device) -> None:
+        self.most, self.device = most, device
+        self._staged = torch.zeros(KINDS, most, dtype=torch.int64)
+        self._host = self._staged.numpy()
+        self.tensors = torch.zeros(KINDS, most, dtype=torch.int64, device=device)
+        self.tables = torch.zeros(most, width, dtype=torch.int64, device=device)
+        self.every_row = torch.arange(most + 1, device=device)
+        self._held: list[Held | None] = [None] * most
+
+    def forget(self) -> None:
+        """Mark the contents of all tables as invalid."""
+        self._held = [None] * self.most
+
+    def of(self, kind: int, size: int) -> Tensor:
+        """Return ``[size]``: one row of the inputs."""
+        return self.tensors[kind, :size]
+
+    def rows(self, chunks: Ordered[ScheduledChunk], size: int) -> list[int]:
+        """Return a row below ``size`` for each chunk: the row its sequence has already, or else a free one."""
+        had = {id(held.sequence): row for row, held in enumerate(self._held[:size]) if held is not None}
+        rows = [had.get(id(chunk.sequence), -1) for chunk in chunks]
+        taken = set(rows)
+        free = (row for row in range(size) if row not in taken)
+        return [next(free) if row < 0 else row for row in rows]
+
+    def describe(self, chunks: Ordered[ScheduledChunk], rows: Ordered[int]) -> list[tuple[int, array[int]]]:
+        """Write the step's inputs to host memory; return the tables that must be copied as a whole."""
+        held: list[Held | None] = [None] * self.most
+        tokens, positions, slots, places, states, adapters = self._host
+        self._host[:] = 0
+        fresh: list[tuple[int, array[int]]] = []
+        for chunk, row in zip(chunks, rows, strict=True):
+            sequence, place = chunk.sequence, chunk.start
+            known = self._held[row]
+            if known is None or not known.precedes(chunk):
+                fresh.append((row, sequence.slots[: place + 1]))
+                known = Held(sequence, sequence.slot_version, place)
+            known.length = place + 1
+            held[row] = known
+            places[row], slots[row] = place, sequence.slots[place]
+            states[row] = SPARE if sequence.held is None else sequence.held.row
+            adapters[row] = 0 if sequence.adapter is None else sequence.adapter.place
+            positions[row] = place if sequence.view is None else place + sequence.view.shift
+            if not chunk.pending_on_device:
+                tokens[row] = sequence.tokens[place]
+        self._held = held
+        return fresh
+
+    def encoded(self, size: int) -> bytes:
+        """Return the inputs that ``describe`` wrote for the rows below ``size``."""
+        return self._host[:, :size].tobytes()
+
+    def take(self, size: int, inputs: bytes) -> None:
+        """Write ``inputs``, the inputs that another rank described, to host memory."""
+        self._staged.zero_()
+        self._staged[:, :size] = torch.frombuffer(bytearray(inputs), dtype=torch.int64).view(KINDS, size)
+
+    def apply(self, batch: ForwardBatch, fresh: Tables) -> None:
+        """Copy the inputs from host memory to the tensors, and the ``fresh`` tables as a whole."""
+        size = len(batch.kv_lens)
+        for row, slots in fresh:
+            whole = torch.frombuffer(slots, dtype=torch.int64)
+            self.tables[row, : len(slots)].copy_(pinned(whole, self.device), non_blocking=True)
+        batch.kv_lens[:] = [place + 1 for place in self._host[PLACES, :size].tolist()]
+        self.tensors.copy_(pinned(self._staged, self.device), non_blocking=True)
+        # padding rows write slot 0 to the start of their tables, which no sequence holds
+        self.tables[self.every_row[:size], self.tensors[PLACES, :size]] = batch.slots
+
+    def give(self, tokens: Tensor, rows: Ordered[int]) -> None:
+        """Set the rows' input tokens to ``tokens``, which only the device knows."""
+        if rows == list(range(len(rows))):
+            self.tensors[TOKENS, : len(rows)].copy_(tokens)
+        else:
+            self.tensors[TOKENS].index_copy_(0, upload(rows, torch.int64, self.device), tokens)

@@ -1,0 +1,155 @@
+"""Overlaps scheduling and execution: a step is queued on the device before the results of the previous one are read.
+
+::
+
+    host    plan 1, launch 1, plan 2, launch 2, read 1, commit 1, tell, plan 3, launch 3, read 2, commit 2, ...
+    device                   [ step 1 ............. ][ step 2 ......................... ][ step 3 ...
+
+A step that is launched ahead takes its input tokens from the previous step, on the device. Rows of sequences that turn
+out to have ended are dropped. For constrained outputs, only the forward pass is launched ahead: the allowed tokens are
+known once the previous step is committed, and the tokens are sampled then, before anything else is done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sglang_plug.contracts.request import Output
+from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
+from sglang_plug.engine.scheduling.scheduler import Scheduler
+
+from .in_flight_step import DeferredSampling, LaunchedStep
+from .runner import Runner
+
+logger = logging.getLogger(__name__)
+
+FAILURES_IN_A_ROW = 3
+"""Number of consecutive failed steps after which the engine gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightStep:
+    """A step on the device."""
+
+    chunks: list[ScheduledChunk]
+    launched: LaunchedStep | DeferredSampling | Exception
+    """The launched step, or the error that occurred while it was queued."""
+
+    @property
+    def dropped(self) -> bool:
+        """True if no result of the step is needed any more."""
+        return all(chunk.dropped for chunk in self.chunks)
+
+    def results(self) -> list[StepResult]:
+        """Wait for the step and return one result for each chunk. Raises the error of the step, if it failed."""
+        if isinstance(self.launched, Exception):
+            raise self.launched
+        assert isinstance(self.launched, LaunchedStep)
+        return self.launched.results()
+
+
+class Pipeline:
+    """Plans steps, runs them and commits their results; with ``overlap``, one step ahead where that is possible.
+
+    Args:
+        scheduler: plans and commits.
+        runner: the device.
+        overlap: plan ahead. This pays off if launching a step does not wait for the step.
+        shortage: returns the message for an error that says that memory did not suffice for a step.
+        describe: returns any other error in one line.
+        shared: True if other ranks compute the same steps.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        *,
+        overlap: bool,
+        shortage: Callable[[Exception], str | None] = lambda error: None,
+        describe: Callable[[BaseException], str] = repr,
+        shared: bool = False,
+    ) -> None:
+        self.scheduler, self.runner, self.overlap = scheduler, runner, overlap
+        self._shortage, self._describe, self._shared = shortage, describe, shared
+        self._ahead: InFlightStep | None = None
+        self._failures = 0
+
+    @property
+    def in_flight(self) -> bool:
+        """True if a step is still on the device."""
+        return self._ahead is not None
+
+    def step(self, *, ahead: bool = True) -> list[Output]:
+        """Finish one step and return its outputs; leave the next one on the device if ``ahead`` and possible.
+
+        Raises the error of a step if several steps fail in a row.
+        """
+        flight = self._current()
+        if flight is None:
+            return []
+        if ahead and self.overlap and isinstance(flight.launched, LaunchedStep):
+            chunks = self.scheduler.plan_ahead(flight.chunks)
+            self._ahead = self._launch(chunks, flight.launched) if chunks else None
+        outputs = self.scheduler.commit(flight.chunks, self._results(flight))
+        self.forget_dropped()
+        if self._ahead is not None:
+            self._ahead = self._follow(self._ahead)
+        return outputs
+
+    def forget_dropped(self) -> None:
+        """Stop waiting for the step on the device if none of its results is needed any more.
+
+        As with single dropped rows, the slots of its sequences are free although the device may still write to them: a
+        sequence that gets them is computed by a step queued later, so it writes to them later, before it reads them.
+        """
+        if self._ahead is not None and self._ahead.dropped:
+            self._ahead = None
+
+    def _current(self) -> InFlightStep | None:
+        """Return the step that is on the device already, or else a new one; ``None`` if there is nothing to do."""
+        flight, self._ahead = self._ahead, None
+        if flight is not None:
+            self.scheduler.begin(flight.chunks)
+            return flight
+        chunks = self.scheduler.plan()
+        return self._launch(chunks) if chunks else None
+
+    @staticmethod
+    def _follow(flight: InFlightStep) -> InFlightStep:
+        """Return ``flight`` after the previous step has been committed; deferred sampling is queued now."""
+        chunks, launched = [chunk.committed for chunk in flight.chunks], flight.launched
+        try:
+            return InFlightStep(chunks, launched.choose(chunks) if isinstance(launched, DeferredSampling) else launched)
+        except Exception as error:
+            return InFlightStep(chunks, error)
+
+    def _launch(self, chunks: list[ScheduledChunk], before: LaunchedStep | None = None) -> InFlightStep:
+        try:
+            return InFlightStep(chunks, self.runner.launch(chunks, before))
+        except Exception as error:
+            return InFlightStep(chunks, error)
+
+    def _results(self, flight: InFlightStep) -> list[StepResult]:
+        """Return the results of a step; turn an error into failed results, so that it does not end the engine.
+
+        The error is raised if steps fail several times in a row, or if there are other ranks: these are still computing
+        the step, or wait for this rank's part of it.
+        """
+        try:
+            results = flight.results()
+        except Exception as error:
+            if self._shared:
+                raise
+            if (told := self._shortage(error)) is not None:  # smaller steps will fit
+                logger.error("a step of %d sequences failed: %s", len(flight.chunks), told)
+                return [StepResult(error=told)] * len(flight.chunks)
+            self._failures += 1
+            if self._failures >= FAILURES_IN_A_ROW:
+                raise
+            logger.exception("a step of %d sequences failed", len(flight.chunks))
+            return [StepResult(error=f"the step failed: {self._describe(error)}")] * len(flight.chunks)
+        self._failures = 0
+        return results

@@ -1,0 +1,381 @@
+"""The model runner of one device: builds the tensors of a step, runs the model and the sampler."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from collections.abc import Sequence as Ordered
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate, chain
+
+import torch
+from torch import Tensor
+
+from sglang_plug.contracts.model.attention import AttentionBackend
+from sglang_plug.contracts.model.batch import ForwardBatch, KVPool
+from sglang_plug.contracts.model.model import Model
+from sglang_plug.contracts.request import LogprobOptions, RequestError, TokenLogprob
+from sglang_plug.engine.cuda_graphs.decode_graphs import Decoded, DecodeGraphs
+from sglang_plug.engine.cuda_graphs.prefill_graphs import PrefillGraphs
+from sglang_plug.engine.lora.adapters import Adapters
+from sglang_plug.engine.multimodal.image_inputs import multimodal_inputs
+from sglang_plug.engine.recurrent_state.state_steps import StateSteps
+from sglang_plug.engine.sampling.logprobs import describe
+from sglang_plug.engine.sampling.sampler import SampledTokens, Sampler, takes_likeliest
+from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
+from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.structured_outputs.batch_grammars import NOTHING_MORE, Filling, GrammarResult, Grammars
+from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
+from sglang_plug.ops.host_device_copy import Fetched, send, upload
+
+from .in_flight_step import DeferredSampling, DeviceTokens, LaunchedStep
+from .slot_tables import tables
+
+HEAD_ROWS = 256
+"""Largest number of prompt rows whose logits are in memory at once."""
+NOTHING_YET = StepResult()
+NOT_FINITE = "the model produced logits that are not finite (NaN or infinity)"
+
+
+class Runner:
+    """Runs steps. Holds the model, its backend and the KV pool, but no state of any request."""
+
+    def __init__(
+        self,
+        model: Model,
+        backend: AttentionBackend,
+        kv: KVPool | None,
+        *,
+        device: torch.device,
+        page_size: int,
+        grammars: Grammars | None = None,
+        graphs: DecodeGraphs | None = None,
+        sampler: Sampler | None = None,
+        ranks: Ranks | None = None,
+        adapters: Adapters | None = None,
+        states: StateSteps | None = None,
+        prefill_graphs: PrefillGraphs | None = None,
+    ) -> None:
+        self.model, self.backend, self.kv = model, backend, kv
+        self.device, self.page_size, self.grammars, self.graphs = device, page_size, grammars, graphs
+        self.sampler = Sampler() if sampler is None else sampler
+        self.ranks = ranks
+        self.adapters = adapters
+        self.states = states
+        self.prefill_graphs = prefill_graphs
+
+    @property
+    def asynchronous(self) -> bool:
+        """True if the device works asynchronously: a step can be queued while another one runs."""
+        return self.device.type == "cuda"
+
+    def run(self, chunks: Ordered[ScheduledChunk]) -> list[StepResult]:
+        """Compute the chunks' tokens; sample one where a chunk is complete. Returns one result for each chunk."""
+        launched = self.launch(chunks)
+        assert isinstance(launched, LaunchedStep)
+        return launched.results()
+
+    @torch.inference_mode()
+    def launch(
+        self, chunks: Ordered[ScheduledChunk], before: LaunchedStep | None = None
+    ) -> LaunchedStep | DeferredSampling:
+        """Queue a step on the device; wait for it only if prompts report log-probabilities or are pooled.
+
+        Chunks that are planned ahead follow ``before``, the step queued last, and may take a token from it. If their
+        outputs are constrained, their tokens are sampled once that step is committed.
+        """
+        complete = _complete(chunks)
+        sequences = [chunks[place].sequence for place in complete]
+        postponed = before is not None and any(sequence.grammar is not None for sequence in sequences)
+        filling = None if postponed else self._fill(sequences)
+        device_tokens = None if before is None else before.tokens_for(chunks, self._upload)
+        output, results = self._forward(chunks, complete, device_tokens)
+        if output is None:
+            return LaunchedStep([], None, lambda: results)
+        if postponed:
+            return DeferredSampling(partial(self._choose_late, output, complete, results))
+        return self._choose(output, sequences, complete, filling, results, _ahead(chunks, complete), chunks)
+
+    def open(self, sequences: Ordered[Sequence]) -> dict[int, GrammarResult]:
+        """Return the tokens that the grammars of new outputs force at the beginning, by index in ``sequences``."""
+        return {} if self.grammars is None else self.grammars.open(sequences)
+
+    def _forward(
+        self, chunks: Ordered[ScheduledChunk], complete: Ordered[int], device_tokens: DeviceTokens | None
+    ) -> tuple[Tensor | Decoded | None, list[StepResult]]:
+        """Queue the forward pass.
+
+        Returns the logits of the chunks at ``complete`` (a ``Decoded`` if a graph was replayed, ``None`` if
+        ``complete`` is empty), and the results known so far of each chunk.
+        """
+        if self.states is not None:
+            self.states.begin(chunks)
+        decoded = None if self.graphs is None else self.graphs.run(self.model, chunks, device_tokens)
+        if decoded is not None:
+            if self.states is not None:
+                self.states.end(chunks)
+            return decoded, [NOTHING_YET] * len(chunks)
+        batch = self.build(chunks, device_tokens)
+        if self.ranks is not None:
+            self.ranks.step(chunks, batch, known=device_tokens is None)
+        self.backend.plan(batch)
+        hidden = self._hidden(chunks, batch)
+        if self.states is not None:
+            self.states.end(chunks)
+        ends = list(accumulate(batch.query_lens))
+        drafted = _drafted(chunks)
+        own = [end - len(chunk.drafts) for chunk, end in zip(chunks, ends, strict=True)] if drafted else ends
+        results = [self._known_logprobs(hidden, chunk, end) for chunk, end in zip(chunks, own, strict=True)]
+        self._pool(hidden, chunks, ends, results)
+        if not complete:
+            return None, results
+        rows = [own[place] - 1 for place in complete]
+        if drafted:  # an index appears once for each row of its chunk
+            rows = [row for place in dict.fromkeys(complete) for row in range(own[place] - 1, ends[place])]
+        return self._head(hidden, rows), results
+
+    def _hidden(self, chunks: Ordered[ScheduledChunk], batch: ForwardBatch) -> Tensor:
+        """Compute ``[T, hidden]`` of a planned step; a tensor of graphs is valid until the next step is queued."""
+        if self.prefill_graphs is not None and not any(chunk.sequence.adapter for chunk in chunks):
+            replayed = self.prefill_graphs.run(self.model, batch)
+            if replayed is not None:
+                return replayed
+        with nullcontext() if self.adapters is None else self.adapters.computing(chunks, batch.query_lens):
+            hidden: Tensor = self.model(batch)
+        return hidden
+
+    def _head(self, hidden: Tensor, rows: list[int] | slice) -> Tensor:
+        """Compute the logits of ``rows`` of the step's hidden states."""
+        if self.ranks is not None:
+            self.ranks.head(rows)
+        if isinstance(rows, slice):
+            return self.model.head(hidden[rows])
+        return self.model.head(hidden if len(rows) == len(hidden) else hidden[self._upload(rows)])
+
+    def _fill(self, sequences: Ordered[Sequence]) -> Filling | None:
+        """Begin to fill the token masks of ``sequences``; ``None`` if none of them is constrained."""
+        return None if self.grammars is None else self.grammars.start(sequences, asynchronous=self.asynchronous)
+
+    def _upload(self, numbers: list[int]) -> Tensor:
+        return upload(numbers, torch.int64, self.device)
+
+    @torch.inference_mode()
+    def _choose_late(
+        self,
+        output: Tensor | Decoded,
+        complete: Ordered[int],
+        results: list[StepResult],
+        chunks: Ordered[ScheduledChunk],
+    ) -> LaunchedStep:
+        """Sample for those chunks at ``complete`` that still need a token, after the previous step has been committed.
+
+        That commit may have ended sequences, or given them forced tokens.
+        """
+        rows = [row for row, place in enumerate(complete) if chunks[place].complete and not chunks[place].dropped]
+        if not rows:
+            return LaunchedStep([], None, lambda: results)
+        if len(rows) < len(complete):
+            output = output.part(rows) if isinstance(output, Decoded) else output[self._upload(rows)]
+            complete = [complete[row] for row in rows]
+        sequences = [chunks[place].sequence for place in complete]
+        return self._choose(output, sequences, complete, self._fill(sequences), results, [0] * len(rows))
+
+    def _choose(
+        self,
+        output: Tensor | Decoded,
+        sequences: list[Sequence],
+        complete: Ordered[int],
+        filling: Filling | None,
+        results: list[StepResult],
+        ahead: Ordered[int],
+        chunks: Ordered[ScheduledChunk] = (),
+    ) -> LaunchedStep:
+        """Sample a token for each of ``sequences``, whose indices in ``results`` are ``complete``.
+
+        A sequence that has drafts in ``chunks`` appears once more for each of them.
+
+        ``output`` are their logits, or the output of a replayed graph; ``results`` are the results known so far;
+        ``ahead`` is, for each, the number of tokens before the one to sample that the sequence does not have yet.
+        """
+        allowed = None if filling is None else filling.result()
+        if isinstance(output, Decoded) and allowed is None and takes_likeliest(sequences):
+            tokens = output.tokens()
+            drawn = SampledTokens(tokens, Fetched.of(tokens), (), None)
+        else:
+            logits = output.logits() if isinstance(output, Decoded) else output
+            drawn = self.sampler.draw(logits, sequences, allowed, ahead=ahead)
+        refused = drawn.errors if allowed is None else {**drawn.errors, **allowed.errors}
+        drafts = {place: chunk.drafts for place, chunk in enumerate(chunks) if chunk.drafts} if _drafted(chunks) else {}
+        read = partial(self._sampled, drawn, sequences, complete, refused, results, drafts)
+        return LaunchedStep(sequences, drawn.tokens, read)
+
+    def _sampled(
+        self,
+        drawn: SampledTokens,
+        sequences: Ordered[Sequence],
+        complete: Ordered[int],
+        refused: Mapping[int, RequestError],
+        results: list[StepResult],
+        drafts: Mapping[int, tuple[int, ...]],
+    ) -> list[StepResult]:
+        """Wait for the tokens of ``sequences``, and fill in their ``results``, whose indices are ``complete``.
+
+        ``drafts`` maps an index to the chunk's drafts.
+        """
+        tokens, logprobs = drawn.read()
+        verdicts = {} if self.grammars is None else self.grammars.follow(sequences, tokens)
+        for row, (index, token, logprob) in enumerate(zip(complete, tokens, logprobs, strict=True)):
+            if drafts and row and complete[row - 1] == index:
+                continue  # a row of a draft; handled with the chunk's first row
+            result = verdicts.get(row, NOTHING_MORE)
+            error = refused.get(row, result.error)
+            if error is not None:
+                results[index] = StepResult(error=str(error), status=error.status)
+            elif token < 0:
+                results[index] = StepResult(error=NOT_FINITE)
+            elif result.rejected:
+                results[index] = replace(results[index], rejected=True, finish=result.finish)
+            else:
+                known = results[index]
+                results[index] = StepResult(
+                    token,
+                    logprob,
+                    prompt_logprobs=known.prompt_logprobs,
+                    forced=result.forced,
+                    forced_logprobs=known.forced_logprobs,
+                    finish=result.finish,
+                    accepted_tokens=_further(drafts.get(index, ()), tokens[row:], logprobs[row:]) if drafts else (),
+                )
+        return results
+
+    def _pool(
+        self, hidden: Tensor, chunks: Ordered[ScheduledChunk], ends: Ordered[int], results: list[StepResult]
+    ) -> None:
+        """Fill in the results of pooling tasks whose prompts are complete."""
+        done = [place for place, chunk in enumerate(chunks) if chunk.complete and not _generates(chunk)]
+        if not done:
+            return
+        counts = [chunks[index].count for index in done]
+        if len(done) < len(chunks):
+            hidden = torch.cat([hidden[ends[index] - chunks[index].count : ends[index]] for index in done])
+        pooled = self.model.pool(hidden, counts)
+        values, finite = Fetched.of(pooled, pooled.isfinite().all(-1)).read()
+        for index, row, good in zip(done, values.tolist(), finite.tolist(), strict=True):
+            results[index] = StepResult(values=tuple(row)) if good else StepResult(error=NOT_FINITE)
+
+    def build(self, chunks: Ordered[ScheduledChunk], device_tokens: DeviceTokens | None = None) -> ForwardBatch:
+        """Build the tensors of a step; ``device_tokens`` holds the tokens that only the device knows, if any."""
+        starts = [chunk.start for chunk in chunks]
+        drafted = _drafted(chunks)
+        counts = [chunk.width if drafted else chunk.count for chunk in chunks]
+        kv_lens = [chunk.draft_end if drafted else chunk.end for chunk in chunks]
+        positions = chain.from_iterable(chunk.positions for chunk in chunks)
+        slots = array("q")
+        for chunk, start, end in zip(chunks, starts, kv_lens, strict=True):
+            slots += chunk.sequence.slots[start:end]
+        return ForwardBatch(
+            input_ids=self._input_ids(chunks, device_tokens),
+            positions=self._upload(list(positions)),
+            slots=send(torch.frombuffer(slots, dtype=torch.int64), self.device),
+            tables=tables([chunk.sequence.slots for chunk in chunks], kv_lens, self.device),
+            query_lens=counts,
+            kv_lens=kv_lens,
+            page_size=self.page_size,
+            kv=self.kv,
+            multimodal=multimodal_inputs(self.model, chunks, self.device),
+            recurrent=None if self.states is None else self.states.of(chunks, counts),
+        )
+
+    def _input_ids(self, chunks: Ordered[ScheduledChunk], device_tokens: DeviceTokens | None) -> Tensor:
+        if device_tokens is not None and len(device_tokens.places) == sum(chunk.count for chunk in chunks):
+            return device_tokens.tokens
+        tokens: list[int] = []
+        pending_on_device = []
+        for chunk in chunks:
+            tokens += chunk.sequence.tokens[chunk.start : chunk.end]
+            if chunk.pending_on_device:
+                pending_on_device.append(len(tokens))
+                tokens.append(0)
+            tokens += chunk.drafts
+        ids = self._upload(tokens)
+        if device_tokens is None:
+            return ids
+        return ids.index_copy_(0, self._upload(pending_on_device), device_tokens.tokens)
+
+    def _known_logprobs(self, hidden: Tensor, chunk: ScheduledChunk, end: int) -> StepResult:
+        """Compute the requested log-probabilities of known tokens that this chunk's hidden states predict.
+
+        These are the prompt's tokens and forced ones. ``end`` is the row after the chunk's last.
+        """
+        sequence = chunk.sequence
+        options = sequence.request.logprobs
+        if options is None or chunk.ahead:
+            return NOTHING_YET
+        prompt: list[TokenLogprob] = []
+        if options.start >= 0:
+            first = options.start + len(sequence.prompt_logprobs)
+            if first == 0:
+                prompt.append(TokenLogprob(sequence.tokens[0], None))
+                first = 1
+            prompt += self._logprobs(hidden, chunk, end, first, sequence.prompt_len)
+        first = sequence.emitted_len + len(sequence.forced_logprobs)
+        forced = self._logprobs(hidden, chunk, end, first, len(sequence.tokens))
+        return StepResult(prompt_logprobs=tuple(prompt), forced_logprobs=tuple(forced))
+
+    def _logprobs(self, hidden: Tensor, chunk: ScheduledChunk, end: int, first: int, last: int) -> list[TokenLogprob]:
+        """Compute log-probabilities of the tokens from ``first`` to before ``last`` that this chunk predicts.
+
+        The state at position ``p`` predicts the token at ``p + 1``.
+        """
+        sequence, options = chunk.sequence, chunk.sequence.request.logprobs or LogprobOptions()
+        last = min(sequence.computed + chunk.count + 1, last)
+        row = end - chunk.count - sequence.computed - 1  # hidden row of the state that predicts position p: row + p
+        reports: list[TokenLogprob] = []
+        for start in range(first, last, HEAD_ROWS):
+            stop = min(start + HEAD_ROWS, last)
+            logprobs = self._head(hidden, slice(row + start, row + stop)).float().log_softmax(-1)
+            reports += describe(logprobs, sequence.tokens[start:stop], [options] * (stop - start))
+        return reports
+
+
+def _complete(chunks: Ordered[ScheduledChunk]) -> list[int]:
+    """Return the indices of the chunks that a token is sampled for, each once, and once more per draft."""
+    places = [place for place, chunk in enumerate(chunks) if chunk.complete and _generates(chunk)]
+    if not _drafted(chunks):
+        return places
+    return [place for place in places for _ in range(1 + len(chunks[place].drafts))]
+
+
+def _drafted(chunks: Ordered[ScheduledChunk]) -> bool:
+    """Report whether any chunk has drafts; most steps have none and skip the work for them."""
+    return any([chunk.drafts for chunk in chunks])
+
+
+def _ahead(chunks: Ordered[ScheduledChunk], complete: Ordered[int]) -> list[int]:
+    """Return, for each token to sample, how many tokens precede it that its sequence does not have yet."""
+    if not _drafted(chunks):
+        return [int(chunks[place].pending_on_device) for place in complete]
+    counts: list[int] = []
+    for chunk in chunks:
+        if chunk.complete and _generates(chunk):
+            pending_on_device = int(chunk.pending_on_device)
+            counts += range(pending_on_device, pending_on_device + 1 + len(chunk.drafts))
+    return counts
+
+
+def _further(
+    drafts: tuple[int, ...], tokens: Ordered[int], logprobs: Ordered[TokenLogprob | None]
+) -> tuple[tuple[int, TokenLogprob | None], ...]:
+    """Return the tokens after the first of ``tokens``, up to the first draft that differs from the sampled token."""
+    accepted: list[tuple[int, TokenLogprob | None]] = []
+    for place, draft in enumerate(drafts):
+        if tokens[place] != draft or tokens[place + 1] < 0:
+            break
+        accepted.append((tokens[place + 1], logprobs[place + 1]))
+    return tuple(accepted)
+
+
+def _generates(chunk: ScheduledChunk) -> bool:
+    return chunk.sequence.request.task == "generate"

@@ -1,0 +1,106 @@
+"""Replacing a served model's weights by another checkpoint's of the same shape."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sglang_plug.config import CheckpointNotFoundError, ConfigError
+from sglang_plug.contracts.model.batch import KVPool
+from sglang_plug.contracts.model.checkpoint import Checkpoint, CheckpointReader, CheckpointRequest
+from sglang_plug.contracts.model.model import Model
+from sglang_plug.contracts.request import RequestError
+from sglang_plug.engine.memory.budget import is_out_of_memory
+from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
+
+from .rank_components import RankComponents
+
+logger = logging.getLogger(__name__)
+
+IGNORED = frozenset({"_name_or_path", "transformers_version", "dtype", "torch_dtype"})
+"""Configuration fields that do not affect the weights."""
+
+NO_ROOM = (
+    "Failed to update weights: the new ones are loaded beside the old ones, and memory does not suffice for both; "
+    "start the server with a lower --mem-fraction-static or --max-total-tokens"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightUpdater:
+    """Builds a second model beside the served one, so that a failed update leaves the old weights in place.
+
+    Holds plain functions and data: no plugin hook is called while serving.
+    """
+
+    parts: RankComponents
+    kv: KVPool | None = None
+    ranks: Ranks | None = None
+
+    def __call__(self, source: str, revision: str | None = None) -> Model:
+        """Return the model with the weights of ``source``; set the pool's scales, which makes its contents invalid.
+
+        All ranks load the weights. Raises ``RequestError`` if they do not fit: then nothing has changed.
+        """
+        logger.info("Start update_weights. source=%s", source)
+        if self.ranks is None:
+            model = self.load(source, revision)
+        else:
+            model = self._load_together(self.ranks, source, revision)
+        self.parts.model = model
+        self.parts.use_scales(self.kv)
+        logger.info("Update weights end.")
+        return model
+
+    def load(self, source: str, revision: str | None = None) -> Model:
+        """Load this rank's part of the weights of ``source``. Raises ``RequestError`` if they do not fit."""
+        resolved = self.parts.resolved
+        request = CheckpointRequest(source=source, revision=revision, overrides=resolved.config.model.overrides)
+        reader: CheckpointReader = resolved.load("checkpoint")
+        try:
+            checkpoint = reader(request)
+            self._compare(checkpoint)
+            return self.parts.load(replace(resolved, checkpoint=checkpoint))
+        except CheckpointNotFoundError as error:
+            logger.warning("%s", error)
+            raise RequestError(f"Failed to get weights iterator: {source} (repository not found).") from error
+        except ConfigError as error:
+            raise RequestError(f"Failed to get weights iterator: {source} ({error}).") from error
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            logger.error("Update weights failed: %s", error)
+            raise RequestError(f"{NO_ROOM} ({error}).") from error
+
+    def _load_together(self, ranks: Ranks, source: str, revision: str | None) -> Model:
+        """Load the weights on all ranks, or on none; see ``load``."""
+        ranks.weights(source, revision)
+        model, problem = None, RequestError(f"Failed to get weights iterator: {source} (another rank could not).")
+        try:
+            model = self.load(source, revision)
+        except RequestError as error:
+            problem = error
+        if not ranks.agreed(model is not None, self.parts.device) or model is None:
+            raise problem
+        return model
+
+    def _compare(self, checkpoint: Checkpoint) -> None:
+        """Raise ``ConfigError`` if the checkpoint's configuration differs from the served one.
+
+        Another shape would not fit the KV pool, the tokenizer or the limits that were reported to clients.
+        """
+        ours, theirs = _fields(self.parts.resolved.checkpoint), _fields(checkpoint)
+        for name in sorted(ours.keys() | theirs.keys()):
+            if ours.get(name) != theirs.get(name):
+                raise ConfigError(
+                    f"its configuration differs in {name!r}: served {ours.get(name)!r}, found {theirs.get(name)!r}"
+                )
+
+
+def _fields(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the fields of a configuration that determine shapes and arithmetic."""
+    config = checkpoint.config
+    values = config.to_dict() if hasattr(config, "to_dict") else vars(config)
+    kept = {name: value for name, value in values.items() if name not in IGNORED and not name.endswith("_token_id")}
+    return {"architecture": checkpoint.architecture, **kept}

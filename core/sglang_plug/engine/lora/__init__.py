@@ -1,0 +1,1 @@
+"""LoRA adapters: loading them, and applying them to the rows of a step."""

@@ -1,0 +1,69 @@
+"""Reading an adapter's folder with the first format that recognises it."""
+
+from __future__ import annotations
+
+from sglang_plug.config import ConfigError
+from sglang_plug.contracts.model.adapters import Adapter, AdapterReader, AdapterRequest, LayerAdapter
+from sglang_plug.engine.memory.budget import is_out_of_memory
+from sglang_plug.engine.startup.resolve import Resolved
+from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
+from sglang_plug.plugins.attribution import attributed, check_contract
+from sglang_plug.plugins.discovery import DISTRIBUTION
+from sglang_plug.plugins.registry import Component, PluginError, Plugins
+
+from .adapters import Adapters, ReadAdapter
+
+
+def build_adapters(resolved: Resolved, plugins: Plugins, ranks: Ranks | None = None) -> Adapters | None:
+    """Make the adapters of an engine, none of them loaded yet; ``None`` if adapters are not enabled.
+
+    Raises ``ConfigError`` if the model cannot be served with adapters.
+    """
+    options = resolved.config.adapters
+    if not (options.enabled or options.paths):
+        return None
+    if not resolved.causal:
+        raise ConfigError(f"{resolved.choices['model'].component} is an encoder, which takes no adapters yet")
+    if options.most_in_step < 1:
+        raise ConfigError(f"--max-loras-per-batch must be at least 1, got {options.most_in_step}")
+    device, dtype = resolved.device, resolved.dtype
+    return Adapters(adapter_reader(plugins), device=device, dtype=dtype, most=options.most_loaded, ranks=ranks)
+
+
+def adapter_reader(plugins: Plugins) -> ReadAdapter:
+    """Return a reader that tries every available adapter format, those of other distributions first.
+
+    Raises ``ConfigError`` if there is none, ``PluginError`` if one cannot be imported.
+    """
+    known = sorted(plugins.all("adapter"), key=lambda component: component.found.distribution == DISTRIBUTION)
+    usable = [component for component in known if not component.unavailable()]
+    if not usable:
+        missing = "; ".join(f"{component} is unavailable: {component.unavailable()}" for component in known)
+        raise ConfigError(f"no plugin declares a format of adapters{': ' * bool(missing)}{missing}")
+    readers: list[tuple[Component, AdapterReader]] = [(component, component.load()) for component in usable]
+    settings = {component.key: component.settings() for component in usable}
+
+    def read(request: AdapterRequest) -> Adapter:
+        for component, reader in readers:
+            with attributed(component, f"to read {request.path}", passes=is_out_of_memory):
+                adapter = reader(request, settings[component.key])
+            if adapter is not None:
+                _check(component, adapter, request)
+                return adapter
+        names = ", ".join(component.spec.name for component, _ in readers)
+        raise ConfigError(f"{request.path} holds no adapter of a known format ({names})")
+
+    return read
+
+
+def _check(component: Component, adapter: Adapter, request: AdapterRequest) -> None:
+    """Raise ``PluginError`` if an adapter violates its contract, or changes layers that do not exist."""
+    check_contract(component, adapter, Adapter)
+    layers = {one.name for one in request.layers}
+    for name, layer in adapter.layers.items():
+        if name not in layers:
+            raise PluginError(f"{component} gave an adapter for {name!r}, which is no layer that it was told of")
+        if not isinstance(layer, LayerAdapter):
+            raise PluginError(f"{component} gave {type(layer).__name__} instead of LayerAdapter for {name!r}")
+    if not adapter.layers:
+        raise ConfigError(f"the adapter in {request.path} changes no layer")

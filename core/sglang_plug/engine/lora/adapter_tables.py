@@ -1,0 +1,82 @@
+"""Adapter tables for captured steps: a table per layer, with the same place for an adapter in all of them."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from sglang_plug.contracts.model.adapters import AdaptableLayer, LayerAdapter, LowRankAdapter
+from sglang_plug.ops.lora import AddLowRank, LowRank, LowRankTable, segments_of
+
+logger = logging.getLogger(__name__)
+
+PLACES = 128
+"""Number of adapters in the tables; steps with further adapters are computed without graphs."""
+
+
+class AdapterTables:
+    """The adapter tables of a model's layers.
+
+    Args:
+        add: the kernel that applies adapters.
+        layers: the model's layers.
+        dtype: dtype of the adapters' matrices.
+        device: device of the tables.
+        places: number of adapters that there is room for.
+    """
+
+    def __init__(
+        self,
+        add: AddLowRank,
+        layers: Sequence[AdaptableLayer],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        places: int = PLACES,
+    ) -> None:
+        self._add = add
+        self._free = list(range(places, 0, -1))
+        self._tables = {
+            one.name: LowRankTable(segments_of(one.parts), one.size_in, places=places, dtype=dtype, device=device)
+            for one in layers
+        }
+        self.grown = 0
+        """Number of times that an adapter had more ranks than all before; graphs captured earlier are invalid."""
+
+    def put(self, name: str, layers: Mapping[str, LayerAdapter]) -> int:
+        """Add the adapter ``name``; return its place, or 0 if steps with it cannot be captured."""
+        matrices: dict[str, LowRank] = {}
+        for layer, adapter in layers.items():
+            own = adapter.low_rank if isinstance(adapter, LowRankAdapter) else None
+            if own is None or not self._tables[layer].fits(own):
+                logger.info("Steps with adapter %r run without graphs: kernels cannot apply it to %s", name, layer)
+                return 0
+            matrices[layer] = own
+        if not self._free:
+            logger.info("Steps with adapter %r run without graphs: there are too many adapters", name)
+            return 0
+        place, before = self._free.pop(), self._room()
+        for layer, table in self._tables.items():  # the previous adapter at the place may be in any of the tables
+            table.put(place, matrices.get(layer))
+        self.grown += self._room() != before
+        return place
+
+    def keep(self, place: int, adapter: object) -> None:
+        """Free the place as soon as ``adapter`` is no longer referenced."""
+        weakref.finalize(adapter, self._give_back, place).atexit = False
+
+    def add(self, name: str, x: Tensor, y: Tensor, which: Tensor) -> None:
+        """Apply the adapters of the layer ``name``; see ``low_rank.add_low_rank``."""
+        self._add(x, y, self._tables[name], which)
+
+    def _room(self) -> list[tuple[int, int]]:
+        return [(one.most_ranks, one.most_part_ranks) for one in self._tables.values()]
+
+    def _give_back(self, place: int) -> None:
+        for table in self._tables.values():
+            table.forget(place)
+        self._free.append(place)

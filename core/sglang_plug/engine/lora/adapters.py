@@ -1,0 +1,247 @@
+"""The adapters of a served model: loading them, unloading them, and applying them in a step."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Ordered
+from contextlib import AbstractContextManager, nullcontext
+from itertools import count
+from pathlib import Path
+from typing import Any
+from weakref import ReferenceType, ref
+
+import torch
+from torch import Tensor
+
+from sglang_plug.config import ConfigError
+from sglang_plug.contracts.model.adapters import Adapter, AdapterRequest
+from sglang_plug.contracts.model.model import Model
+from sglang_plug.contracts.request import RequestError
+from sglang_plug.engine.memory.budget import is_out_of_memory
+from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
+from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
+from sglang_plug.ops.lora import AddLowRank
+from sglang_plug.plugins.registry import PluginError
+
+from .adapter_tables import AdapterTables
+from .lora_batch import AdaptedProduct, AdaptedStep, CapturedStep, CurrentStep, LoadedAdapter
+from .lora_layers import adaptable_layers, described
+
+logger = logging.getLogger(__name__)
+
+LONGEST_NAME = 256
+SALT_BYTES = 16
+NO_ROOM = "memory does not suffice; start the server with a lower --mem-fraction-static or --max-total-tokens"
+
+ReadAdapter = Callable[[AdapterRequest], Adapter]
+"""Reads an adapter. Raises ``ConfigError`` for a folder that no format reads, or that is damaged."""
+
+
+class Adapters:
+    """Adapters by name, all on the device. An unloaded one stays there until the last request that uses it has ended.
+
+    Args:
+        read: reads a folder.
+        device: the model's device.
+        dtype: the dtype of the model's computations.
+        most: largest number of loaded adapters; ``None``: limited by memory only.
+        ranks: the other ranks that share the model, on rank 0.
+    """
+
+    def __init__(
+        self,
+        read: ReadAdapter,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        most: int | None,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self._read, self.device, self._dtype, self._most, self.ranks = read, device, dtype, most, ranks
+        self._numbers = count(1)
+        self._leaving: dict[int, ReferenceType[LoadedAdapter]] = {}
+        """Unloaded adapters that requests may still use, by number."""
+        self._loaded: dict[str, LoadedAdapter] = {}
+        self._current = CurrentStep()
+        self._model: Model | None = None
+        self.tables: AdapterTables | None = None
+        self._products: list[AdaptedProduct] = []
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Folders of the loaded adapters by name."""
+        return {name: adapter.path for name, adapter in self._loaded.items()}
+
+    def install(self, model: Model, add: AddLowRank | None = None) -> Model:
+        """Attach the adapters to ``model``, whose weights are loaded, in place of the previous model; return it.
+
+        With ``add``, which applies adapters to rows on the device, steps with adapters can be captured from now on.
+        Raises ``ConfigError`` if the model has no layer that adapters could change.
+        """
+        layers = adaptable_layers(model)
+        if not layers:
+            raise ConfigError(
+                f"{type(model).__name__} has no layers that adapters could change; leave out --enable-lora"
+            )
+        self._model, self._products = model, []
+        if self.tables is None and add is not None:
+            described_layers = described(model, layers)
+            self.tables = AdapterTables(add, described_layers, dtype=self._dtype, device=self.device)
+        for name, layer in layers.items():
+            layer.wrap_product(lambda multiply, name=name: self._product(name, multiply))  # type: ignore[misc]
+        return model
+
+    def check_first(self, model: Model, paths: Ordered[str]) -> None:
+        """Check the configured adapters by reading them for ``model``, whose weights are not loaded yet.
+
+        Raises ``ConfigError`` for an adapter that ``load_first`` would refuse.
+        """
+        for given in paths:
+            name, path = _named(given)
+            try:
+                self._check(name)
+                self._read_for(model, path)
+            except PluginError:
+                raise
+            except ConfigError as error:
+                raise ConfigError(f"--lora-paths {given}: adapter {name!r} was not loaded: {error}") from error
+
+    def load_first(self, paths: Ordered[str]) -> None:
+        """Load the configured adapters, each ``name=folder`` or a folder. Raises ``ConfigError``."""
+        for given in paths:
+            name, path = _named(given)
+            try:
+                self.load(name, path)
+            except RequestError as error:
+                raise ConfigError(f"--lora-paths {given}: {error}") from error
+
+    def load(self, name: str, path: str) -> dict[str, Any]:
+        """Read the folder ``path`` and let requests use it as ``name`` from now on.
+
+        Raises ``RequestError`` if it cannot be loaded: then nothing has changed.
+        """
+        try:
+            self._check(name)
+            started = time.perf_counter()
+            number = next(self._numbers)
+            adapter = self.read(path) if self.ranks is None else self._read_together(self.ranks, number, path)
+        except PluginError:
+            raise
+        except ConfigError as error:
+            raise RequestError(f"adapter {name!r} was not loaded: {error}") from error
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            raise RequestError(f"adapter {name!r} was not loaded: {NO_ROOM} ({error})") from error
+        self._loaded[name] = self._entered(name, path, adapter, number)
+        logger.info("Adapter %r is loaded from %s, %.2f s", name, path, time.perf_counter() - started)
+        return self._answer()
+
+    def unload(self, name: str) -> dict[str, Any]:
+        """Unload an adapter; requests that use it already keep it to their end. Raises ``RequestError``."""
+        adapter = self._loaded.pop(self.find(name).name)
+        self._leaving[adapter.number] = ref(adapter)
+        del adapter
+        self.forget()
+        self._let_go()
+        logger.info("Adapter %r is unloaded", name)
+        return self._answer()
+
+    def find(self, name: str) -> LoadedAdapter:
+        """Return the adapter of that name. Raises ``RequestError`` if it is not loaded."""
+        if (adapter := self._loaded.get(name)) is None:
+            known = ", ".join(map(repr, self._loaded)) or "none"
+            raise RequestError(f"no adapter {name[:LONGEST_NAME]!r} is loaded; loaded: {known}", 404)
+        return adapter
+
+    def computing(self, chunks: Ordered[ScheduledChunk], counts: Ordered[int]) -> AbstractContextManager[None]:
+        """Apply the adapters of ``chunks``, which have ``counts`` new tokens, to the step computed in the context."""
+        owners = [chunk.sequence.adapter for chunk in chunks]
+        if not any(owners):
+            return nullcontext()
+        return self.at_work(owners, counts)
+
+    def at_work(self, owners: Ordered[LoadedAdapter | None], counts: Ordered[int]) -> AbstractContextManager[None]:
+        """Apply the adapters ``owners`` of sequences with ``counts`` new tokens to the step computed in the context."""
+        return self._current.being(AdaptedStep(owners, counts, self.device))
+
+    def forget(self) -> None:
+        """Drop references to adapters that are no longer loaded."""
+        for product in self._products:
+            product.forget()
+
+    def capturing(self, which: Tensor) -> AbstractContextManager[None]:
+        """Apply the adapters at the places ``which`` of each token to the step captured in the context."""
+        assert self.tables is not None
+        return self._current.being(CapturedStep(which, self.tables))
+
+    def controls(self) -> Mapping[str, Callable[..., Any]]:
+        """Return the control calls for loading and unloading."""
+        return {
+            "load_adapter": lambda adapter, path: self.load(adapter, path),
+            "unload_adapter": lambda adapter: self.unload(adapter),
+        }
+
+    def _read_together(self, ranks: Ranks, number: int, path: str) -> Adapter:
+        """Read the adapter on all ranks, or on none; see ``read``."""
+        self._let_go()
+        ranks.load_adapter(number, path)
+        try:
+            adapter = self.read(path)
+        except Exception:
+            ranks.agreed(False, self.device)
+            raise
+        if not ranks.agreed(True, self.device):
+            raise ConfigError("another rank could not read its part of it; its lines in the log tell why")
+        return adapter
+
+    def _let_go(self) -> None:
+        """Let other ranks drop the unloaded adapters that no request uses any more."""
+        for number in [number for number, reference in self._leaving.items() if reference() is None]:
+            del self._leaving[number]
+            if self.ranks is not None:
+                self.ranks.forget_adapter(number)
+
+    def _entered(self, name: str, path: str, adapter: Adapter, number: int) -> LoadedAdapter:
+        place = 0 if self.tables is None else self.tables.put(name, adapter.layers)
+        salt = secrets.token_hex(SALT_BYTES)
+        loaded = LoadedAdapter(name, path, salt, adapter.layers, adapter.facts, place, number)
+        if self.tables is not None and place:
+            self.tables.keep(place, loaded)
+        return loaded
+
+    def _product(self, name: str, multiply: Any) -> AdaptedProduct:
+        self._products.append(AdaptedProduct(name, multiply, self._current))
+        return self._products[-1]
+
+    def read(self, path: str) -> Adapter:
+        """Read the folder ``path`` for this rank's part of the model. Raises ``ConfigError``."""
+        assert self._model is not None
+        return self._read_for(self._model, path)
+
+    def _read_for(self, model: Model, path: str) -> Adapter:
+        if not Path(path).is_dir():
+            raise ConfigError(f"{path!r} is not a folder; adapters are read from folders of the server's machine")
+        layers = described(model, adaptable_layers(model))
+        with torch.inference_mode():
+            return self._read(AdapterRequest(path=Path(path), layers=layers, device=self.device, dtype=self._dtype))
+
+    def _check(self, name: str) -> None:
+        if not name or len(name) > LONGEST_NAME or ":" in name or not name.isprintable():
+            raise ConfigError(f"a name has 1 to {LONGEST_NAME} printable characters, none of them a colon")
+        if name in self._loaded:
+            raise ConfigError(f"there is one of that name, from {self._loaded[name].path}; unload it first")
+        if self._most is not None and len(self._loaded) >= self._most:
+            raise ConfigError(f"{self._most} adapters are loaded, which is the most (--max-loaded-loras); unload one")
+
+    def _answer(self) -> dict[str, Any]:
+        return {"adapters": self.paths}
+
+
+def _named(given: str) -> tuple[str, str]:
+    """Split ``name=folder`` into name and folder; a folder alone gives its own name."""
+    name, equals, path = given.partition("=")
+    return (name, path) if equals else (Path(given).resolve().name, given)

@@ -1,0 +1,185 @@
+"""Steps in which requests have adapters: the rows of each adapter, and the matrix products that adapters change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Ordered
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sglang_plug.contracts.model.adapters import Joinable, JoinedAdapters, LayerAdapter
+from sglang_plug.contracts.model.kernels import LinearFunction
+from sglang_plug.ops.host_device_copy import upload
+
+from .adapter_tables import AdapterTables
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class LoadedAdapter:
+    """An adapter that requests may name."""
+
+    name: str
+    path: str
+    salt: str
+    """Separates the adapter's prefixes from all others in the prefix cache; unknown outside of the engine."""
+    layers: Mapping[str, LayerAdapter]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    place: int = 0
+    """The adapter's place in the tables that captured steps read; 0: none."""
+    number: int = 0
+    """The adapter's number in messages to other ranks."""
+
+
+Joint = tuple[LoadedAdapter, ...]
+AdaptersOfLayer = list[tuple[LoadedAdapter, LayerAdapter]]
+"""The adapters of a step that change one layer, with their changes of that layer."""
+
+
+class AdaptedStep:
+    """The adapters of one step.
+
+    Args:
+        owners: the adapter of each sequence in the step, or ``None``.
+        counts: number of new tokens of each sequence.
+        device: the model's device.
+    """
+
+    def __init__(self, owners: Ordered[LoadedAdapter | None], counts: Ordered[int], device: torch.device) -> None:
+        self.tokens = sum(counts)
+        self.adapters: Joint = tuple(dict.fromkeys(one for one in owners if one is not None))
+        self._owners, self._counts, self._device = owners, counts, device
+        self._rows: dict[LoadedAdapter, slice | Tensor] = {}
+        self._which: dict[Joint, Tensor] = {}
+
+    def rows(self, adapter: LoadedAdapter) -> slice | Tensor:
+        """Return the adapter's rows in the step: a slice if they are consecutive, else ``[N]`` int64 on the device."""
+        if adapter not in self._rows:
+            runs = list(self._runs(adapter))
+            together = all(before.stop == after.start for before, after in zip(runs, runs[1:], strict=False))
+            self._rows[adapter] = (
+                slice(runs[0].start, runs[-1].stop)
+                if together
+                else upload([row for run in runs for row in run], torch.int64, self._device)
+            )
+        return self._rows[adapter]
+
+    def which(self, joint: Joint) -> Tensor:
+        """Return ``[T]`` int64: the index in ``joint`` of each token's adapter; ``len(joint)``: none of them."""
+        if joint not in self._which:
+            places = {one: place for place, one in enumerate(joint)}
+            numbers: list[int] = []
+            for owner, count in zip(self._owners, self._counts, strict=True):
+                numbers += [len(joint) if owner is None else places.get(owner, len(joint))] * count
+            self._which[joint] = upload(numbers, torch.int64, self._device)
+        return self._which[joint]
+
+    def _runs(self, adapter: LoadedAdapter) -> Iterator[range]:
+        start = 0
+        for owner, count in zip(self._owners, self._counts, strict=True):
+            if owner is adapter:
+                yield range(start, start + count)
+            start += count
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedStep:
+    """A step that is being captured, or warmed up before the capture."""
+
+    which: Tensor
+    """``[T]`` int64: the place of each token's adapter in the tables, read by each replay; 0: none."""
+    tables: AdapterTables
+
+
+class CurrentStep:
+    """The step that is being computed, for all products of a model; ``None`` if it has no adapters."""
+
+    def __init__(self) -> None:
+        self.step: AdaptedStep | CapturedStep | None = None
+
+    @contextmanager
+    def being(self, step: AdaptedStep | CapturedStep) -> Iterator[None]:
+        """Make ``step`` the current one inside the context."""
+        self.step = step
+        try:
+            yield
+        finally:
+            self.step = None
+
+
+class AdaptedProduct:
+    """A matrix product of the base model, with the changes that the step's adapters make before and after it.
+
+    Args:
+        name: path of the layer in the model.
+        multiply: multiplies with the base model's matrix.
+        current: holds the adapters of the current step.
+    """
+
+    def __init__(self, name: str, multiply: LinearFunction, current: CurrentStep) -> None:
+        self._name, self._multiply, self._current = name, multiply, current
+        self._joined: tuple[Joint, JoinedAdapters] | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map ``[T, in]`` to ``[T, out]``."""
+        step = self._current.step
+        if step is None:
+            return self._multiply(x)
+        if isinstance(step, CapturedStep):
+            y = self._multiply(x)
+            step.tables.add(self._name, x, y, step.which)
+            return y
+        adapters: AdaptersOfLayer = [
+            (one, layer) for one in step.adapters if (layer := one.layers.get(self._name)) is not None
+        ]
+        if len(x) != step.tokens:
+            raise RuntimeError(f"{self._name!r} got {len(x)} rows in a step of {step.tokens} tokens: no adapter fits")
+        x = _before(x, adapters, step)
+        y = self._multiply(x)
+        if _joins(adapters, step):
+            joint, function = self._together(adapters)
+            function(x, y, step.which(joint))
+        else:
+            _after(x, y, adapters, step)
+        return y
+
+    def forget(self) -> None:
+        """Drop references to adapters."""
+        self._joined = None
+
+    def _together(self, adapters: AdaptersOfLayer) -> tuple[Joint, JoinedAdapters]:
+        """Return the joined adapters, applied in one call; the last step's are reused if they include all of these."""
+        if self._joined is None or not {one for one, _ in adapters} <= set(self._joined[0]):
+            layers: list[Any] = [layer for _, layer in adapters]
+            self._joined = tuple(one for one, _ in adapters), type(layers[0]).join(layers)
+        return self._joined
+
+
+def _joins(adapters: AdaptersOfLayer, step: AdaptedStep) -> bool:
+    """Report whether several adapters, or one with scattered rows, can be applied in one call."""
+    if not adapters or (len(adapters) == 1 and isinstance(step.rows(adapters[0][0]), slice)):
+        return False
+    kind = type(adapters[0][1])
+    return issubclass(kind, Joinable) and all(type(layer) is kind for _, layer in adapters)
+
+
+def _before(x: Tensor, adapters: AdaptersOfLayer, step: AdaptedStep) -> Tensor:
+    changed = x
+    for one, layer in adapters:
+        if type(layer).before is not LayerAdapter.before:
+            rows = step.rows(one)
+            changed = changed.clone() if changed is x else changed
+            changed[rows] = layer.before(x[rows])
+    return changed
+
+
+def _after(x: Tensor, y: Tensor, adapters: AdaptersOfLayer, step: AdaptedStep) -> None:
+    for one, layer in adapters:
+        rows = step.rows(one)
+        part = y[rows]
+        layer.after(x[rows], part)
+        if not isinstance(rows, slice):  # a copy
+            y[rows] = part

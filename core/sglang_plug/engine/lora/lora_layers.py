@@ -1,0 +1,55 @@
+"""The layers of a model that adapters may change, and their names in checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sglang_plug.contracts.model.adapters import AdaptableLayer
+from sglang_plug.contracts.model.attention import Attention
+from sglang_plug.contracts.model.model import Model
+from sglang_plug.layers import Linear
+
+
+def adaptable_layers(model: Model) -> dict[str, Linear]:
+    """Return by path the matrices of the numbered blocks that attend to the KV pool.
+
+    Their inputs are the step's tokens, one row for each. Embeddings, heads, routers, experts and image encoders are not
+    among them.
+    """
+    attending = (name.split(".") for name, module in model.named_modules() if isinstance(module, Attention))
+    blocks = {block for path in attending if (block := _block(path))}
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, Linear) and module.role == "linear" and _block(name.split(".")) in blocks
+    }
+
+
+def described(model: Model, layers: dict[str, Linear]) -> list[AdaptableLayer]:
+    """Describe ``layers`` for adapter formats."""
+    return [_described(model, name, one) for name, one in layers.items()]
+
+
+def _described(model: Model, name: str, layer: Linear) -> AdaptableLayer:
+    path, dot, last = name.rpartition(".")
+    shards: dict[str, str | None] = {last: None}
+    for alias, (ours, shard) in model.packed.items():
+        if ours == last and (shard is None or shard in layer.parts):
+            shards[alias] = shard
+    whole = slice(0, layer.size_out)
+    return AdaptableLayer(
+        name=name,
+        size_in=layer.size_in,
+        size_out=layer.size_out,
+        parts={f"{path}{dot}{alias}": whole if one is None else layer.parts[one] for alias, one in shards.items()},
+        inputs=layer.own_inputs,
+        outputs={
+            f"{path}{dot}{alias}": own for alias, one in shards.items() if (own := layer.own_outputs(one)) is not None
+        },
+    )
+
+
+def _block(path: Sequence[str]) -> tuple[str, ...]:
+    """Return a module's path up to its last number; empty if there is none."""
+    last = max((index for index, part in enumerate(path) if part.isdigit()), default=-1)
+    return tuple(path[: last + 1])

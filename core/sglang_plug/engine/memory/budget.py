@@ -1,0 +1,168 @@
+"""Accounting of a device's memory by stage of the start, and the error messages when it does not suffice."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+
+from sglang_plug.config import ConfigError
+
+logger = logging.getLogger(__name__)
+
+GIB = 1 << 30
+BEFORE = "before the start"
+"""Entry of the ledger for memory that was taken already, by other processes and by the device's own runtime."""
+SIGNS = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""Parts of the messages of torch's allocators, CUDA's driver, Triton and cuBLAS."""
+STEP_ADVICE = (
+    "send fewer or shorter requests at once, or start the server with a lower --mem-fraction-static, "
+    "--max-total-tokens, --chunked-prefill-size or --max-running-requests"
+)
+TRIED = re.compile(r"[Tt]ried to allocate ([\d.]+ (?:bytes|[KMGT]i?B))")
+
+
+class DeviceMemory(Protocol):
+    """The memory of a device, in bytes."""
+
+    def total(self) -> int:
+        """Return the total memory of the device."""
+
+    def free(self) -> int:
+        """Return the free memory; memory that torch keeps of freed tensors counts as taken."""
+
+    def release(self) -> None:
+        """Let torch return the memory that it keeps of freed tensors."""
+
+
+class CudaMemory:
+    """The memory of a CUDA device as its driver counts it: with contexts, kernels, libraries and other processes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def total(self) -> int:
+        """Return the total memory of the device."""
+        return torch.cuda.mem_get_info(self._device)[1]
+
+    def free(self) -> int:
+        """Return the free memory, after waiting for queued work."""
+        torch.cuda.synchronize(self._device)
+        return torch.cuda.mem_get_info(self._device)[0]
+
+    def release(self) -> None:
+        """Empty torch's cache."""
+        gc.collect()
+        torch.cuda.synchronize(self._device)
+        torch.cuda.empty_cache()
+
+
+def device_memory(device: torch.device) -> DeviceMemory | None:
+    """Return the memory of ``device``; ``None`` if it is the system's, which cannot be accounted for."""
+    return CudaMemory(device) if device.type == "cuda" else None
+
+
+class MemoryLedger:
+    """The memory that each stage of the start took, in bytes and in the order of the stages.
+
+    Args:
+        memory: the device's memory; ``None``: nothing is measured.
+    """
+
+    def __init__(self, memory: DeviceMemory | None) -> None:
+        self.memory = memory
+        self.taken: dict[str, int] = {}
+        if memory is not None:
+            self.taken[BEFORE] = memory.total() - memory.free()
+
+    @contextmanager
+    def stage(self, name: str, advice: str, *, peak: bool = False) -> Iterator[None]:
+        """Measure the memory that is taken inside the context, and record it.
+
+        Args:
+            name: the stage, as shown to the user.
+            advice: what to do if the memory does not suffice.
+            peak: also count memory that is freed again.
+
+        Raises:
+            ConfigError: the memory does not suffice.
+        """
+        memory = self.memory
+        if memory is None:
+            yield
+            return
+        memory.release()
+        before = memory.free()
+        with self.guard(name, advice):
+            yield
+        if not peak:
+            memory.release()
+        taken = max(0, before - memory.free())
+        memory.release()
+        self.enter(name, taken)
+
+    @contextmanager
+    def guard(self, name: str, advice: str) -> Iterator[None]:
+        """Turn out-of-memory errors into a ``ConfigError`` that names the stage and says what to do."""
+        try:
+            yield
+        except Exception as error:
+            if self.memory is None or not is_out_of_memory(error):
+                raise
+            raise ConfigError(f"{self.shortage(name, error)}; {advice}") from error
+
+    def enter(self, name: str, taken: int) -> None:
+        """Record the memory that a stage took; an earlier record of the stage is replaced."""
+        self.taken[name] = taken
+        if self.memory is not None:
+            logger.info("Memory: %s %s, avail mem=%s", name, gigabytes(taken), gigabytes(self.memory.free()))
+
+    def shortage(self, name: str, error: BaseException) -> str:
+        """Describe the stage that found no room, and the stages that took the memory."""
+        attempt = f" (tried to allocate {tried})" if (tried := _tried(error)) else ""
+        if self.memory is None:
+            return f"out of memory: no room for {name}{attempt}"
+        free, total = gigabytes(self.memory.free()), gigabytes(self.memory.total())
+        return f"out of memory: no room for {name}{attempt}; {free} of {total} are free; taken: {self.account()}"
+
+    def of_step(self, error: Exception) -> str | None:
+        """Return the message for a step that failed for lack of memory; ``None`` if ``error`` is another error."""
+        if not is_out_of_memory(error):
+            return None
+        return f"{self.shortage('a step', error)}; {STEP_ADVICE}"
+
+    def account(self) -> str:
+        """Return the entries as readable text."""
+        return ", ".join(f"{name} {gigabytes(taken)}" for name, taken in self.taken.items())
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Report whether ``error``, or an error in its chain, says that memory did not suffice.
+
+    A capture that fails for lack of memory ends with another error, which has the first one as its context.
+    """
+    while error is not None:
+        if isinstance(error, torch.OutOfMemoryError):
+            return True
+        if isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def gigabytes(count: float) -> str:
+    """Format a number of bytes for the log; a GB is ``2**30`` bytes."""
+    return f"{count / GIB:.2f} GB"
+
+
+def _tried(error: BaseException | None) -> str:
+    while error is not None:
+        if match := TRIED.search(str(error)):
+            return match[1]
+        error = error.__cause__ or error.__context__
+    return ""

@@ -1,0 +1,86 @@
+"""The dtype of the KV pool, named by ``--kv-cache-dtype`` or the checkpoint, and supported by the backend."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import torch
+
+from sglang_plug.config import AUTO, ConfigError
+from sglang_plug.contracts.model.attention import AttentionShape
+from sglang_plug.plugins.registry import Component, Plugins
+from sglang_plug.plugins.specs import AttentionSpec
+
+logger = logging.getLogger(__name__)
+
+NAMES = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
+}
+ALIASES = {"bf16": "bfloat16"}
+
+
+def kv_dtype(name: str, model: torch.dtype, checkpoint: str | None = None) -> torch.dtype | None:
+    """Return the dtype that ``name`` stands for, or at ``auto`` the checkpoint's; ``None``: the model's dtype.
+
+    Raises ``ConfigError`` for an unknown name.
+    """
+    if name == AUTO:
+        return None if checkpoint is None else kv_dtype(checkpoint, model)
+    dtype = NAMES.get(ALIASES.get(name, name))
+    if dtype is None:
+        raise ConfigError(f"--kv-cache-dtype {name!r} is unknown; known: {', '.join((AUTO, *NAMES, *ALIASES))}")
+    return None if dtype == model else dtype
+
+
+def kv_dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of ``dtype`` in options and in ``AttentionSpec.kv_dtypes``."""
+    return next((name for name, one in NAMES.items() if one == dtype), str(dtype).removeprefix("torch."))
+
+
+def fit_kv_dtype(
+    shape: AttentionShape, attention: Component, wanted: str, plugins: Plugins, device: str
+) -> AttentionShape:
+    """Return ``shape`` with a KV dtype that ``attention`` reads.
+
+    ``wanted`` is the value of ``--kv-cache-dtype``. An unsupported dtype of the checkpoint is replaced by the model's;
+    for an unsupported dtype in ``wanted``, ``ConfigError`` is raised.
+    """
+    if shape.kv_dtype is None:
+        return shape
+    name = kv_dtype_name(shape.kv_dtype)
+    if name in _read_by(attention):
+        if wanted == AUTO:
+            logger.info("Keys and values are kept in %s, as the checkpoint says (--kv-cache-dtype overrides it)", name)
+        return shape
+    if wanted == AUTO:
+        logger.warning(
+            "The checkpoint wants keys and values in %s, which %s does not read: they stay in the model's dtype",
+            name,
+            attention,
+        )
+        return replace(shape, kv_dtype=None)
+    able = sorted({one.spec.name for one in plugins.all("attention") if name in _read_by(one) and _runs(one, device)})
+    other = f"--attention-backend {' or '.join(able)}, or " if able else ""
+    raise ConfigError(
+        f"{attention} does not read keys and values in {name} (--kv-cache-dtype), only in the model's dtype"
+        f"{_also(attention)}; use {other}--kv-cache-dtype auto"
+    )
+
+
+def _also(attention: Component) -> str:
+    read = sorted(_read_by(attention))
+    return f" and {', '.join(read)}" if read else ""
+
+
+def _read_by(attention: Component) -> frozenset[str]:
+    return attention.spec.kv_dtypes if isinstance(attention.spec, AttentionSpec) else frozenset()
+
+
+def _runs(attention: Component, device: str) -> bool:
+    spec = attention.spec
+    return isinstance(spec, AttentionSpec) and bool({"any", device} & spec.devices)

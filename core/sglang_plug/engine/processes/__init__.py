@@ -1,0 +1,1 @@
+"""The processes of an engine: the client in the API process, the messages, and the engine process."""

@@ -1,0 +1,157 @@
+"""Calls in threads with a time limit: calls that take too long are abandoned."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from collections.abc import Sequence as Ordered
+from typing import Any, Generic, TypeVar
+
+THREADS = 8
+TOGETHER = 16
+"""Number of calls that a thread makes one after the other: waking a thread costs more than most calls."""
+LOOK = 0.05
+"""Seconds between two checks for late calls."""
+
+Result = TypeVar("Result")
+
+
+class Run(Generic[Result]):
+    """A batch of calls, made one after the other in one thread."""
+
+    def __init__(self, calls: Ordered[tuple[int, Callable[[], Result]]]) -> None:
+        self.calls = calls
+        self.results: list[Result] = []
+        self.error: BaseException | None = None
+        self.left_behind = False
+        self.started = 0.0
+        """The start of the current call, from ``time.monotonic()``; 0: none has started yet."""
+        self._working = threading.Lock()
+        self._working.acquire()
+
+    def make(self) -> None:
+        """Make the calls."""
+        try:
+            for _, call in self.calls:
+                if self.left_behind:
+                    return
+                self.started = time.monotonic()
+                self.results.append(call())
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._working.release()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for the calls; return True if all are made."""
+        if not self._working.acquire(timeout=timeout):
+            return False
+        self._working.release()
+        return True
+
+    def is_late(self, since: float) -> bool:
+        """Report whether the current call began before ``since``."""
+        return 0.0 < self.started < since
+
+
+Jobs = queue.SimpleQueue[Run[Any] | None]
+"""Queue of batches for the threads; ``None`` ends a thread."""
+
+
+class Threads:
+    """A pool of threads, which is abandoned and replaced when a call keeps a thread for too long."""
+
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
+        self._renew()
+
+    def begin(self, calls: Ordered[Callable[[], Result]]) -> Calls[Result]:
+        """Start ``calls``, which must not raise."""
+        return Calls(self, calls)
+
+    def submit(self, run: Run[Any]) -> None:
+        """Queue ``run``, whose calls are made as soon as a thread is free."""
+        if self._started < THREADS:
+            self._started += 1
+            threading.Thread(target=_work, args=(self._jobs,), name="grammar", daemon=True).start()
+        self._jobs.put(run)
+
+    def renew(self) -> None:
+        """Abandon the threads to their current calls; queued batches go to new threads."""
+        waiting: list[Run[Any]] = []
+        try:
+            while (run := self._jobs.get_nowait()) is not None:
+                waiting.append(run)
+        except queue.Empty:
+            pass
+        self._end()
+        self._renew()
+        for run in waiting:
+            self.submit(run)
+
+    def _renew(self) -> None:
+        self._jobs: Jobs = queue.SimpleQueue()
+        self._started = 0
+        self._end = weakref.finalize(self, _end, self._jobs)
+
+
+def _work(jobs: Jobs) -> None:
+    while (run := jobs.get()) is not None:
+        run.make()
+        del run  # and the objects that its calls hold
+
+
+def _end(jobs: Jobs) -> None:
+    for _ in range(THREADS):
+        jobs.put(None)
+
+
+class Calls(Generic[Result]):
+    """A set of calls in progress."""
+
+    def __init__(self, threads: Threads, calls: Ordered[Callable[[], Result]]) -> None:
+        self._threads = threads
+        self._results: list[Result | None] = [None] * len(calls)
+        numbered = list(enumerate(calls))
+        self._runs: list[Run[Result]] = []
+        for start in range(0, len(calls), TOGETHER):
+            self._submit(numbered[start : start + TOGETHER])
+
+    def results(self) -> list[Result | None]:
+        """Wait for the results of all calls; ``None`` for a call that ran out of time."""
+        while self._runs:
+            if self._runs[0].wait(LOOK):
+                self._take(self._runs.pop(0))
+                continue
+            since = time.monotonic() - self._threads.patience
+            late = [run for run in self._runs if not run.wait(0) and run.is_late(since)]
+            if late:
+                self._leave(late)
+        return self._results
+
+    def _submit(self, calls: Ordered[tuple[int, Callable[[], Result]]]) -> None:
+        run = Run(calls)
+        self._runs.append(run)
+        self._threads.submit(run)
+
+    def _leave(self, late: Ordered[Run[Result]]) -> None:
+        """Abandon the current calls of the ``late`` batches; make their remaining calls in new threads."""
+        for run in late:
+            run.left_behind = True
+        self._threads.renew()
+        self._runs = [run for run in self._runs if run not in late]
+        for run in late:
+            if rest := run.calls[self._take(run) + 1 :]:
+                self._submit(rest)
+
+    def _take(self, run: Run[Result]) -> int:
+        """Store the available results of a batch; return their number."""
+        if run.error is not None:
+            raise run.error
+        results = list(run.results)
+        for (place, _), result in zip(run.calls, results, strict=False):
+            self._results[place] = result
+        return len(results)

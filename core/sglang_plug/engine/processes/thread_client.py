@@ -1,0 +1,110 @@
+"""The engine in a thread of this process: for offline use, notebooks and tests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from sglang_plug.config import ConfigError, EngineConfig
+from sglang_plug.engine.startup.build import build_engine
+from sglang_plug.plugins.registry import Plugins
+
+from .messages import Close, Failed, FromEngine, Ready, ToEngine
+from .pending import Pending, PendingClient
+from .watchdog import Heartbeat, watch
+
+logger = logging.getLogger(__name__)
+
+
+class QueueInbox:
+    """An inbox for an engine in this process."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
+
+    def put(self, message: ToEngine) -> None:
+        """Add a message; may be called from any thread."""
+        self._queue.put(message)
+
+    def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
+        """Yield all messages that have arrived; if ``wait``, wait up to ``timeout`` seconds for at least one."""
+        if wait:
+            try:
+                yield self._queue.get(timeout=timeout)
+            except queue.Empty:
+                return
+        while True:
+            try:
+                yield self._queue.get_nowait()
+            except queue.Empty:
+                return
+
+
+class ThreadClient(PendingClient):
+    """An engine in a thread."""
+
+    def __init__(self, config: EngineConfig, plugins: Plugins) -> None:
+        super().__init__()
+        self._config, self._plugins = config, plugins
+        self._inbox = QueueInbox()
+        self._thread: threading.Thread | None = None
+        self._unwatch: threading.Event | None = None
+
+    async def start(self) -> Mapping[str, Any]:
+        """Build the engine in its thread; return its ``info``."""
+        loop = asyncio.get_running_loop()
+        self._pending = pending = Pending(self._inbox.put)
+        heartbeat = Heartbeat()
+
+        def tell(message: FromEngine) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(pending.dispatch, message)
+
+        self._thread = threading.Thread(
+            target=_serve,
+            args=(self._config, self._plugins, self._inbox, tell, heartbeat),
+            name="engine",
+            daemon=True,
+        )
+        self._thread.start()
+        self._unwatch = watch(heartbeat, self._config.schedule.watchdog_timeout, lambda text: tell(Failed(text)))
+        try:
+            return await pending.ready
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Stop the thread after its current step."""
+        if self._thread is None:
+            return
+        self._inbox.put(Close())
+        await asyncio.to_thread(self._thread.join)
+        if self._unwatch is not None:
+            self._unwatch.set()
+
+
+def _serve(
+    config: EngineConfig,
+    plugins: Plugins,
+    inbox: QueueInbox,
+    tell: Callable[[FromEngine], None],
+    heartbeat: Heartbeat,
+) -> None:
+    describe: Callable[[BaseException], str] = repr
+    try:
+        engine = build_engine(config, plugins, inbox, tell, heartbeat, lost=lambda text: tell(Failed(text)))
+        if engine.runner.grammars is not None:
+            engine.runner.grammars.guarded = False  # a signal interrupts the main thread, never this one
+        tell(Ready(engine.info))
+        describe = engine.describe
+        engine.run()
+    except ConfigError as error:
+        tell(Failed(str(error), configuration=True))
+    except BaseException as error:
+        logger.exception("the engine failed")
+        tell(Failed(describe(error)))

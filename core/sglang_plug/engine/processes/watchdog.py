@@ -1,0 +1,71 @@
+"""The watchdog, which turns a stuck step into an error and an exit instead of a hang."""
+
+from __future__ import annotations
+
+import faulthandler
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+LOOK = 1.0
+"""Seconds between two checks of the engine."""
+
+
+class Heartbeat:
+    """Records the start of the engine's current step."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    @contextmanager
+    def beat(self) -> Iterator[None]:
+        """Mark the duration of a step: enter the context before it, leave it after."""
+        self._since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._since = None
+
+    @property
+    def busy_for(self) -> float:
+        """Seconds that the current step has taken; 0 between steps."""
+        since = self._since
+        return 0.0 if since is None else time.monotonic() - since
+
+
+def watch(
+    heartbeat: Heartbeat,
+    timeout: float,
+    stuck: Callable[[str], None],
+    *,
+    look: Callable[[], None] = lambda: None,
+    alive: Callable[[], None] = lambda: None,
+) -> threading.Event:
+    """Call ``stuck`` once, from another thread, when a step takes longer than ``timeout`` seconds.
+
+    Writes every thread's stack to standard error first. Set the returned event to stop watching.
+
+    Args:
+        heartbeat: the engine's heartbeat.
+        timeout: seconds that a step may take.
+        stuck: called with the description of the problem.
+        look: called every second while a step takes longer than one second.
+        alive: called now and every second, busy or not; only code that blocks all other Python threads prevents it.
+    """
+    stop = threading.Event()
+    alive()
+
+    def run() -> None:
+        while not stop.wait(min(LOOK, timeout / 4)):
+            alive()
+            if heartbeat.busy_for > LOOK:
+                look()
+            if heartbeat.busy_for > timeout:
+                faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr)
+                stuck(f"a step has taken more than {timeout:g} s (--watchdog-timeout); the engine is stuck")
+                return
+
+    threading.Thread(target=run, name="watchdog", daemon=True).start()
+    return stop

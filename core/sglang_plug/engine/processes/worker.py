@@ -1,0 +1,136 @@
+"""The engine process: ``python -m sglang_plug.engine.processes.worker``, started by ``ProcessClient``."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from sglang_plug.config import ConfigError
+from sglang_plug.contracts.request import Finish, Output
+from sglang_plug.engine.startup.plugin_fingerprint import compare
+from sglang_plug.plugins.registry import PluginError, Plugins
+from sglang_plug.system.child_process import leave_signals_to_parent
+from sglang_plug.system.gc_control import collecting_later
+from sglang_plug.system.process_exit import end_with_parent, leave
+
+from .messages import Failed, FromEngine, Launch, Ready, StepOutputs, ToEngine
+from .watchdog import Heartbeat, watch
+
+with collecting_later():  # they import torch
+    from sglang_plug.engine.startup.build import build_engine
+    from sglang_plug.engine.structured_outputs.batch_grammars import TOO_SLOW
+    from sglang_plug.engine.structured_outputs.grammar_guard import GrammarGuard
+
+logger = logging.getLogger(__name__)
+
+STUCK_EXIT, FAILED_EXIT, CONFIG_EXIT = 70, 1, 2
+LINGER = 2000
+"""Milliseconds for sending the last message."""
+
+
+class SocketInbox:
+    """An inbox that reads a ZeroMQ socket."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket = socket
+        self._decoder = msgspec.msgpack.Decoder(ToEngine)
+
+    def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
+        """Yield all messages that have arrived; if ``wait``, wait up to ``timeout`` seconds for at least one."""
+        if wait:
+            if timeout is not None and not self._socket.poll(int(timeout * 1000)):
+                return
+            yield self._decoder.decode(self._socket.recv())
+        while True:
+            try:
+                yield self._decoder.decode(self._socket.recv(zmq.NOBLOCK))
+            except zmq.Again:
+                return
+
+
+class Outbox:
+    """Sends messages to the API process, one at a time, because engine and watchdog both send."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket, self._lock = socket, threading.Lock()
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def send(self, message: FromEngine) -> None:
+        """Send a message without waiting: the queue has no limit, and the API process merges unread outputs."""
+        with self._lock:
+            self._socket.send(self._encoder.encode(message))
+
+
+def main() -> int:
+    """Serve until told to close, or until the parent process is gone."""
+    leave_signals_to_parent()
+    launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
+    logging.basicConfig(level=launch.config.log_level.upper(), format="[%(asctime)s engine] %(message)s")
+    faulthandler.enable()
+    end_with_parent(FAILED_EXIT)
+    context = zmq.Context()
+    requests, outputs = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+    for socket, address in ((requests, launch.requests), (outputs, launch.outputs)):
+        socket.set_hwm(0)
+        socket.setsockopt(zmq.LINGER, LINGER)
+        socket.connect(address)
+    code = _serve(launch, SocketInbox(requests), Outbox(outputs))
+    context.destroy(linger=LINGER)
+    return code
+
+
+def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox) -> int:
+    heartbeat, guard = Heartbeat(), GrammarGuard()
+
+    def stuck(text: str) -> None:
+        if (asking := guard.asking()) is not None:  # refuse the request: sent again, it would block the next engine too
+            text += f": it waits for {asking}"
+            finish = Finish("error", message=TOO_SLOW, status=400, about="constraint")
+            outbox.send(StepOutputs([Output(id=asking.sequence.request.id, finish=finish)]))
+        logger.critical("%s", text)
+        outbox.send(Failed(text))
+        threading.Event().wait(1.0)
+        os._exit(STUCK_EXIT)
+
+    def lost(text: str) -> None:
+        logger.critical("%s", text)
+        outbox.send(Failed(text))
+        threading.Event().wait(1.0)
+        os._exit(FAILED_EXIT)
+
+    describe: Callable[[BaseException], str] = repr
+    try:
+        plugins = Plugins.discover(launch.config.plugins)
+        compare(plugins, launch.fingerprint, "the engine process")
+        engine = build_engine(launch.config, plugins, inbox, outbox.send, heartbeat, lost=lost)
+        del plugins
+        alive = partial(Path(launch.alive).touch) if launch.alive else lambda: None
+        watch(heartbeat, launch.config.schedule.watchdog_timeout, stuck, look=guard.look, alive=alive)
+        gc.freeze()  # objects that exist by now stay: scanning them takes as long as many steps
+        outbox.send(Ready(engine.info))
+        describe = engine.describe
+        engine.run()
+    except ConfigError as error:
+        if isinstance(error, PluginError) and error.__cause__ is not None:
+            logger.error("%s", error, exc_info=error.__cause__)
+        outbox.send(Failed(str(error), configuration=True))
+        return CONFIG_EXIT
+    except Exception as error:
+        logger.exception("the engine failed")
+        outbox.send(Failed(describe(error)))
+        return FAILED_EXIT
+    return 0
+
+
+if __name__ == "__main__":
+    leave(main())

@@ -1,0 +1,53 @@
+"""Reports of a model's distribution: log-probabilities of the chosen tokens and of alternatives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sglang_plug.contracts.request import LogprobOptions, TokenLogprob
+from sglang_plug.ops.host_device_copy import Fetched, upload
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """Reports of some rows that a device computes; reading them waits for it."""
+
+    options: tuple[LogprobOptions, ...]
+    fetched: Fetched
+    """For each row the token's log-probability ``[rows]``, those of the likeliest tokens and their ids
+    ``[rows, most]``, and those of named tokens, row after row."""
+
+    def read(self, tokens: Ordered[int]) -> list[TokenLogprob]:
+        """Return one report for each row, whose token is in ``tokens``."""
+        picked, values, indices, named = (one.tolist() for one in self.fetched.read())
+        reports, start = [], 0
+        for row, (token, option) in enumerate(zip(tokens, self.options, strict=True)):
+            top = tuple(zip(indices[row], values[row], strict=True))[: option.top]
+            stop = start + len(option.ids)
+            reports.append(
+                TokenLogprob(token, picked[row], top, tuple(zip(option.ids, named[start:stop], strict=True)))
+            )
+            start = stop
+        return reports
+
+
+def report(logprobs: Tensor, tokens: Tensor, options: Ordered[LogprobOptions]) -> Reports:
+    """Report log-probabilities of each row's token, of the likeliest tokens and of named ones.
+
+    ``logprobs`` is ``[rows, vocabulary]``, ``tokens`` is ``[rows]`` int64 on the same device. Does not
+    wait for the device.
+    """
+    picked = logprobs.gather(1, tokens[:, None])[:, 0]
+    top = logprobs.topk(min(max(one.top for one in options), logprobs.shape[-1]), dim=-1)
+    places = [row * logprobs.shape[-1] + token for row, one in enumerate(options) for token in one.ids]
+    named = logprobs.flatten()[upload(places, torch.int64, logprobs.device)] if places else picked[:0]
+    return Reports(tuple(options), Fetched.of(picked, top.values, top.indices, named))
+
+
+def describe(logprobs: Tensor, tokens: Ordered[int], options: Ordered[LogprobOptions]) -> list[TokenLogprob]:
+    """Report log-probabilities of tokens that the host knows; waits for the device. See ``report``."""
+    return report(logprobs, upload(tokens, torch.int64, logprobs.device), options).read(tokens)

@@ -1,0 +1,213 @@
+"""The logits processors of a batch: the rows that each of them changes, and its state for their tokens.
+
+A processor gets only the logits of its own rows, so it cannot change other rows. The engine tracks how many tokens of
+each row a batch knows. If there are more by now (a grammar forces tokens) they are appended; if there are fewer (a
+grammar rejected the sampled token) the batch is made anew from the tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sglang_plug.contracts.request import RequestError
+from sglang_plug.contracts.serving.logits_processor import LogitsBatch, LogitsRow
+from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.ops.host_device_copy import upload
+from sglang_plug.system.library_panics import is_error
+
+from .processors import LoadedProcessor, ProcessorUse
+from .rows import Rows
+
+SERVER_ERROR = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A row that uses a processor."""
+
+    place: int
+    sequence: Sequence
+    use: ProcessorUse
+
+    @property
+    def row(self) -> LogitsRow:
+        """The row in the form that the processor receives."""
+        sequence = self.sequence
+        return LogitsRow(state=self.use.state, tokens=sequence.tokens, prompt_len=sequence.prompt_len)
+
+
+class SampledAhead:
+    """The tokens that were sampled last, some of which the host may not know yet.
+
+    Args:
+        sequences: the sequences of the tokens.
+        tokens: ``[len(sequences)]`` int64 on the device.
+    """
+
+    def __init__(self, sequences: Ordered[Sequence], tokens: Tensor) -> None:
+        self._sequences, self._tokens = sequences, tokens
+
+    def of(self, members: Ordered[Member], ahead: Ordered[int]) -> Tensor | None:
+        """Return the token of each member whose sequence lacks it, -1 for others; ``None`` if none lacks its token."""
+        row_by_id = {id(one): row for row, one in enumerate(self._sequences)} if any(ahead) else {}
+        places = [row_by_id.get(id(one.sequence), -1) if ahead[one.place] else -1 for one in members]
+        if max(places) < 0:
+            return None
+        device = self._tokens.device
+        tokens = self._tokens.index_select(0, upload([max(0, place) for place in places], torch.int64, device))
+        if min(places) >= 0:
+            return tokens
+        return torch.where(upload(places, torch.int64, device) < 0, -1, tokens)
+
+
+class ProcessorGroup:
+    """The rows of a batch that use one processor.
+
+    Args:
+        loaded: the processor.
+        members: its rows.
+        count: rows of the whole batch.
+        device: the device of the logits.
+    """
+
+    def __init__(self, loaded: LoadedProcessor, members: list[Member], count: int, device: torch.device) -> None:
+        self.loaded, self.members = loaded, members
+        self._count, self._device = count, device
+        self._needs_tokens = loaded.processor.needs_tokens
+        self._batch: LogitsBatch | None = None
+        self._known: list[int] = []
+        self.error: RequestError | None = None
+        self._rows = Rows([one.place for one in members], count, device)
+
+    def apply(self, logits: Tensor, ahead: Ordered[int], before: SampledAhead | None) -> Tensor:
+        """Return ``logits``, changed in these rows; may overwrite them.
+
+        Args:
+            logits: ``[rows, vocabulary]`` of the whole batch, contiguous.
+            ahead: for each row of the batch, the number of tokens before its own that its sequence does not have yet.
+            before: the tokens of the step queued last.
+        """
+        try:
+            self._follow(ahead, before)
+            assert self._batch is not None
+            picked = self._rows.of(logits)
+            generated = [member.sequence.generated + ahead[member.place] for member in self.members]
+            changed = self._batch.apply(picked, generated)
+            self._check(changed, picked)
+            return logits if changed is picked and self._rows.shares_memory else self._rows.put(changed, logits)
+        except BaseException as error:
+            self._fail(error)
+            return logits
+
+    def append(self, tokens: Tensor) -> None:
+        """Pass the tokens ``[rows]`` that were sampled for the batch to the processor, if it needs them."""
+        if not self._needs_tokens or self._batch is None:
+            return
+        try:
+            self._batch.append(self._rows.of(tokens))
+            self._known = [known + 1 for known in self._known]
+        except BaseException as error:
+            self._fail(error)
+
+    def continues(self, earlier: ProcessorGroup, ahead: Ordered[int]) -> None:
+        """Take over the state of ``earlier``, a group of the previous batch, for sequences that are still there."""
+        if not self._needs_tokens or earlier._batch is None or _cannot_regroup(earlier._batch):
+            return
+        try:
+            self._regroup(earlier, ahead)
+        except BaseException as error:
+            self._fail(error)
+
+    def _regroup(self, earlier: ProcessorGroup, ahead: Ordered[int]) -> None:
+        assert earlier._batch is not None
+        row_by_id = {id(member.sequence): row for row, member in enumerate(earlier.members)}
+        kept, joining = list[Member](), list[Member]()
+        for member in self.members:
+            row = row_by_id.get(id(member.sequence))
+            is_kept = row is not None and earlier._known[row] == len(member.sequence.tokens) + ahead[member.place]
+            (kept if is_kept else joining).append(member)
+        if not kept:
+            return
+        places = [row_by_id[id(member.sequence)] for member in kept]
+        fresh = self._make(joining) if joining else None
+        batch = earlier._batch.regroup(places, fresh)
+        if batch is None:
+            return
+        self._batch, self.members = batch, kept + joining
+        self._known = [earlier._known[row] for row in places] + [len(member.sequence.tokens) for member in joining]
+        self._rows = Rows([member.place for member in self.members], self._count, self._device)
+
+    def _follow(self, ahead: Ordered[int], before: SampledAhead | None) -> None:
+        """Make sure that the processor's batch knows every token before those that are sampled next."""
+        if self._batch is not None and not self._needs_tokens:
+            return
+        lengths = [len(member.sequence.tokens) + ahead[member.place] for member in self.members]
+        if self._batch is not None and self._known == lengths:
+            return
+        if self._batch is None or any(known > length for known, length in zip(self._known, lengths, strict=True)):
+            self._batch = self._make(self.members)
+            self._known = [len(member.sequence.tokens) for member in self.members]
+            pending = None if before is None or not self._needs_tokens else before.of(self.members, ahead)
+            if pending is not None:
+                self._batch.append(pending)
+            self._known = lengths
+        else:
+            self._append_forced(lengths)
+
+    def _append_forced(self, lengths: list[int]) -> None:
+        """Append tokens that were not sampled, but forced, and that the host knows."""
+        assert self._batch is not None
+        missing = [
+            member.sequence.tokens[known:length]
+            for member, known, length in zip(self.members, self._known, lengths, strict=True)
+        ]
+        for place in range(max(map(len, missing))):
+            tokens = [part[place] if place < len(part) else -1 for part in missing]
+            self._batch.append(upload(tokens, torch.int64, self._device))
+        self._known = lengths
+
+    def _make(self, members: Ordered[Member]) -> LogitsBatch:
+        batch = self.loaded.processor.batch([one.row for one in members])
+        if not isinstance(batch, LogitsBatch):
+            raise TypeError(f"batch() gave {type(batch).__name__}, not a LogitsBatch")
+        return batch
+
+    @staticmethod
+    def _check(changed: Tensor, logits: Tensor) -> None:
+        if not isinstance(changed, Tensor) or (changed.shape, changed.dtype) != (logits.shape, logits.dtype):
+            told = f"{changed.dtype} {list(changed.shape)}" if isinstance(changed, Tensor) else type(changed).__name__
+            raise TypeError(f"apply() gave {told} for logits {logits.dtype} {list(logits.shape)}")
+
+    def _fail(self, error: BaseException) -> None:
+        """Record an error that ends the requests of these rows, whose logits are no longer valid."""
+        if not is_error(error):
+            raise error
+        self.error = RequestError(self.loaded.describe(error), SERVER_ERROR)
+        self._batch = None
+
+
+def _cannot_regroup(batch: LogitsBatch) -> bool:
+    return type(batch).regroup is LogitsBatch.regroup
+
+
+def groups_of(sequences: Ordered[Sequence], device: torch.device) -> list[ProcessorGroup]:
+    """Return a group for each processor that is used in a batch, in the order in which processors run."""
+    members: dict[LoadedProcessor, list[Member]] = {}
+    for place, sequence in enumerate(sequences):
+        for use in sequence.processors:
+            if not use.is_done(sequence.generated):
+                members.setdefault(use.loaded, []).append(Member(place, sequence, use))
+    return [
+        ProcessorGroup(loaded, members[loaded], len(sequences), device)
+        for loaded in sorted(members, key=lambda one: one.rank)
+    ]
+
+
+def errors_of(groups: Ordered[ProcessorGroup]) -> Mapping[int, RequestError]:
+    """Return the errors of the processors by row of the batch."""
+    return {member.place: one.error for one in groups if one.error is not None for member in one.members}

@@ -1,0 +1,124 @@
+"""The logits processors of an engine, and the selection of those that a request uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+
+from sglang_plug.contracts.request import Request, RequestError
+from sglang_plug.contracts.serving.logits_processor import LogitsProcessor, ProcessorRequest
+from sglang_plug.plugins.attribution import described, make
+from sglang_plug.plugins.registry import Component, Plugins
+from sglang_plug.plugins.request_fields import (
+    ProcessorRequestFields,
+    RequestFieldError,
+    RequestFields,
+    usable_processors,
+)
+from sglang_plug.system.library_panics import is_error
+
+ABOUT: Final = "processor_fields"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedProcessor:
+    """A logits processor of this engine."""
+
+    component: Component
+    processor: LogitsProcessor
+    rank: int
+    """Its place in the order in which processors run."""
+    fields: ProcessorRequestFields | None
+    """Its request fields, if it declares any."""
+
+    @property
+    def name(self) -> str:
+        """The declared name of the processor."""
+        return self.component.spec.name
+
+    def describe(self, error: BaseException) -> str:
+        """Return ``error`` in one line, naming the component."""
+        return f"{self.component} failed: {described(error, ())}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProcessorUse:
+    """One sequence's use of a logits processor."""
+
+    loaded: LoadedProcessor
+    state: Any
+    """The result of ``LogitsProcessor.prepare``."""
+
+    @property
+    def needs_tokens(self) -> bool:
+        """True if the processor depends on the tokens generated so far."""
+        return self.loaded.processor.needs_tokens
+
+    def is_done(self, generated: int) -> bool:
+        """Report whether the processor no longer changes a sequence with this many output tokens."""
+        return self.loaded.processor.is_done(self.state, generated)
+
+
+@dataclass(frozen=True, slots=True)
+class LogitsProcessors:
+    """Every logits processor of an engine, in the order in which they run."""
+
+    loaded: tuple[LoadedProcessor, ...] = ()
+    fields: RequestFields = field(default_factory=RequestFields)
+
+    @classmethod
+    def build(cls, plugins: Plugins, vocab_size: int, device: torch.device) -> LogitsProcessors:
+        """Import and construct the processors. Raises ``ConfigError`` naming a component that cannot be used."""
+        fields = RequestFields.of(plugins)
+        own = {one.component.key: one for one in fields.processors}
+        loaded = []
+        for rank, component in enumerate(usable_processors(plugins)):
+            processor: LogitsProcessor = make(
+                component, component.settings(), vocab_size, device, base=LogitsProcessor, contract=LogitsProcessor
+            )
+            loaded.append(LoadedProcessor(component, processor, rank, own.get(component.key)))
+        return cls(tuple(loaded), fields)
+
+    def admit(self, request: Request) -> tuple[ProcessorUse, ...]:
+        """Return the processors that a request uses, in order. Raises ``RequestError`` if one of them refuses it."""
+        params = request.params
+        try:
+            self.fields.check_params(params)
+            fields = self.fields.read(params.processor_fields) if params.processor_fields else {}
+        except RequestFieldError as error:
+            raise RequestError(str(error), about=ABOUT) from None
+        uses = []
+        for loaded in self.loaded:
+            if loaded.fields is not None and loaded.name not in fields:
+                continue  # the request does not use it
+            processor_request = ProcessorRequest(
+                params=params,
+                fields=fields.get(loaded.name),
+                prompt=request.tokens,
+                constrained=request.constraint is not None,
+            )
+            state = self._prepare(loaded, processor_request)
+            if state is not None:
+                uses.append(ProcessorUse(loaded, state))
+        return tuple(uses)
+
+    @staticmethod
+    def _prepare(one: LoadedProcessor, asked: ProcessorRequest) -> Any:
+        try:
+            return one.processor.prepare(asked)
+        except ValueError as error:
+            raise RequestError(_about_field(one, asked, str(error)), about=ABOUT) from None
+        except BaseException as error:
+            if not is_error(error):
+                raise
+            raise RequestError(one.describe(error), 500) from error
+
+
+def _about_field(one: LoadedProcessor, asked: ProcessorRequest, text: str) -> str:
+    """Return ``text``, prefixed with one of the processor's fields unless it begins with one."""
+    names = [] if one.fields is None else [name for name in one.fields.names if name in asked.params.processor_fields]
+    if not names or text.startswith(tuple(names)):
+        return text
+    return f"{names[0]}: {text}"

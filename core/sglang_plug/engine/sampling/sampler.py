@@ -1,0 +1,155 @@
+"""The sampler: from logits to tokens and log-probabilities, vectorised over the batch.
+
+Eight steps, each skipped when no row needs it:
+
+1. log-probabilities of the model's own distribution, for rows that report them
+2. logits processors in their order; the built-in ones are biases, then penalties, then stop tokens forbidden before
+   ``min_new_tokens``
+3. tokens that a row's grammar does not allow are forbidden; its mask takes ``min_new_tokens`` into account
+4. greedy rows take the most likely token; a batch of only these ends here
+5. temperature
+6. top-k, then top-p of what is left, then min-p
+7. one number in [0, 1) per row, a function of only the row's seed and position, picks the token
+8. log-probabilities of the picked tokens and their alternatives
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from sglang_plug.contracts.model.kernels import TORCH, Kernels
+from sglang_plug.contracts.request import RequestError, TokenLogprob
+from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.ops.host_device_copy import Fetched, upload
+
+from .batch_state import SamplingBatch
+from .logprobs import Reports, report
+from .masks import Allowed
+from .processor_batch import SampledAhead, errors_of
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SampledTokens:
+    """Tokens that a device samples, and their log-probabilities."""
+
+    tokens: Tensor
+    """``[rows]`` int64 on the device; -1 where the logits are not finite or nothing is allowed."""
+    fetched: Fetched
+    """The copy of the tokens on the host."""
+    reported: tuple[int, ...]
+    """Rows that report log-probabilities."""
+    reports: Reports | None
+    errors: Mapping[int, RequestError] = field(default_factory=dict)
+    """Maps a row to the error of its logits processor."""
+
+    def read(self) -> tuple[list[int], list[TokenLogprob | None]]:
+        """Return token and log-probability of each row; waits only for the work that ``draw`` queued on the device."""
+        chosen: list[int] = self.fetched.read()[0].tolist()
+        logprobs: list[TokenLogprob | None] = [None] * len(chosen)
+        if self.reports is not None:
+            described = self.reports.read([max(0, chosen[row]) for row in self.reported])
+            for row, report_of_row in zip(self.reported, described, strict=True):
+                logprobs[row] = report_of_row
+        return chosen, logprobs
+
+
+class Sampler:
+    """Samples tokens. Keeps the constant state of one batch while the same sequences are sampled.
+
+    Args:
+        kernels: provide ``mask_logits`` and ``sample_tokens``.
+    """
+
+    def __init__(self, kernels: Kernels = TORCH) -> None:
+        self._kernels = kernels
+        self._batch: SamplingBatch | None = None
+        self._last: SampledAhead | None = None
+
+    def draw(
+        self,
+        logits: Tensor,
+        sequences: Ordered[Sequence],
+        allowed: Allowed | None = None,
+        *,
+        ahead: Ordered[int] | None = None,
+    ) -> SampledTokens:
+        """Sample one token for each row of ``logits`` ``[rows, vocabulary]``, and its log-probability if requested.
+
+        A row whose logits are not finite, or for which no token is ``allowed``, gets token -1. ``logits`` may be
+        overwritten. Does not wait for the device; logits processors receive the tokens as soon as they are drawn.
+
+        Args:
+            logits: on any device.
+            sequences: one for each row; one with drafts has several rows.
+            allowed: the tokens that grammars allow.
+            ahead: for each row the number of tokens before its own that the sequence does not have yet: one that only
+                the device knows, or drafts.
+        """
+        logits = logits.float().contiguous()
+        ahead = [0] * len(sequences) if ahead is None else ahead
+        batch = self._prepared(logits, sequences, ahead)
+        logprobs = batch.reporting.of(logits).log_softmax(-1) if batch.reporting else None
+        for group in batch.groups:
+            logits = group.apply(logits, ahead, self._last)
+        if allowed is not None:
+            logits = allowed.apply(logits, self._kernels.mask_logits)
+        best = logits.max(-1)
+        tokens = best.indices
+        if batch.options is not None:
+            numbers = [uniform_number(sequences[row], ahead[row]) for row in batch.drawn.places]
+            uniform = upload(numbers, torch.float64, logits.device)
+            picked = self._kernels.sample_tokens(batch.drawn.of(logits), batch.options, uniform)
+            tokens = batch.drawn.put(picked, tokens)
+        tokens = tokens.masked_fill(
+            (best.values - best.values).isnan(), -1
+        )  # rows that are not finite; needs few kernel launches
+        errors: Mapping[int, RequestError] = {}
+        if batch.groups:
+            for group in batch.groups:
+                group.append(tokens)
+            errors = errors_of(batch.groups)
+        self._last = SampledAhead(batch.sequences, tokens)
+        reports = None
+        if logprobs is not None:
+            reports = report(logprobs, batch.reporting.of(tokens).clamp(min=0), batch.reported)
+        return SampledTokens(tokens, Fetched.of(tokens), batch.reporting.places, reports, errors)
+
+    def _prepared(self, logits: Tensor, sequences: Ordered[Sequence], ahead: Ordered[int]) -> SamplingBatch:
+        if self._batch is None or not self._batch.holds(sequences, logits):
+            earlier, self._batch = self._batch, None
+            batch = SamplingBatch(sequences, logits.shape[-1], logits.device)
+            if earlier is not None and earlier.groups and batch.groups:
+                batch.continues(earlier, ahead)
+            self._batch = batch
+        return self._batch
+
+
+def takes_likeliest(sequences: Ordered[Sequence]) -> bool:
+    """Report whether a ``Sampler`` without masks would only take the most likely token of each row."""
+    for sequence in sequences:
+        if not sequence.request.params.greedy or sequence.request.logprobs is not None:
+            return False
+        if sequence.processors and not all([use.is_done(sequence.generated) for use in sequence.processors]):
+            return False
+    return True
+
+
+def uniform_number(sequence: Sequence, ahead: int = 0) -> float:
+    """Return a number in [0, 1) from the seed and the position (SplitMix64, Steele et al. 2014).
+
+    ``ahead`` tokens come before the position that the sequence does not have yet. Each token that a grammar rejected at
+    the position leads to another number: the final token is distributed as if the mask had been right.
+    """
+    rejections = 0 if sequence.remaining_tokens is None else sequence.remaining_tokens.rejections
+    state = (sequence.seed + (sequence.generated + ahead + 1) * 0x9E3779B97F4A7C15) & _MASK
+    state = (state + rejections * 0xD1342543DE82EF95) & _MASK
+    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+    return ((state ^ (state >> 31)) >> 11) / (1 << 53)

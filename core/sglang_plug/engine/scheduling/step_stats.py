@@ -1,0 +1,41 @@
+"""The statistics of a step, as observers receive them."""
+
+from __future__ import annotations
+
+import time
+
+from sglang_plug.contracts.serving.observer import StepStats
+
+from .scheduler import Scheduler
+
+
+def step_stats(scheduler: Scheduler, *, held: int, seconds: float, relieved: int) -> StepStats:
+    """Return the statistics of the step that ``scheduler`` has just committed.
+
+    Args:
+        scheduler: its counters are those of the step.
+        held: number of requests that wait for their grammars.
+        seconds: duration of the step; 0 if nothing was computed.
+        relieved: cached tokens that were evicted because memory ran out, since the last statistics.
+    """
+    counters, accounts = scheduler.counters, scheduler.accounts()
+    return StepStats(
+        time=time.time(),
+        seconds=seconds,
+        prefill_sequences=counters.prefill_sequences,
+        prefill_tokens=counters.prefill_tokens,
+        cached_tokens=counters.cached_tokens,
+        decode_sequences=counters.decode_sequences,
+        running=len(scheduler.running),
+        waiting=len(scheduler.waiting) + held,
+        used_slots=accounts["running"],
+        cached_slots=accounts["cached"],
+        free_slots=accounts["free"],
+        capacity=accounts["capacity"],
+        retracted=counters.retracted,
+        forced_tokens=counters.forced_tokens,
+        drafted_tokens=counters.drafted_tokens,
+        accepted_tokens=counters.accepted_tokens,
+        queue_seconds=tuple(counters.queue_seconds),
+        relieved_tokens=relieved,
+    )

@@ -1,0 +1,1 @@
+"""Assembling an engine: resolving choices, loading weights, building components."""

@@ -1,0 +1,390 @@
+"""Resolves every ``auto`` of a configuration to a value, once, and keeps the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, get_args
+
+import torch
+
+from sglang_plug.config import AUTO, NO_GRAMMARS, NO_QUANTIZATION, ConfigError, EngineConfig
+from sglang_plug.contracts.model.attention import AttentionShape
+from sglang_plug.contracts.model.checkpoint import Checkpoint, CheckpointRequest
+from sglang_plug.contracts.model.model import Model
+from sglang_plug.contracts.model.pooling import Pooling
+from sglang_plug.contracts.model.quantization import stored_quantization
+from sglang_plug.contracts.model.recurrent_state import StateShape
+from sglang_plug.contracts.text.grammar import GrammarBackend
+from sglang_plug.engine.memory.kv_dtype import fit_kv_dtype, kv_dtype
+from sglang_plug.engine.recurrent_state.state_sizing import state_shapes
+from sglang_plug.engine.scheduling import limits
+from sglang_plug.engine.structured_outputs.grammar_backends import choose_backend, installed
+from sglang_plug.engine.tensor_parallel.feasibility import choose_executor, of_rank
+from sglang_plug.plugins.attribution import attributed, check_contract, image_support_problem, make, make_with_settings
+from sglang_plug.plugins.registry import Component, Facts, PluginError, Plugins
+from sglang_plug.plugins.specs import AttentionSpec, ExecutorSpec, KernelSpec, ModelSpec, QuantizationSpec, Task
+
+NATIVE = "native"
+DTYPES = {
+    "float32": torch.float32,
+    "float": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "half": torch.float16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A chosen component, and the reason for the choice."""
+
+    component: Component
+    reason: str
+
+    def describe(self) -> dict[str, str]:
+        """Return a description for ``/server_info`` and the log."""
+        plugin = self.component.found
+        return {
+            "name": self.component.spec.name,
+            "plugin": plugin.name,
+            "distribution": plugin.distribution,
+            "version": plugin.version,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """A configuration without any ``auto``, and the components that it names."""
+
+    config: EngineConfig
+    checkpoint: Checkpoint
+    facts: Facts
+    """The facts about device, dtype and model that plugins receive."""
+    device: torch.device
+    dtype: torch.dtype
+    model_class: type[Model]
+    shape: AttentionShape
+    states: tuple[StateShape, ...]
+    """The shapes of the states that the model keeps per sequence besides keys and values."""
+    context_length: int
+    tasks: tuple[Task, ...]
+    """The tasks that requests may name."""
+    pooling: Pooling
+    whole: bool
+    """True if prompts are neither split into chunks nor taken from the prefix cache."""
+    causal: bool
+    """False for encoders, which have no KV pool."""
+    chunk_size: int
+    max_running: int
+    no_grammars: str | None = None
+    """The reason why structured outputs are refused, if they are."""
+    grammars: tuple[Component, ...] = ()
+    """Grammar backends that requests may name, the chosen one first."""
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+
+    @property
+    def kv_dtype(self) -> torch.dtype:
+        """The dtype of keys and values in the KV pool."""
+        return self.shape.kv_dtype or self.dtype
+
+    @property
+    def inputs(self) -> frozenset[str]:
+        """The kinds of inputs that prompts may have."""
+        spec = self.choices["model"].component.spec
+        assert isinstance(spec, ModelSpec)
+        return spec.inputs
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of the logits."""
+        size: int = self.model_class.text_config(self.checkpoint.config).vocab_size
+        return size
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end an output, as the checkpoint says."""
+        config, own = self.checkpoint.config, self.model_class.text_config(self.checkpoint.config)
+        stated = getattr(config, "eos_token_id", None)
+        stated = getattr(own, "eos_token_id", None) if stated is None else stated
+        eos = self.checkpoint.generation.get("eos_token_id", stated)
+        return () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
+
+    @property
+    def grammar_order(self) -> tuple[str, ...]:
+        """Grammar backends that are tried for a request that names none."""
+        tried = self.grammars if self.config.backends.grammar == AUTO else self.grammars[:1]
+        return tuple(one.spec.name for one in tried)
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """All chosen components."""
+        return tuple(choice.component for choice in self.choices.values())
+
+    def load(self, kind: str, base: type | None = None) -> Any:
+        """Import the chosen component of ``kind``."""
+        return self.choices[kind].component.load(base)
+
+    def make(self, kind: str, contract: type | None = None) -> Any:
+        """Construct the chosen component of ``kind``, which takes only its settings."""
+        return make_with_settings(self.choices[kind].component, contract=contract)
+
+
+def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
+    """Make every choice that the engine needs, once.
+
+    Raises ``ConfigError`` (or ``PluginError``) if a named component is unknown or does not fit.
+    """
+    choices: dict[str, Choice] = {}
+    device = _device(config.model.device)
+    facts = Facts(device=device.type, platform=_platform(device))
+
+    choose = partial(_choose, plugins, choices)
+    choose("weights", config.model.load_format, facts)
+    checkpoint = _open(config, plugins, choose("checkpoint", config.model.checkpoint_format, facts), facts)
+    choices["model"] = choose_model(config.model.impl, checkpoint, plugins, facts)
+    model = choices["model"].component
+    assert isinstance(model.spec, ModelSpec)
+    model_class: type[Model] = model.load(Model)
+    dtype = _dtype(config.model.dtype, checkpoint.config, model_class.text_config(checkpoint.config), device)
+    shape = _shape(model, checkpoint, plugins, kv_dtype(config.cache.kv_dtype, dtype, checkpoint.kv_dtype))
+    shape = of_rank(shape, model, config)
+    facts = replace(facts, dtype=str(dtype).removeprefix("torch."), model=checkpoint.config, shape=shape)
+    for kind, name in (("attention", config.backends.attention), ("kernels", config.backends.kernels)):
+        _check_device(choose(kind, name, facts), device)
+    if (executor := choose_executor(config, plugins, facts)) is not None:
+        _check_device(executor[0], device)
+        choices["executor"] = Choice(*executor)
+    shape = fit_kv_dtype(shape, choices["attention"].component, config.cache.kv_dtype, plugins, device.type)
+    _choose_quantization(config, plugins, facts, choices)
+    tasks = _tasks(config.model.task, model)
+    pooling = checkpoint.pooling or model_class.default_pooling
+    whole = not model.spec.causal or ("generate" not in tasks and model_class.pools_whole_prompts(pooling))
+    choose("prefix-cache", "none" if whole else config.cache.prefix_cache, facts)
+    choose("eviction", config.cache.eviction_policy, facts)
+    choose("schedule", config.schedule.policy, facts)
+    refusal = _choose_grammar(config, plugins, facts, choices) if "generate" in tasks else None
+    states = state_shapes(model, model_class, checkpoint)
+    context_length = limits.context_length(config.model.context_length, model_class, checkpoint.config)
+    return Resolved(
+        config=config,
+        checkpoint=checkpoint,
+        facts=facts,
+        device=device,
+        dtype=dtype,
+        model_class=model_class,
+        shape=shape,
+        states=states,
+        context_length=context_length,
+        tasks=tasks,
+        pooling=pooling,
+        whole=whole,
+        causal=model.spec.causal,
+        chunk_size=limits.chunk_size(config.schedule, device, context_length),
+        max_running=limits.running(config.schedule, device),
+        no_grammars=refusal,
+        grammars=installed(plugins, choices["grammar"].component) if "grammar" in choices else (),
+        choices=choices,
+    )
+
+
+def _choose(plugins: Plugins, choices: dict[str, Choice], kind: str, name: str, facts: Facts) -> Component:
+    """Resolve the component of ``kind`` by name, or at ``auto`` by the plugins' choice; add it to ``choices``."""
+    component = plugins.resolve(kind, name, facts)
+    reason = f"chosen for {facts.device}" if name == AUTO else "named by the configuration"
+    choices[kind] = Choice(component, reason)
+    return component
+
+
+def _choose_grammar(config: EngineConfig, plugins: Plugins, facts: Facts, choices: dict[str, Choice]) -> str | None:
+    """Choose the grammar backend and the tokenizer that it needs; return the reason if there is none."""
+    name = config.backends.grammar
+    if name == NO_GRAMMARS:
+        return (
+            "Grammar-based generation (json_schema, regex, ebnf, structural_tag) is not supported when the server is "
+            "launched with --grammar-backend none or --skip-tokenizer-init"
+        )
+    try:
+        mode = config.model.tokenizer_mode
+        backend, tokenizer = choose_backend(plugins, name, facts), plugins.resolve("tokenizer", mode, facts)
+        if missing := tokenizer.unavailable():
+            raise PluginError(f"{tokenizer} is unavailable: {missing}")
+        if name != AUTO:
+            backend.load(
+                GrammarBackend
+            )  # it is built later, in parallel with the start: a named one must be importable now
+        for kind, given, component in (("grammar", name, backend), ("tokenizer", mode, tokenizer)):
+            choices[kind] = Choice(component, "chosen" if given == AUTO else "named by the configuration")
+    except PluginError as error:
+        if name != AUTO:
+            raise
+        choices.pop("grammar", None)
+        return f"structured outputs are not available: {error}"
+    return None
+
+
+def _choose_quantization(config: EngineConfig, plugins: Plugins, facts: Facts, choices: dict[str, Choice]) -> None:
+    """Choose the quantization, if any: the named one, or the plugins' choice for the checkpoint."""
+    name, stored = config.backends.quantization, stored_quantization(facts.model)
+    method = stored and stored.get("quant_method")
+    if name == NO_QUANTIZATION and stored:
+        raise ConfigError(f"--quantization none: the checkpoint's weights are quantized ({method}); leave it at auto")
+    chosen = plugins.choose("quantization", facts) if name == AUTO else name
+    if chosen in (None, NO_QUANTIZATION):
+        if stored:
+            known = ", ".join(plugins.names("quantization"))
+            raise ConfigError(f"the checkpoint's weights are quantized ({method}), which no plugin reads of: {known}")
+        return
+    assert chosen is not None
+    why = "named by the configuration" if name != AUTO else "chosen for the checkpoint"
+    choices["quantization"] = Choice(plugins.get("quantization", chosen), why)
+    _check_device(choices["quantization"].component, torch.device(facts.device))
+
+
+def _tasks(wanted: str, model: Component) -> tuple[Task, ...]:
+    """Return the tasks to serve: a model that generates does only that, unless a pooling task is requested."""
+    spec = model.spec
+    assert isinstance(spec, ModelSpec)
+    if wanted == AUTO:
+        return ("generate",) if "generate" in spec.tasks else tuple(sorted(spec.tasks))
+    known = get_args(Task)
+    if wanted not in known:
+        raise ConfigError(f"--task {wanted!r} is unknown; known: auto, {', '.join(known)}")
+    task: Task = wanted  # type: ignore[assignment]
+    own = spec.tasks - {"generate"}
+    if (
+        task != "embed" and task not in spec.tasks
+    ):  # any model has hidden states to embed, and --is-embedding may mean scores
+        possible = sorted(spec.tasks | ({"embed"} if not own else set()))
+        raise ConfigError(f"--task {task}: {model} cannot {task}; it can: {', '.join(possible)}")
+    if task == "generate" or not own:
+        return (task,)
+    return tuple(sorted(own))
+
+
+def choose_model(impl: str, checkpoint: Checkpoint, plugins: Plugins, facts: Facts) -> Choice:
+    """Choose the model class that serves ``checkpoint``, by ``--model-impl``.
+
+    Raises ``ConfigError`` naming similar architectures if there is none.
+    """
+    architecture = checkpoint.architecture
+    native, generic = _models(plugins)
+    if impl not in (AUTO, NATIVE):
+        if impl not in generic:
+            raise ConfigError(f"--model-impl {impl!r} is unknown; known: {', '.join((AUTO, NATIVE, *generic))}")
+        return Choice(plugins.get("model", impl), "named by the configuration")
+    if architecture in native:
+        return Choice(plugins.get("model", architecture), "named by the checkpoint")
+    chosen = plugins.choose("model", replace(facts, model=checkpoint.config)) if impl == AUTO else None
+    if chosen is not None:
+        return Choice(plugins.get("model", chosen), f"no plugin declares {architecture}")
+    flag = f"; --model-impl {' or '.join(generic)} may serve it without a plugin of its own" if generic else ""
+    failures = "".join(f"\n  {failure}" for failure in plugins.failures)
+    raise ConfigError(f"no model named {architecture!r}; {_nearest(architecture, plugins)}{flag}{failures}")
+
+
+def _shape(model: Component, checkpoint: Checkpoint, plugins: Plugins, stored: torch.dtype | None) -> AttentionShape:
+    """Return the model's attention shape with the KV dtype ``stored``.
+
+    Raises ``ConfigError``; for a generic model it names similar architectures, because the name may be mistyped.
+    """
+    model_class: type[Model] = model.load(Model)
+    assert isinstance(model.spec, ModelSpec)
+    if (problem := image_support_problem(model, model_class)) is not None:
+        raise ConfigError(problem)
+    try:
+        with attributed(model, "to tell the shape of its attention"):
+            shape = model_class.attention_shape(checkpoint.config)
+        check_contract(model, shape, AttentionShape)
+        return replace(shape, kv_dtype=stored) if model.spec.causal and stored is not None else shape
+    except ConfigError as error:
+        near = f"; {_nearest(checkpoint.architecture, plugins)}" if model.spec.generic else ""
+        raise ConfigError(f"{error}{near}") from error
+
+
+def _models(plugins: Plugins) -> tuple[list[str], list[str]]:
+    """Return the names of models for one architecture each, and of generic models."""
+    specs = [one.spec for one in plugins.all("model") if isinstance(one.spec, ModelSpec)]
+    native, generic = ({one.name for one in specs if one.generic is wanted} for wanted in (False, True))
+    return sorted(native), sorted(generic)
+
+
+def _nearest(architecture: str, plugins: Plugins) -> str:
+    """Return a clause for an error message with the most similar architectures that have plugins."""
+    native, _ = _models(plugins)
+    near = get_close_matches(architecture, native, 3, 0.4) or native
+    return f"the nearest architectures with a plugin are {', '.join(near)}" if near else "no plugin declares a model"
+
+
+def model_source(config: EngineConfig, plugins: Plugins, facts: Facts | None = None) -> str:
+    """Return the model to serve: the named one, or else the plugins' choice."""
+    if config.model.path != AUTO:
+        return config.model.path
+    source = plugins.choose("model-path", facts or Facts())
+    if source is None:
+        raise ConfigError("no model was named and no plugin offers one; add --model-path")
+    return source
+
+
+def _open(config: EngineConfig, plugins: Plugins, reader: Component, facts: Facts) -> Checkpoint:
+    request = CheckpointRequest(
+        source=model_source(config, plugins, facts),
+        revision=config.model.revision,
+        overrides=config.model.overrides,
+        weights=config.model.load_format != "dummy",
+    )
+    checkpoint: Checkpoint = make(reader, request, contract=Checkpoint)
+    if not checkpoint.architecture:
+        raise ConfigError(f"{checkpoint.path}/config.json names no architecture ('architectures')")
+    return checkpoint
+
+
+def _device(name: str) -> torch.device:
+    if name == AUTO:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"--device {name!r} is not a device that torch knows") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"--device {name}: torch sees no CUDA device here; use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise ConfigError(f"--device {name}: torch sees {count} CUDA devices here; the last is cuda:{count - 1}")
+    if device.type not in ("cpu", "cuda"):
+        try:
+            torch.zeros(1, device=device).tolist()
+        except (RuntimeError, AssertionError) as error:  # NotImplementedError is a RuntimeError
+            raise ConfigError(f"--device {name}: torch cannot compute there: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def _platform(device: torch.device) -> dict[str, Any]:
+    if device.type != "cuda":
+        return {"cpu_capability": torch.backends.cpu.get_cpu_capability()}
+    return {"capability": torch.cuda.get_device_capability(device), "name": torch.cuda.get_device_name(device)}
+
+
+def _dtype(name: str, config: Any, text: Any, device: torch.device) -> torch.dtype:
+    """Return the dtype that ``--dtype`` names, or else the checkpoint's, stated for the model or its decoder."""
+    if name != AUTO:
+        if name not in DTYPES:
+            raise ConfigError(f"--dtype {name!r} is unknown; known: auto, {', '.join(DTYPES)}")
+        return DTYPES[name]
+    stated = (getattr(one, name, None) for one in (config, text) for name in ("dtype", "torch_dtype"))
+    stored = next(filter(None, stated), torch.float32)
+    dtype = DTYPES.get(stored.removeprefix("torch."), torch.float32) if isinstance(stored, str) else stored
+    if dtype == torch.float16 and device.type == "cpu":  # arithmetic in float16 is emulated on most CPUs
+        return (
+            torch.float32 if stored_quantization(config) is None else torch.bfloat16
+        )  # quantized weights are rounded far more anyway
+    return dtype if isinstance(dtype, torch.dtype) else torch.float32
+
+
+def _check_device(component: Component, device: torch.device) -> None:
+    spec = component.spec
+    assert isinstance(spec, AttentionSpec | ExecutorSpec | KernelSpec | QuantizationSpec)
+    if not {"any", device.type} & spec.devices:
+        raise ConfigError(f"{component} does not run on {device.type}, only on {', '.join(sorted(spec.devices))}")

@@ -1,0 +1,62 @@
+"""The components for scheduling and prefix caching, built before the weights are loaded."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_plug.contracts.serving.cache import EvictionPolicy, NodeStats, PrefixCache
+from sglang_plug.contracts.serving.scheduling import SchedulePolicy
+from sglang_plug.engine.memory.kv_sizing import check_pool_options
+from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
+from sglang_plug.plugins.attribution import check_contract, make
+
+from .resolve import Resolved
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingComponents:
+    """The parts of a scheduler except the pools, whose size is known only later."""
+
+    cache: PrefixCache
+    policy: CheckedPolicy
+    owners: str
+    """The components that an error about lost slots names."""
+
+
+def build_scheduling_components(resolved: Resolved) -> SchedulingComponents:
+    """Construct the components early, so that an error shows in seconds and not after a large model is loaded.
+
+    Raises ``ConfigError``, also for invalid options of the pool.
+    """
+    check_pool_options(resolved)
+    eviction = _eviction_policy(resolved)
+    component = resolved.choices["prefix-cache"].component
+    cache: PrefixCache = make(component, resolved.config.cache.page_size, eviction, time.monotonic, base=PrefixCache)
+    policy = CheckedPolicy(resolved.make("schedule", SchedulePolicy), str(resolved.choices["schedule"].component))
+    owners = f"{component}, evicting by {resolved.choices['eviction'].component}"
+    return SchedulingComponents(cache, policy, owners)
+
+
+class RenamedRank:
+    """An adapter for eviction policies written when ``eviction_priority`` was called ``rank``."""
+
+    def __init__(self, policy: Any) -> None:
+        self._policy = policy
+
+    def eviction_priority(self, node: NodeStats) -> Any:
+        """Return the policy's ``rank``; see ``EvictionPolicy.eviction_priority``."""
+        return self._policy.rank(node)
+
+
+def _eviction_policy(resolved: Resolved) -> EvictionPolicy:
+    component = resolved.choices["eviction"].component
+    policy: Any = resolved.make("eviction")
+    if not hasattr(policy, "eviction_priority") and hasattr(policy, "rank"):
+        warnings.warn(f"{component}: rename rank() to eviction_priority()", DeprecationWarning, stacklevel=2)
+        policy = RenamedRank(policy)
+    check_contract(component, policy, EvictionPolicy)
+    checked: EvictionPolicy = policy
+    return checked

@@ -1,0 +1,44 @@
+"""Interrupts direct calls of grammars that do not return.
+
+A grammar that has been quick so far is called without a thread that could be abandoned. The guard costs nothing while
+calls return: the current call, and its start, are read from the engine's stack once a step takes long.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from types import FrameType
+
+from .batch_grammars import PATIENCE, Asking, GrammarTimeout, asking
+
+
+class GrammarGuard:
+    """Raises ``GrammarTimeout`` into grammars that compute without end. Must be made in the thread that it guards.
+
+    That is the main thread, where signals are handled, between two Python instructions. So a grammar that does not
+    return from a library's code is only named (``Asking``).
+
+    Args:
+        patience: seconds that one call may take.
+    """
+
+    def __init__(self, patience: float = PATIENCE) -> None:
+        self._patience, self._thread = patience, threading.get_ident()
+        signal.signal(signal.SIGUSR1, self._interrupt)
+
+    def asking(self) -> Asking | None:
+        """Return the grammar call of the guarded thread, if it is in one."""
+        return asking(sys._current_frames().get(self._thread))
+
+    def look(self) -> None:
+        """Interrupt a call that takes too long; must be called from another thread at intervals."""
+        call = self.asking()
+        if call is not None and call.seconds > self._patience:
+            signal.pthread_kill(self._thread, signal.SIGUSR1)
+
+    def _interrupt(self, signum: int, frame: FrameType | None) -> None:
+        call = asking(frame)
+        if call is not None and call.seconds > self._patience:  # the call may have returned in the meantime
+            raise GrammarTimeout

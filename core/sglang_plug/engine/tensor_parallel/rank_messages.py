@@ -1,0 +1,260 @@
+"""Messages from rank 0 to the worker ranks, so that they compute their parts of the same steps.
+
+A step is sent as plain data before rank 0 computes it: lengths, tokens, and of each sequence's slots only those that
+the previous step did not have. Tokens that only the device knows, and states of images, follow by the collectives.
+There are no replies: a worker rank's results are in the collectives, and the rank group notices when it ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Ordered
+from itertools import chain
+
+import msgspec
+import torch
+
+from sglang_plug.contracts.model.batch import ForwardBatch
+from sglang_plug.contracts.serving.executor import Collectives, RankGroup
+from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
+from sglang_plug.engine.scheduling.sequence import Sequence
+
+LOOK = 0.2
+"""Seconds between two checks that all ranks are alive."""
+NOTICED = 1.0
+"""Seconds within which the end of a worker rank is noticed."""
+
+
+class RankMultimodalInputs(msgspec.Struct, frozen=True):
+    """The shape of a step's ``MultimodalInputs``, whose tensors follow."""
+
+    states: tuple[int, ...]
+    mrope_positions: tuple[int, ...] | None
+    whole: list[tuple[int, int, int, int]]
+    """Sequence, row, place and count of each bidirectional image."""
+
+
+class Pool(msgspec.Struct, tag="pool", frozen=True):
+    """Allocate a KV pool, in place of the previous one."""
+
+    slots: int
+
+
+class GiveBack(msgspec.Struct, tag="give back", frozen=True):
+    """Return the memory of unused slots of the pool."""
+
+    runs: list[tuple[int, int]]
+
+
+class Step(msgspec.Struct, tag="step", frozen=True):
+    """Compute the next tokens of sequences; arrays are int64, in the host's byte order."""
+
+    before: list[int]
+    """The index of each sequence in the previous step; -1: it was not there."""
+    kept: list[int]
+    """Number of leading slots that each sequence keeps from the previous step."""
+    slots: bytes
+    """The other slots of each sequence up to its end, one sequence after the other."""
+    starts: list[int]
+    counts: list[int]
+    positions: bytes
+    tokens: bytes | None
+    """The tokens of all sequences; ``None``: they follow from the device."""
+    multimodal: RankMultimodalInputs | None = None
+    adapters: list[int] | None = None
+    """The number of each sequence's adapter, 0: none; ``None``: no sequence has one."""
+
+
+class Head(msgspec.Struct, tag="head", frozen=True):
+    """Compute logits of some rows of the last step's hidden states."""
+
+    rows: bytes | tuple[int, int]
+    """The indices of the rows, or start and exclusive end."""
+
+
+class Capture(msgspec.Struct, tag="capture", frozen=True):
+    """Capture decode steps of some batch sizes as graphs, in this order; a vote follows."""
+
+    most: int
+    """The largest size that may be captured."""
+    width: int
+    """Tokens of the longest context."""
+    sizes: list[int]
+
+
+class Replay(msgspec.Struct, tag="replay", frozen=True):
+    """Replay the decode step of a batch size."""
+
+    size: int
+    inputs: bytes
+    """``[6, size]`` int64 in bytes; see ``graph_inputs``."""
+    tables: list[tuple[int, bytes]]
+    """Rows whose slot tables begin differently than before, and these tables."""
+    known: bool
+    """True if the tokens are among the inputs; otherwise they follow from the device."""
+
+
+class LoadAdapter(msgspec.Struct, tag="load adapter", frozen=True):
+    """Load this rank's part of an adapter, and keep it if all ranks could."""
+
+    number: int
+    path: str
+
+
+class ForgetAdapter(msgspec.Struct, tag="forget adapter", frozen=True):
+    """Drop an adapter that no step will use any more."""
+
+    number: int
+
+
+class Weights(msgspec.Struct, tag="weights", frozen=True):
+    """Load the weights of another checkpoint, and use them if all ranks could."""
+
+    source: str
+    revision: str | None
+
+
+class End(msgspec.Struct, tag="end", frozen=True):
+    """End the worker rank; this is the last message."""
+
+
+ToFollower = Pool | GiveBack | Step | Head | Capture | Replay | LoadAdapter | ForgetAdapter | Weights | End
+
+
+class Ranks:
+    """The worker ranks, as seen by the engine on rank 0."""
+
+    def __init__(self, team: RankGroup) -> None:
+        self._team, self.collectives = team, team.collectives
+        self._encoder = msgspec.msgpack.Encoder()
+        self._last: dict[int, tuple[int, Sequence, int, int]] = {}
+        self._closed = threading.Event()
+
+    def watch(self, lost: Callable[[str], None]) -> None:
+        """Call ``lost`` once, from another thread, when a worker rank ends without being told to."""
+
+        def run() -> None:
+            while not self._closed.wait(LOOK):
+                failure = self._team.failure()
+                if failure is not None and not self._closed.is_set():
+                    lost(failure)
+                    return
+
+        threading.Thread(target=run, name="ranks", daemon=True).start()
+
+    def lost(self) -> str | None:
+        """Return the reason if a worker rank is gone, which may explain a failed step; waits ``NOTICED`` seconds."""
+        deadline = time.monotonic() + NOTICED
+        while (failure := self._team.failure()) is None and time.monotonic() < deadline:
+            time.sleep(LOOK / 10)
+        return failure
+
+    def pool(self, slots: int) -> None:
+        """Let the worker ranks allocate their parts of a KV pool."""
+        self._last = {}
+        self._tell(Pool(slots))
+
+    def give_back(self, runs: Iterable[tuple[int, int]]) -> None:
+        """Let the worker ranks return the memory of these runs of slots."""
+        self._tell(GiveBack(list(runs)))
+
+    def step(self, chunks: Ordered[ScheduledChunk], batch: ForwardBatch, *, known: bool) -> None:
+        """Let the worker ranks compute ``batch``, built of ``chunks``; ``known``: the host knows all of its tokens."""
+        before, kept, slots = list[int](), list[int](), array("q")
+        last: dict[int, tuple[int, Sequence, int, int]] = {}
+        for number, chunk in enumerate(chunks):
+            sequence = chunk.sequence
+            row, _, slot_version, length = self._last.get(id(sequence), (-1, sequence, -1, 0))
+            length = min(length, chunk.start)  # slots after the start may have belonged to drafts
+            if slot_version != sequence.slot_version:
+                row, length = -1, 0
+            before.append(row)
+            kept.append(length)
+            slots += sequence.slots[length : chunk.draft_end]
+            last[id(sequence)] = number, sequence, sequence.slot_version, chunk.draft_end
+        self._last = last
+        inputs = batch.multimodal
+        step = Step(
+            before,
+            kept,
+            slots.tobytes(),
+            [chunk.start for chunk in chunks],
+            [chunk.width for chunk in chunks],
+            _bytes(chain.from_iterable(chunk.positions for chunk in chunks)),
+            _bytes(chain.from_iterable(map(_tokens, chunks))) if known else None,
+            None
+            if inputs is None
+            else RankMultimodalInputs(
+                tuple(inputs.states.shape),
+                None if inputs.mrope_positions is None else tuple(inputs.mrope_positions.shape),
+                [(one.sequence, one.row, one.place, one.count) for one in inputs.whole],
+            ),
+            _adapters(chunks),
+        )
+        self._tell(step)
+        if not known:
+            self.collectives.broadcast(batch.input_ids)
+        if inputs is not None:
+            for tensor in (inputs.rows, inputs.states, inputs.mrope_positions):
+                if tensor is not None:
+                    self.collectives.broadcast(tensor.contiguous())
+
+    def head(self, rows: Ordered[int] | slice) -> None:
+        """Let the worker ranks compute logits of ``rows`` of the last step's hidden states."""
+        self._tell(Head((rows.start, rows.stop) if isinstance(rows, slice) else _bytes(rows)))
+
+    def capture(self, message: Capture) -> None:
+        """Let the worker ranks capture the same graphs; ``agreed`` must follow."""
+        self._tell(message)
+
+    def replay(self, step: Replay) -> None:
+        """Let the worker ranks replay the same graph."""
+        self._tell(step)
+
+    def load_adapter(self, number: int, path: str) -> None:
+        """Let the worker ranks load an adapter; ``agreed`` must follow."""
+        self._tell(LoadAdapter(number, path))
+
+    def forget_adapter(self, number: int) -> None:
+        """Let the worker ranks drop an adapter."""
+        self._tell(ForgetAdapter(number))
+
+    def weights(self, source: str, revision: str | None) -> None:
+        """Let the worker ranks load weights; ``agreed`` must follow."""
+        self._tell(Weights(source, revision))
+
+    def agreed(self, done: bool, device: torch.device) -> bool:
+        """Return True if every rank succeeded; ``done`` says whether this one did."""
+        return agreed(done, self.collectives, device)
+
+    def close(self) -> None:
+        """End the worker ranks."""
+        if not self._closed.is_set():
+            self._closed.set()
+            self._tell(End())
+            self._team.close()
+
+    def _tell(self, message: ToFollower) -> None:
+        self._team.send(self._encoder.encode(message))
+
+
+def agreed(done: bool, collectives: Collectives, device: torch.device) -> bool:
+    """Return True if every rank succeeded, by a vote; ``done`` says whether this one did."""
+    votes = collectives.all_reduce(torch.tensor([float(done)], dtype=torch.float32, device=device))
+    return round(votes.item()) == collectives.size
+
+
+def _tokens(chunk: ScheduledChunk) -> Iterable[int]:
+    return chain(chunk.sequence.tokens[chunk.start : chunk.end], chunk.drafts)
+
+
+def _adapters(chunks: Ordered[ScheduledChunk]) -> list[int] | None:
+    owners = [chunk.sequence.adapter for chunk in chunks]
+    return [0 if one is None else one.number for one in owners] if any(owners) else None
+
+
+def _bytes(numbers: Ordered[int] | chain[int]) -> bytes:
+    return array("q", numbers).tobytes()

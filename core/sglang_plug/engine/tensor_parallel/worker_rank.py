@@ -1,0 +1,287 @@
+"""A worker rank, which computes the steps that rank 0 sends, in a process or in a thread of the engine.
+
+The process is ``python -m sglang_plug.engine.tensor_parallel.worker_rank``.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import sys
+from array import array
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import torch
+from torch import Tensor
+
+from sglang_plug.config import ConfigError, EngineConfig
+from sglang_plug.contracts.model.attention import GraphCapable
+from sglang_plug.contracts.model.batch import BidirectionalImage, ForwardBatch, KVPool, MultimodalInputs
+from sglang_plug.contracts.request import RequestError
+from sglang_plug.contracts.serving.executor import Executor, RankEndpoint
+from sglang_plug.engine.cuda_graphs.decode_graphs import CudaRecorder, DecodeGraphs
+from sglang_plug.engine.execution.rank_components import RankComponents, build_rank_components
+from sglang_plug.engine.execution.slot_tables import tables
+from sglang_plug.engine.execution.weight_update import WeightUpdater
+from sglang_plug.engine.lora.adapter_formats import build_adapters
+from sglang_plug.engine.lora.worker_rank_adapters import WorkerRankAdapters
+from sglang_plug.engine.memory.budget import is_out_of_memory
+from sglang_plug.engine.memory.pool_pages import return_pages
+from sglang_plug.engine.startup.plugin_fingerprint import compare
+from sglang_plug.engine.startup.resolve import resolve
+from sglang_plug.plugins.attribution import make
+from sglang_plug.plugins.registry import PluginError, Plugins
+from sglang_plug.system.child_process import leave_signals_to_parent
+from sglang_plug.system.freed_memory import return_freed_memory
+from sglang_plug.system.process_exit import end_with_parent, leave
+
+from .rank_messages import (
+    Capture,
+    End,
+    ForgetAdapter,
+    GiveBack,
+    Head,
+    LoadAdapter,
+    Pool,
+    RankMultimodalInputs,
+    Replay,
+    Step,
+    ToFollower,
+    Weights,
+    agreed,
+)
+
+logger = logging.getLogger(__name__)
+
+FAILED_EXIT, CONFIG_EXIT = 1, 2
+
+
+class WorkerRankLaunch(msgspec.Struct, frozen=True):
+    """The input with which the process of a worker rank is started."""
+
+    config: EngineConfig
+    """The configuration, with this rank's own device."""
+    fingerprint: list[tuple[str, str, str]]
+    rank: int
+    rendezvous: str
+
+
+@dataclass(slots=True)
+class WorkerRank:
+    """One rank's part of the model and of the KV pool, and the state of the last step."""
+
+    parts: RankComponents
+    endpoint: RankEndpoint
+    kv: KVPool | None = None
+    hidden: Tensor | None = None
+    """Hidden states ``[T, hidden]`` of the last step."""
+    slots: list[array[int]] = field(default_factory=list)
+    """The slots of each sequence of the last step."""
+    graphs: DecodeGraphs | None = None
+    """The decode graphs for the current pool."""
+    adapters: WorkerRankAdapters | None = None
+    """The adapters, if they are enabled."""
+
+    @torch.inference_mode()
+    def run(self) -> None:
+        """Handle messages until the end."""
+        decoder = msgspec.msgpack.Decoder(ToFollower)
+        while True:
+            try:
+                message = decoder.decode(self.endpoint.receive())
+            except EOFError:
+                return
+            match message:
+                case Pool(slots):
+                    self.kv, self.slots, self.graphs = None, [], None  # free the memory of the old one first
+                    self.kv = self.parts.pool(slots)
+                case GiveBack(runs):
+                    if self.kv is not None:
+                        return_pages(self.kv, runs)
+                    return_freed_memory()
+                case Step():
+                    self._step(message)
+                case Head(rows):
+                    self._head(rows)
+                case Capture():
+                    self._capture(message)
+                case Replay():
+                    assert self.graphs is not None, "graphs are captured before they are replayed"
+                    self.graphs.follow(message)
+                case LoadAdapter(number, path):
+                    self._with_adapters().load(number, path)
+                case ForgetAdapter(number):
+                    self._with_adapters().forget(number)
+                case Weights(source, revision):
+                    self._update(source, revision)
+                case End():
+                    return
+
+    def _step(self, step: Step) -> None:
+        batch = self._batch(step)
+        self.parts.backend.plan(batch)
+        with nullcontext() if self.adapters is None else self.adapters.computing(step.adapters, step.counts):
+            self.hidden = self.parts.model(batch)
+
+    def _with_adapters(self) -> WorkerRankAdapters:
+        assert self.adapters is not None, "adapters are enabled for all ranks or none"
+        return self.adapters
+
+    def _batch(self, step: Step) -> ForwardBatch:
+        device, count = self.parts.device, sum(step.counts)
+        ends = [start + count for start, count in zip(step.starts, step.counts, strict=True)]
+        self.slots = self._slots(step, ends)
+        own = array("q")
+        for slots, start in zip(self.slots, step.starts, strict=True):
+            own += slots[start:]
+        if step.tokens is None:
+            input_ids = torch.empty(count, dtype=torch.int64, device=device)
+            self.endpoint.collectives.broadcast(input_ids)
+        else:
+            input_ids = self._numbers(step.tokens)
+        return ForwardBatch(
+            input_ids=input_ids,
+            positions=self._numbers(step.positions),
+            slots=self._numbers(own.tobytes()),
+            tables=tables(self.slots, ends, device),
+            query_lens=step.counts,
+            kv_lens=ends,
+            page_size=self.parts.resolved.config.cache.page_size,
+            kv=self.kv,
+            multimodal=None if step.multimodal is None else self._multimodal(step.multimodal),
+        )
+
+    def _slots(self, step: Step, ends: list[int]) -> list[array[int]]:
+        """Return each sequence's slots up to its end: those kept from the previous step, and the new ones."""
+        fresh, taken, all_slots = array("q"), 0, []
+        fresh.frombytes(step.slots)
+        for row, kept, end in zip(step.before, step.kept, ends, strict=True):
+            slots = self.slots[row][:kept] if row >= 0 else array("q")
+            slots += fresh[taken : taken + end - kept]
+            taken += end - kept
+            all_slots.append(slots)
+        return all_slots
+
+    def _multimodal(self, shapes: RankMultimodalInputs) -> MultimodalInputs:
+        device, collectives = self.parts.device, self.endpoint.collectives
+        rows = torch.empty(shapes.states[0], dtype=torch.int64, device=device)
+        states = torch.empty(shapes.states, dtype=self.parts.resolved.dtype, device=device)
+        mrope_positions = None
+        if shapes.mrope_positions is not None:
+            mrope_positions = torch.empty(shapes.mrope_positions, dtype=torch.int64, device=device)
+        for tensor in (rows, states, mrope_positions):
+            if tensor is not None:
+                collectives.broadcast(tensor)
+        whole = (BidirectionalImage(sequence=one[0], row=one[1], place=one[2], count=one[3]) for one in shapes.whole)
+        return MultimodalInputs(rows, states, mrope_positions, tuple(whole))
+
+    def _head(self, rows: bytes | tuple[int, int]) -> None:
+        assert self.hidden is not None, "a step comes before the logits of its rows"
+        hidden = self.hidden[self._numbers(rows)] if isinstance(rows, bytes) else self.hidden[slice(*rows)]
+        self.parts.model.head(hidden)
+
+    def _capture(self, message: Capture) -> None:
+        """Capture graphs if every rank can; otherwise rank 0 logs the reason."""
+        if self.graphs is None:
+            self.graphs = self._graphs(message)
+        try:
+            self.graphs.capture_sizes(self.parts.model, message.sizes)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise  # the others do not know of it, and wait
+            logger.debug("rank %d captures no graphs: %s", self.endpoint.collectives.rank, error)
+
+    def _graphs(self, message: Capture) -> DecodeGraphs:
+        parts, backend = self.parts, self.parts.backend
+        recorder = backend.recorder() if isinstance(backend, GraphCapable) else None
+        assert self.kv is not None, "a pool comes before its graphs"
+        return DecodeGraphs(
+            backend,
+            self.kv,
+            recorder or CudaRecorder(parts.device),
+            device=parts.device,
+            page_size=parts.resolved.config.cache.page_size,
+            most=message.most,
+            width=message.width,
+            collectives=parts.collectives,
+        )
+
+    def _update(self, source: str, revision: str | None) -> None:
+        """Load weights, and use them if every rank could."""
+        updater, model = WeightUpdater(self.parts), None
+        try:
+            with torch.inference_mode(False), torch.no_grad():
+                model = updater.load(source, revision)
+        except RequestError as error:
+            logger.error("rank %d: %s", self.endpoint.collectives.rank, error)
+        if agreed(model is not None, self.endpoint.collectives, self.parts.device) and model is not None:
+            self.parts.model = model if self.adapters is None else self.adapters.install(model)
+            self.parts.use_scales(self.kv)
+        self.hidden = None
+
+    def _numbers(self, numbers: bytes) -> Tensor:
+        return torch.frombuffer(bytearray(numbers), dtype=torch.int64).to(self.parts.device)
+
+
+def follow(config: EngineConfig, plugins: Plugins, endpoint: RankEndpoint) -> None:
+    """Run a worker rank of the model that ``config`` names, on its device; return when it is told to end.
+
+    Raises ``ConfigError`` if the configuration cannot be served.
+    """
+    resolved = resolve(config, plugins)
+    if resolved.device.type == "cuda":
+        torch.cuda.set_device(resolved.device)
+    adapters = build_adapters(resolved, plugins)
+    parts = build_rank_components(resolved, endpoint.collectives, adapters is not None)
+    follower = WorkerRank(parts, endpoint)
+    if adapters is not None:
+        adapters.install(parts.model)
+        follower.adapters = WorkerRankAdapters(adapters, endpoint.collectives)
+    agreed(True, endpoint.collectives, parts.device)
+    follower.run()
+
+
+def rank_device(device: torch.device, rank: int) -> str:
+    """Return the device of a rank, if rank 0's is ``device``."""
+    return str(device) if device.type == "cpu" else f"{device.type}:{(device.index or 0) + rank}"
+
+
+def with_device(config: EngineConfig, device: str) -> EngineConfig:
+    """Return ``config`` for a rank on ``device``."""
+    return replace(config, model=replace(config.model, device=device))
+
+
+def main() -> int:
+    """Run the worker rank until it is told to end, or until the engine's process is gone."""
+    leave_signals_to_parent()
+    launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerRankLaunch)
+    logging.basicConfig(level=launch.config.log_level.upper(), format=f"[%(asctime)s rank {launch.rank}] %(message)s")
+    faulthandler.enable()
+    end_with_parent(FAILED_EXIT)
+    try:
+        plugins = Plugins.discover(launch.config.plugins)
+        compare(plugins, launch.fingerprint, f"rank {launch.rank}")
+        follow(launch.config, plugins, _seat(launch, plugins))
+    except ConfigError as error:
+        cause = error.__cause__ if isinstance(error, PluginError) else None
+        logger.critical("rank %d: %s", launch.rank, error, exc_info=cause)
+        return CONFIG_EXIT
+    except Exception:
+        logger.critical("rank %d failed", launch.rank, exc_info=True)
+        return FAILED_EXIT
+    return 0
+
+
+def _seat(launch: WorkerRankLaunch, plugins: Plugins) -> RankEndpoint:
+    component = plugins.get("executor", launch.config.parallel.executor)
+    executor: Executor = make(component, component.settings(), base=Executor)
+    device = torch.device(launch.config.model.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return executor.join(launch.rank, launch.config.parallel.tp_size, device, launch.rendezvous)
+
+
+if __name__ == "__main__":
+    leave(main())

@@ -1,0 +1,1 @@
+"""Operations that kernel sets may replace, defined in torch."""

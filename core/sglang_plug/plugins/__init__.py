@@ -1,0 +1,1 @@
+"""The plugin system: discovery, declaration, settings and the registry of components."""

@@ -1,0 +1,263 @@
+"""The request fields of logits processors: their types, their values in a request, and which of them are refused.
+
+The API process and the engine process read them in the same way. A component's ``request_fields`` class is a dataclass
+or a ``msgspec.Struct`` whose fields all have defaults; each is one field of a request. Its module must not import
+torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec import inspect as types
+
+from sglang_plug.config import ConfigError
+from sglang_plug.contracts.sampling_params import PROCESSED_PARAMS, SamplingParams
+
+from .registry import Component, PluginError, Plugins, import_target
+from .specs import LogitsProcessorSpec
+
+KIND = LogitsProcessorSpec.kind
+PLACE = re.compile(r"(?P<text>.*) - at `(?:key in )?\$(?:\.(?P<place>[^`]*))?`", re.DOTALL)
+"""How msgspec ends an error: with the place of what is wrong."""
+SHOWN = 80
+"""Most characters of a request that an error repeats."""
+
+
+class RequestFieldError(ValueError):
+    """A request field has a wrong value or cannot be used here; ``field`` is its path."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorRequestFields:
+    """The request fields of one component."""
+
+    component: Component
+    kind: type
+    """A dataclass or a struct."""
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, component: Component) -> ProcessorRequestFields | None:
+        """The fields that a component declares; ``None`` if there are none. Raises ``PluginError`` for a bad class."""
+        spec = component.spec
+        assert isinstance(spec, LogitsProcessorSpec)
+        if spec.request_fields is None:
+            return None
+        where = f"{component}: request_fields {spec.request_fields!r}"
+        try:
+            kind = import_target(spec.request_fields)
+        except (Exception, SystemExit) as error:
+            raise PluginError(f"{where} could not be imported: {type(error).__name__}: {error}") from error
+        if not isinstance(kind, type) or not (dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)):
+            raise PluginError(f"{where} must be a dataclass or a msgspec.Struct")
+        try:
+            found = types.type_info(kind)
+            _schemas(kind, "{name}")
+        except Exception as error:
+            raise PluginError(f"{where} has a type that no request can hold: {error}") from error
+        assert isinstance(found, types.DataclassType | types.StructType)
+        if required := [one.encode_name for one in found.fields if one.required]:
+            raise PluginError(f"{where}: {required[0]!r} needs a default, requests may leave it out")
+        return cls(component, kind, tuple(one.encode_name for one in found.fields))
+
+    def read(self, values: Mapping[str, Any]) -> Any:
+        """An instance with ``values`` as they were in JSON. Raises ``RequestFieldError`` naming the field."""
+        return self.convert(self.kind, values)
+
+    @staticmethod
+    def convert(kind: type, values: Mapping[str, Any]) -> Any:
+        """An instance of ``kind``, see ``read``."""
+        first = next(iter(values), "")
+        try:
+            if unknown := _unknown(types.type_info(kind), values):
+                raise RequestFieldError(unknown, f"{unknown}: there is no such field")
+            return msgspec.convert(values, kind, strict=True, str_keys=True)
+        except RequestFieldError:
+            raise
+        except (ValueError, TypeError, RecursionError) as error:
+            found = PLACE.fullmatch(str(error))
+            place = (found["place"] or first) if found else first
+            text = found["text"] if found else str(error)
+            raise RequestFieldError(place, text if text.startswith(place) else f"{place}: {text}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFields:
+    """The request fields of all logits processors of a server."""
+
+    processors: tuple[ProcessorRequestFields, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Field of a processor that cannot be used -> why."""
+    refused_params: Mapping[str, str] = field(default_factory=dict)
+    """Name in ``SamplingParams`` that no processor applies -> why."""
+    owners: Mapping[str, ProcessorRequestFields] = field(default_factory=dict)
+    """Field -> whose it is."""
+
+    @classmethod
+    def of(cls, plugins: Plugins, reserved: Iterable[str] = ()) -> RequestFields:
+        """Collect the fields that plugins declare. ``reserved`` are fields that bodies have already.
+
+        Raises ``ConfigError`` if two processors declare one field, or one declares a reserved field.
+        """
+        usable, missing = _usable(plugins)
+        found = [fields for one in usable if (fields := ProcessorRequestFields.of(one)) is not None]
+        taken = {*reserved, *SamplingParams.__dataclass_fields__}
+        owners: dict[str, ProcessorRequestFields] = {}
+        for fields in found:
+            for name in fields.names:
+                if name in taken:
+                    raise ConfigError(f"{fields.component} declares the request field {name!r}, which exists already")
+                if (other := owners.get(name)) is not None:
+                    raise ConfigError(
+                        f"{other.component} and {fields.component} both declare the request field {name!r}; "
+                        f"leave one out, for example with --block-plugin {fields.component.key}"
+                    )
+                owners[name] = fields
+        refused = {
+            name: why
+            for component, why in missing
+            for name in _names(component)
+            if name not in owners and name not in taken
+        }
+        return cls(tuple(found), refused, _refused_params(usable, missing), owners)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every field, refused ones included."""
+        return frozenset(self.owners) | frozenset(self.refused)
+
+    def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of processors among ``values``, as plain data; ``null`` counts as not given.
+
+        Raises ``RequestFieldError`` for a wrong value and for a field that is refused.
+        """
+        given = {name: value for name, value in values.items() if name in self.names and value is not None}
+        for name in given:
+            if name in self.refused:
+                raise RequestFieldError(name, f"{name}: {self.refused[name]}")
+        self.read(given)
+        return given
+
+    def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Name of a processor -> an instance of its class, for those of which ``values`` has fields.
+
+        Raises ``RequestFieldError`` for a wrong value and for a field that nobody declares.
+        """
+        parts: dict[str, dict[str, Any]] = {}
+        for name, value in values.items():
+            fields = self.owners.get(name)
+            if fields is None:
+                why = self.refused.get(name, "no logits processor declares this field")
+                raise RequestFieldError(name[:SHOWN], f"{name[:SHOWN]}: {why}")
+            parts.setdefault(fields.component.spec.name, {})[name] = value
+        return {name: self.owners[next(iter(part))].read(part) for name, part in parts.items()}
+
+    def check_params(self, params: SamplingParams) -> None:
+        """Raise ``RequestFieldError`` for a parameter that asks for a processor that is not there."""
+        for name, why in self.refused_params.items():
+            if getattr(params, name) != NEUTRAL[name]:
+                raise RequestFieldError(name, f"{name}: {why}")
+
+    def schemas(self, reference: str, taken: frozenset[str]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+        """Each field, its JSON schema, and the schemas that this refers to.
+
+        Args:
+            reference: how a schema is referred to, with ``{name}`` in it.
+            taken: names of other schemas; one of a processor with such a name has the processor's name before it.
+        """
+        for one in self.processors:
+            parts = _schemas(one.kind, reference)
+            if parts.keys() & taken:
+                prefix = "".join(filter(str.isalnum, one.component.spec.name.title()))
+                parts = {prefix + name: schema for name, schema in _schemas(one.kind, reference, prefix).items()}
+            whole = next(schema for name, schema in parts.items() if name.endswith(one.kind.__name__))
+            definitions = {name: schema for name, schema in parts.items() if schema is not whole}
+            for name, schema in whole.get("properties", {}).items():
+                yield name, schema, definitions
+
+
+NEUTRAL: Mapping[str, Any] = {name: getattr(SamplingParams(), name) for name in PROCESSED_PARAMS}
+"""Parameter -> the value that asks for nothing."""
+
+
+def usable_processors(plugins: Plugins) -> list[Component]:
+    """The logits processors of a server, in the order in which they run. Raises ``PluginError`` for a clash."""
+    return _usable(plugins)[0]
+
+
+def _schemas(kind: type, reference: str, prefix: str = "") -> dict[str, Any]:
+    """Name -> JSON schema of a class and of all that it refers to."""
+    template = reference.replace("{name}", prefix + "{name}")
+    return msgspec.json.schema_components([kind], ref_template=template)[1]
+
+
+def _usable(plugins: Plugins) -> tuple[list[Component], list[tuple[Component, str]]]:
+    """Return the processors that can be used, in their order; and the others, with the reason."""
+    usable: list[Component] = []
+    missing = [(one, f"{one} is blocked (--plugins, --block-plugin)") for one in plugins.hidden(KIND)]
+    for name in plugins.names(KIND):
+        component = plugins.get(KIND, name)
+        if reason := component.unavailable():
+            missing.append((component, f"{component} is unavailable: {reason}"))
+        else:
+            usable.append(component)
+    return sorted(usable, key=_order), missing
+
+
+def _order(component: Component) -> tuple[int, str]:
+    assert isinstance(component.spec, LogitsProcessorSpec)
+    return component.spec.order, component.spec.name
+
+
+def _refused_params(usable: list[Component], missing: list[tuple[Component, str]]) -> dict[str, str]:
+    applied = {name for one in usable for name in _params(one)}
+    reasons = {name: why for one, why in missing for name in _params(one)}
+    return {
+        name: reasons.get(name, "no logits processor of this server applies it")
+        for name in PROCESSED_PARAMS
+        if name not in applied
+    }
+
+
+def _params(component: Component) -> tuple[str, ...]:
+    assert isinstance(component.spec, LogitsProcessorSpec)
+    return component.spec.sampling_params
+
+
+def _names(component: Component) -> tuple[str, ...]:
+    """Fields of a component that cannot be used; none if they cannot even be read."""
+    try:
+        fields = ProcessorRequestFields.of(component)
+    except PluginError:
+        return ()
+    return () if fields is None else fields.names
+
+
+def _unknown(kind: types.Type, value: Any, place: str = "") -> str:
+    """Path of the first key of ``value`` that its type does not have; empty if there is none."""
+    if isinstance(kind, types.UnionType):
+        objects = [one for one in kind.types if isinstance(one, types.DataclassType | types.StructType)]
+        return _unknown(objects[0], value, place) if len(objects) == 1 else ""
+    if isinstance(kind, types.ListType | types.VarTupleType) and isinstance(value, list):
+        found = (_unknown(kind.item_type, one, f"{place}.{index}") for index, one in enumerate(value))
+        return next(filter(None, found), "")
+    if not isinstance(kind, types.DataclassType | types.StructType) or not isinstance(value, Mapping):
+        return ""
+    known = {one.encode_name: one.type for one in kind.fields}
+    for name, inner in value.items():
+        path = f"{place}.{name}" if place else str(name)
+        if name not in known:
+            return path[:SHOWN]
+        if unknown := _unknown(known[name], inner, path):
+            return unknown
+    return ""

@@ -1,0 +1,26 @@
+"""Earlier names of what ``sglang_plug`` exports; see docs/migration.md."""
+
+from __future__ import annotations
+
+import warnings
+
+RENAMED = {
+    "CodedWeight": "QuantizedWeight",
+    "DrawOptions": "SamplingOptions",
+    "Order": "LaunchSpec",
+    "Preamble": "ReasoningPrefix",
+    "Seat": "RankEndpoint",
+    "Seeing": "SupportsImages",
+    "Seen": "MultimodalInputs",
+    "SeenWhole": "BidirectionalImage",
+    "Team": "RankGroup",
+}
+"""Earlier name -> name."""
+
+
+def current_name(name: str) -> str:
+    """Return the name that ``name`` has now, with a ``DeprecationWarning`` if it is an earlier one."""
+    if name not in RENAMED:
+        return name
+    warnings.warn(f"sglang_plug.{name} is now sglang_plug.{RENAMED[name]}", DeprecationWarning, stacklevel=3)
+    return RENAMED[name]

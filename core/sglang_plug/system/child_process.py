@@ -1,0 +1,61 @@
+"""Starting child processes that import nothing from the working directory and ignore signals for the group."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Signals that Ctrl-C and service managers send to every process of a server."""
+
+
+def python_command(module: str) -> tuple[str, ...]:
+    """Return the command that runs ``module``.
+
+    ``-P`` keeps Python from importing modules from the working directory, which may be a folder with foreign files.
+    """
+    return (sys.executable, "-P", "-m", module)
+
+
+def child_environment(**added: str) -> dict[str, str]:
+    """Return the environment of a child that finds the same modules as this process."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **added}
+
+
+def start_child(
+    command: Sequence[str], *, environment: Mapping[str, str] | None = None, **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start ``command``, which reads from a pipe; ``options`` are ``Popen``'s.
+
+    The child begins with the signals of ``STOP_SIGNALS`` blocked, so that none ends it before it calls
+    ``leave_signals_to_parent``.
+    """
+    with _stop_signals_blocked():
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, env=child_environment() if environment is None else environment, **options
+        )
+
+
+def leave_signals_to_parent() -> None:
+    """Ignore the signals of ``STOP_SIGNALS`` from now on: they go to the whole group, and the parent ends its children.
+
+    Must be called by the main thread of a child. The child's own children ignore the signals, too.
+    """
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+@contextmanager
+def _stop_signals_blocked() -> Iterator[None]:
+    """Block the signals in this thread; processes that it starts inside the context inherit that."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,34 @@
+"""Exceptions of libraries that do not derive from ``Exception``, such as a panic of a library written in Rust.
+
+pyo3 raises ``PanicException``, a ``BaseException``, so that ``except Exception`` misses it. This project treats it as
+any other error of that library: it ends a request, not a task, a thread or the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+ENDINGS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
+"""Exceptions that end a process, a generator or a task, and must not be taken for errors."""
+STOPS = (StopIteration, StopAsyncIteration)
+"""Exceptions that a coroutine or a future cannot raise: its awaiter would wait for ever."""
+
+
+class ComponentPanic(RuntimeError):
+    """A component's library raised an exception that is no ``Exception``; the cause is the original one."""
+
+
+def is_panic(error: BaseException) -> bool:
+    """Return True unless ``error`` is an ``Exception``, or ends a process, a generator or a task."""
+    return not isinstance(error, (Exception, *ENDINGS))
+
+
+def is_error(error: BaseException) -> bool:
+    """Return True for an ``Exception`` and for a panic, which end a request and nothing else."""
+    return isinstance(error, Exception) or is_panic(error)
+
+
+def refuse_panic(error: BaseException, where: str) -> None:
+    """Raise ``ComponentPanic`` in place of a panic or of ``StopIteration``; its message contains ``where``."""
+    if is_panic(error) or isinstance(error, STOPS):
+        raise ComponentPanic(f"{where} failed: {type(error).__name__}: {error}") from error

@@ -1,0 +1,50 @@
+"""Ending a process of this project: at once after cleanup, or together with its parent."""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import logging
+import os
+import sys
+import threading
+from typing import NoReturn
+
+TIME_TO_CLOSE = 2.0
+"""Seconds that an orderly shutdown may still take once the parent has ended."""
+TIME_TO_LEAVE = 10.0
+"""Seconds that other threads and ``atexit`` functions may take, some of which may never end."""
+
+
+def leave(status: int) -> NoReturn:
+    """End this process with ``status`` once other threads and ``atexit`` functions are done.
+
+    If they take longer than ``TIME_TO_LEAVE`` seconds, their stacks are written to standard error and the status is 1.
+    The interpreter is not finalized object by object, which takes about a second once torch is loaded and has no effect
+    outside. ``multiprocessing`` ends its children in the same way.
+    """
+    faulthandler.dump_traceback_later(TIME_TO_LEAVE, exit=True, file=sys.__stderr__ or sys.stderr)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # nobody reads, or it is closed
+            pass
+    os._exit(status)
+
+
+def end_with_parent(status: int) -> None:
+    """Start a thread that ends this process with ``status`` when its parent has ended.
+
+    The parent holds the other end of this process's standard input.
+    """
+
+    def wait() -> None:
+        while os.read(sys.stdin.fileno(), 4096):  # not the buffered reader: its lock is fatal when the interpreter ends
+            pass
+        threading.Event().wait(TIME_TO_CLOSE)
+        os._exit(status)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -1,0 +1,228 @@
+"""Conformance test of logits processors: the result for a row does not depend on its batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sglang_plug.contracts.sampling_params import SamplingParams
+from sglang_plug.contracts.serving.logits_processor import LogitsBatch, LogitsProcessor, LogitsRow, ProcessorRequest
+from sglang_plug.plugins.attribution import make
+from sglang_plug.plugins.registry import Plugins
+from sglang_plug.plugins.request_fields import ProcessorRequestFields
+
+from .waiting import META, asynchronous
+
+CPU = torch.device("cpu")
+PROMPTS = (5, 1, 40)
+"""Lengths of prompts."""
+STEPS = 6
+TOLERANCE = 1e-5
+
+
+@torch.inference_mode()
+def check_logits_processor(
+    processor: str | type[LogitsProcessor],
+    cases: Sequence[SamplingParams],
+    *,
+    settings: Any = None,
+    request_fields: type | None = None,
+    vocabulary: int = 64,
+) -> None:
+    """Apply it to rows alone and together, step by step and from scratch, with rows that come and go; then on a device
+    that must not be waited for.
+
+    Args:
+        processor: the class, or the name an installed plugin declared it under.
+        cases: parameters of requests that use it, with its request fields in ``processor_fields``.
+        settings: of the component, if ``processor`` is a class.
+        request_fields: the class of its request fields, if ``processor`` is a class.
+        vocabulary: tokens of the vocabulary.
+
+    Raises:
+        AssertionError: says what is wrong, and for which case.
+        PluginError: no plugin, or more than one, declares the name.
+    """
+    kit = _Kit(processor, settings, request_fields, vocabulary)
+    on_cpu = kit.make(CPU)
+    if kit.fields is None:
+        unused = on_cpu.prepare(_request(SamplingParams(), None, (1, 2)))
+        assert unused is None, "prepare() gave something for a request without any of its parameters, not None"
+    rows = kit.rows(on_cpu, cases)
+    _check_rows_alone(on_cpu, rows, vocabulary)
+    _check_done(on_cpu, rows, vocabulary)
+    if on_cpu.needs_tokens:
+        _check_steps(on_cpu, rows, vocabulary)
+        _check_regrouping(on_cpu, rows, vocabulary)
+    _check_waiting(kit, cases)
+
+
+@dataclass(slots=True)
+class _Row:
+    """A row and the tokens of its sequence, which a check adds to."""
+
+    case: str
+    state: Any
+    tokens: list[int]
+    prompt_len: int
+    more: list[int]
+    """Tokens that come next."""
+    number: int
+    """Of the row: its logits are its own."""
+
+    def after(self, steps: int) -> LogitsRow:
+        return LogitsRow(state=self.state, tokens=self.tokens + self.more[:steps], prompt_len=self.prompt_len)
+
+
+class _Kit:
+    def __init__(
+        self, processor: str | type[LogitsProcessor], settings: Any, request_fields: type | None, vocabulary: int
+    ) -> None:
+        self.settings, self.vocabulary, self.fields = settings, vocabulary, request_fields
+        self.kind: Any = processor
+        if isinstance(processor, str):
+            component = Plugins.discover().get("logits-processor", processor)
+            found = ProcessorRequestFields.of(component)
+            self.settings, self.fields = component.settings(), None if found is None else found.kind
+            self.kind = lambda *given: make(component, *given, base=LogitsProcessor)
+
+    def make(self, device: torch.device) -> LogitsProcessor:
+        made = self.kind(self.settings, self.vocabulary, device)
+        assert isinstance(made, LogitsProcessor), f"{type(made).__name__} is not a LogitsProcessor"
+        return made
+
+    def rows(self, processor: LogitsProcessor, cases: Sequence[SamplingParams]) -> list[_Row]:
+        generator = torch.Generator().manual_seed(len(cases))
+        found = list[_Row]()
+        for params in cases:
+            for length in PROMPTS:
+                drawn = torch.randint(self.vocabulary, (length + STEPS,), generator=generator).tolist()
+                fields = (
+                    None
+                    if self.fields is None
+                    else ProcessorRequestFields.convert(self.fields, params.processor_fields)
+                )
+                state = processor.prepare(_request(params, fields, tuple(drawn[:length])))
+                case = f"{params}, a prompt of {length} tokens"
+                assert state is not None, f"{case}: prepare() gave None, as if the request did not use the processor"
+                found.append(_Row(case, state, drawn[:length], length, drawn[length:], len(found)))
+        return found
+
+
+def _request(params: SamplingParams, fields: Any, prompt: tuple[int, ...]) -> ProcessorRequest:
+    return ProcessorRequest(params=params, fields=fields, prompt=prompt, constrained=False)
+
+
+def _logits(row: _Row, step: int, width: int) -> Tensor:
+    """Random ones, the same for a row and a step."""
+    return torch.randn(width, generator=torch.Generator().manual_seed(1000 * row.number + step)) * 3
+
+
+def _apply(
+    batch: LogitsBatch, rows: Sequence[_Row], width: int, steps: Sequence[int], device: torch.device = CPU
+) -> Tensor:
+    """Return the rows' logits after so many steps."""
+    logits = torch.stack([_logits(row, step, width) for row, step in zip(rows, steps, strict=True)])
+    logits = logits.to(device, non_blocking=True)
+    found = batch.apply(logits.clone(), list(steps))
+    assert isinstance(found, Tensor), f"apply() gave {type(found).__name__}, not a tensor"
+    assert (found.shape, found.dtype) == (logits.shape, logits.dtype), (
+        f"apply() gave {found.dtype} {list(found.shape)} for {logits.dtype} {list(logits.shape)}"
+    )
+    return found
+
+
+def _equal(found: Tensor, wanted: Tensor) -> bool:
+    return torch.allclose(found, wanted, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+
+
+def _alone(processor: LogitsProcessor, row: _Row, steps: int, width: int) -> Tensor:
+    """The row's logits after so many steps, in a batch of its own that is made from the tokens."""
+    return _apply(processor.batch([row.after(steps)]), [row], width, [steps])[0]
+
+
+def _check_rows_alone(processor: LogitsProcessor, rows: list[_Row], width: int) -> None:
+    for order in (rows, rows[::-1]):
+        together = _apply(processor.batch([one.after(0) for one in order]), order, width, [0] * len(order))
+        for row, found in zip(order, together, strict=True):
+            assert not bool(found.isnan().any()), f"{row.case}: logits became NaN"
+            alone = _alone(processor, row, 0, width)
+            assert _equal(found, alone), f"{row.case}: the result depends on what else is in the batch"
+            assert torch.equal(alone, _alone(processor, row, 0, width)), f"{row.case}: the result differs each time"
+    twice = _apply(processor.batch([rows[0].after(0)] * 2), rows[:1] * 2, width, [0, 0])
+    assert _equal(twice[0], twice[1]), f"{rows[0].case}: two rows of one sequence are not treated alike"
+
+
+def _check_done(processor: LogitsProcessor, rows: list[_Row], width: int) -> None:
+    for row in rows:
+        done = [processor.is_done(row.state, step) for step in range(STEPS)]
+        assert done == sorted(done), f"{row.case}: is_done() takes back that nothing changes any more: {done}"
+        if any(done):
+            step = done.index(True)
+            plain = _logits(row, step, width)
+            assert torch.equal(_alone(processor, row, step, width), plain), (
+                f"{row.case}: it is done, and changes logits"
+            )
+
+
+def _check_steps(processor: LogitsProcessor, rows: list[_Row], width: int) -> None:
+    """Tokens that are appended lead where the same tokens lead from the start; -1 is none."""
+    batch, known = processor.batch([one.after(0) for one in rows]), [0] * len(rows)
+    for step in range(STEPS):
+        skipped = step % len(rows)
+        _check_batch(processor, batch, rows, known, width, "after append()")
+        tokens = [one.more[count] for one, count in zip(rows, known, strict=True)]
+        if step % 2:
+            tokens[skipped] = -1
+        batch.append(torch.tensor(tokens, dtype=torch.int64))
+        known = [count + (token >= 0) for count, token in zip(known, tokens, strict=True)]
+    _check_batch(processor, batch, rows, known, width, "after append()")
+
+
+def _check_regrouping(processor: LogitsProcessor, rows: list[_Row], width: int) -> None:
+    """A batch whose rows leave, stay and are joined knows what a new one would."""
+    half = max(1, len(rows) // 2)
+    first, second = rows[:half], rows[half:] or rows[:1]
+    for places, joining in (([0], []), (list(range(half))[::-1], second), (list(range(half)), [])):
+        batch = processor.batch([one.after(0) for one in first])
+        batch.append(torch.tensor([one.more[0] for one in first], dtype=torch.int64))
+        fresh = processor.batch([one.after(1) for one in joining]) if joining else None
+        regrouped = batch.regroup(places, fresh)
+        if regrouped is None:
+            return
+        members = [first[place] for place in places] + joining
+        _check_batch(processor, regrouped, members, [1] * len(members), width, "after regroup()")
+        regrouped.append(torch.tensor([one.more[1] for one in members], dtype=torch.int64))
+        _check_batch(processor, regrouped, members, [2] * len(members), width, "after regroup() and append()")
+
+
+def _check_batch(
+    processor: LogitsProcessor, batch: LogitsBatch, rows: list[_Row], known: Sequence[int], width: int, when: str
+) -> None:
+    found = _apply(batch, rows, width, known)
+    for row, count, one in zip(rows, known, found, strict=True):
+        wanted = _alone(processor, row, count, width)
+        assert _equal(one, wanted), f"{row.case}: {when} the result is not that of a batch made from the same tokens"
+
+
+def _check_waiting(kit: _Kit, cases: Sequence[SamplingParams]) -> None:
+    """On a device that has no values, and with copies that would be waited for refused."""
+    processor = kit.make(META)
+    rows = kit.rows(processor, cases)
+    tokens = torch.empty(len(rows), dtype=torch.int64, device=META)
+    try:
+        with asynchronous():
+            batch = processor.batch([one.after(0) for one in rows])
+            for step in range(2):
+                _apply(batch, rows, kit.vocabulary, [step] * len(rows), META)
+                if processor.needs_tokens:
+                    batch.append(tokens)
+            regrouped = batch.regroup([0], processor.batch([rows[0].after(0)])) if processor.needs_tokens else None
+            if regrouped is not None:
+                _apply(regrouped, rows[:1] * 2, kit.vocabulary, [1, 1], META)
+    except Exception as error:
+        raise AssertionError(f"it waits for the device: {type(error).__name__}: {error}") from error

@@ -1,0 +1,84 @@
+"""``sglang-plug detect-watermark``: count the green tokens of a text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from sglang_plug import AUTO, ConfigError, Facts, Plugins, Tokenizer, TokenizerSource
+
+from .fields import GAMMA, KEY
+from .greenlist import detect
+
+THRESHOLD = 4.0
+"""The paper's: three of 100,000 texts without a watermark have a higher score."""
+
+
+class DetectWatermark:
+    """Reads a text, or tokens, and says how many are green. The status is 0 if there is a watermark, else 1."""
+
+    def arguments(self, parser: argparse.ArgumentParser, plugins: Plugins) -> None:
+        """The flags."""
+        parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="the text; '-': the standard input")
+        parser.add_argument(
+            "--model-path", metavar="FOLDER", default=AUTO, help="whose tokenizer the text was written with"
+        )
+        parser.add_argument("--tokenizer-mode", metavar="NAME", default=AUTO, help="as of the server")
+        parser.add_argument("--tokens", action="store_true", help="the file is a JSON list of token ids")
+        parser.add_argument("--key", type=int, default=KEY, help="as of the server, or of the request")
+        parser.add_argument("--gamma", type=float, default=GAMMA, help="as of the request")
+        parser.add_argument("--threshold", type=float, default=THRESHOLD, help="score above which there is a watermark")
+        parser.add_argument("--json", action="store_true", help="as JSON")
+
+    def run(self, options: argparse.Namespace, plugins: Plugins) -> int:
+        """Print the score. Raises ``ConfigError`` for what cannot be read."""
+        if not 0.0 < options.gamma < 1.0:
+            raise ConfigError(f"--gamma must be between 0 and 1, got {options.gamma}")
+        found = detect(_tokens(options, plugins), options.key, options.gamma)
+        is_marked = found.z_score > options.threshold
+        values = {
+            "watermarked": is_marked,
+            "z_score": round(found.z_score, 3),
+            "p_value": found.p_value,
+            "green": found.green,
+            "counted": found.counted,
+        }
+        if options.json:
+            print(json.dumps(values))
+        else:
+            for name, value in values.items():
+                print(f"{name:12} {value}")
+        return 0 if is_marked else 1
+
+
+def _tokens(options: argparse.Namespace, plugins: Plugins) -> Sequence[int]:
+    try:
+        text = sys.stdin.read() if options.file == "-" else Path(options.file).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{options.file!r} cannot be read: {error}") from error
+    if not options.tokens:
+        return _tokenizer(options, plugins).encode(text, special=False)
+    try:
+        tokens = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{options.file!r} is not JSON: {error}") from error
+    if not isinstance(tokens, list) or not all(type(one) is int for one in tokens):
+        raise ConfigError(f"{options.file!r} is not a list of token ids")
+    return tokens
+
+
+def _tokenizer(options: argparse.Namespace, plugins: Plugins) -> Tokenizer:
+    folder = options.model_path
+    if folder == AUTO:
+        folder = plugins.choose("model-path", Facts())
+    if folder is None or not Path(folder).is_dir():
+        raise ConfigError(f"--model-path: there is no folder {folder!r}")
+    load = plugins.resolve("tokenizer", options.tokenizer_mode, Facts()).load()
+    tokenizer: Tokenizer = load(TokenizerSource(path=Path(folder), chats=False))
+    return tokenizer
+
+
+command = DetectWatermark()

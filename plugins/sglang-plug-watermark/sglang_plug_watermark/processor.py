@@ -1,0 +1,81 @@
+"""Adds ``delta`` to the logits of green tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sglang_plug import LogitsBatch, LogitsProcessor, LogitsRow, ProcessorRequest, send, upload
+
+from .fields import WatermarkOptions
+from .greenlist import FIRST, GOLDEN, MASK, SECOND, key_hash, threshold
+
+
+def mixed(numbers: Tensor) -> Tensor:
+    """``greenlist.mixed`` of int64 numbers, whose products wrap around without harm to the lowest 32 bits."""
+    numbers = numbers & MASK
+    numbers = ((numbers ^ (numbers >> 16)) * FIRST) & MASK
+    numbers = ((numbers ^ (numbers >> 13)) * SECOND) & MASK
+    return numbers ^ (numbers >> 16)
+
+
+class Watermark(LogitsProcessor):
+    """Needs the token before each one; which tokens are green behind it is worked out on the device."""
+
+    needs_tokens = True
+
+    def __init__(self, settings: object, vocab_size: int, device: torch.device) -> None:
+        super().__init__(settings, vocab_size, device)
+        self._hashes = mixed(torch.arange(vocab_size, dtype=torch.int64, device=device))
+
+    def prepare(self, request: ProcessorRequest) -> WatermarkOptions | None:
+        """As ``LogitsProcessor.prepare``."""
+        options: WatermarkOptions | None = request.fields.watermark
+        return options
+
+    def batch(self, rows: Sequence[LogitsRow]) -> LogitsBatch:
+        """As ``LogitsProcessor.batch``."""
+        states: list[WatermarkOptions] = [row.state for row in rows]
+        keys = [key_hash(self.settings.key if one.key is None else one.key) for one in states]
+        columns = [keys, [threshold(one.gamma) for one in states], [row.tokens[-1] for row in rows]]
+        key, limit, last = send(torch.tensor(columns, dtype=torch.int64), self.device).unbind()
+        delta = upload([one.delta for one in states], torch.float32, self.device)
+        return WatermarkBatch(self._hashes, key, limit, delta, last)
+
+
+class WatermarkBatch(LogitsBatch):
+    """Rows, and the last token of each.
+
+    Args:
+        hashes: ``[vocabulary]`` of all tokens.
+        key: ``[rows]`` hash of each row's key; the others have as many entries.
+        limit: a token with a hash below is green.
+        delta: is added to green tokens.
+        last: the token before the next one.
+    """
+
+    def __init__(self, hashes: Tensor, key: Tensor, limit: Tensor, delta: Tensor, last: Tensor) -> None:
+        self._hashes, self._key, self._limit, self._delta, self._last = hashes, key, limit, delta, last
+
+    def apply(self, logits: Tensor, generated: Sequence[int]) -> Tensor:
+        """As ``LogitsBatch.apply``."""
+        before = mixed(self._key + self._last * GOLDEN)
+        green = mixed(before[:, None] ^ self._hashes) < self._limit[:, None]
+        return logits + green * self._delta[:, None]
+
+    def append(self, tokens: Tensor) -> None:
+        """As ``LogitsBatch.append``."""
+        self._last = torch.where(tokens >= 0, tokens, self._last)
+
+    def regroup(self, places: Sequence[int], joining: LogitsBatch | None) -> LogitsBatch:
+        """As ``LogitsBatch.regroup``."""
+        index = upload(places, torch.int64, self._last.device)
+        parts = [one.index_select(0, index) for one in self._parts()]
+        if isinstance(joining, WatermarkBatch):
+            parts = [torch.cat(pair) for pair in zip(parts, joining._parts(), strict=True)]
+        return WatermarkBatch(self._hashes, *parts)
+
+    def _parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self._key, self._limit, self._delta, self._last

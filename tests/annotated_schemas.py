@@ -1,0 +1,64 @@
+"""Annotations, put into JSON schemas at random places: keywords that must change nothing."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+ANNOTATIONS: dict[str, Any] = {
+    "strict": True,
+    "nullable": False,
+    "example": {"type": "string", "not": {}},
+    "examples": [{"if": {}, "then": False}],
+    "x-order": ["b", "a"],
+    "x-guidance": {"lenient": True, "whitespace_flexible": True},
+    "optional": True,
+    "discriminator": {"propertyName": "kind", "mapping": {"a": "#/$defs/nowhere"}},
+    "markdownDescription": "**bold**",
+    "enumNames": ["one", "two"],
+    "enumDescriptions": {"uniqueItems": True},
+    "propertyOrdering": ["z", "a"],
+    "errorMessage": {"required": "missing", "properties": {"a": "wrong"}},
+    "ui:widget": {"type": "null", "contains": {"const": 1}},
+    "contentMediaType": "application/json",
+    "contentEncoding": "base64",
+    "contentSchema": {"type": "array", "uniqueItems": True},
+    "id": "http://example.org/an-id",
+    "$comment": "Nothing to see",
+    "$anchor": "here",
+    "minlength": 3,
+    "Required": ["a"],
+    "default": {"$ref": "#/nowhere"},
+    "deprecated": True,
+    "xml": {"name": "a", "wrapped": True},
+    "externalDocs": {"url": "http://example.org"},
+    "": {"$ref": 5},
+    "é": None,
+}
+ONE = ("items", "additionalProperties")
+LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+NAMED = ("properties", "$defs", "definitions")
+
+
+def annotated(schema: Any, draw: random.Random, rate: float = 0.6) -> Any:
+    """Return ``schema`` with annotations in it, at any level and between other keywords."""
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: _inside(key, value, draw, rate) for key, value in schema.items()}
+    free = [key for key in ANNOTATIONS if key not in inner]
+    if {"oneOf", "anyOf"} & inner.keys():  # there it selects a branch
+        free.remove("discriminator")
+    pairs = list(inner.items())
+    for key in draw.sample(free, draw.randint(1, 3)) if draw.random() < rate else []:
+        pairs.insert(draw.randint(0, len(pairs)), (key, ANNOTATIONS[key]))
+    return dict(pairs)
+
+
+def _inside(key: str, value: Any, draw: random.Random, rate: float) -> Any:
+    if key in ONE:
+        return annotated(value, draw, rate)
+    if key in LISTS:
+        return [annotated(one, draw, rate) for one in value]
+    if key in NAMED:
+        return {name: annotated(one, draw, rate) for name, one in value.items()}
+    return value

@@ -1,0 +1,373 @@
+"""One batch, with lines that answer as the test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from sglang_plug.engine.processes.client import EngineError
+from sglang_plug_api.batches import batch_job as job_module
+from sglang_plug_api.batches.admission import BatchAdmission
+from sglang_plug_api.batches.batch_job import BatchJob, ConcurrencyLimits
+from sglang_plug_api.batches.records import BatchRecord
+from sglang_plug_api.batches.route_call import EngineBusy, RouteAnswer
+from sglang_plug_api.batches.storage import Storage
+from sglang_plug_api.batches.store import StorageBroken
+
+Make = Callable[..., Any]
+AddInput = Callable[[list[Any]], Awaitable[None]]
+NOW = 1000
+
+
+class Route:
+    """Answers lines; counts how often each ran, and how many at once."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.at_once = self.most_at_once = 0
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.behaviour: Callable[[str], RouteAnswer] = lambda prompt: RouteAnswer(200, "id", {"text": prompt})
+
+    async def __call__(self, path: str, body: bytes) -> RouteAnswer:
+        assert path == "/v1/completions"
+        prompt = json.loads(body)["prompt"]
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await self.hold.wait()
+            await asyncio.sleep(0)
+            answer = self.behaviour(prompt)
+            self.ran.append(prompt)
+            return answer
+        finally:
+            self.at_once -= 1
+
+
+class Slots:
+    """Admission of a fixed number of lines."""
+
+    def __init__(self, count: int = 4) -> None:
+        self._free = asyncio.Semaphore(count)
+        self.held = self.entered = 0
+        self.last: int | None = None
+
+    async def enter(self, width: int) -> None:
+        if self.entered == self.last:
+            raise ZeroDivisionError
+        await self._free.acquire()
+        self.held += 1
+        self.entered += 1
+
+    def leave(self, width: int) -> None:
+        self._free.release()
+        self.held -= 1
+
+
+class Bench:
+    """A batch in a storage, and jobs that run it."""
+
+    def __init__(self, storage: Storage, id: str) -> None:
+        self.storage, self.id = storage, id
+        self.route, self.slots = Route(), Slots()
+
+    async def batch(self) -> BatchRecord:
+        return await self.storage.call(lambda store: store.batch(self.id))
+
+    async def job(self) -> BatchJob:
+        admission = cast(BatchAdmission, self.slots)
+        return BatchJob(
+            await self.batch(), self.storage, self.route, admission, ConcurrencyLimits(checks=1, lines=1), 10_000
+        )
+
+    async def run(self) -> BatchRecord:
+        await (await self.job()).run()
+        return await self.batch()
+
+    async def move(self, to: Any) -> None:
+        await self.storage.call(lambda store: store.move(self.id, to, NOW))
+
+    async def until_done(self, count: int) -> None:
+        while len(await self.storage.call(lambda store: store.done_lines(self.id))) < count:
+            await asyncio.sleep(0.001)
+
+    def lines(self, id: str | None) -> list[dict[str, Any]]:
+        return [] if id is None else [json.loads(one) for one in self.storage.path(id).read_text().splitlines()]
+
+    def ids(self, id: str | None) -> list[str]:
+        return [one["custom_id"] for one in self.lines(id)]
+
+
+StartBench = Callable[..., Awaitable[Bench]]
+
+
+@pytest.fixture
+def start(storage: Storage, add_input: AddInput, request_line: Make, batch_record: Make) -> StartBench:
+    """``await start(lines)``: a batch of so many lines, or of these lines."""
+
+    async def make(lines: int | list[Any], **changes: Any) -> Bench:
+        await add_input([request_line(one) for one in range(lines)] if isinstance(lines, int) else lines)
+        await storage.call(lambda store: store.add_batch(batch_record(**changes)))
+        return Bench(storage, "batch_1")
+
+    return make
+
+
+def names(numbers: range) -> list[str]:
+    return [f"line-{number}" for number in numbers]
+
+
+async def test_every_line_is_answered_once_and_in_order(start: StartBench) -> None:
+    bench = await start(200)
+    batch = await bench.run()
+    assert (batch.status, batch.total, batch.completed, batch.failed) == ("completed", 200, 200, 0)
+    assert batch.in_progress_at and batch.finalizing_at and batch.completed_at and batch.error_file_id is None
+    assert bench.ids(batch.output_file_id) == names(range(200))
+    first = bench.lines(batch.output_file_id)[0]
+    assert first.pop("id").startswith("batch_req_")
+    assert first == {
+        "custom_id": "line-0",
+        "response": {"status_code": 200, "request_id": "id", "body": {"text": "prompt 0"}},
+        "error": None,
+    }
+    assert len(bench.route.ran) == len(set(bench.route.ran)) == 200
+    assert bench.route.most_at_once == 4
+
+
+async def test_refused_lines_go_to_the_error_file(start: StartBench) -> None:
+    bench = await start(10)
+    bench.route.behaviour = lambda prompt: RouteAnswer(
+        400 if prompt in ("prompt 2", "prompt 5") else 200, "id", {"a": 1}
+    )
+    batch = await bench.run()
+    assert (batch.status, batch.completed, batch.failed) == ("completed", 8, 2)
+    assert bench.ids(batch.error_file_id) == ["line-2", "line-5"]
+    assert bench.lines(batch.error_file_id)[0]["response"] == {"status_code": 400, "request_id": "id", "body": {"a": 1}}
+    assert set(bench.ids(batch.output_file_id)) == set(names(range(10))) - {"line-2", "line-5"}
+
+
+async def test_a_file_with_faults_runs_nothing(start: StartBench, request_line: Make) -> None:
+    bench = await start([request_line(1), request_line(1)])
+    batch = await bench.run()
+    assert (batch.status, batch.in_progress_at, batch.output_file_id) == ("failed", None, None)
+    assert batch.failed_at
+    assert [(one["code"], one["line"]) for one in batch.errors] == [("duplicate_custom_id", 2)]
+    assert bench.route.ran == []
+
+
+async def test_cancel_keeps_what_is_done_and_ends_what_runs(start: StartBench) -> None:
+    bench = await start(100)
+    bench.route.behaviour = lambda prompt: bench.route.hold.clear() or RouteAnswer(200, "id", {})  # type: ignore[func-returns-value]
+    job = await bench.job()
+    running = asyncio.create_task(job.run())
+    await bench.until_done(1)
+    await bench.move("cancelling")
+    job.stop()
+    await running
+    batch = await bench.batch()
+    assert batch.status == "cancelled" and batch.cancelled_at and batch.cancelling_at
+    assert 1 <= batch.completed < 100
+    assert len(bench.ids(batch.output_file_id)) == batch.completed
+    assert bench.route.at_once == bench.slots.held == 0
+
+
+async def test_cancel_of_a_batch_that_nobody_runs(start: StartBench) -> None:
+    bench = await start(5)
+    await bench.move("cancelling")
+    batch = await bench.run()
+    assert (batch.status, batch.output_file_id, batch.completed) == ("cancelled", None, 0)
+    assert bench.route.ran == []
+
+
+async def test_stop_does_not_wait_for_a_turn(start: StartBench) -> None:
+    bench = await start(5)
+    turns = ConcurrencyLimits(checks=0, lines=0)
+    job = BatchJob(await bench.batch(), bench.storage, bench.route, cast(BatchAdmission, bench.slots), turns, 10_000)
+    running = asyncio.create_task(job.run())
+    await asyncio.sleep(0)
+    await bench.move("cancelling")
+    job.stop()
+    await running
+    assert (await bench.batch()).status == "cancelled"
+
+
+async def test_cancel_while_the_file_is_being_checked(start: StartBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = await start(5)
+    loop = asyncio.get_running_loop()
+    check_file = job_module.check_file
+
+    def check_slowly(*given: Any, **more: Any) -> Any:
+        asyncio.run_coroutine_threadsafe(bench.move("cancelling"), loop).result()
+        return check_file(*given, **more)
+
+    monkeypatch.setattr(job_module, "check_file", check_slowly)
+    batch = await bench.run()
+    assert (batch.status, batch.in_progress_at, batch.total) == ("cancelled", None, 0)
+    assert bench.route.ran == []
+
+
+async def test_cancel_while_the_files_are_written(start: StartBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = await start(5)
+    write_results = job_module.write_results
+
+    async def write_and_cancel(*given: Any) -> Any:
+        await bench.move("cancelling")
+        return await write_results(*given)
+
+    monkeypatch.setattr(job_module, "write_results", write_and_cancel)
+    batch = await bench.run()
+    assert (batch.status, batch.completed) == ("cancelled", 5)
+    assert bench.ids(batch.output_file_id) == names(range(5))
+    known = await bench.storage.call(lambda store: store.file_ids())
+    assert {path.name for path in bench.storage.path("x").parent.iterdir()} == known
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+async def test_a_job_left_at_any_moment_goes_on_later(start: StartBench, rounds: int) -> None:
+    bench = await start(120)
+    for number in range(rounds):
+        running = asyncio.create_task((await bench.job()).run())
+        await bench.until_done(10 * (number + 1))
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert (await bench.batch()).status == "in_progress"
+        assert bench.slots.held == 0
+    batch = await bench.run()
+    assert (batch.status, batch.completed, batch.failed) == ("completed", 120, 0)
+    assert bench.ids(batch.output_file_id) == names(range(120))
+    assert len(bench.route.ran) <= 120 + 4 * rounds  # only what was under way ran twice
+
+
+@pytest.mark.parametrize("status", ["in_progress", "finalizing"])
+async def test_a_job_left_before_its_files_were_written(start: StartBench, status: str) -> None:
+    bench = await start(3)
+    await bench.move("in_progress")
+    await bench.move(status)
+    batch = await bench.run()
+    assert batch.status == "completed"
+    assert len(bench.route.ran) == (3 if status == "in_progress" else 0)
+
+
+async def test_lines_that_never_began_give_their_places_back(start: StartBench) -> None:
+    bench = await start(5)
+    bench.slots.last = 3
+    assert (await bench.run()).status == "failed"
+    assert (bench.slots.entered, bench.slots.held) == (3, 0)
+    assert bench.route.ran == []
+
+
+async def test_a_dead_engine_is_no_answer(start: StartBench) -> None:
+    bench = await start(20)
+
+    def die(prompt: str) -> RouteAnswer:
+        if len(bench.route.ran) >= 7:
+            raise EngineError("gone")
+        return RouteAnswer(200, "id", {})
+
+    bench.route.behaviour = die
+    with pytest.raises(EngineError):
+        await bench.run()
+    batch = await bench.batch()
+    assert (batch.status, batch.failed) == ("in_progress", 0)
+    bench.route.behaviour = lambda prompt: RouteAnswer(200, "id", {})
+    batch = await bench.run()
+    assert (batch.status, batch.completed) == ("completed", 20)
+
+
+async def test_a_full_queue_is_no_answer(start: StartBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_module, "BUSY_PAUSE", 0.0)
+    bench = await start(5)
+    refused = []
+
+    def busy_at_first(prompt: str) -> RouteAnswer:
+        if prompt not in refused:
+            refused.append(prompt)
+            raise EngineBusy
+        return RouteAnswer(200, "id", {})
+
+    bench.route.behaviour = busy_at_first
+    batch = await bench.run()
+    assert (batch.status, batch.completed, batch.failed) == ("completed", 5, 0)
+    assert len(refused) == 5
+
+
+async def test_a_batch_that_expires_tells_what_was_not_run(start: StartBench) -> None:
+    bench = await start(10, expires_at=2**40)
+    job = await bench.job()
+    bench.route.behaviour = lambda prompt: bench.route.hold.clear() or RouteAnswer(200, "id", {})  # type: ignore[func-returns-value]
+    running = asyncio.create_task(job.run())
+    await bench.until_done(1)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    await bench.storage.call(lambda store: store._database.execute("UPDATE batches SET expires_at = 5"))
+    batch = await bench.run()
+    assert batch.status == "expired" and batch.expired_at
+    done = bench.ids(batch.output_file_id)
+    assert 1 <= len(done) == batch.completed < 10
+    late = bench.lines(batch.error_file_id)
+    assert {one["custom_id"] for one in late} == set(names(range(10))) - set(done)
+    assert all(one["response"] is None and one["error"]["code"] == "batch_expired" for one in late)
+
+
+async def test_a_batch_that_expires_while_it_waits(start: StartBench) -> None:
+    bench = await start(3, expires_at=5)
+    batch = await bench.run()
+    assert (batch.status, batch.output_file_id, batch.in_progress_at) == ("expired", None, None)
+    assert bench.route.ran == []
+
+
+async def test_a_full_storage_ends_the_batch_with_what_it_has(start: StartBench) -> None:
+    bench = await start(50)
+    bench.route.behaviour = lambda prompt: RouteAnswer(200, "id", "x" * 9000)
+    batch = await bench.run()
+    assert batch.status == "failed"
+    assert [one["code"] for one in batch.errors] == ["storage_full"]
+    assert 0 < batch.completed < 50
+    assert len(bench.ids(batch.output_file_id)) == batch.completed
+
+
+async def test_what_nobody_expected_fails_the_batch_without_details(start: StartBench) -> None:
+    bench = await start(5)
+
+    def break_down(prompt: str) -> RouteAnswer:
+        raise ZeroDivisionError("secret")
+
+    bench.route.behaviour = break_down
+    batch = await bench.run()
+    assert batch.status == "failed"
+    assert [one["code"] for one in batch.errors] == ["internal_error"]
+    assert "secret" not in str(batch.errors)
+
+
+async def test_a_storage_that_fails_leaves_the_batch_to_be_continued(start: StartBench) -> None:
+    """A disk that is full for a while must not end a batch that was accepted."""
+    bench = await start(20)
+    path = bench.storage.folder / "batches.sqlite3"
+
+    def move_away(prompt: str) -> RouteAnswer:
+        if prompt == "prompt 9":
+            path.rename(path.with_name("elsewhere"))
+        return RouteAnswer(200, "id", {})
+
+    bench.route.behaviour = move_away
+    with pytest.raises(StorageBroken):
+        await (await bench.job()).run()
+    path.with_name("elsewhere").rename(path)
+    bench.route.behaviour = lambda prompt: RouteAnswer(200, "id", {})
+    batch = await bench.run()
+    assert (batch.status, batch.completed, batch.failed) == ("completed", 20, 0)
+    assert bench.ids(batch.output_file_id) == names(range(20))
+
+
+async def test_an_input_whose_content_is_missing_fails_the_batch(start: StartBench) -> None:
+    bench = await start(5)
+    bench.storage.path("input").unlink()
+    batch = await bench.run()
+    assert batch.status == "failed"
+    assert [one["code"] for one in batch.errors] == ["input_file_missing"]

@@ -1,0 +1,93 @@
+"""No route answers in the place of another plugin's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi import APIRouter, FastAPI
+
+from sglang_plug import ConfigError, Plugins
+from sglang_plug_api.http.route_ownership import refuse_clashes, route_owners
+
+PLUGINS = Plugins.discover()
+FIRST, SECOND = (PLUGINS.get("route", name) for name in ("chat", "models"))
+
+
+def router(*paths: str, method: str = "POST") -> APIRouter:
+    found = APIRouter()
+    for path in paths:
+        found.add_api_route(path, lambda: None, methods=[method])
+    return found
+
+
+def nested(path: str) -> APIRouter:
+    outer = APIRouter()
+    outer.include_router(router(path), prefix="/outer")
+    return outer
+
+
+def mounted(path: str) -> APIRouter:
+    found = APIRouter()
+    found.mount(path, FastAPI())
+    return found
+
+
+def clash(first: APIRouter, second: APIRouter) -> str | None:
+    try:
+        refuse_clashes([*route_owners(first, FIRST), *route_owners(second, SECOND)])
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (router("/a"), router("/a")),
+        (router("/a/{x}"), router("/a/{y}")),
+        (router("/a/{x}"), router("/a/{y}/b", "/a/c")),
+        (router("/{rest:path}"), router("/v1/chat/completions")),
+        (router("/a/{x}"), router("/a/special")),
+        (mounted("/v1"), router("/v1/models")),
+        (mounted(""), router("/v1/models")),
+        (nested("/a"), router("/outer/a")),
+        (router("/outer/{x}"), nested("/a")),
+    ],
+    ids=[
+        "same",
+        "same pattern",
+        "one of two",
+        "everything",
+        "pattern",
+        "mounted",
+        "at the root",
+        "within",
+        "within, 2",
+    ],
+)
+def test_a_path_that_is_answered_already_is_refused(first: Any, second: Any) -> None:
+    told = clash(first, second)
+    assert told is not None and "route 'chat' from sglang-plug" in told and "route 'models' from sglang-plug" in told
+    assert "--block-plugin route:models" in told
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (router("/a", method="GET"), router("/a", method="POST")),
+        (router("/a/special"), router("/a/{x}")),
+        (router("/v1/models"), router("/{rest:path}")),
+        (router("/v1/models"), mounted("/v1")),
+        (mounted("/v1"), router("/v2/models")),
+        (mounted("/v1"), router("/v10")),
+        (nested("/a"), router("/a")),
+    ],
+    ids=["methods", "pattern after", "everything after", "mounted after", "beside", "longer name", "prefix"],
+)
+def test_what_takes_only_what_is_left_is_allowed(first: Any, second: Any) -> None:
+    assert clash(first, second) is None
+
+
+def test_a_component_may_order_its_own_routes() -> None:
+    refuse_clashes(route_owners(router("/a/{x}", "/a/special"), FIRST))

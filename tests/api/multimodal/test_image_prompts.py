@@ -1,0 +1,109 @@
+"""Prompts with images: how many are prepared, in what order, and what happens to what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from sglang_plug import Media, MediaArray, MediaError, MediaLimits, MediaPrompt
+from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.multimodal import image_prompts as module
+from sglang_plug_api.multimodal.image_prompts import MAX_CONCURRENT_DECODES, ImagePrompts
+from sglang_plug_api.multimodal.image_sources import ImageSources
+from sglang_plug_api.multimodal.images import RequestImage
+from sglang_plug_api.options.config import MediaSourcesConfig
+from sglang_plug_api.text.gather import gather
+
+
+class Processor:
+    """One token for each image, whose array is the file; remembers how many threads were here."""
+
+    def __init__(self) -> None:
+        self.running, self.most, self._lock = 0, 0, threading.Lock()
+
+    def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
+        with self._lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        try:
+            if b"bad" in images:
+                raise MediaError("it is bad", images.index(b"bad"))
+            if b"odd" in images:
+                raise MediaError("they do not fit")
+            arrays = ({"x": MediaArray("uint8", (len(one),), one)} for one in images)
+            return MediaPrompt([9] * len(images), tuple(Media.of(at, 1, one) for at, one in enumerate(arrays)))
+        finally:
+            with self._lock:
+                self.running -= 1
+
+
+class Uploaded:
+    async def read(self, most: int) -> bytes:
+        return b"uploaded"
+
+
+def image_prompts(processor: Any = None, count: int = 4) -> ImagePrompts:
+    limits = MediaLimits(count=count, bytes=100)
+    return ImagePrompts(processor or Processor(), limits, ImageSources(MediaSourcesConfig(), per_file=100, total=100))
+
+
+def images(*sources: Any) -> list[RequestImage]:
+    return [RequestImage(f"messages.{index}", source) for index, source in enumerate(sources)]
+
+
+async def test_prompts() -> None:
+    found = await image_prompts().prompt([9, 9], images(b"one", Uploaded()))
+    assert [one.arrays["x"].data for one in found.media] == [b"one", b"uploaded"]
+
+
+async def test_errors_name_the_image() -> None:
+    for given, where, words in (
+        (images(b"one", b"bad"), "messages.1", "messages.1: it is bad"),
+        (images(b"odd"), "messages", "they do not fit"),
+        (images(b"", "?"), "messages.1", "not valid base64"),
+        (images(*[b""] * 5), "messages", "has 5 images; the most is 4"),
+        (images(*[Uploaded()] * 5), "messages", "has 5 images; the most is 4"),
+    ):
+        with pytest.raises(ApiError, match=words) as caught:
+            await image_prompts().prompt([9], given)
+        assert (caught.value.param, caught.value.status) == (where, 400)
+
+
+async def test_only_some_are_prepared_together() -> None:
+    processor = Processor()
+    one = image_prompts(processor)
+    await gather(one.prompt([9], images(b"x")) for _ in range(40))
+    assert 1 <= processor.most <= MAX_CONCURRENT_DECODES
+
+
+async def becomes(one: ImagePrompts, count: int) -> bool:
+    """True once so many bytes are left: the thread that made a prompt lets go of it a moment later."""
+    for _ in range(1000):
+        gc.collect()
+        if one.prepared.bytes == count:
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+async def test_prepared_images_count_as_long_as_somebody_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PREPARED_BYTES", 150)
+    one = image_prompts()
+    first = await one.prompt([9], images(bytes(100)))
+    assert one.prepared.bytes == 100
+    second = await one.prompt([9, 9], images(bytes(50), bytes(10)))
+    with pytest.raises(ApiError, match="Too many images are being served .160 bytes.; try again later") as caught:
+        await one.prompt([9], images(b"x"))
+    assert caught.value.status == 503
+    media = second.media[:1]
+    del second, caught
+    assert await becomes(one, 150) and len(media) == 1
+    del first
+    assert await becomes(one, 50)
+    assert len((await one.prompt([9], images(b"x"))).media) == 1
+    assert await becomes(one, 50)

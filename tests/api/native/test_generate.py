@@ -1,0 +1,194 @@
+"""``Generation``: bodies of ``/generate`` to answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sglang_plug import DraftCounts
+from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.native.generate import Generation
+from sglang_plug_api.protocol.native import GenerateBody
+
+
+async def prepared(engine: Any, **fields: Any) -> Generation:
+    return await Generation.prepare(engine, GenerateBody.model_validate(fields))
+
+
+async def answer(engine: Any, **fields: Any) -> Any:
+    return await (await prepared(engine, **fields)).answer()
+
+
+async def events(engine: Any, **fields: Any) -> list[Any]:
+    generation = await prepared(engine, **{"stream": True, **fields})
+    return [event async for event in generation.events()]
+
+
+async def test_one_text(text_engine: Any) -> None:
+    found = await answer(text_engine(weight_version="v2"), text="Hi", rid="mine")
+    meta = found["meta_info"]
+    assert (found["text"], found["output_ids"][-1]) == ("Hello, world", 1)
+    assert meta.pop("e2e_latency") >= 0
+    assert meta == {
+        "id": "mine",
+        "finish_reason": {"type": "stop", "matched": 1},
+        "prompt_tokens": 2,
+        "completion_tokens": 13,
+        "cached_tokens": 2,
+        "num_retractions": 0,
+        "weight_version": "v2",
+    }
+
+
+async def test_drafts_are_told_of_as_by_sglang(text_engine: Any, scripted: Any) -> None:
+    scripted.drafts = DraftCounts(drafted=16, accepted=8)
+    meta = (await answer(text_engine(), text="Hi"))["meta_info"]
+    assert {name: value for name, value in meta.items() if name.startswith("spec_")} == {
+        "spec_verify_ct": 5,
+        "spec_num_proposed_drafts": 16,
+        "spec_num_correct_drafts": 8,
+        "spec_accept_rate": 0.5,
+        "spec_accept_length": 13 / 5,
+    }
+    last = (await events(text_engine(), text="Hi"))[-1]
+    assert last["meta_info"]["spec_verify_ct"] == 5
+
+
+async def test_finish_reasons(text_engine: Any) -> None:
+    engine = text_engine()
+    cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"max_new_tokens": 3}, {"type": "length", "length": 3}),
+        ({"stop": ","}, {"type": "stop", "matched": ","}),
+        ({"stop_token_ids": [ord("e")]}, {"type": "stop", "matched": ord("e")}),
+    ]
+    for params, reason in cases:
+        found = await answer(engine, text="Hi", sampling_params=params)
+        assert found["meta_info"]["finish_reason"] == reason
+
+
+async def test_lists_answer_lists(text_engine: Any, scripted: Any) -> None:
+    engine = text_engine()
+    assert isinstance(await answer(engine, text="Hi"), dict)
+    assert len(await answer(engine, text=["Hi"])) == 1
+    assert len(await answer(engine, input_ids=[[5], [6, 7]])) == 2
+    assert len(await answer(engine, text=["a", "b"], sampling_params={"n": 2})) == 4
+    assert isinstance(await answer(engine, input_ids=[5, 6]), dict)
+    assert scripted.requests[-1].tokens == (5, 6)
+
+
+async def test_every_prompt_may_have_its_own_options(text_engine: Any, scripted: Any) -> None:
+    options: dict[str, Any] = {
+        "sampling_params": [{"max_new_tokens": 1}, {"max_new_tokens": 2}],
+        "return_logprob": [True, False],
+        "top_logprobs_num": [2, 0],
+        "logprob_start_len": [0, -1],
+        "rid": ["x", "y"],
+    }
+    first, second = await answer(text_engine(), text=["ab", "cd"], **options)
+    assert (first["text"], second["text"]) == ("H", "He")
+    assert len(first["meta_info"]["input_token_logprobs"]) == 2
+    assert len(first["meta_info"]["output_top_logprobs"][0]) == 2
+    assert "output_token_logprobs" not in second["meta_info"]
+    assert [request.id for request in scripted.requests] == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"text": ["a", "b"], "rid": ["x"]},
+        {"text": ["a", "b"], "sampling_params": [{}]},
+        {"text": "a", "return_logprob": [True, False]},
+        {"text": "a", "return_logprob": True, "logprob_start_len": 2},
+        {"text": "a", "return_logprob": True, "logprob_start_len": -2},
+        {"text": "a", "sampling_params": {"regex": "x", "json_schema": "{}"}},
+        {"text": "a", "sampling_params": {"stop_regex": "x"}},
+        {"text": "a", "return_hidden_states": True},
+        {"text": "a", "image_data": "x"},
+        {"text": "a", "sampling_params": {"n": 2000}},
+    ],
+    ids=str,
+)
+async def test_refusals_come_before_the_engine_is_asked(text_engine: Any, scripted: Any, fields: Any) -> None:
+    with pytest.raises(ApiError) as caught:
+        await prepared(text_engine(), **fields)
+    assert caught.value.status == 400
+    assert scripted.requests == []
+
+
+async def test_cumulative_and_incremental_streams(text_engine: Any) -> None:
+    engine = text_engine()
+    found = await events(engine, text="Hi")
+    assert [event["text"] for event in found[:3]] == ["H", "He", "Hel"]
+    assert found[2]["output_ids"] == list(map(ord, "Hel"))
+    found = await events(engine, text="Hi", incremental=True)
+    assert [event["text"] for event in found] == [*"Hello, world", ""]
+    assert [event["output_ids"] for event in found[-2:]] == [[ord("d")], [1]]
+    assert "index" not in found[0]
+
+
+async def test_streams_of_several_have_indices(text_engine: Any) -> None:
+    found = await events(text_engine(), text=["a", "b"], sampling_params={"max_new_tokens": 2})
+    assert sorted(event["index"] for event in found) == [0, 0, 1, 1]
+
+
+async def test_log_probabilities(text_engine: Any) -> None:
+    engine = text_engine()
+    options: dict[str, Any] = {"return_logprob": True, "sampling_params": {"max_new_tokens": 2}}
+    plain = (await answer(engine, text="ab", **options))["meta_info"]
+    assert plain["input_token_logprobs"] == []
+    assert plain["output_token_logprobs"] == [(-0.5, ord("H"), None), (-0.5, ord("e"), None)]
+    full = (
+        await answer(
+            engine,
+            text="ab",
+            logprob_start_len=0,
+            top_logprobs_num=1,
+            token_ids_logprob=[9],
+            return_text_in_logprobs=True,
+            **options,
+        )
+    )["meta_info"]
+    assert full["input_token_logprobs"] == [(None, ord("a"), "a"), (-0.5, ord("b"), "b")]
+    assert full["input_top_logprobs"][0] is None
+    assert full["output_top_logprobs"][1] == [(-0.5 - ord("e") / 1000, ord("e"), "e")]
+    assert full["output_token_ids_logprobs"] == [[(-9999.0, 9, "\t")]] * 2
+    at_the_end = await answer(engine, text="ab", logprob_start_len=2, **options)
+    assert at_the_end["meta_info"]["input_token_logprobs"] == []
+
+
+async def test_log_probabilities_accumulate(text_engine: Any) -> None:
+    options: dict[str, Any] = {"return_logprob": True, "logprob_start_len": 1, "sampling_params": {"max_new_tokens": 3}}
+    found = await events(text_engine(), text="ab", **options)
+    assert [len(event["meta_info"]["output_token_logprobs"]) for event in found] == [1, 2, 3]
+    assert [len(event["meta_info"]["input_token_logprobs"]) for event in found] == [1, 1, 1]
+
+
+async def test_without_a_tokenizer(text_engine: Any) -> None:
+    found = await answer(text_engine(tokenizer=None), input_ids=[5], sampling_params={"max_new_tokens": 2})
+    assert found.keys() == {"output_ids", "token_ids", "meta_info"}
+    assert found["output_ids"] == found["token_ids"] == [ord("H"), ord("e")]
+
+
+async def test_ids_and_salts(text_engine: Any, scripted: Any) -> None:
+    engine = text_engine()
+    await answer(engine, text=["a", "b"], rid="r", extra_key="k", priority=2)
+    assert [(one.id, one.salt, one.priority) for one in scripted.requests] == [("r-0", "k", 2), ("r-1", "k", 2)]
+    await answer(engine, text="a", sampling_params={"n": 2})
+    (first, second) = scripted.requests[-2:]
+    assert first.id != second.id
+
+
+async def test_too_many_sequences_are_refused_before_any_is_tokenised(
+    text_engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = text_engine(max_sequences_per_request=3, preferred_sampling_params={"n": 2})
+    monkeypatch.setattr(engine, "encode", None)
+    for fields in (
+        {"text": ["a"] * 4, "sampling_params": {"n": 1}},
+        {"text": ["a", "b"]},
+        {"text": ["a", "b"], "sampling_params": [{"n": 1}, {"n": 3}]},
+        {"text": "a", "sampling_params": {"n": 10**9}},
+    ):
+        with pytest.raises(ApiError, match="sequences"):
+            await prepared(engine, **fields)

@@ -1,0 +1,83 @@
+"""Command lines of other servers get an answer that leads on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sglang_plug import Plugins
+from sglang_plug.config import ConfigError
+from sglang_plug.plugins.flags import plugin_flags
+from sglang_plug.system.command_line import Parser
+from sglang_plug_api import Engine
+from sglang_plug_api.options.option_aliases import EXACT, FAMILIES, alias_hint
+from sglang_plug_api.options.option_table import options
+from sglang_plug_api.options.parsing import add_arguments, server_config
+
+
+@pytest.mark.parametrize(
+    ("flag", "answer"),
+    [
+        ("--dp", "ranks share a model by --tp-size alone"),
+        ("--nnodes", "ranks share a model by --tp-size alone"),
+        ("--max-model-len", "use --context-length"),
+        ("--gpu-memory-utilization", "use --mem-fraction-static"),
+        ("--max_num_seqs", "use --max-running-requests"),
+        ("--enable-prefix-caching", "it is on without being asked for; --disable-radix-cache switches it off"),
+        ("--no-enable-prefix-caching", "--disable-radix-cache switches it off"),
+        ("--trust-remote-code", "never run"),
+        ("--speculative-draft-model-path", "use --speculative-algorithm"),
+        ("--max-lora-rank", "adapters of any rank"),
+        ("--hicache-ratio", "nothing is moved"),
+    ],
+)
+def test_an_option_of_another_server_is_answered(flag: str, answer: str) -> None:
+    parser = Parser(prog="serve")
+    add_arguments(parser, Plugins.discover())
+    with pytest.raises(ConfigError) as caught:
+        parser.parse_args([flag, "2"])
+    assert str(caught.value).startswith(f"unknown option {flag!r}: ")
+    assert answer in str(caught.value)
+    assert "did you mean" not in str(caught.value)
+
+
+def test_a_typo_still_gets_the_nearest_option() -> None:
+    parser = Parser(prog="serve")
+    add_arguments(parser, Plugins.discover())
+    with pytest.raises(ConfigError, match="unknown option '--context-lenght'; did you mean '--context-length'?"):
+        parser.parse_args(["--context-lenght", "2"])
+
+
+def test_a_key_of_a_file_is_answered_too(tmp_path: Path) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text("data-parallel-size: 2\n")
+    parser = Parser(prog="serve", parents=[plugin_flags()])
+    add_arguments(parser, Plugins.discover())
+    with pytest.raises(ConfigError, match="unknown key .data_parallel_size.: ranks share a model"):
+        server_config(parser.parse_args(["--config", str(file)]), Plugins.discover())
+
+
+def test_so_is_an_argument_of_the_offline_engine() -> None:
+    with pytest.raises(
+        ConfigError, match="Engine has no option 'dp_size': ranks share a model by --tp-size alone.*; see "
+    ):
+        Engine(dp_size=2)
+    with pytest.raises(ConfigError, match="no option 'contxt_length'; did you mean 'context_length'"):
+        Engine(contxt_length=2)
+
+
+def test_every_option_that_an_answer_names_is_there() -> None:
+    ours = {flag for one in options() for flag in one.flags} | set(plugin_flags()._option_string_actions)
+    named = {flag for answer in (*EXACT.values(), *FAMILIES.values()) for flag in re.findall(r"--[a-z-]+[a-z]", answer)}
+    assert named
+    assert named <= ours
+
+
+def test_no_option_of_ours_is_called_foreign() -> None:
+    assert [flag for one in options() for flag in one.flags if flag.lstrip("-") in EXACT] == []
+
+
+def test_what_nobody_knows_has_no_answer() -> None:
+    assert alias_hint("--colour") is None

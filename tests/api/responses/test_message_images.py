@@ -1,0 +1,36 @@
+"""Uploaded images are shown only to those who may use the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sglang_plug import MediaError
+from sglang_plug_api.batches.records import FileRecord
+from sglang_plug_api.batches.storage import Storage
+from sglang_plug_api.http.callers import Caller, acting_as
+from sglang_plug_api.options.config import StorageConfig
+from sglang_plug_api.responses.message_images import UploadedImage, split_images
+
+PART = {"type": "image", "where": "input.0", "image_url": None, "file_id": "picture"}
+FILE = FileRecord(id="picture", purpose="vision", filename="a.png", bytes=3, created_at=1, owner="a")
+
+
+async def read_as(storage: Storage, caller: Caller) -> bytes:
+    with acting_as(caller):
+        (turn,) = split_images([{"role": "user", "content": [PART]}], storage, supports_images=True)
+    (image,) = turn.images
+    assert isinstance(image.source, UploadedImage)
+    return await image.source.read(100)
+
+
+async def test_an_image_of_another_key_is_unknown(tmp_path: Path) -> None:
+    storage = Storage(StorageConfig(file_storage_path=str(tmp_path / "storage")))
+    await storage.call(lambda store: store.add_file(FILE))
+    storage.path(FILE.id).write_bytes(b"png")
+    for caller in (Caller("a", sees_all=False), Caller("admin")):
+        assert await read_as(storage, caller) == b"png"
+    with pytest.raises(MediaError, match="there is no file 'picture' here"):
+        await read_as(storage, Caller("b", sees_all=False))
+    await storage.close()

@@ -1,0 +1,46 @@
+"""Tokens and the texts that they made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sglang_plug_api.responses.token_spans import TokenSpans
+
+
+def trail_of(*pieces: str | bytes) -> TokenSpans:
+    trail = TokenSpans()
+    trail.add(entry(one) for one in pieces)
+    return trail
+
+
+def entry(piece: str | bytes) -> dict[str, Any]:
+    return {"bytes": list(piece.encode() if isinstance(piece, str) else piece)}
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text", "made", "left"),
+    [
+        (["a", "b", "c"], "ab", ["a", "b"], ["c"]),
+        (["</think>", "a"], "a", ["a"], []),
+        (["<think>", "x", "</think>", "a", "<end>"], "a", ["a"], ["<end>"]),
+        ([" The", " end"], "The end", [" The", " end"], []),
+        (["one two"], "one", ["one two"], []),
+        ([b"\xc3", b"\xbc", "x"], "ü", [b"\xc3", b"\xbc"], ["x"]),
+        (["a", "<special>", "b"], "ab", ["a", "<special>", "b"], []),
+        ([], "a", [], []),
+    ],
+    ids=str,
+)
+def test_what_made_a_text(pieces: list[Any], text: str, made: list[Any], left: list[Any]) -> None:
+    trail = trail_of(*pieces)
+    assert trail.take(text) == [entry(one) for one in made]
+    assert trail.rest() == [entry(one) for one in left]
+    assert trail.rest() == []
+
+
+def test_texts_follow_each_other() -> None:
+    trail = trail_of("Hm", ".", "</think>", "Hm", "!")
+    assert trail.take("Hm.") == [entry("Hm"), entry(".")]
+    assert trail.take("Hm!") == [entry("Hm"), entry("!")]

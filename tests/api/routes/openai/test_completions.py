@@ -1,0 +1,50 @@
+"""``/v1/completions``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+PATH = "/v1/completions"
+FRANCE = {"prompt": "The capital of France is", "temperature": 0, "max_tokens": 4}
+
+
+def test_answer(app: Any) -> None:
+    found = app.answer(PATH, {**FRANCE, "logprobs": 1, "echo": True})
+    (choice,) = found["choices"]
+    assert choice["text"].startswith("The capital of France is Paris")
+    assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
+    assert choice["logprobs"]["text_offset"][:2] == [0, 3]
+    assert (found["object"], found["usage"]["prompt_tokens"]) == ("text_completion", 5)
+
+
+def test_stream_of_two_prompts(app: Any) -> None:
+    whole = app.answer(PATH, {**FRANCE, "prompt": ["one", "two"], "echo": True})["choices"]
+    response = app.post(PATH, {**FRANCE, "prompt": ["one", "two"], "echo": True, "stream": True})
+    texts = ["", ""]
+    for event in response.text.split("\n\n")[:-2]:
+        (choice,) = json.loads(event.removeprefix("data: "))["choices"]
+        texts[choice["index"]] += choice["text"]
+    assert texts == [choice["text"] for choice in whole]
+    assert [text[:3] for text in texts] == ["one", "two"]
+
+
+def test_refusals(app: Any) -> None:
+    assert app.refusal(PATH, {**FRANCE, "prompt": ""})["message"].endswith("Prompt cannot be empty")
+    assert app.refusal(PATH, {**FRANCE, "regex": "a", "ebnf": "a"})["param"] == "ebnf"
+    assert app.is_whole()
+
+
+def test_too_many_sequences_are_refused_before_any_is_tokenised(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app.engine, "encode", lambda text: pytest.fail("a text was tokenised"))
+    most = app.engine.config.max_sequences_per_request
+    assert app.refusal(PATH, {**FRANCE, "prompt": ["a"] * (most // 2 + 1), "n": 2})["param"] == "n"
+
+
+def test_token_ids_need_no_tokenizer(apps: Any) -> None:
+    app = apps(skip_tokenizer_init=True)
+    answer = app.post("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 4})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["completion_tokens"] == 4

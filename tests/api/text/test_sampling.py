@@ -1,0 +1,130 @@
+"""What a request leaves out, and what it may not ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.options.config import ServerConfig
+from sglang_plug_api.text.sampling import Sampling, SamplingDefaults
+
+INFO: dict[str, Any] = {
+    "generation": {"temperature": 0.5, "top_k": 30, "top_p": None, "max_length": 9},
+    "eos_token_ids": [7, 8],
+    "context_length": 100,
+    "max_total_tokens": 60,
+    "vocab_size": 5000,
+}
+
+
+def defaults(**options: Any) -> SamplingDefaults:
+    return SamplingDefaults(ServerConfig(**options), INFO, (8, 9))
+
+
+def complete(given: dict[str, Any], prompt: int = 10, new: int | None = 16, **options: Any) -> Sampling:
+    return defaults(**options).complete(given, prompt, new)
+
+
+def test_the_request_comes_first_then_the_operator_then_the_checkpoint_then_ours() -> None:
+    params = complete({"temperature": 0.1}, preferred_sampling_params={"temperature": 0.2, "min_p": 0.3}).params
+    assert (params.temperature, params.min_p, params.top_k, params.top_p) == (0.1, 0.3, 30, 1.0)
+    assert complete({}, preferred_sampling_params={"temperature": 0.2}).params.temperature == 0.2
+    assert complete({}).params.temperature == 0.5
+    openai = complete({}, sampling_defaults="openai").params
+    assert (openai.temperature, openai.top_k) == (1.0, -1)
+
+
+def test_new_tokens() -> None:
+    assert complete({}).params.max_new_tokens == 16
+    assert complete({"max_new_tokens": 3}).params.max_new_tokens == 3
+    assert complete({}, new=None).params.max_new_tokens == 50  # all that fit the pool
+    assert complete({}, prompt=55).params.max_new_tokens == 5  # a default is cut
+    assert complete({}, prompt=90).params.max_new_tokens == 0  # the engine will refuse the prompt, with its reason
+    assert complete({"max_new_tokens": 90}).params.max_new_tokens == 90
+
+
+def test_more_than_the_context_is_refused_with_all_numbers() -> None:
+    with pytest.raises(ApiError) as caught:
+        complete({"max_new_tokens": 91})
+    for text in ("context length of 100 tokens", "total of 101 tokens", "10 tokens from the input", "91 tokens for"):
+        assert text in caught.value.message
+    assert (caught.value.param, caught.value.code) == ("max_tokens", "context_length_exceeded")
+
+
+@pytest.mark.parametrize("prompt", [100, 101])
+def test_a_prompt_without_room_for_an_answer_has_a_code_that_clients_know(prompt: int) -> None:
+    with pytest.raises(ApiError, match=rf"The input \({prompt} tokens\) is longer than .* \(100 tokens\)") as caught:
+        complete({}, prompt=prompt)
+    assert caught.value.code == "context_length_exceeded"
+
+
+def test_tokens_that_are_not_there_are_named_with_their_field() -> None:
+    assert complete({"stop_token_ids": [0, 4999]}).params.stop_token_ids[:2] == (0, 4999)
+    for given in ({"stop_token_ids": [1, 5000]}, {"stop_token_ids": [-1]}, {"logit_bias": {"5000": 1}}):
+        with pytest.raises(ApiError, match="not in the vocabulary of 5000 tokens") as caught:
+            complete(given)
+        assert caught.value.param == next(iter(given))
+
+
+def test_the_operators_limit_on_new_tokens_counts_as_explicit() -> None:
+    assert complete({}, new=None, preferred_sampling_params={"max_new_tokens": 4}).params.max_new_tokens == 4
+
+
+def test_end_tokens() -> None:
+    assert complete({}).params.stop_token_ids == (7, 8, 9)
+    assert complete({"stop_token_ids": [5, 8]}).params.stop_token_ids == (5, 8, 7, 9)
+    assert complete({"stop_token_ids": [5], "ignore_eos": True}).params.stop_token_ids == (5,)
+    assert complete({"ignore_eos": True}).params.stop_token_ids == ()
+
+
+def test_stop_strings() -> None:
+    assert complete({"stop": "x"}).stops == ("x",)
+    assert complete({"stop": ["x", "y"]}).stops == ("x", "y")
+    assert complete({"stop": None}).stops == complete({"stop": []}).stops == ()
+    assert len(complete({"stop": ["x"] * 32}).stops) == 32
+
+
+@pytest.mark.parametrize("stop", ["", [""], ["x", ""], ["x"] * 33, "x" * 1025])
+def test_stop_strings_that_are_refused(stop: Any) -> None:
+    with pytest.raises(ApiError) as caught:
+        complete({"stop": stop})
+    assert (caught.value.status, caught.value.param) == (400, "stop")
+
+
+def test_what_concerns_text() -> None:
+    found = complete({"no_stop_trim": True, "skip_special_tokens": False, "n": 3})
+    assert (found.keep_stop, found.skip_special, found.n) == (True, False, 3)
+    plain = complete({})
+    assert (plain.keep_stop, plain.skip_special, plain.n) == (False, True, 1)
+
+
+def test_biases() -> None:
+    assert complete({"logit_bias": {"5": 1, "6": -2.5}}).params.logit_bias == {5: 1.0, 6: -2.5}
+    for bias in ({"x": 1}, {"-1": 1}, {"5000": 1}, {str(1 << 63): 1}, {str(token): 1 for token in range(4097)}):
+        with pytest.raises(ApiError) as caught:
+            complete({"logit_bias": bias})
+        assert caught.value.param == "logit_bias"
+
+
+@pytest.mark.parametrize("seed", [1 << 63, -(1 << 63) - 1])
+def test_seeds_beyond_64_bits(seed: int) -> None:
+    with pytest.raises(ApiError, match="seed must fit 64 bits"):
+        complete({"seed": seed})
+    edge = complete({"seed": (1 << 63) - 1}).params.seed
+    assert edge == (1 << 63) - 1
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"top_p": 0.0}, "top_p"),
+        ({"min_new_tokens": 17}, "min_new_tokens"),
+        ({"temperature": float("nan")}, "temperature"),
+    ],
+)
+def test_what_the_engine_would_refuse_is_named(given: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        complete(given)
+    assert (caught.value.status, caught.value.param) == (400, param)

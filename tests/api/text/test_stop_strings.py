@@ -1,0 +1,86 @@
+"""Stop strings across pieces: the same text comes out however it is cut."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sglang_plug_api.text.stop_strings import StopMatcher
+
+SHORT_TEXT = st.text("ab ", max_size=12)
+STOPS = st.lists(st.text("ab ", min_size=1, max_size=4), max_size=4)
+
+
+def feed(matcher: StopMatcher, pieces: list[str]) -> str:
+    """What comes out of ``pieces``."""
+    found = ""
+    for piece in pieces:
+        found += matcher.feed(piece)
+        if matcher.matched is not None:
+            return found
+    return found + matcher.flush()
+
+
+def expected(text: str, stops: list[str], keep: bool) -> tuple[str, str | None]:
+    """Cut at the stop string that is complete first; of those, the one that begins first, then the longest."""
+    for end in range(1, len(text) + 1):
+        found = [(text[:end].find(stop), stop) for stop in stops if stop in text[:end]]
+        if found:
+            place, stop = min(found, key=lambda one: (one[0], -len(one[1])))
+            return text[: place + len(stop) if keep else place], stop
+    return text, None
+
+
+@given(text=SHORT_TEXT, stops=STOPS, keep=st.booleans())
+def test_one_character_at_a_time(text: str, stops: list[str], keep: bool) -> None:
+    matcher = StopMatcher(stops, keep=keep)
+    assert (feed(matcher, list(text)), matcher.matched) == expected(text, stops, keep)
+
+
+@given(text=SHORT_TEXT, stops=STOPS, cuts=st.lists(st.integers(0, 12)))
+def test_nothing_is_lost_or_repeated_however_the_text_is_cut(text: str, stops: list[str], cuts: list[int]) -> None:
+    places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
+    pieces = [text[start:end] for start, end in pairwise(places)]
+    matcher = StopMatcher(stops)
+    found = feed(matcher, pieces)
+    assert text.startswith(found)
+    if matcher.matched is None:
+        assert found == text
+        assert not any(stop in text for stop in stops)
+    else:
+        assert text[len(found) :].startswith(matcher.matched)
+        assert not any(stop in found for stop in stops)
+
+
+def test_only_what_may_be_a_beginning_is_held_back() -> None:
+    matcher = StopMatcher(["END"])
+    assert matcher.feed("an EN") == "an "
+    assert matcher.feed("GLISH E") == "ENGLISH "
+    assert matcher.feed("N") == ""
+    assert matcher.flush() == "EN"
+    assert matcher.matched is None
+
+
+def test_the_first_match_wins_then_the_longest() -> None:
+    matcher = StopMatcher(["b", "bc", "ab"])
+    assert matcher.feed("xabc") == "x"
+    assert matcher.matched == "ab"
+    matcher = StopMatcher(["b", "bc"])
+    assert matcher.feed("abcd") == "a"
+    assert matcher.matched == "bc"
+
+
+@pytest.mark.parametrize(("keep", "text"), [(False, "one"), (True, "one.")])
+def test_keep(keep: bool, text: str) -> None:
+    matcher = StopMatcher(["."], keep=keep)
+    assert matcher.feed("one. two.") == text
+    assert matcher.flush() == ""
+
+
+def test_without_stops_everything_passes() -> None:
+    matcher = StopMatcher([])
+    assert matcher.feed("anything") == "anything"
+    assert matcher.flush() == ""

@@ -1,0 +1,273 @@
+"""Text in, text out, over an engine that follows a script."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sglang_plug import LogprobOptions, Observer, RequestError, RequestEvent
+from sglang_plug.engine.processes.client import EngineError
+from sglang_plug_api.http.callers import Caller
+from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.text.job import Job, Piece, new_id
+from sglang_plug_api.text.sampling import Sampling
+from sglang_plug_api.text.text_engine import TextEngine
+
+END = 1
+
+
+def job(engine: TextEngine, prompt: str = "Hi", logprobs: LogprobOptions | None = None, **given: Any) -> Job:
+    tokens = list(map(ord, prompt))
+    return Job(tokens=tokens, sampling=engine.defaults.complete(given, len(tokens), 50), logprobs=logprobs, id="one")
+
+
+async def pieces(engine: TextEngine, one: Job) -> list[Piece]:
+    return [piece async for piece in engine.stream(one)]
+
+
+async def test_a_stream_ends_with_the_end_token_hidden(text_engine: Any) -> None:
+    engine = text_engine()
+    found = await pieces(engine, job(engine))
+    assert "".join(piece.text for piece in found) == "Hello, world"
+    assert [token for piece in found for token in piece.tokens] == [*map(ord, "Hello, world"), END]
+    assert [piece.ending for piece in found[:-1]] == [None] * (len(found) - 1)
+    last = found[-1]
+    assert last.ending is not None and (last.ending.reason, last.ending.matched) == ("stop", END)
+    assert (last.completion_tokens, last.cached_tokens) == (13, 2)
+
+
+async def test_complete_joins_the_pieces(text_engine: Any) -> None:
+    engine = text_engine()
+    whole = await engine.complete(job(engine, logprobs=LogprobOptions(start=0, top=2)))
+    assert (whole.text, whole.completion_tokens) == ("Hello, world", 13)
+    assert [one.token for one in whole.logprobs] == [*map(ord, "Hello, world"), END]
+    assert [one.token for one in whole.prompt_logprobs] == [ord("H"), ord("i")]
+
+
+async def test_the_engine_gets_what_the_job_says(text_engine: Any, scripted: Any) -> None:
+    engine = text_engine()
+    params = engine.defaults.complete({"temperature": 0.0}, 2, 5)
+    await engine.complete(Job(tokens=[65, 66], sampling=params, id="x", priority=3, salt="tenant"))
+    (request,) = scripted.requests
+    assert (request.id, request.tokens, request.priority, request.salt) == ("x", (65, 66), 3, "tenant")
+    assert (request.params.temperature, request.params.max_new_tokens) == (0.0, 5)
+    assert request.params.stop_token_ids == (END,)
+    assert request.arrived > 0
+
+
+@pytest.mark.parametrize("burst", [1, 2, 5, 50])
+@pytest.mark.parametrize(
+    ("stop", "keep", "text", "tokens"),
+    [
+        ("lo,", False, "Hel", 6),
+        ("lo,", True, "Hello,", 6),
+        (["wor", "o"], False, "Hell", 5),
+        ("xyz", False, "Hello, world", 13),
+        ("d", False, "Hello, worl", 12),
+        ("H", False, "", 1),
+    ],
+)
+async def test_stop_strings(
+    text_engine: Any, scripted: Any, burst: int, stop: Any, keep: bool, text: str, tokens: int
+) -> None:
+    scripted.burst = burst
+    engine = text_engine()
+    found = await pieces(engine, job(engine, stop=stop, no_stop_trim=keep))
+    assert "".join(piece.text for piece in found) == text
+    ending = found[-1].ending
+    assert ending is not None and ending.reason == "stop"
+    assert ending.matched in ([END] if tokens == 13 else [stop] if isinstance(stop, str) else stop)
+    assert found[-1].completion_tokens == sum(len(piece.tokens) for piece in found) == tokens
+    assert engine.in_flight == 0
+
+
+async def test_a_stop_string_aborts_what_the_engine_still_does(text_engine: Any, scripted: Any) -> None:
+    engine = text_engine()
+    await engine.complete(job(engine, stop="e"))
+    assert scripted.aborted == ["one"]
+    assert engine.in_flight == 0
+
+
+async def test_log_probabilities_stop_with_the_tokens(text_engine: Any, scripted: Any) -> None:
+    scripted.burst = 50
+    engine = text_engine()
+    whole = await engine.complete(job(engine, stop="lo", logprobs=LogprobOptions()))
+    assert "".join(chr(one.token) for one in whole.logprobs) == "Hello"
+
+
+async def test_min_tokens_hold_for_stop_strings(text_engine: Any) -> None:
+    engine = text_engine()
+    whole = await engine.complete(job(engine, stop="l", min_new_tokens=4))
+    assert whole.text == "Hello, wor"
+    assert whole.ending is not None and whole.ending.matched == "l"
+
+
+async def test_what_the_decoder_holds_back_comes_at_the_end(text_engine: Any, scripted: Any) -> None:
+    scripted.reply = "a~b~"
+    engine = text_engine()
+    assert (await engine.complete(job(engine))).text == "a~b~"
+    held = await engine.complete(job(engine, stop="~", min_new_tokens=4))
+    assert (held.text, held.ending.matched) == ("a~b", "~")
+    assert (await engine.complete(job(engine, max_new_tokens=2))).text == "a~"
+
+
+async def test_special_tokens(text_engine: Any, scripted: Any) -> None:
+    scripted.reply = "a\x05b"
+    engine = text_engine()
+    assert (await engine.complete(job(engine))).text == "ab"
+    shown = await engine.complete(job(engine, skip_special_tokens=False, no_stop_trim=True))
+    assert shown.text == "a\x05b\x01"
+
+
+@pytest.mark.parametrize("stop", [None, "x"])
+async def test_leaving_early_aborts(text_engine: Any, scripted: Any, stop: str | None) -> None:
+    engine = text_engine()
+    async with contextlib.aclosing(engine.stream(job(engine, stop=stop))) as stream:
+        await anext(stream)
+        assert engine.in_flight == 1
+    assert (scripted.aborted, engine.in_flight) == (["one"], 0)
+
+
+async def test_abort_from_outside_ends_with_what_there_is(text_engine: Any, scripted: Any) -> None:
+    engine = text_engine()
+    scripted.pause.clear()
+    task = asyncio.create_task(engine.complete(job(engine)))
+    while not scripted.requests:
+        await asyncio.sleep(0)
+    assert engine.abort("on") == 0  # not exactly this id
+    assert engine.abort("one") == 1
+    whole = await task
+    assert whole.ending is not None and whole.ending.reason == "abort"
+    assert (scripted.aborted, engine.in_flight) == (["one"], 0)
+
+
+@pytest.mark.parametrize("error", [RequestError("full", 503), EngineError("gone")])
+async def test_errors_of_the_engine_pass(text_engine: Any, scripted: Any, error: Exception) -> None:
+    scripted.error = error
+    engine = text_engine()
+    with pytest.raises(type(error)):
+        await engine.complete(job(engine))
+    assert engine.in_flight == 0
+
+
+class Watcher(Observer):
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.events: list[RequestEvent] = []
+
+    def on_tokens(self, request: str, tokens: int, time: float) -> None:
+        self.tokens.append(tokens)
+
+    def on_request(self, event: RequestEvent) -> None:
+        self.events.append(event)
+
+
+async def test_observers_see_every_request_once(text_engine: Any, scripted: Any) -> None:
+    watcher = Watcher()
+    engine = text_engine(observers={"watcher": watcher})
+    await engine.complete(job(engine))
+    (event,) = watcher.events
+    assert (event.id, event.reason, event.prompt_tokens, event.output_tokens) == ("one", "stop", 2, 13)
+    assert event.first_token is not None and event.arrived <= event.first_token <= event.finished
+    assert sum(watcher.tokens) == 13
+    async with contextlib.aclosing(engine.stream(job(engine))) as stream:
+        await anext(stream)
+    scripted.error = RequestError("no")
+    with pytest.raises(RequestError):
+        await engine.complete(job(engine))
+    assert [event.reason for event in watcher.events] == ["stop", "abort", "abort"]
+    assert watcher.events[-1].first_token is None
+
+
+async def test_several_outputs_get_ids_and_seeds_of_their_own(text_engine: Any) -> None:
+    engine = text_engine()
+    jobs = engine.expand([job(engine, n=3, seed=7), job(engine)])
+    assert [one.id for one in jobs] == ["one-0", "one-1", "one-2", "one"]
+    assert [one.sampling.params.seed for one in jobs] == [7, 8, 9, None]
+    assert {one.sampling.n for one in jobs} == {1}
+
+
+async def test_too_many_sequences_are_refused(text_engine: Any) -> None:
+    engine = text_engine(max_sequences_per_request=3)
+    assert len(engine.expand([job(engine, n=3)])) == 3
+    with pytest.raises(ApiError, match="asks for 4 sequences"):
+        engine.expand([job(engine, n=3), job(engine)])
+
+
+async def test_encoding(text_engine: Any) -> None:
+    engine = text_engine()
+    assert await engine.encode("ab") == [97, 98]
+    assert await engine.encode("ab" * 3000) == [97, 98] * 3000
+    assert await engine.encode_chat([{"role": "user", "content": "x"}]) == list(map(ord, "user: x\n"))
+    with pytest.raises(ApiError) as caught:
+        await engine.encode_chat([{"role": "tool", "content": "x"}])
+    assert (caught.value.message, caught.value.param) == ("no tools here", "messages")
+
+
+async def test_without_a_tokenizer(text_engine: Any) -> None:
+    engine = text_engine(tokenizer=None)
+    assert not engine.has_text
+    whole = await engine.complete(Job(tokens=[5], sampling=engine.defaults.complete({}, 1, 4)))
+    assert (whole.text, whole.tokens) == ("", tuple(map(ord, "Hell")))
+    with pytest.raises(ApiError, match="--skip-tokenizer-init"):
+        await engine.encode("x")
+    with pytest.raises(ApiError, match="stop_token_ids"):
+        await engine.complete(Job(tokens=[5], sampling=engine.defaults.complete({"stop": "x"}, 1, 4)))
+
+
+def test_names(text_engine: Any) -> None:
+    assert text_engine().model_name == "org/letters"
+    assert text_engine(served_model_name="mine").model_name == "mine"
+    strict = text_engine(strict_model_name=True)
+    strict.check_model(None)
+    strict.check_model("org/letters")
+    with pytest.raises(ApiError) as caught:
+        strict.check_model("x" * 5000)
+    assert (caught.value.status, caught.value.code, len(caught.value.message) < 500) == (404, "model_not_found", True)
+    text_engine().check_model("anything")
+
+
+def test_ids_are_32_hexadecimal_digits() -> None:
+    ids = {new_id() for _ in range(50)}
+    assert len(ids) == 50
+    assert all(len(id) == 32 and int(id, 16) >= 0 for id in ids)
+
+
+def test_sampling_defaults_know_the_end_tokens(text_engine: Any) -> None:
+    found: Sampling = text_engine().defaults.complete({}, 1, 5)
+    assert (found.params.stop_token_ids, found.params.temperature) == ((END,), 0.5)
+
+
+async def test_a_text_that_cannot_fit_is_not_tokenised(text_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = text_engine()
+    monkeypatch.setattr(engine.tokenizer, "encode", None)
+    with pytest.raises(ApiError, match="2000000 characters; the most that is tokenised is 1048576"):
+        await engine.encode("a" * 2_000_000)
+    with pytest.raises(ApiError, match="characters"):
+        await engine.encode_chat([{"role": "user", "content": "a" * 2_000_000}])
+
+
+@pytest.mark.parametrize(("isolated", "salt"), [(False, "tenant"), (True, "key:tenant")])
+async def test_what_the_engine_is_told_of_a_caller(text_engine: Any, scripted: Any, isolated: bool, salt: str) -> None:
+    engine = text_engine(tenant_isolation=isolated)
+    await pieces(engine, replace(job(engine), salt="tenant", caller=Caller("key", sees_all=False)))
+    assert [(one.id, one.salt) for one in scripted.requests] == [("key/one", salt)]
+
+
+async def test_salts_of_two_callers_are_never_the_same(text_engine: Any, scripted: Any) -> None:
+    engine = text_engine(tenant_isolation=True)
+    for owner, salt in (("", "a:b"), ("a", "b"), ("a", ":b"), ("", ":a"), ("", "")):
+        await pieces(engine, replace(job(engine), salt=salt, caller=Caller(owner)))
+    assert len({one.salt for one in scripted.requests}) == 5
+
+
+async def test_an_error_names_the_id_that_the_caller_chose(text_engine: Any, scripted: Any) -> None:
+    engine = text_engine()
+    scripted.error = RequestError("Duplicate request ID: 'key/one' is still being served", 409)
+    with pytest.raises(RequestError, match="ID: 'one' is") as refused:
+        await pieces(engine, replace(job(engine), caller=Caller("key")))
+    assert refused.value.status == 409

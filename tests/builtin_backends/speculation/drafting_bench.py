@@ -1,0 +1,66 @@
+"""Drafters for tests: what they say is up to the test."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sglang_plug import Drafter, SequenceDrafter
+from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points
+from sglang_plug_backends.speculation.extension import Speculation
+
+Guess = Callable[[list[int], int], Sequence[int]]
+"""What follows these tokens, and how many are asked for at most."""
+
+
+class Guessing(SequenceDrafter):
+    def __init__(self, owner: GuessingDrafter, prompt: Sequence[int]) -> None:
+        self._owner, self.tokens = owner, list(prompt)
+        self.over = False
+
+    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+        assert not self.over
+        self.tokens += tokens
+        self._owner.asked.append(most)
+        return self._owner.guess(self.tokens, most)
+
+    def end(self, tokens: Sequence[int]) -> None:
+        assert not self.over, "ended twice"
+        self.over = True
+        self._owner.ended.append([*self.tokens, *tokens])
+
+
+class GuessingDrafter(Drafter):
+    """Asks ``guess``; remembers what it was asked, and whole sequences."""
+
+    def __init__(self, guess: Guess) -> None:
+        self.guess = guess
+        self.asked: list[int] = []
+        self.ended: list[list[int]] = []
+        self.salts: list[str] = []
+
+    def begin(self, prompt: Sequence[int], *, salt: str) -> SequenceDrafter:
+        self.salts.append(salt)
+        return Guessing(self, prompt)
+
+
+def nearly(next_token: Callable[[list[int]], int], share: float, seed: int, vocabulary: int) -> Guess:
+    """Knows what the model says, and says something else as often as ``share``; at times less than was asked for."""
+    generator = random.Random(seed)
+
+    def guess(tokens: list[int], most: int) -> Sequence[int]:
+        found: list[int] = []
+        for _ in range(generator.randint(0, most)):
+            wrong = generator.random() < share
+            found.append(generator.randrange(vocabulary) if wrong else next_token(tokens + found))
+        return found
+
+    return guess
+
+
+def speculation(guess: Guess, **options: Any) -> tuple[ExtensionPoints, GuessingDrafter]:
+    """The extension points of an engine that speculates with such a drafter."""
+    drafter = GuessingDrafter(guess)
+    options = {"name": "the drafter", "most": 4, "step_tokens": 64, "vocabulary": 1000, **options}
+    return extension_points([Speculation(drafter, **options)]), drafter

@@ -1,0 +1,107 @@
+"""Products with quantized weights: interpreted against their definition, and compiled for Hopper."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from sglang_plug_backends.triton import kernel_set as kernels
+from sglang_plug_backends.triton import launch, quantized
+from sglang_plug_backends.triton.quantized import Blocks
+from tests.builtin_backends.quantized_weights import random_weight
+
+from .compiling import SHARED_MEMORY, CompileOnly, assert_waits_first
+
+# The interpreter computes with numpy, which warns where a device does not.
+pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
+
+BOUNDS = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+SIZES = ((64, 128, 32), (130, 512, 128), (31, 256, 256), (40, 200, 200), (48, 160, 64), (16, 2048, 128))
+
+
+def close(found: Tensor, x: Tensor, weight: Any, bias: Tensor | None, where: object) -> None:
+    assert found.dtype == x.dtype and found.shape == (len(x), weight.shape[0]), where
+    expected = x.double() @ weight.dense(torch.float64).T + (0 if bias is None else bias.double())
+    error = (found.double() - expected).norm() / expected.norm()
+    assert error <= BOUNDS[x.dtype], (where, float(error))
+
+
+@pytest.mark.interpreted
+def test_interpreted_products() -> None:
+    for kind, size, dtype in itertools.product(("4", "8", "e4m3"), SIZES, BOUNDS):
+        weight = random_weight(kind, *size)
+        for bias, rows in ((None, 1), (torch.randn(size[0]).to(dtype), 17), (torch.randn(size[0]).to(dtype), 65)):
+            linear = quantized.pack_coded(weight, bias, dtype)
+            x = torch.randn(rows, size[1]).to(dtype)
+            close(linear(x), x, weight, bias, (kind, size, dtype, rows))
+        assert linear(x[:0]).shape == (0, size[0])
+
+
+@pytest.mark.interpreted
+def test_interpreted_products_in_parts() -> None:
+    weight, bias = random_weight("4", 100, 640, 64), torch.randn(100)
+    for rows, columns, depth, splits in ((16, 64, 32, 1), (16, 128, 64, 3), (32, 32, 64, 10), (16, 64, 64, 16)):
+        x = torch.randn(20, 640)
+        blocks = Blocks(rows=rows, columns=columns, depth=depth, splits=splits)
+        close(quantized.multiply(x, weight, bias, blocks), x, weight, bias, blocks)
+
+
+@pytest.mark.interpreted
+def test_interpreted_dense_matrices() -> None:
+    for kind, size in itertools.product(("4", "8", "e4m3"), SIZES):
+        weight = random_weight(kind, *size)
+        found = quantized.dense(weight, torch.float32, quantized.depth_block(weight))
+        assert torch.equal(found, weight.dense(torch.float32)), (kind, size)
+
+
+def test_unsupported_weights_are_declined(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = random_weight("4", 64, 128, 32)
+    assert quantized.pack_coded(weight, None, torch.bfloat16) is None, "neither a GPU nor the interpreter"
+    monkeypatch.setattr(quantized, "runs", lambda *tensors: True)
+    assert quantized.pack_coded(weight, None, torch.bfloat16) is not None
+    assert quantized.pack_coded(weight, None, torch.float64) is None
+    assert quantized.pack_coded(random_weight("4", 64, 96, 24), None, torch.bfloat16) is None
+    assert kernels.build().pack_coded is not None
+
+
+def test_programs_are_as_many_as_are_at_work() -> None:
+    for rows, size_out, size_in in itertools.product((1, 9, 64), (64, 4096, 152_064), (32, 4096)):
+        weight = random_weight("8", 8, size_in, 32)
+        blocks = quantized.blocks_for(rows, _Shaped(size_out, weight), 32)  # type: ignore[arg-type]
+        assert rows <= blocks.rows and 1 <= blocks.splits <= max(1, size_in // 64)
+        programs = -(-size_out // blocks.columns) * blocks.splits
+        assert programs <= max(-(-size_out // blocks.columns), quantized.PROGRAMS_OF_FEW)
+
+
+class _Shaped:
+    """A weight that reports a larger shape."""
+
+    def __init__(self, rows: int, weight: Any) -> None:
+        self.shape = (rows, weight.shape[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["4", "8", "e4m3"])
+def test_compiled_for_hopper(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    results: list[Any] = []
+    for name in ("quantized_kernel", "dense_kernel"):
+        monkeypatch.setattr(quantized, name, CompileOnly(getattr(quantized, name), results.append))
+    monkeypatch.setattr(quantized, "runs", lambda *tensors: True)
+    monkeypatch.setattr(launch, "can_overlap", lambda device: True)
+    linear = quantized.pack_coded(random_weight(kind, 256, 4096, 128), None, torch.bfloat16, overlap=True)
+    assert linear is not None
+    for rows in (1, 60, 65):
+        linear(torch.zeros(rows, 4096, dtype=torch.bfloat16))
+    assert [item.metadata.name for item in results] == ["quantized_kernel", "quantized_kernel", "dense_kernel"]
+    assert "mma.sync" in results[0].asm["ptx"] and "wgmma" in results[1].asm["ptx"]
+    for result in results:
+        assert_waits_first(result)
+        assert result.metadata.shared <= SHARED_MEMORY

@@ -1,0 +1,251 @@
+"""A pipeline whose device is played: each slot remembers what it was written with, each token what it follows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from collections.abc import Sequence as Ordered
+from typing import Any
+
+from sglang_plug import Finish, Output, Request, SamplingParams
+from sglang_plug.contracts.model.recurrent_state import RESERVED
+from sglang_plug.engine.execution.in_flight_step import DeferredSampling, LaunchedStep
+from sglang_plug.engine.loop import EngineLoop
+from sglang_plug.engine.memory.kv_slots import SlotPool
+from sglang_plug.engine.processes.messages import FromEngine, StepOutputs, Submit, ToEngine
+from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.recurrent_state.state_rows import StateRows
+from sglang_plug.engine.recurrent_state.state_steps import StateSteps
+from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
+from sglang_plug.engine.scheduling.scheduler import Scheduler
+from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
+from sglang_plug_backends.prefix_cache.radix import RadixCache
+from sglang_plug_backends.schedule.policies import FirstCome
+from tests.core.engine.scheduling.scheduler_bench import STOP, PlayedStates, next_token
+from tests.core.engine.scheduling.scheduler_bench import sampled as drafted
+
+WIDTH = 400
+
+
+def constrained(tokens: tuple[int, ...], limit: int) -> StepResult:
+    """A model under a grammar: some tokens end the output, after some others must follow."""
+    token = next_token(tokens)
+    if token % 11 == 0:
+        return StepResult(token, finish=Finish("stop", matched=token))
+    room = limit - len(tokens) - 1
+    return StepResult(token, forced=(token + 100, token + 101)[: min(room, token % 3)])
+
+
+class Device:
+    """Computes in the order of launches, from what it was given then; the host sees tokens when it reads results.
+
+    Keeps what each slot was written with, so that a wrong or lost slot shows.
+    """
+
+    def __init__(self) -> None:
+        self.slots: dict[int, tuple[int, ...]] = {}
+        self.states = PlayedStates()
+        self.steps = StateSteps(self.states)  # type: ignore[arg-type]
+        self.log: list[str] = []
+        self.asked: list[list[str]] = []
+        self.launches = 0
+        self.unlaunchable = set[int]()
+        """Numbers of steps that cannot be queued."""
+        self.broken = set[int]()
+        """Numbers of steps that fail on the device."""
+        self.bad_rows = set[tuple[int, str]]()
+        """Numbers of steps and ids whose logits are not finite."""
+        self._drawn: dict[int, dict[int, tuple[int, ...]]] = {}
+
+    def launch(
+        self, shares: list[ScheduledChunk], before: LaunchedStep | None = None
+    ) -> LaunchedStep | DeferredSampling:
+        self.launches += 1
+        number = self.launches
+        assert (before is not None) == any(share.ahead for share in shares)
+        self.log.append(f"launch {number}")
+        self.asked.append([share.sequence.request.id for share in shares])
+        if number in self.unlaunchable:
+            raise MemoryError(f"no memory for {number}")
+        known = {} if before is None else self._drawn[id(before.results)]
+        self.steps.begin(shares)
+        tokens = [self._write(share, known) for share in shares]
+        self.steps.end(shares)
+        complete = [share.complete for share in shares]
+        if before is not None and any(share.complete and share.sequence.grammar is not None for share in shares):
+
+            def choose(committed: Ordered[ScheduledChunk]) -> LaunchedStep:
+                self.log.append(f"choose {number}")
+                return self._choose(number, committed, tokens, complete)
+
+            return DeferredSampling(choose)
+        return self._choose(number, shares, tokens, complete)
+
+    def _write(self, share: ScheduledChunk, known: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
+        """What the step does to slots; the tokens of the sequence as the device knows them."""
+        one = share.sequence
+        tokens = known[id(one)] if share.pending_on_device else tuple(one.tokens)
+        start, end, written = share.start, share.draft_end, tokens + share.drafts
+        assert len(one.slots) >= end and share.count > 0
+        assert len(set(one.slots)) == len(one.slots)
+        for position in range(start, end):
+            self.slots[one.slots[position]] = written[: position + 1]
+        for position in range(end):
+            assert self.slots[one.slots[position]] == written[: position + 1]
+        if one.held is not None:
+            self.states.compute(one.held, tokens, start, share.end)
+        return tokens
+
+    def _choose(
+        self, number: int, shares: Ordered[ScheduledChunk], tokens: list[tuple[int, ...]], complete: list[bool]
+    ) -> LaunchedStep:
+        drawn: dict[int, tuple[int, ...]] = {}
+        found = []
+        for share, history, wanted in zip(shares, tokens, complete, strict=True):
+            one = share.sequence
+            if not wanted or not share.complete or share.dropped:
+                found.append(StepResult())
+                continue
+            sampled = drafted(history, share.drafts)
+            if one.grammar is not None:
+                assert history == tuple(one.tokens), "chosen before the step ahead of it is committed"
+                sampled = constrained(history, one.limit)
+            assert sampled.token is not None
+            drawn[id(one)] = (*history, sampled.token)
+            bad = (number, one.request.id) in self.bad_rows
+            found.append(StepResult(error="not finite") if bad else sampled)
+
+        def results() -> list[StepResult]:
+            self.log.append(f"results {number}")
+            if number in self.broken:
+                raise RuntimeError(f"step {number} broke")
+            return found
+
+        self._drawn = {id(results): drawn}
+        return LaunchedStep([share.sequence for share in shares if id(share.sequence) in drawn], None, results)
+
+
+class Grammar:
+    """Marks a sequence whose next token cannot be chosen before the host knows the last one."""
+
+    ended = False
+
+
+class Box:
+    """An inbox that a test fills; asking it to wait when it is empty is an error."""
+
+    def __init__(self) -> None:
+        self.messages: list[ToEngine] = []
+
+    def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
+        assert self.messages or not wait or timeout, "the loop would wait for ever"
+        taken, self.messages = self.messages, []
+        return taken
+
+
+class Bench:
+    """A loop with everything a test looks at."""
+
+    def __init__(
+        self,
+        *,
+        overlap: bool = True,
+        capacity: int = 300,
+        page_size: int = 1,
+        cache: Any = RadixCache,
+        policy: Any = FirstCome,
+        **options: Any,
+    ) -> None:
+        self.box, self.device, self.sent = Box(), Device(), list[FromEngine]()
+        clock = itertools.count()
+        if options.get("states") is not None:
+            options["states"] = StateRows(RESERVED + options["states"], page_size, grain=4, least=3)
+        self.scheduler = Scheduler(
+            SlotPool(capacity, page_size),
+            cache(page_size, LeastRecentlyUsed(), lambda: float(next(clock))),
+            policy(),
+            **{"chunk_size": 16, "max_running": 8, **options},
+        )
+        self.constrained = set[str]()
+        self.scheduler.add = self.add  # type: ignore[method-assign]
+        self.loop = EngineLoop(
+            self.scheduler,
+            self.device,  # type: ignore[arg-type]
+            self.box,
+            self.sent.append,
+            info={"vocab_size": 1000, "context_length": WIDTH, "tasks": ["generate"]},
+            max_queued=1000,
+            heartbeat=Heartbeat(),
+            update_weights=lambda source, revision: None,  # type: ignore[arg-type, return-value]
+            overlap=overlap,
+        )
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence for the scheduler; those in ``constrained`` get a grammar."""
+        if sequence.request.id in self.constrained:
+            sequence.grammar = Grammar()  # type: ignore[assignment]
+        Scheduler.add(self.scheduler, sequence)
+
+    def submit(self, id: str, tokens: Iterable[int], count: int, *, constrained: bool = False, **request: Any) -> None:
+        if constrained:
+            self.constrained.add(id)
+        params = SamplingParams(max_new_tokens=count, stop_token_ids=request.pop("stops", ()))
+        self.box.messages.append(Submit(Request(id=id, tokens=tuple(tokens), params=params, **request)))
+
+    def step(self) -> None:
+        self.loop.step()
+        self.scheduler.check()
+        free = list(self.scheduler.pool.free_slots())
+        assert len(set(free)) == len(free), "a slot was freed twice"
+
+    def finish(self, steps: int = 3000) -> None:
+        while self.box.messages or self.scheduler.busy:
+            self.step()
+            steps -= 1
+            assert steps, "no end"
+        assert not self.loop.pipeline.in_flight
+        self.scheduler.cache.check()
+
+    def outputs(self) -> Iterable[Output]:
+        for message in self.sent:
+            if isinstance(message, StepOutputs):
+                yield from message.outputs
+
+    def tokens(self, id: str) -> list[int]:
+        return [token for output in self.outputs() if output.id == id for token in output.tokens]
+
+    def end(self, id: str) -> Finish:
+        (found,) = [one.finish for one in self.outputs() if one.id == id and one.finish is not None]
+        return found
+
+
+def expected(tokens: list[int], limit: int, stops: Iterable[int] = ()) -> list[int]:
+    out: list[int] = []
+    while len(out) < limit and not set(out) & set(stops):
+        out.append(next_token(tokens + out))
+    return out
+
+
+def follow(tokens: list[int], limit: int) -> list[StepResult]:
+    """What is sampled for a constrained output of at most ``limit`` tokens, step by step."""
+    found: list[StepResult] = []
+    known = tuple(tokens)
+    while len(known) < len(tokens) + limit and not (found and found[-1].finish):
+        found.append(constrained(known, len(tokens) + limit))
+        assert found[-1].token is not None
+        known += (found[-1].token, *found[-1].forced)
+    return found
+
+
+def under_grammar(tokens: list[int], limit: int) -> list[int]:
+    return [token for one in follow(tokens, limit) for token in (one.token, *one.forced) if token is not None]
+
+
+def prompt_that_stops(after: int) -> list[int]:
+    """A prompt whose output has its first stop token at the end of ``after`` tokens."""
+    return next(
+        [number, 3]
+        for number in range(1000)
+        if len(out := expected([number, 3], 60, (STOP,))) == after and out[-1] == STOP
+    )

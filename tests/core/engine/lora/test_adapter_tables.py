@@ -1,0 +1,79 @@
+"""Who has which place in the tables of a model's layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from sglang_plug import AdaptableLayer, LayerAdapter, LowRank, LowRankAdapter, LowRankPart
+from sglang_plug.engine.lora.adapter_tables import AdapterTables
+from sglang_plug.engine.lora.lora_batch import LoadedAdapter
+from sglang_plug.ops.lora import add_low_rank
+
+LAYERS = [
+    AdaptableLayer(name=name, size_in=8, size_out=12, parts={"a": slice(0, 8), "b": slice(8, 12), name: slice(0, 12)})
+    for name in ("first", "second")
+]
+
+
+class Narrow(LowRankAdapter):
+    def __init__(self, rank: int = 2, width: int = 12) -> None:
+        part = LowRankPart(columns=slice(0, width), ranks=slice(0, rank), up=torch.ones(rank, width), scale=1.0)
+        self._own = LowRank(down=torch.ones(rank, 8), parts=(part,))
+
+    @property
+    def low_rank(self) -> LowRank:
+        return self._own
+
+    def after(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        raise NotImplementedError
+
+
+class Other(LayerAdapter):
+    def after(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        raise NotImplementedError
+
+
+def made(places: int = 2) -> AdapterTables:
+    return AdapterTables(add_low_rank, LAYERS, dtype=torch.float32, device=torch.device("cpu"), places=places)
+
+
+def added(tables: AdapterTables, layer: str, *places: int) -> list[float]:
+    y = torch.zeros(len(places), 12)
+    tables.add(layer, torch.ones(len(places), 8), y, torch.tensor(places))
+    assert torch.equal(y, y[:, :1].expand(-1, 12))
+    return y[:, 0].tolist()
+
+
+def test_places_come_back() -> None:
+    tables = made()
+    layers: list[dict[str, Any]] = [{"first": Narrow(2)}, {"first": Narrow(3), "second": Narrow(1)}]
+    places = [tables.put(str(number), one) for number, one in enumerate(layers)]
+    assert places == [1, 2] and tables.put("third", layers[0]) == 0
+    assert added(tables, "first", 0, 1, 2) == [0, 16, 24] and added(tables, "second", 1, 2) == [0, 8]
+    loaded = LoadedAdapter("one", "", "", {}, place=2)
+    tables.keep(2, loaded)
+    del loaded
+    assert added(tables, "first", 1, 2) == [16, 0] and added(tables, "second", 2) == [0]
+    assert tables.put("fourth", {"second": Narrow(5)}) == 2
+    assert added(tables, "second", 2) == [40]
+    assert not tables._tables["first"].entries[2].any(), "what was there before is gone from the device, too"
+
+
+@pytest.mark.parametrize(
+    "layers", [{"first": Narrow(), "second": Other()}, {"second": Narrow(width=4)}], ids=["kind", "half"]
+)
+def test_what_kernels_cannot_apply(layers: dict[str, LayerAdapter]) -> None:
+    tables = made()
+    assert tables.put("one", layers) == 0
+    assert tables.put("two", {"first": Narrow()}) == 1
+
+
+def test_more_ranks_than_there_was_room_for() -> None:
+    tables = made()
+    tables.put("one", {"first": Narrow(64)})
+    assert tables.grown == 0
+    tables.put("two", {"first": Narrow(65)})
+    assert tables.grown == 1

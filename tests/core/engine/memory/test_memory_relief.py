@@ -1,0 +1,209 @@
+"""Cached prefixes go when memory runs out, and their pages with them; what runs keeps its slots."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from sglang_plug.contracts.model.batch import KVPool
+from sglang_plug.engine.memory.host_memory import HostMemory
+from sglang_plug.engine.memory.kv_allocator import KVAllocator
+from sglang_plug.engine.memory.kv_slots import SlotPool
+from sglang_plug.engine.memory.memory_relief import COMFORTABLE, CRITICAL_SHARE, PERIOD, MemoryRelief
+from sglang_plug.engine.memory.pool_pages import Run, return_pages
+from sglang_plug.engine.processes.messages import Control, Reply, StepOutputs
+from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
+from sglang_plug_backends.prefix_cache.radix import RadixCache
+from tests.core.engine.test_loop import Bench as LoopBench
+
+TOTAL = 1_000_000
+CRITICAL, PLENTY = int(TOTAL * CRITICAL_SHARE) - 1, TOTAL // 2
+SLOT_BYTES = 2 * 2 * 8 * 4 * 2
+"""Keys and values of two layers, two heads of eight numbers in float32."""
+
+
+class Bench:
+    """A pool with cached prefixes, and a host whose memory the test decides about."""
+
+    def __init__(self, slots: int = 4000) -> None:
+        self.now, self.memory = 100.0, HostMemory(PLENTY, TOTAL)
+        self.pool = SlotPool(slots, 1)
+        self.cache = RadixCache(1, LeastRecentlyUsed(), lambda: self.now)
+        self.allocator = KVAllocator(self.pool, self.cache)
+        self.kv = KVPool(
+            layers=2,
+            slots=self.pool.rows,
+            kv_heads=2,
+            dim=8,
+            value_dim=8,
+            dtype=torch.float32,
+            device=torch.device("cpu"),
+        )
+        self.told: list[list[Run]] = []
+        self.reads = 0
+        self.relief = MemoryRelief(
+            self.allocator, self.kv, self.read, lambda runs: self.told.append(list(runs)), lambda: self.now
+        )
+
+    def read(self) -> HostMemory:
+        self.reads += 1
+        return self.memory
+
+    def remember(self, first: int, count: int) -> list[int]:
+        """A prefix that begins with token ``first``, used a second after the one before."""
+        self.now += 1
+        slots = array("q")
+        self.pool.extend(slots, count)
+        self.cache.insert(list(range(first, first + count)), slots)
+        return list(slots)
+
+    def look(self) -> int:
+        self.now += PERIOD
+        return self.relief.look()
+
+
+def test_nothing_happens_while_there_is_enough() -> None:
+    bench = Bench()
+    bench.remember(10, 500)
+    assert bench.look() == 0 and bench.cache.size == 500 and bench.relief.done.episodes == 0
+
+
+def test_it_looks_now_and_then() -> None:
+    bench = Bench()
+    bench.remember(10, 500)
+    bench.look()
+    for _ in range(100):
+        bench.relief.look()
+    assert bench.reads == 1
+
+
+def test_an_engine_that_never_had_a_request_may_sleep() -> None:
+    bench = Bench()
+    assert bench.relief.patience is None
+    assert bench.look() == 0 and bench.reads == 0
+    bench.remember(10, 1)
+    assert bench.relief.patience == PERIOD
+
+
+def test_as_much_as_is_missing_is_forgotten_and_the_oldest_first() -> None:
+    bench = Bench()
+    old, young = bench.remember(1000, 300), bench.remember(5000, 1000)
+    bench.memory = HostMemory(CRITICAL, TOTAL)
+    evicted = bench.look()
+    missing = COMFORTABLE * TOTAL * CRITICAL_SHARE - CRITICAL
+    assert evicted * SLOT_BYTES >= missing
+    assert len(bench.cache.match(range(1000, 1300)).slots) == 0
+    assert old and young and bench.pool.free + bench.cache.size == bench.pool.capacity
+    assert bench.relief.done.evicted_tokens == evicted
+    bench.cache.check()
+
+
+def test_what_runs_stays() -> None:
+    bench = Bench()
+    bench.remember(10, 3000)
+    bench.cache.lock(bench.cache.match(range(10, 3010)))
+    bench.memory = HostMemory(0, TOTAL)
+    assert bench.look() == 0 and bench.cache.size == 3000
+
+
+def test_all_prefixes_go_while_memory_stays_critical(caplog: pytest.LogCaptureFixture) -> None:
+    """It may be somebody else who takes it; the log has one line for the whole episode."""
+    bench = Bench()
+    for first in range(1000, 40_000, 1000):
+        bench.remember(first, 90)
+    bench.memory = HostMemory(0, TOTAL)
+    with caplog.at_level(logging.WARNING):
+        while bench.look():
+            pass
+        assert bench.cache.size == 0 and bench.relief.done.episodes == 1
+        assert len(caplog.records) == 1 and "Memory is running out" in caplog.text
+        bench.memory = HostMemory(PLENTY, TOTAL)
+        bench.look()
+        bench.memory = HostMemory(0, TOTAL)
+        bench.look()
+    assert bench.relief.done.episodes == 2 and len(caplog.records) == 2
+
+
+def test_an_episode_lasts_until_enough_is_available() -> None:
+    bench = Bench()
+    bench.remember(10, 100)
+    for available in (CRITICAL, CRITICAL + 10_000, CRITICAL):
+        bench.memory = HostMemory(available, TOTAL)
+        bench.look()
+    assert bench.relief.done.episodes == 1
+
+
+def test_stalls_count_where_little_is_left() -> None:
+    bench = Bench()
+    bench.remember(10, 2000)
+    calm = HostMemory(2 * CRITICAL, TOTAL, stalled=1.0)
+    for memory in (calm, HostMemory(PLENTY, TOTAL, stalled=90.0)):
+        bench.memory = memory
+        assert bench.look() == 0
+    bench.memory = replace(calm, stalled=30.0)
+    assert bench.look() > 0
+
+
+def test_an_idle_engine_forgets_and_tells() -> None:
+    now = [100.0]
+    served = LoopBench()
+    kv = KVPool(layers=1, slots=65, kv_heads=1, dim=2, value_dim=2, dtype=torch.float32, device=torch.device("cpu"))
+    memory = [HostMemory(PLENTY, TOTAL)]
+    served.loop.relief = MemoryRelief(served.scheduler.allocator, kv, lambda: memory[0], clock=lambda: now[0])
+    served.submit("a", range(1, 20))
+    served.run()
+    cached = served.scheduler.cache.size
+    assert cached >= 19
+    memory[0], now[0] = HostMemory(0, TOTAL), now[0] + PERIOD
+    served.loop.step()
+    news = [one for one in served.sent if isinstance(one, StepOutputs)][-1]
+    assert news.stats is not None
+    assert (news.stats.relieved_tokens, news.stats.cached_slots, news.stats.free_slots) == (cached, 0, 64)
+    served.box.messages.append(Control(7, "info", {}))
+    served.loop.step()
+    told = next(one for one in served.sent if isinstance(one, Reply))
+    assert told.value["memory_relief"] == {"episodes": 1, "evicted_tokens": cached}
+
+
+def test_unused_runs_are_told_and_the_lowest_slots_come_first() -> None:
+    bench = Bench()
+    bench.remember(10, 1000)
+    bench.remember(3000, 7)
+    bench.memory = HostMemory(0, TOTAL)
+    while bench.look():
+        pass
+    assert bench.told[-1] == [(1, 1008)]
+    slots = array("q")
+    bench.pool.extend(slots, 5)
+    assert list(slots) == [1, 2, 3, 4, 5]
+
+
+def resident(part: torch.Tensor) -> int:
+    """Bytes of the mapping of ``part`` that are in memory."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    for line in lines:
+        bounds = line.split()[0].split("-")
+        if len(bounds) == 2 and int(bounds[0], 16) <= part.data_ptr() < int(bounds[1], 16):
+            return next(int(one.split()[1]) << 10 for one in lines if one.startswith("Rss:"))
+    raise AssertionError("the pool is mapped nowhere")
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
+def test_pages_go_back_and_their_neighbours_stay() -> None:
+    slots = 40_000
+    kv = KVPool(
+        layers=1, slots=slots, kv_heads=2, dim=64, value_dim=64, dtype=torch.float32, device=torch.device("cpu")
+    )
+    kv.k[0].fill_(3.0)
+    before = resident(kv.k[0])
+    returned = return_pages(kv, [(101, 20_000), (30_001, 30_002)])
+    assert returned > 15_000 * 512
+    assert resident(kv.k[0]) <= before - 15_000 * 512
+    assert bool((kv.k[0][:101] == 3).all()) and bool((kv.k[0][20_000:] == 3).all())
+    kv.k[0][101:20_000] = 4.0  # it can be written to as before
+    assert float(kv.k[0][10_000, 0, 0]) == 4.0

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sglang_plug import Finish, Output, Request, RequestError, SamplingParams
+from sglang_plug.config import ConfigError
+from sglang_plug.engine.processes.client import EngineError
+from sglang_plug.engine.processes.messages import (
+    Abort,
+    Control,
+    Failed,
+    Pause,
+    Ready,
+    Reply,
+    Resume,
+    StepOutputs,
+    Submit,
+    ToEngine,
+)
+from sglang_plug.engine.processes.pending import MAX_UNREAD_TOKENS, Pending
+
+REQUEST = Request(id="a", tokens=(1,), params=SamplingParams())
+
+
+async def test_outputs_that_nobody_read_yet_are_merged() -> None:
+    sent: list[ToEngine] = []
+    pending = Pending(sent.append)
+    stream = pending.submit(REQUEST)
+    first = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    assert sent == [Submit(REQUEST)]
+    pending.dispatch(StepOutputs([Output(id="a", tokens=(5,), cached_tokens=3)]))
+    pending.dispatch(StepOutputs([Output(id="a", tokens=(6,)), Output(id="stranger", tokens=(9,))]))
+    assert (await first).tokens == (5, 6)
+    pending.dispatch(StepOutputs([Output(id="a", tokens=(7,), finish=Finish("stop", matched=7))]))
+    assert [output.tokens async for output in stream] == [(7,)]
+    assert len(sent) == 1  # finished: nothing to abort
+
+
+async def test_closing_the_stream_aborts() -> None:
+    sent: list[ToEngine] = []
+    pending = Pending(sent.append)
+    stream = pending.submit(REQUEST)
+    pending_first = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    pending.dispatch(StepOutputs([Output(id="a", tokens=(5,))]))
+    await pending_first
+    await stream.aclose()  # type: ignore[attr-defined]
+    assert sent[-1] == Abort(("a",))
+
+
+async def test_cancelling_a_waiting_reader_aborts() -> None:
+    sent: list[ToEngine] = []
+    pending = Pending(sent.append)
+
+    async def read() -> None:
+        async for _ in pending.submit(REQUEST):
+            pass
+
+    task = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sent[-1] == Abort(("a",))
+
+
+async def test_a_cancellation_is_seen_though_the_engine_is_gone() -> None:
+    """Whoever cancels a request waits for its end; an error in its place would be taken for the request's own."""
+
+    def send(message: ToEngine) -> None:
+        if isinstance(message, Abort):
+            raise EngineError("the engine process is gone")
+
+    pending = Pending(send)
+
+    async def read() -> None:
+        async for _ in pending.submit(REQUEST):
+            pass
+
+    task = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_request_that_cannot_be_sent_leaves_nothing_behind() -> None:
+    pending = Pending(lambda message: None)
+
+    def send(message: ToEngine) -> None:
+        raise EngineError("the engine process is gone")
+
+    pending.send = send
+    for _ in range(2):  # the second is not called a duplicate
+        with pytest.raises(EngineError, match="is gone"):
+            await anext(pending.submit(REQUEST))
+
+
+async def test_a_refusal_is_an_error_with_a_status() -> None:
+    pending = Pending(lambda message: None)
+    stream = pending.submit(REQUEST)
+    task = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    pending.dispatch(StepOutputs([Output(id="a", finish=Finish("error", message="full", status=503))]))
+    with pytest.raises(RequestError, match="full") as caught:
+        await task
+    assert caught.value.status == 503
+
+
+async def test_control_calls_are_told_apart() -> None:
+    sent: list[ToEngine] = []
+    pending = Pending(sent.append)
+    calls = [asyncio.ensure_future(pending.control(name, {})) for name in ("one", "two")]
+    await asyncio.sleep(0)
+    numbers = {message.name: message.number for message in sent if isinstance(message, Control)}
+    pending.dispatch(Reply(numbers["two"], 2))
+    pending.dispatch(Reply(numbers["one"], error="no", status=400))
+    assert await calls[1] == 2
+    with pytest.raises(RequestError, match="no"):
+        await calls[0]
+
+
+async def test_a_dead_engine_fails_everybody() -> None:
+    pending = Pending(lambda message: None)
+    stream = asyncio.ensure_future(anext(pending.submit(REQUEST)))
+    control = asyncio.ensure_future(pending.control("info", {}))
+    waiter = asyncio.ensure_future(pending.wait_failed())
+    await asyncio.sleep(0)
+    pending.dispatch(Ready({}))
+    pending.dispatch(Failed("it broke"))
+    for task in (stream, control):
+        with pytest.raises(EngineError, match="it broke"):
+            await task
+    assert await waiter == pending.failure == "it broke"
+    with pytest.raises(EngineError):
+        await anext(pending.submit(REQUEST))
+
+
+async def test_a_configuration_error_keeps_its_kind() -> None:
+    pending = Pending(lambda message: None)
+    pending.dispatch(Failed("no such model", configuration=True))
+    with pytest.raises(ConfigError, match="no such model"):
+        await pending.ready
+
+
+async def test_a_request_whose_reader_falls_behind_is_paused_until_it_has_caught_up() -> None:
+    sent: list[ToEngine] = []
+    pending = Pending(sent.append)
+    stream = pending.submit(REQUEST)
+    first = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    pending.dispatch(StepOutputs([Output(id="a", tokens=(5,))]))
+    await first
+    for _ in range(3 * MAX_UNREAD_TOKENS):  # nobody takes them
+        pending.dispatch(StepOutputs([Output(id="a", tokens=(6,))]))
+    assert sent[1:] == [Pause(("a",))]
+    assert len((await anext(stream)).tokens) == 3 * MAX_UNREAD_TOKENS
+    assert sent[1:] == [Pause(("a",)), Resume(("a",))]
+    pending.dispatch(StepOutputs([Output(id="a", tokens=(7,), finish=Finish("length"))]))
+    assert [output.tokens async for output in stream] == [(7,)]
+    assert sent[1:] == [Pause(("a",)), Resume(("a",))]
+
+
+async def test_a_reader_that_keeps_up_and_a_request_that_is_over_are_never_paused() -> None:
+    sent: list[ToEngine] = []
+    pending = Pending(sent.append)
+    stream = pending.submit(REQUEST)
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    for _ in range(2 * MAX_UNREAD_TOKENS):
+        pending.dispatch(StepOutputs([Output(id="a", tokens=(5,))]))
+        await reading
+        reading = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0)
+    last = Output(id="a", tokens=(6,) * 2 * MAX_UNREAD_TOKENS, finish=Finish("length"))
+    pending.dispatch(StepOutputs([last]))
+    await reading
+    assert sent == [Submit(REQUEST)]

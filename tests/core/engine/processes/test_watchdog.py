@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from sglang_plug.engine.processes.watchdog import Heartbeat, watch
+
+
+def test_a_step_without_end_is_reported_once(capfd: pytest.CaptureFixture[str]) -> None:
+    heartbeat, found, reported = Heartbeat(), list[str](), threading.Event()
+
+    def stuck(text: str) -> None:
+        found.append(text)
+        reported.set()
+
+    with heartbeat.beat():
+        stop = watch(heartbeat, 0.05, stuck)
+        assert reported.wait(240)
+    stop.set()
+    assert len(found) == 1 and "--watchdog-timeout" in found[0]
+
+
+def test_time_between_steps_does_not_count() -> None:
+    heartbeat = Heartbeat()
+    assert heartbeat.busy_for == 0.0
+    with heartbeat.beat():
+        assert heartbeat.busy_for >= 0.0
+    assert heartbeat.busy_for == 0.0
+
+
+def test_it_is_looked_after_long_steps_and_told_that_python_runs() -> None:
+    heartbeat, looked, alive = Heartbeat(), threading.Event(), threading.Event()
+    stop = watch(heartbeat, 60, lambda text: None, look=looked.set, alive=alive.set)
+    assert alive.is_set(), "not only once another thread has had its turn"
+    alive.clear()
+    assert alive.wait(240) and not looked.is_set()
+    with heartbeat.beat():
+        assert looked.wait(240)
+    stop.set()

@@ -1,0 +1,38 @@
+"""Sequences that use the built-in logits processors; and sampling at once, by a sampler that knows nothing yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ordered
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from sglang_plug import Plugins, Request, TokenLogprob
+from sglang_plug.engine.sampling.masks import Allowed
+from sglang_plug.engine.sampling.processors import LogitsProcessors
+from sglang_plug.engine.sampling.sampler import Sampler
+from sglang_plug.engine.scheduling.sequence import Sequence
+
+LONGEST = 1 << 20
+CPU = torch.device("cpu")
+
+
+@cache
+def processors(vocabulary: int, device: torch.device = CPU) -> LogitsProcessors:
+    """The logits processors of every plugin that is installed."""
+    return LogitsProcessors.build(Plugins.discover(), vocabulary, device)
+
+
+def sequence_of(request: Request, vocabulary: int, device: torch.device = CPU) -> Sequence:
+    """A sequence as the engine admits it."""
+    found = Sequence.of(request, LONGEST)
+    found.processors = processors(vocabulary, device).admit(request)
+    return found
+
+
+def sample(
+    logits: Tensor, sequences: Ordered[Sequence], allowed: Allowed | None = None
+) -> tuple[list[int], list[TokenLogprob | None]]:
+    """A token for each row, and what is reported of it."""
+    return Sampler().draw(logits, sequences, allowed).read()

@@ -1,0 +1,256 @@
+"""Logits processors in a whole engine: what a request gets does not depend on how its steps are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sglang_plug import (
+    Constraint,
+    EngineConfig,
+    LogitsBatch,
+    LogitsProcessor,
+    LogitsRow,
+    PluginOptions,
+    Plugins,
+    ProcessorRequest,
+    Request,
+    RequestError,
+    SamplingParams,
+)
+from sglang_plug.config import CacheOptions, ScheduleOptions
+from sglang_plug.engine.sampling.processors import LogitsProcessors
+from sglang_plug.engine.sampling.sampler import SampledTokens, Sampler
+from sglang_plug.engine.scheduling import scheduler
+from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.testing import check_logits_processor
+from tests import steering_plugin
+from tests.steering_plugin import NoRepeat, SteerFields, Steering, WindowFields
+
+FILE = Path(str(steering_plugin.__file__))
+COUNT = 24
+VOCABULARY = 64
+
+
+def request(id: str, prompt: int = 5, constraint: Constraint | None = None, **params: Any) -> Request:
+    tokens = tuple(20 + (prompt * 7 + place * 3) % 50 for place in range(prompt))
+    fields = {name: params.pop(name) for name in ("steer", "steer_until", "no_repeat_window") if name in params}
+    params = {"max_new_tokens": COUNT, "temperature": 0.0, **params}
+    return Request(
+        id=id, tokens=tokens, params=SamplingParams(processor_fields=fields, **params), constraint=constraint
+    )
+
+
+def all_kinds() -> list[Request]:
+    """Requests that use processors together, alone and not at all; each prompt is another one."""
+    return [
+        request("plain", 4),
+        request("window", 5, no_repeat_window=4),
+        request("penalised", 6, frequency_penalty=0.8, repetition_penalty=1.3),
+        request("seeded", 7, temperature=1.2, seed=4, no_repeat_window=6, presence_penalty=0.5),
+        request("steered", 8, steer={"token": 40, "strength": 5.0}, steer_until=9),
+        request("both", 9, steer={"token": 41}, no_repeat_window=1),
+        request("bias", 10, logit_bias={42: 3.0}, temperature=0.9, seed=1),
+        request("long", 60, no_repeat_window=3, min_new_tokens=8, stop_token_ids=tuple(range(0, 300, 2))),
+    ]
+
+
+@pytest.fixture
+def ask(serve: Callable[..., Any]) -> Callable[..., list[Any]]:
+    """``ask(requests, **options of the scheduler)``."""
+
+    def found(requests: list[Request], *, pool: int = 2048, errors: bool = False, **options: Any) -> list[Any]:
+        config = EngineConfig(
+            cache=CacheOptions(max_total_tokens=pool),
+            schedule=ScheduleOptions(**options),
+            plugins=PluginOptions(files=(str(FILE),)),
+            log_level="warning",
+        )
+        served = serve(config)
+        return list(served.outcomes(requests) if errors else served.outputs(requests))
+
+    return found
+
+
+def test_each_output_is_what_it_is_alone(ask: Callable[..., list[Any]]) -> None:
+    alone = [ask([one])[0] for one in all_kinds()]
+    assert all(one.finish is not None and one.finish.reason != "error" for one in alone)
+    together = ask(all_kinds())
+    assert [one.tokens for one in together] == [one.tokens for one in alone]
+    few = ask(all_kinds(), max_running_requests=3, chunked_prefill_size=16)
+    assert [one.tokens for one in few] == [one.tokens for one in alone]
+    window = next(one for one in alone if one.id == "window")
+    assert all(token not in window.tokens[max(0, place - 4) : place] for place, token in enumerate(window.tokens))
+    both = next(one for one in alone if one.id == "both")
+    assert both.tokens[::2] == (41,) * (COUNT // 2)
+
+
+def test_an_output_is_the_same_after_retractions(
+    ask: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RESERVE_START", "RESERVE_LEAST", "RESERVE_RAISE"):
+        monkeypatch.setattr(scheduler, name, 0.0)
+    wanted = ask(all_kinds())
+    crowded = ask(all_kinds(), pool=120)
+    assert sum(one.retractions for one in crowded) > 0
+    assert [one.tokens for one in crowded] == [one.tokens for one in wanted]
+
+
+def test_a_processor_that_fails_ends_its_own_requests_only(ask: Callable[..., list[Any]]) -> None:
+    (plain,) = ask([request("plain", 4)])
+    bad = [request(str(one), one, steer={"token": 14}) for one in (5, 6, 7, 8)]
+    mixed = [bad[0], request("plain", 4), *bad[1:], request("13", 9, steer={"token": 13})]
+    first, other, *more, last = ask(mixed, errors=True)
+    assert other.tokens == plain.tokens
+    for error, text in ((first, "fourteen"), *((one, "fourteen") for one in more), (last, "thirteen")):
+        assert isinstance(error, RequestError) and error.status == 500
+        assert "logits-processor 'steer' from" in str(error) and str(error).endswith(f"failed: RuntimeError: {text}")
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"steer": {"token": -1}}, "steer: there is no token -1"),
+        ({"no_repeat_window": "a"}, "no_repeat_window: Expected `int | null`, got `str`"),
+        ({"steer": {"token": 3, "strength": -1.0}}, "steer: strength must be more than 0, got -1.0"),
+    ],
+)
+def test_the_engine_refuses_wrong_values(ask: Callable[..., list[Any]], params: Any, message: str) -> None:
+    (error,) = ask([request("a", **params)], errors=True)
+    assert isinstance(error, RequestError)
+    assert (str(error), error.status, error.about) == (message, 400, "processor_fields")
+
+
+def test_sequences_may_leave_while_their_tokens_are_on_the_device() -> None:
+    """One step ahead, with rows that end: what is sampled is what it would be if each token was known first."""
+    admit = LogitsProcessors.build(Plugins.discover(PluginOptions(files=(str(FILE),))), 300, torch.device("cpu")).admit
+
+    def sequences() -> list[Sequence]:
+        found = []
+        for one in all_kinds():
+            sequence = Sequence.of(one, 1 << 20)
+            sequence.processors = admit(one)
+            found.append(sequence)
+        return found
+
+    steps = [torch.randn(8, 300, generator=torch.Generator().manual_seed(step)).round() * 9 for step in range(7)]
+    going = [[0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 5, 7], [1, 2, 3, 5, 7], [3, 2, 1], [1], [1]]
+    known, ahead, sampler = sequences(), sequences(), Sampler()
+    pending: tuple[list[int], SampledTokens] | None = None
+    for rows, logits in zip(going, steps, strict=True):
+        expected = [Sampler().draw(logits[[row]], [known[row]]).read()[0][0] for row in rows]
+        for row, token in zip(rows, expected, strict=True):
+            known[row].tokens.append(token)
+        drawn = sampler.draw(logits[rows], [ahead[row] for row in rows], ahead=[int(pending is not None)] * len(rows))
+        if pending is not None:
+            for row, token in zip(pending[0], pending[1].read()[0], strict=True):
+                ahead[row].tokens.append(token)
+        pending = rows, drawn
+        assert drawn.read()[0] == expected and not drawn.errors
+
+
+@pytest.mark.usefixtures("compiling_here")
+def test_processors_know_of_tokens_that_a_grammar_forces(ask: Callable[..., list[Any]]) -> None:
+    """A digit is forbidden where the one before it is the same: after what the grammar forces, too."""
+    constraint = Constraint("regex", "(and so it goes on [01])+")
+    plain, windowed = (
+        ask([request("a", 5, constraint, max_new_tokens=60, **params)])[0] for params in ({}, {"no_repeat_window": 1})
+    )
+    assert plain.tokens and windowed.tokens
+    assert all(one != other for one, other in zip(windowed.tokens, windowed.tokens[1:], strict=False))
+
+
+STEERED = SamplingParams(processor_fields={"steer": {"token": 3, "strength": 2.0}, "steer_until": 3})
+WINDOWED = [SamplingParams(processor_fields={"no_repeat_window": size}) for size in (1, 4)]
+
+
+def test_the_kit_accepts_processors_that_keep_the_contract() -> None:
+    check_logits_processor(Steering, [STEERED], request_fields=SteerFields)
+    check_logits_processor(NoRepeat, WINDOWED, request_fields=WindowFields)
+
+
+class Wrong(LogitsProcessor):
+    """What a test makes wrong."""
+
+    needs_tokens = True
+    batch_type: type[LogitsBatch]
+
+    def prepare(self, request: ProcessorRequest) -> Any:
+        return 1 if request.params.min_p else None
+
+    def batch(self, rows: Any) -> LogitsBatch:
+        return self.batch_type(rows, self.device)  # type: ignore[call-arg]
+
+
+class Right(LogitsBatch):
+    """Subtracts the number of tokens."""
+
+    def __init__(self, rows: list[LogitsRow], device: Any) -> None:
+        self.counts = torch.tensor([float(len(row.tokens)) for row in rows]).to(device, non_blocking=True)
+
+    def apply(self, logits: Any, generated: Any) -> Any:
+        return logits - self.counts[:, None]
+
+    def append(self, tokens: Any) -> None:
+        self.counts = self.counts + (tokens >= 0)
+
+
+class DependsOnOthers(Right):
+    def apply(self, logits: Any, generated: Any) -> Any:
+        return logits - logits.mean()
+
+
+class Forgets(Right):
+    def append(self, tokens: Any) -> None:
+        pass
+
+
+class CountsNothing(Right):
+    def append(self, tokens: Any) -> None:
+        self.counts = self.counts + 1
+
+
+class Waits(Right):
+    def apply(self, logits: Any, generated: Any) -> Any:
+        return logits - self.counts.max().item() * 0 - self.counts[:, None]
+
+
+class Reads(Right):
+    def append(self, tokens: Any) -> None:
+        self.counts = self.counts + torch.tensor([float(one >= 0) for one in tokens.tolist()])
+
+
+class Narrows(Right):
+    def apply(self, logits: Any, generated: Any) -> Any:
+        return logits[:, 1:]
+
+
+class Regroups(Right):
+    def regroup(self, places: Any, joining: Any) -> Any:
+        return self
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (DependsOnOthers, "depends on what else is in the batch"),
+        (Forgets, r"after append\(\) the result is not that of a batch made from the same tokens"),
+        (CountsNothing, r"after append\(\) the result is not"),
+        (Waits, "it waits for the device"),
+        (Reads, "it waits for the device"),
+        (Narrows, "gave torch.float32"),
+        (Regroups, "regroup"),
+    ],
+)
+def test_the_kit_refuses_what_breaks_the_contract(kind: type[Right], message: str) -> None:
+    wrong = type("Wrong", (Wrong,), {"batch_type": kind})
+    with pytest.raises((AssertionError, IndexError, RuntimeError), match=message):
+        check_logits_processor(wrong, [SamplingParams(min_p=0.1)])
+
+
+def test_the_kit_accepts_the_right_one() -> None:
+    check_logits_processor(type("Good", (Wrong,), {"batch_type": Right}), [SamplingParams(min_p=0.1)])

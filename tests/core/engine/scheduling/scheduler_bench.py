@@ -1,0 +1,138 @@
+"""A scheduler driven by a function in place of a model: the next token depends on all tokens before it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sglang_plug import Output, Request, SamplingParams
+from sglang_plug.contracts.model.recurrent_state import RESERVED, ZEROS
+from sglang_plug.engine.memory.kv_slots import SlotPool
+from sglang_plug.engine.recurrent_state.state_rows import HeldState, StateRows
+from sglang_plug.engine.recurrent_state.state_steps import StateSteps
+from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
+from sglang_plug.engine.scheduling.scheduler import Scheduler
+from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
+from sglang_plug_backends.prefix_cache.radix import RadixCache
+from sglang_plug_backends.schedule.policies import FirstCome
+
+STOP, VOCABULARY = 7, 50
+
+
+def next_token(tokens: Iterable[int]) -> int:
+    """A model: deterministic, and different after different histories."""
+    return hash(tuple(tokens)) % VOCABULARY
+
+
+def sampled(tokens: tuple[int, ...], drafts: tuple[int, ...] = ()) -> StepResult:
+    """What the model finds behind ``tokens``, and behind each draft that is what it found."""
+    first = next_token(tokens)
+    found, known = [], (*tokens, first)
+    for draft in drafts:
+        if draft != known[-1]:
+            break
+        found.append((next_token(known), None))
+        known = (*known, found[-1][0])
+    return StepResult(first, accepted_tokens=tuple(found))
+
+
+class PlayedStates:
+    """A pool whose rows hold the tokens that their states include, so that a wrong or lost state shows."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.rows: dict[int, tuple[int, ...]] = {ZEROS: ()}
+
+    def copy(self, sources: Tensor, targets: Tensor) -> None:
+        read = [self.rows[row] for row in sources.tolist()]
+        self.rows.update(zip(targets.tolist(), read, strict=True))
+
+    def compute(self, held: HeldState, tokens: tuple[int, ...], start: int, end: int) -> None:
+        assert held.row >= RESERVED and self.rows[held.row] == tokens[:start], "not the state of what came before"
+        self.rows[held.row] = tokens[:end]
+
+
+class Device:
+    """Keeps what each slot was written with, so that a wrong or lost slot shows."""
+
+    def __init__(self) -> None:
+        self.slots: dict[int, tuple[int, ...]] = {}
+        self.states = PlayedStates()
+        self.steps = StateSteps(self.states)  # type: ignore[arg-type]
+        self.computed = 0
+
+    def run(self, shares: list[ScheduledChunk]) -> list[StepResult]:
+        results = []
+        self.steps.begin(shares)
+        for share in shares:
+            one = share.sequence
+            tokens = (*one.tokens, *share.drafts)
+            end = one.computed + share.width
+            assert len(one.slots) >= end and share.count > 0
+            assert not share.drafts or share.end == len(one.tokens)
+            for position in range(one.computed, end):
+                self.slots[one.slots[position]] = tokens[: position + 1]
+            for position in range(end):
+                assert self.slots[one.slots[position]] == tokens[: position + 1]
+            if one.held is not None:
+                self.states.compute(one.held, tokens, one.computed, share.end)
+            self.computed += share.count
+            results.append(sampled(tuple(one.tokens), share.drafts) if share.complete else StepResult())
+        self.steps.end(shares)
+        return results
+
+
+def make(
+    capacity: int = 200, page_size: int = 1, cache: type = RadixCache, policy: Any = FirstCome, **options: Any
+) -> Scheduler:
+    pool = SlotPool(capacity, page_size)
+    clock = itertools.count()
+    options = {"chunk_size": 16, "max_running": 8, **options}
+    if options.get("states") is not None:
+        options["states"] = StateRows(RESERVED + options["states"], page_size, grain=4, least=3)
+    return Scheduler(pool, cache(page_size, LeastRecentlyUsed(), lambda: float(next(clock))), policy(), **options)
+
+
+def submit(scheduler: Scheduler, id: str, tokens: list[int], **options: Any) -> None:
+    params = SamplingParams(**{"max_new_tokens": 5, "stop_token_ids": (STOP,), **options.pop("params", {})})
+    request = Request(id=id, tokens=tuple(tokens), params=params, **options)
+    scheduler.add(Sequence.of(request, scheduler.pool.capacity))
+
+
+def finish(scheduler: Scheduler, device: Device, limit: int = 10_000) -> dict[str, list[int]]:
+    tokens: dict[str, list[int]] = {}
+    for _ in range(limit):
+        if not scheduler.busy:
+            scheduler.check()
+            scheduler.cache.check()
+            return tokens
+        for output in step(scheduler, device):
+            tokens.setdefault(output.id, []).extend(output.tokens)
+    raise AssertionError("no end")
+
+
+def step(scheduler: Scheduler, device: Device) -> list[Output]:
+    shares = scheduler.plan()
+    assert shares or not scheduler.busy, "a busy scheduler planned nothing"
+    assert sum(share.width for share in shares) <= max(scheduler.chunk_size, len(scheduler.running))
+    outputs = scheduler.commit(shares, device.run(shares))
+    scheduler.check()
+    return outputs
+
+
+def expected(tokens: list[int], limit: int = 5) -> list[int]:
+    out: list[int] = []
+    while len(out) < limit and STOP not in out:
+        out.append(next_token(tokens + out))
+    return out
+
+
+def room(scheduler: Scheduler, tokens: list[int]) -> int:
+    """Most new tokens that a prompt in a small pool can get."""
+    return min(5, scheduler.pool.capacity - len(tokens))

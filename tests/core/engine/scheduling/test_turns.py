@@ -1,0 +1,130 @@
+"""Time-sliced scheduling: requests that wait for long get the places of sequences that run for long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sglang_plug.engine.scheduling.scheduler import Scheduler
+from sglang_plug.engine.scheduling.turns import TURN_SECONDS, TurnClock
+from sglang_plug_backends.prefix_cache.none import NoCache
+from sglang_plug_backends.prefix_cache.radix import RadixCache
+from sglang_plug_backends.schedule.policies import FirstCome, LongestPrefix, Priority
+
+from .scheduler_bench import Device, expected, finish, make, step, submit
+
+LONG = {"max_new_tokens": 400, "stop_token_ids": ()}
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def make_with_clock(**options: Any) -> tuple[Scheduler, Device, Clock]:
+    clock = Clock()
+    return (
+        make(turns=TurnClock(clock), **{"capacity": 8000, "max_running": 4, "chunk_size": 200, **options}),
+        Device(),
+        clock,
+    )
+
+
+def steps_until_finished(scheduler: Scheduler, device: Device, clock: Clock, id: str, seconds: float) -> int:
+    """Count the steps, of ``seconds`` each, until a request is finished."""
+    for number in range(10_000):
+        clock.seconds += seconds
+        if any(output.id == id and output.finish is not None for output in step(scheduler, device)):
+            return number
+    raise AssertionError("the request did not finish")
+
+
+@pytest.mark.parametrize("policy", [FirstCome, LongestPrefix, Priority])
+def test_a_short_request_does_not_wait_until_long_ones_end(policy: Any) -> None:
+    scheduler, device, clock = make_with_clock(policy=policy)
+    for number in range(12):
+        submit(scheduler, f"long {number}", [number] * 10, params=LONG, arrived=float(number))
+    step(scheduler, device)
+    submit(scheduler, "short", [30, 31], params={"max_new_tokens": 2}, arrived=100.0)
+    steps = steps_until_finished(scheduler, device, clock, "short", 0.1)
+    assert (
+        steps <= 4 * TURN_SECONDS / 0.1
+    )  # four places and twelve requests before it: at most three turns, and its own
+
+
+def test_sequences_whose_turn_has_not_ended_keep_their_places() -> None:
+    scheduler, device, clock = make_with_clock()
+    for number in range(8):
+        submit(scheduler, f"long {number}", [number] * 10, params=LONG, arrived=float(number))
+    step(scheduler, device)
+    first = list(scheduler.running)
+    for _ in range(40):
+        clock.seconds += TURN_SECONDS / 50
+        step(scheduler, device)
+    assert scheduler.running == first
+
+
+def test_nobody_loses_a_place_that_nobody_waits_for() -> None:
+    scheduler, device, clock = make_with_clock()
+    for number in range(4):
+        submit(scheduler, f"long {number}", [number] * 10, params=LONG)
+    step(scheduler, device)
+    first = list(scheduler.running)
+    for _ in range(100):
+        clock.seconds += TURN_SECONDS
+        step(scheduler, device)
+    assert scheduler.running == first
+
+
+def test_a_less_urgent_request_takes_no_place_of_a_more_urgent_one() -> None:
+    scheduler, device, clock = make_with_clock(policy=Priority)
+    for number in range(4):
+        submit(scheduler, f"urgent {number}", [number] * 10, params=LONG, priority=1)
+    submit(scheduler, "other", [30], params=LONG)
+    for _ in range(100):
+        clock.seconds += TURN_SECONDS
+        step(scheduler, device)
+    assert {sequence.request.id for sequence in scheduler.running} == {f"urgent {number}" for number in range(4)}
+
+
+def test_a_sequence_that_generated_little_keeps_its_place() -> None:
+    scheduler, device, clock = make_with_clock(max_running=1, chunk_size=64)
+    submit(scheduler, "long prompt", list(range(40)) * 10, params=LONG, arrived=0.0)
+    submit(scheduler, "other", [30], params=LONG, arrived=1.0)
+    for _ in range(45):  # seven steps of prefill, then 38 tokens of at least 50
+        clock.seconds += TURN_SECONDS
+        step(scheduler, device)
+    assert [sequence.request.id for sequence in scheduler.running] == ["long prompt"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    cache=st.sampled_from([RadixCache, NoCache]),
+    capacity=st.integers(60, 400),
+    seconds=st.floats(0.1, 10.0),
+    lengths=st.lists(st.integers(1, 20), min_size=2, max_size=12),
+)
+def test_outputs_do_not_depend_on_the_exchange_of_places(
+    cache: Any, capacity: int, seconds: float, lengths: list[int]
+) -> None:
+    scheduler, device, clock = make_with_clock(cache=cache, capacity=capacity, max_running=3)
+    prompts = {str(number): [number] * length for number, length in enumerate(lengths)}
+    for id, tokens in prompts.items():
+        submit(scheduler, id, tokens, params={"max_new_tokens": 30}, arrived=float(id))
+    reference = {id: expected(tokens, 30) for id, tokens in prompts.items()}
+    outputs: dict[str, list[int]] = {}
+    while scheduler.busy:
+        clock.seconds += seconds
+        for output in step(scheduler, device):
+            outputs.setdefault(output.id, []).extend(output.tokens)
+        scheduler.check()
+    assert outputs == reference
+    finish(scheduler, device)

@@ -1,0 +1,158 @@
+"""A grammar that the engine asks itself does not answer."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from sglang_plug import Grammar, Request, SamplingParams
+from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.structured_outputs.batch_grammars import TOO_SLOW, Grammars, asking
+from sglang_plug.engine.structured_outputs.grammar_guard import GrammarGuard
+
+PATIENCE = 0.2
+
+
+class Endless(Grammar):
+    """Computes until it is interrupted."""
+
+    def __init__(self, *, filling: bool = False, accepting: bool = False, forcing: bool = False) -> None:
+        self._filling, self._accepting, self._forcing = filling, accepting, forcing
+
+    def fill(self, mask: Tensor, row: int) -> None:
+        mask[row] = -1
+        _spin(self._filling)
+
+    def accept(self, token: int) -> bool:
+        _spin(self._accepting)
+        return True
+
+    def rollback(self, count: int) -> None:
+        pass
+
+    @property
+    def may_end(self) -> bool:
+        return False
+
+    @property
+    def ended(self) -> bool:
+        return False
+
+    def forced(self) -> bytes:
+        _spin(self._forcing)
+        return b""
+
+
+def _spin(endless: bool) -> None:
+    while endless:
+        pass
+
+
+def sequence(grammar: Grammar) -> Sequence:
+    found = Sequence.of(Request(id="theirs", tokens=(1, 2), params=SamplingParams()), 100)
+    found.grammar, found.grammar_quick = grammar, True
+    return found
+
+
+@pytest.fixture
+def guard() -> Iterator[GrammarGuard]:
+    """One that looks every few milliseconds."""
+    before, done = signal.getsignal(signal.SIGUSR1), threading.Event()
+    guard = GrammarGuard(PATIENCE)
+
+    def look() -> None:
+        while not done.wait(0.01):
+            guard.look()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    yield guard
+    done.set()
+    thread.join()
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_mask_that_is_never_filled_ends_its_request_alone(guard: GrammarGuard) -> None:
+    filling = Grammars(64).start([sequence(Endless(filling=True)), sequence(Endless())])
+    assert filling is not None
+    found = filling.result()
+    assert {row: str(error) for row, error in found.errors.items()} == {0: TOO_SLOW}
+    assert torch.equal(found.mask, torch.tensor([[0, 0], [-1, -1]], dtype=torch.int32))
+
+
+@pytest.mark.parametrize("where", ["accepting", "forcing"])
+def test_a_token_that_is_never_accepted_ends_its_request_alone(guard: GrammarGuard, where: str) -> None:
+    endless = sequence(Endless(**{where: True}))
+    endless.forced_tokenizer = object()  # type: ignore[assignment]  # asked for what is forced
+    found = Grammars(64).follow([endless, sequence(Endless())], [5, 5])
+    assert str(found[0].error) == TOO_SLOW and found[0].error is not None and found[0].error.status == 400
+    assert found[1].error is None
+
+
+@pytest.mark.parametrize("where", ["filling", "accepting", "forcing"])
+def test_where_nobody_can_interrupt_threads_are_asked(where: str) -> None:
+    end = threading.Event()
+
+    class Waiting(Endless):
+        quick = True
+
+        def fill(self, mask: Tensor, row: int) -> None:
+            mask[row] = -1
+            self._wait("filling")
+
+        def accept(self, token: int) -> bool:
+            return self._wait("accepting")
+
+        def forced(self) -> bytes:
+            self._wait("forcing")
+            return b""
+
+        def _wait(self, what: str) -> bool:
+            return self.quick or what != where or end.wait(60)
+
+    grammar = Waiting()
+    found = sequence(grammar)
+    found.grammar_quick, found.forced_tokenizer = None, object()  # type: ignore[assignment]
+    grammars = Grammars(64, patience=PATIENCE, guarded=False)
+
+    def step() -> str:
+        filling = grammars.start([found])
+        assert filling is not None
+        error = filling.result().errors.get(0) or grammars.follow([found], [5])[0].error
+        return str(error or "")
+
+    try:
+        assert step() == ""
+        grammar.quick = False
+        assert step() == TOO_SLOW
+    finally:
+        end.set()
+
+
+def test_nothing_else_is_interrupted(guard: GrammarGuard) -> None:
+    """Neither what is no grammar, nor a question that was answered."""
+    end = time.monotonic() + 3 * PATIENCE
+    while time.monotonic() < end:
+        signal.raise_signal(signal.SIGUSR1)
+        assert guard.asking() is None
+    assert asking(sys._getframe()) is None
+
+
+def test_what_is_asked_is_named() -> None:
+    seen: list[str] = []
+
+    class Telling(Endless):
+        def accept(self, token: int) -> bool:
+            seen.append(str(asking(sys._getframe())))
+            return True
+
+    Grammars(64).follow([sequence(Telling())], [5])
+    name = f"{__name__}.test_what_is_asked_is_named.<locals>.Telling"
+    assert seen == [f"the grammar of request 'theirs' ({name})"]

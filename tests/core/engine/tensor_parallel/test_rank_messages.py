@@ -1,0 +1,203 @@
+"""What rank 0 tells is what the others compute."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sglang_plug import ForwardBatch, RankEndpoint, RankGroup, Request, SamplingParams
+from sglang_plug.contracts.model.batch import BidirectionalImage, MultimodalInputs
+from sglang_plug.contracts.serving.executor import Collectives
+from sglang_plug.engine.execution.in_flight_step import DeviceTokens
+from sglang_plug.engine.execution.runner import Runner
+from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
+from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.tensor_parallel.rank_messages import Head, Ranks, Step, ToFollower
+from sglang_plug.engine.tensor_parallel.worker_rank import WorkerRank
+
+CPU = torch.device("cpu")
+
+
+class Line(Collectives):
+    """Two ranks in one thread: what rank 0 broadcasts lies here until the other one comes."""
+
+    def __init__(self, rank: int, sent: list[Tensor]) -> None:
+        super().__init__(rank, 2)
+        self.sent = sent
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return x
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        return x
+
+    def broadcast(self, x: Tensor) -> None:
+        if self.rank == 0:
+            self.sent.append(x.clone())
+        else:
+            found = self.sent.pop(0)
+            assert (found.shape, found.dtype) == (x.shape, x.dtype)
+            x.copy_(found)
+
+
+class Told(RankGroup):
+    """Keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[Tensor] = []
+        self.collectives = Line(0, self.sent)
+        self.messages: list[Any] = []
+
+    def send(self, message: bytes) -> None:
+        self.messages.append(msgspec.msgpack.decode(message, type=ToFollower))
+
+    def failure(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self.messages.append("closed")
+
+
+class RankComponents:
+    """What a follower asks of its own side."""
+
+    device = CPU
+
+    class resolved:
+        dtype = torch.float32
+
+        class config:
+            class cache:
+                page_size = 1
+
+
+class Bench:
+    """Rank 0's runner, the lines to a follower, and this one."""
+
+    def __init__(self) -> None:
+        self.team = Told()
+        self.ranks = Ranks(self.team)
+        backend: Any = None
+        self.runner = Runner(backend, backend, None, device=CPU, page_size=1)
+        parts: Any = RankComponents()
+        self.follower = WorkerRank(parts, RankEndpoint(Line(1, self.team.sent), lambda: b""))
+
+    def step(
+        self, shares: list[ScheduledChunk], given: DeviceTokens | None = None, seen: MultimodalInputs | None = None
+    ) -> tuple[Any, Any]:
+        """The batch that rank 0 builds, and that of the other rank."""
+        batch = self.runner.build(shares, given)
+        batch.multimodal = seen
+        self.ranks.step(shares, batch, known=given is None)
+        message = self.team.messages[-1]
+        assert isinstance(message, Step)
+        return batch, self.follower._batch(message)
+
+
+def same(one: ForwardBatch, other: ForwardBatch) -> None:
+    for name in ("input_ids", "positions", "slots", "tables"):
+        mine, theirs = getattr(one, name), getattr(other, name)
+        assert torch.equal(mine, theirs), name
+        assert mine.dtype == theirs.dtype
+    assert (one.query_lens, one.kv_lens) == (other.query_lens, other.kv_lens)
+
+
+def sequence(number: int, length: int) -> Sequence:
+    tokens = tuple(1000 * number + place for place in range(length))
+    return Sequence.of(Request(id=str(number), tokens=tokens, params=SamplingParams(max_new_tokens=100)), 500)
+
+
+@given(st.data())
+def test_a_follower_builds_the_same_batches(data: st.DataObject) -> None:
+    """Whatever sequences do: join, leave out a step, are cut, get drafts that fail, are retracted."""
+    bench, fresh = Bench(), iter(range(1, 10**6))
+    sequences = [sequence(number, data.draw(st.integers(1, 12))) for number in range(4)]
+    for _ in range(data.draw(st.integers(1, 12))):
+        shares = []
+        for one in data.draw(st.permutations(sequences)):
+            what = data.draw(st.sampled_from(["computes", "computes", "computes", "rests", "is retracted"]))
+            if what == "is retracted":
+                one.slots, one.computed, one.slot_version = array("q"), 0, one.slot_version + 1
+            if what != "computes":
+                continue
+            left = len(one.tokens) - one.computed
+            count = data.draw(st.integers(1, left))
+            drafts = tuple(range(data.draw(st.integers(0, 3)))) if count == left else ()
+            share = ScheduledChunk(one, count, drafts=drafts)
+            del one.slots[share.start :]  # what a draft had that failed
+            one.slots.extend(next(fresh) for _ in range(share.width))
+            shares.append(share)
+        if not shares:
+            continue
+        same(*bench.step(shares))
+        for share in shares:
+            one = share.sequence
+            one.computed += share.count
+            if one.computed == len(one.tokens):
+                one.tokens.append(next(fresh))
+
+
+def test_only_new_slots_are_told() -> None:
+    bench, one = Bench(), sequence(0, 100)
+    one.slots.extend(range(1, 101))
+    bench.step([ScheduledChunk(one, 100)])
+    one.computed = 100
+    one.tokens.append(5)
+    one.slots.append(200)
+    bench.step([ScheduledChunk(one, 1)])
+    assert [len(message.slots) for message in bench.team.messages] == [800, 8]
+
+
+def test_tokens_that_only_the_device_knows_follow() -> None:
+    bench = Bench()
+    known, unknown = sequence(0, 3), sequence(1, 2)
+    for number, one in enumerate((known, unknown)):
+        one.slots.extend(range(10 * number, 10 * number + 4))
+    unknown.computed = 1
+    shares = [ScheduledChunk(known, 2), ScheduledChunk(unknown, 1, ahead=1)]
+    assert shares[1].pending_on_device
+    batch, found = bench.step(shares, DeviceTokens([1], torch.tensor([77])))
+    same(batch, found)
+    assert found.input_ids.tolist() == [0, 1, 77]
+    assert bench.team.messages[-1].tokens is None and not bench.team.sent
+
+
+@pytest.mark.parametrize("mrope_positions", [None, torch.arange(9).view(3, 3)])
+@pytest.mark.parametrize("deep", [False, True])
+def test_states_of_images_follow(mrope_positions: Tensor | None, deep: bool) -> None:
+    bench, one = Bench(), sequence(0, 3)
+    one.slots.extend([4, 5, 6])
+    states = torch.randn((2, 2, 8) if deep else (2, 8))
+    whole = (BidirectionalImage(sequence=0, row=1, place=1, count=2),)
+    seen = MultimodalInputs(torch.tensor([1, 2]), states, mrope_positions, whole)
+    _, found = bench.step([ScheduledChunk(one, 3)], seen=seen)
+    assert torch.equal(found.multimodal.rows, seen.rows) and torch.equal(found.multimodal.states, states)
+    assert found.multimodal.whole == whole and not bench.team.sent
+    assert (found.multimodal.mrope_positions is None) == (mrope_positions is None)
+    assert mrope_positions is None or torch.equal(found.multimodal.mrope_positions, mrope_positions)
+
+
+def test_rows_of_the_head() -> None:
+    bench, computed = Bench(), []
+    bench.follower.parts.model = type("Model", (), {"head": staticmethod(computed.append)})  # type: ignore[assignment]
+    bench.follower.hidden = torch.arange(12.0).view(6, 2)
+    for rows in ([5, 0], slice(1, 3)):
+        bench.ranks.head(rows)
+        message = bench.team.messages[-1]
+        assert isinstance(message, Head)
+        bench.follower._head(message.rows)
+        assert torch.equal(computed[-1], bench.follower.hidden[rows])
+
+
+def test_the_end_is_told_once() -> None:
+    bench = Bench()
+    bench.ranks.close()
+    bench.ranks.close()
+    assert [str(message) for message in bench.team.messages] == ["End()", "closed"]

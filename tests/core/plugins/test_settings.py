@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+
+from sglang_plug.config import ConfigError
+from sglang_plug.plugins.settings import parse_settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knobs:
+    size: int = 8
+    ratio: float = 0.5
+    eager: bool = False
+    mode: Literal["fast", "small"] = "fast"
+    name: str | None = None
+    layers: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError("size must be at least 1")
+
+
+def parse(**values: Any) -> Any:
+    return parse_settings(Knobs, values, "triton")
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    assert parse() == Knobs()
+
+
+def test_text_becomes_what_the_field_says() -> None:
+    parsed = parse(size="16", ratio="0.25", eager="true", mode="small", name="x")
+    assert parsed == Knobs(size=16, ratio=0.25, eager=True, mode="small", name="x")
+    assert [type(parsed.size), type(parsed.ratio), type(parsed.eager)] == [int, float, bool]
+
+
+def test_values_from_yaml_keep_their_types() -> None:
+    assert parse(size=16, eager=True, layers=[1, 2], name=None) == Knobs(size=16, eager=True, layers=(1, 2))
+
+
+def test_an_unknown_key_names_the_component_and_the_nearest_key() -> None:
+    with pytest.raises(ConfigError, match="'triton' has no setting 'sise'; did you mean 'size'?"):
+        parse(sise=1)
+
+
+def test_an_unknown_key_like_no_other_lists_all() -> None:
+    with pytest.raises(ConfigError, match="known: size, ratio, eager, mode, name, layers"):
+        parse(zzz=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "field"), [({"size": "big"}, "size"), ({"mode": "slow"}, "mode"), ({"eager": "perhaps"}, "eager")]
+)
+def test_a_value_of_another_type_names_the_component_and_the_key(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError, match=rf"settings of 'triton': .*{field}"):
+        parse(**given)
+
+
+def test_a_refusal_by_the_dataclass_itself_is_attributed() -> None:
+    with pytest.raises(ConfigError, match="settings of 'triton': .*at least 1"):
+        parse(size=0)
+
+
+def test_a_required_setting_that_is_missing_is_named() -> None:
+    @dataclass
+    class Needy:
+        url: str
+
+    with pytest.raises(ConfigError, match="settings of 'remote': .*url"):
+        parse_settings(Needy, {}, "remote")

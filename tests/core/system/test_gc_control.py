@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from sglang_plug.system.gc_control import collecting_later
+
+
+@pytest.fixture(autouse=True)
+def enabled() -> Iterator[None]:
+    gc.enable()
+    yield
+    gc.enable()
+
+
+def test_nothing_is_collected_inside() -> None:
+    with collecting_later():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_a_failure_ends_it() -> None:
+    with pytest.raises(ImportError), collecting_later():
+        raise ImportError
+    assert gc.isenabled()
+
+
+def test_who_has_turned_it_off_keeps_it_off() -> None:
+    gc.disable()
+    with collecting_later():
+        assert not gc.isenabled()
+    assert not gc.isenabled()

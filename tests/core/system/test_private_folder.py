@@ -1,0 +1,122 @@
+"""Temporary folders: short enough for sockets, nobody else's, and removed although their owner was killed."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sglang_plug import ConfigError
+from sglang_plug.system import private_folder as module
+from sglang_plug.system.private_folder import LOCK, PrivateFolder, private_folder, remove_abandoned, scratch_folder
+
+OWNER = """
+import sys
+from pathlib import Path
+from sglang_plug.system.private_folder import scratch_folder
+print(scratch_folder(Path(sys.argv[1]), "sglang-plug-").path, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def made() -> Iterator[list[PrivateFolder]]:
+    """Folders that are removed in the end."""
+    folders: list[PrivateFolder] = []
+    yield folders
+    for folder in folders:
+        folder.close()
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has made a folder in ``tmp_path``, and waits."""
+    command = [sys.executable, "-c", OWNER, str(tmp_path)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with process:
+        yield process
+        process.kill()
+
+
+def folder_of(owner: subprocess.Popen[str]) -> Path:
+    assert owner.stdout is not None
+    return Path(owner.stdout.readline().strip())
+
+
+def test_in_the_temporary_folder_and_only_for_this_user(
+    made: list[PrivateFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        monkeypatch.setattr(tempfile, "tempdir", short)
+        made.append(private_folder("mine-"))
+        path = made[0].path
+        assert path.parent == Path(short) and path.name.startswith("mine-")
+        assert path.stat().st_mode & 0o777 == 0o700
+        made.pop().close()
+        assert not path.exists()
+
+
+def test_a_path_that_leaves_no_room_for_sockets_is_passed_by(
+    made: list[PrivateFolder], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    long = tmp_path / ("é" * 60)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    made.append(private_folder("mine-"))
+    assert long not in made[0].path.parents
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(made[0].path / "a-name-of-a-socket"))
+
+
+def test_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    monkeypatch.setattr(module, "OTHERS", (str(tmp_path / "other"),))
+    with pytest.raises(ConfigError, match="name another one with TMPDIR"):
+        private_folder("mine-")
+
+
+def test_the_folder_of_a_killed_process_is_removed(tmp_path: Path, owner: subprocess.Popen[str]) -> None:
+    left = folder_of(owner)
+    (left / "requests").touch()
+    owner.kill()
+    owner.wait()
+    assert left.exists()
+    with scratch_folder(tmp_path, "sglang-plug-ranks-", family="sglang-plug-") as fresh:
+        assert list(tmp_path.iterdir()) == [fresh]
+
+
+def test_the_folder_of_a_living_process_stays(tmp_path: Path, owner: subprocess.Popen[str]) -> None:
+    theirs = folder_of(owner)
+    with scratch_folder(tmp_path, "sglang-plug-") as ours:
+        remove_abandoned(tmp_path, "sglang-plug-")
+        assert {*tmp_path.iterdir()} == {theirs, ours}
+
+
+def test_what_is_not_certainly_abandoned_stays(tmp_path: Path) -> None:
+    without_lock, target = tmp_path / "sglang-plug-a", tmp_path / "elsewhere"
+    for folder in (without_lock, target):
+        folder.mkdir()
+    (target / LOCK).touch()
+    (tmp_path / "sglang-plug-link").symlink_to(target)
+    (tmp_path / "sglang-plug-file").touch()
+    before = {*tmp_path.rglob("*")}
+    remove_abandoned(tmp_path, "sglang-plug-")
+    remove_abandoned(tmp_path / "missing", "sglang-plug-")
+    assert {*tmp_path.rglob("*")} == before
+
+
+def test_processes_that_start_together_do_not_remove_each_others_folders(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OWNER, str(tmp_path)]
+    owners = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(6)]
+    try:
+        folders = [folder_of(owner) for owner in owners]
+        assert len({*folders}) == 6 and all((folder / LOCK).exists() for folder in folders)
+    finally:
+        for owner in owners:
+            owner.kill()
+            owner.communicate()

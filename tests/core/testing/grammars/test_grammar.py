@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from sglang_plug import Constraint, ConstraintError, Grammar, GrammarBackend
+from sglang_plug.testing import check_grammar_backend
+from tests.core.written import OneOfTexts
+
+
+class Output(OneOfTexts):
+    """The broken outputs below each change one thing."""
+
+    def __init__(self, backend: Honest, texts: list[bytes]) -> None:
+        super().__init__(backend.vocabulary.pieces, texts)
+        self.backend = backend
+
+
+class Honest(GrammarBackend):
+    output: Callable[..., Grammar] = Output
+
+    def refuses(self, constraint: Constraint) -> str | None:
+        try:
+            self.read(constraint)
+        except ConstraintError as error:
+            return str(error)
+        return None
+
+    def compile(self, constraint: Constraint) -> bytes:
+        return json.dumps(self.read(constraint)).encode()
+
+    def load(self, constraint: Constraint, compiled: bytes) -> Callable[[], Grammar]:
+        texts = [text.encode() for text in json.loads(compiled)]
+        return lambda: type(self).output(self, texts)
+
+    def read(self, constraint: Constraint) -> list[str]:
+        try:
+            texts: Any = json.loads(constraint.source)
+        except ValueError as error:
+            raise ConstraintError(str(error)) from None
+        if not texts or not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise ConstraintError("not a list of texts")
+        return texts
+
+
+def fails(backend: type[GrammarBackend], message: str, **more: Any) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_grammar_backend(backend, kinds=("choice",), **more)
+
+
+def with_output(output: type[Output]) -> type[Honest]:
+    return type(output.__name__, (Honest,), {"output": output})
+
+
+def test_a_backend_that_keeps_the_contract_passes() -> None:
+    check_grammar_backend(Honest, kinds=("choice",), must=("choice: one inside another",))
+
+
+def test_a_case_that_must_be_enforced_and_a_name_that_is_none() -> None:
+    class Picky(Honest):
+        def read(self, constraint: Constraint) -> list[str]:
+            texts = super().read(constraint)
+            if len(texts) == 1:
+                raise ConstraintError("one text only")
+            return texts
+
+    check_grammar_backend(Picky, kinds=("choice",))
+    fails(Picky, "'choice: one only': it must not be refused: one text only", must=("choice: one only",))
+    fails(Picky, "no such cases: choice: two", must=("choice: two",))
+
+
+def test_refusing_everything_is_not_enough() -> None:
+    class Lazy(Honest):
+        def read(self, constraint: Constraint) -> list[str]:
+            raise ConstraintError("no")
+
+    fails(Lazy, "refuses every choice")
+
+
+def test_what_cannot_be_read_must_be_refused() -> None:
+    class Credulous(Honest):
+        def read(self, constraint: Constraint) -> list[str]:
+            actual: Any = json.loads(constraint.source or "[]")
+            return actual if isinstance(actual, list) else [actual]
+
+    fails(Credulous, r"broken, '.*raised|must be refused")
+
+
+class AllowsSpecial(Output):
+    def fill(self, mask: Tensor, row: int) -> None:
+        super().fill(mask, row)
+        mask[row, 0] |= 1
+
+
+class KeepsOldBits(Output):
+    def fill(self, mask: Tensor, row: int) -> None:
+        before = mask[row].clone()
+        super().fill(mask, row)
+        mask[row] |= before
+
+
+class FillsEveryRow(Output):
+    def fill(self, mask: Tensor, row: int) -> None:
+        for other_row in range(len(mask)):
+            super().fill(mask, other_row)
+
+
+class AcceptsAnything(Output):
+    def accept(self, token: int) -> bool:
+        return super().accept(token) or 0 <= token < len(self.pieces)
+
+
+class AcceptsAndForgets(Output):
+    def accept(self, token: int) -> bool:
+        if token not in self.allowed():
+            self.tokens.clear()
+            return False
+        return super().accept(token)
+
+
+class EndsEarly(Output):
+    @property
+    def ended(self) -> bool:
+        return self.may_end
+
+
+class NeverEnds(Output):
+    @property
+    def ended(self) -> bool:
+        return False
+
+
+class MayAlwaysEnd(Output):
+    @property
+    def may_end(self) -> bool:
+        return True
+
+
+class MayNeverEnd(Output):
+    @property
+    def may_end(self) -> bool:
+        return False
+
+
+class TakesBackOne(Output):
+    def rollback(self, count: int) -> None:
+        super().rollback(min(count, 1))
+
+
+class OneWayOnly(Output):
+    """Allows the longest token only."""
+
+    def allowed(self) -> list[int]:
+        return sorted(super().allowed(), key=lambda token: len(self.pieces[token]))[-1:]
+
+
+class ForgetsCharacters(Output):
+    """Does not look at the last byte of a text."""
+
+    def allowed(self) -> list[int]:
+        actual = super().allowed()
+        if any(len(text) == len(self.written) + 1 and text.startswith(self.written) for text in self.texts):
+            actual += [token for token, piece in enumerate(self.pieces) if len(piece) == 1 and token not in actual]
+        return actual
+
+    @property
+    def may_end(self) -> bool:
+        return any(len(self.written) == len(text) and text.startswith(self.written[:-1]) for text in self.texts)
+
+
+class ForcesFirst(Output):
+    """Takes the first text that goes on for the only one."""
+
+    def forced(self) -> bytes:
+        return next((text[len(self.written) :] for text in self.texts if text.startswith(self.written)), b"")
+
+
+class ForcesTooMuch(Output):
+    def forced(self) -> bytes:
+        (rest, *others) = {text[len(self.written) :] for text in self.texts if text.startswith(self.written)}
+        return b"" if others or not rest else rest + b"!"
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (ForcesFirst, "is forced, (not|but the output may end)"),
+        (ForcesTooMuch, "is forced, but not allowed"),
+        (AllowsSpecial, "special token 0 is allowed"),
+        (KeepsOldBits, "is allowed"),
+        (FillsEveryRow, "a row that is not its own"),
+        (AcceptsAnything, "is not allowed, but accepted"),
+        (AcceptsAndForgets, "changed what is allowed"),
+        (EndsEarly, "ended is True, may_end True"),
+        (NeverEnds, "ended is False, may_end True"),
+        (MayAlwaysEnd, "can be written"),
+        (MayNeverEnd, "may not end"),
+        (TakesBackOne, "taking back"),
+        (OneWayOnly, "cannot be written|but not as"),
+        (ForgetsCharacters, "may be written, as"),
+    ],
+)
+def test_a_broken_output_is_found(output: type[Output], message: str) -> None:
+    fails(with_output(output), f"{output.__name__} fails .*{message}")
+
+
+def test_outputs_must_not_share_what_they_have_written() -> None:
+    class Shared(Honest):
+        def load(self, constraint: Constraint, compiled: bytes) -> Callable[[], Grammar]:
+            grammar = super().load(constraint, compiled)()
+            return lambda: grammar
+
+    fails(Shared, "cannot be written|one output changed another|at the start|can be written")
+
+
+def test_what_is_compiled_must_be_enough() -> None:
+    class Remembers(Honest):
+        def compile(self, constraint: Constraint) -> bytes:
+            self.texts = self.read(constraint)
+            return b"[]"
+
+        def load(self, constraint: Constraint, compiled: bytes) -> Callable[[], Grammar]:
+            return super().load(constraint, json.dumps(self.texts).encode())
+
+    fails(Remembers, "raised AttributeError")
+
+
+def test_a_refusal_holds_everywhere_and_says_why() -> None:
+    class Half(Honest):
+        def refuses(self, constraint: Constraint) -> str | None:
+            return "no"
+
+    class Mute(Honest):
+        def refuses(self, constraint: Constraint) -> str | None:
+            return " "
+
+    class Fickle(Honest):
+        def refuses(self, constraint: Constraint) -> str | None:
+            self.asked = getattr(self, "asked", 0) + 1
+            return super().refuses(constraint) or (None if self.asked == 1 else str(id(self)))
+
+    fails(Half, "refuses.. says 'no', but compile.. does not")
+    fails(Mute, "without a reason")
+    fails(Fickle, "two instances")

@@ -1,0 +1,39 @@
+"""The migration guide lists every renamed public name, and the new names exist."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import sglang_plug
+from sglang_plug.renamed import RENAMED
+
+PAGE = Path(__file__).parents[2] / "docs" / "migration.md"
+ROW = re.compile(r"^\| `([\w.]+)(?:\([^`]*\))?` \| `([\w.]+)(?:\([^`]*\))?` \|$", re.MULTILINE)
+
+
+def rows() -> list[tuple[str, str]]:
+    return ROW.findall(PAGE.read_text(encoding="utf-8"))
+
+
+def test_every_renamed_name_of_the_package_is_listed() -> None:
+    listed = {
+        old.removeprefix("sglang_plug."): new.removeprefix("sglang_plug.")
+        for old, new in rows()
+        if re.fullmatch(r"sglang_plug\.[A-Z]\w+", old)
+    }
+    assert listed == RENAMED
+
+
+@pytest.mark.parametrize("name", [new for _, new in rows()])
+def test_the_new_name_exists(name: str) -> None:
+    parts = name.split(".")
+    if parts[0] in ("sglang_plug", "sglang_plug_api"):
+        assert hasattr(importlib.import_module(".".join(parts[:-1])), parts[-1])
+    else:
+        owner = getattr(sglang_plug, parts[0])
+        fields = getattr(owner, "__dataclass_fields__", {})
+        assert hasattr(owner, parts[1]) or parts[1] in fields

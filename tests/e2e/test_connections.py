@@ -1,0 +1,64 @@
+"""Connections and streams of clients that do nothing with them leave the server to the others."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from .conftest import until
+
+MOST = 20
+TOKENS = 500
+PAUSED = "paused"
+
+
+@pytest.fixture(scope="module")
+def small(module_launcher: Any) -> Iterator[Any]:
+    """Few connections, and places for two sequences."""
+    return module_launcher("--max-connections", str(MOST), "--max-running-requests", "2", "--log-level", "warning")
+
+
+def stream_request() -> bytes:
+    """A long stream whose events are large."""
+    params = {"max_new_tokens": TOKENS, "ignore_eos": True, "temperature": 0}
+    body = {"text": "Hi", "stream": True, "sampling_params": params, "return_logprob": True, "top_logprobs_num": 10}
+    data = json.dumps(body).encode()
+    head = b"POST /generate HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(data)
+    return head + data
+
+
+def test_idle_connections_do_not_keep_others_out(small: Any) -> None:
+    with ExitStack() as opened:
+        idle = [opened.enter_context(socket.create_connection(("127.0.0.1", small.port))) for _ in range(3 * MOST)]
+        assert small.get("/health").status_code == 200
+        for connection in idle[: 2 * MOST]:  # the oldest were closed
+            connection.settimeout(60)
+            try:
+                assert connection.recv(1) == b""
+            except ConnectionResetError:
+                pass
+
+
+def test_streams_that_nobody_reads_leave_their_places_to_others_and_lose_nothing(small: Any) -> None:
+    with ExitStack() as opened:
+        deaf = []
+        for _ in range(3):
+            connection = opened.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect(("127.0.0.1", small.port))
+            connection.sendall(stream_request())
+            deaf.append(connection)
+        until(lambda: small.info()[PAUSED] == 3, "all three are paused, also the one that waited for a place")
+        assert small.is_whole(), "paused sequences hold no slots"
+        assert small.generate({"text": "Hi", "sampling_params": {"max_new_tokens": 2}})["text"]
+        deaf[0].settimeout(240)
+        answer = b"".join(iter(lambda: deaf[0].recv(1 << 20), b""))
+        last = [line for line in answer.split(b"\n") if line.startswith(b"data: {")][-1]
+        event = json.loads(last[6:].split(b"\r")[0])
+        assert event["meta_info"]["completion_tokens"] == TOKENS
+    until(lambda: small.info()[PAUSED] == 0 and small.is_whole(), "the others are aborted when their clients leave")

@@ -1,0 +1,136 @@
+"""Runs tests in a second process, where Triton's kernels are interpreted.
+
+Triton decides when a kernel is defined whether it is compiled or interpreted, so one process can do only one of the
+two. Tests with the mark ``interpreted`` run here as usual if this process interprets; otherwise a process beside it
+collects the same files and runs those tests one at a time as it is told. Its reports become those of the tests.
+
+This file is also the program of that process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+MARK = "interpreted"
+SHOWN = 3000
+"""Characters of the process's output that are shown if it ends before its time."""
+
+
+class InterpretedProcess:
+    """The process beside this one; it is started by the first test that needs it."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, item: pytest.Item, following: pytest.Item | None) -> Iterator[pytest.TestReport]:
+        """Run a test there and yield its reports."""
+        if self._process is None:
+            self._start(item.session)
+        self._channel.write(json.dumps([item.nodeid, following.nodeid if following is not None else None]) + "\n")
+        self._channel.flush()
+        hook = item.config.hook
+        for line in self._channel:
+            if (report := json.loads(line)) is None:
+                return
+            found: pytest.TestReport = hook.pytest_report_from_serializable(config=item.config, data=report)
+            if isinstance(found.longrepr, list):  # where and why a test was skipped, which JSON has no tuples for
+                found.longrepr = tuple(found.longrepr)
+            yield found
+        yield self._broken(item)
+
+    def _start(self, session: pytest.Session) -> None:
+        files = sorted({str(item.path) for item in session.items if is_interpreted(item)})
+        here, there = socket.socketpair()
+        self._output = tempfile.TemporaryFile()
+        with there:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(there.fileno()), *files],
+                cwd=session.config.rootpath,
+                env={**_without_pytests_own(os.environ), "TRITON_INTERPRET": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[there.fileno()],
+            )
+        with here:
+            self._channel = here.makefile("rw", encoding="utf-8")
+
+    def _broken(self, item: pytest.Item) -> pytest.TestReport:
+        assert self._process is not None
+        status = self._process.wait()
+        self._output.seek(0)
+        output = self._output.read().decode(errors="replace")[-SHOWN:]
+        self.close()
+        text = f"the process that interprets Triton's kernels ended with {status}:\n{output}"
+        return pytest.TestReport(
+            item.nodeid, item.location, {name: 1 for name in item.keywords}, "failed", text, "call"
+        )
+
+    def close(self) -> None:
+        """Let it end, and wait until it has."""
+        if self._process is not None:
+            self._channel.close()
+            self._process.wait()
+            self._output.close()
+            self._process = None
+
+
+def is_interpreted(item: pytest.Item) -> bool:
+    """Say whether a test needs Triton's interpreter."""
+    return item.get_closest_marker(MARK) is not None
+
+
+def triton_is_interpreted() -> bool:
+    """Say whether the kernels of this process are interpreted; they are loaded already when a test asks."""
+    return importlib.import_module("sglang_plug_backends.triton.launch").INTERPRETED
+
+
+def _without_pytests_own(environment: Any) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
+
+
+class Follower:
+    """Runs the tests that it reads from ``channel``, and writes their reports there, and ``null`` after each test."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Instead of running what was collected."""
+        self._config = session.config
+        items = {item.nodeid: item for item in session.items}
+        for line in self._channel:
+            name, following = json.loads(line)
+            session.config.hook.pytest_runtest_protocol(item=items[name], nextitem=items.get(following))
+            self._send(None)
+        return True
+
+    @pytest.hookimpl
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Send what came of one phase of a test."""
+        self._send(self._config.hook.pytest_report_to_serializable(config=self._config, report=report))
+
+    def _send(self, message: Any) -> None:
+        self._channel.write(json.dumps(message) + "\n")
+        self._channel.flush()
+
+
+def main(descriptor: str, files: Sequence[str]) -> int:
+    """Collect ``files``, and run the tests that are named over the socket with this descriptor."""
+    with socket.socket(fileno=int(descriptor)) as channel, channel.makefile("rw", encoding="utf-8") as lines:
+        return int(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files], plugins=[Follower(lines)]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -1,0 +1,227 @@
+"""Prints how the tree is built, as numbers: ``python -m tests.policy.measure [--list]``. It prints no timings."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from tests.policy.directions import forbidden_imports
+from tests.policy.request_trace import RequestTrace, trace_chat_request
+from tests.policy.source_tree import (
+    ROOT,
+    Source,
+    first_line_fault,
+    import_cycles,
+    import_graph,
+    modules_per_folder,
+    package_sources,
+)
+
+ENGINE = "core/sglang_plug/engine"
+BUILD = f"{ENGINE}/startup/build.py"
+FEATURES = {
+    "images": re.compile(r"image|media|multimodal|vision", re.IGNORECASE),
+    "grammars": re.compile(r"grammar|constraint|structured", re.IGNORECASE),
+    "recurrent state": re.compile(r"recurrent|state_?(pool|rows|steps)|held_?state|(^|_)states$", re.IGNORECASE),
+    "ranks": re.compile(r"(^|_)ranks?($|_)|^Ranks?|collective|tensor_parallel|tp_size|feasibility"),
+    "adapters": re.compile(r"adapter|lora", re.IGNORECASE),
+    "drafts": re.compile(r"draft|speculat", re.IGNORECASE),
+    "graphs": re.compile(r"graph", re.IGNORECASE),
+}
+"""What an identifier of a module that mentions a feature looks like."""
+PACKAGES = frozenset(
+    "structured_outputs speculation lora multimodal recurrent_state tensor_parallel cuda_graphs".split()
+)
+"""Folders of the engine that consist of one feature."""
+REPRESENTATIONS = (
+    "ChatBody ChatRequest ChatPrompt Job Request Sequence ScheduledChunk ForwardBatch SampledTokens StepResult Output "
+    "Piece"
+).split()
+"""Classes that stand for one request, or for its part in a step, on its way; the chunk at the end has no class."""
+PATCHES = frozenset("setattr setitem setenv delattr delitem delenv syspath_prepend chdir context".split())
+MOST_LINES, FOLDER_MODULES = 60, 15
+
+Row = tuple[str, object, Sequence[str]]
+"""A measurement: its name, its value, and what was counted."""
+
+
+def main() -> None:
+    """Print the table; with ``--list`` also what was counted."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--list", action="store_true", help="also print what was counted")
+    parser.add_argument("--no-request", action="store_true", help="serve no request to trace it, only read the tree")
+    given = parser.parse_args()
+    for name, value, counted in measurements(None if given.no_request else trace_chat_request):
+        print(f"{name:<76}{value}")
+        for entry in counted if given.list else ():
+            print(f"    {entry}")
+
+
+def measurements(trace: Callable[[], RequestTrace] | None) -> Iterator[Row]:
+    """Yield every measurement of the tree."""
+    sources = package_sources()
+    yield from _sizes(sources)
+    if trace is not None:
+        yield from _request(trace())
+    yield from _representations(sources)
+    yield from _features([one for one in sources if _is_below(one, ENGINE)])
+    yield from _objects(sources)
+    yield from _imports(sources)
+    yield from _functions(sources)
+    yield from _tests([Source(path.relative_to(ROOT), path.stem, path.read_text()) for path in _test_files()])
+    yield from _docstrings(sources)
+
+
+def _is_below(source: Source, folder: str) -> bool:
+    return source.path.is_relative_to(folder)
+
+
+def _lines(sources: Sequence[Source]) -> int:
+    return sum(len(one.text.splitlines()) for one in sources)
+
+
+def _sizes(sources: Sequence[Source]) -> Iterator[Row]:
+    core = [one for one in sources if one.shelf == "core"]
+    yield "lines of core without testing", _lines([one for one in core if "testing" not in one.path.parts]), ()
+    engine = [one for one in core if _is_below(one, ENGINE)]
+    yield "lines of engine", _lines(engine), ()
+    generic = [one for one in engine if not PACKAGES & set(one.path.parts)]
+    yield "lines of engine outside the feature packages", _lines(generic), ()
+    yield "modules of engine", sum(not one.is_package for one in engine), ()
+    counts = modules_per_folder(sources)
+    most = max(counts, key=counts.__getitem__)
+    yield "most modules in one folder", f"{counts[most]} ({most})", ()
+    crowded = [f"{folder}: {count}" for folder, count in sorted(counts.items()) if count > FOLDER_MODULES]
+    yield f"folders with more than {FOLDER_MODULES} modules", len(crowded), crowded
+
+
+def _request(trace: RequestTrace) -> Iterator[Row]:
+    yield "files that a text chat request passes", len(trace.files), ()
+    yield "  in the engine's thread", len(trace.serving), sorted(trace.serving)
+    yield "  in the API", len(trace.answering), sorted(trace.answering)
+    made = sorted(trace.constructed)
+    yield "classes of the project that it makes objects of", len(made), made
+
+
+def _representations(sources: Sequence[Source]) -> Iterator[Row]:
+    classes = {node.name for one in sources for node in ast.walk(one.tree) if isinstance(node, ast.ClassDef)}
+    known = [*(name for name in REPRESENTATIONS if name in classes), "chunk"]
+    yield "representations of one request", len(known), [" -> ".join(known)]
+    for source in sources:
+        if source.folder.startswith(ENGINE):
+            for node in ast.walk(source.tree):
+                if isinstance(node, ast.ClassDef) and node.name == "Sequence":
+                    fields = [ast.unparse(one.target) for one in node.body if isinstance(one, ast.AnnAssign)]
+                    yield "fields of Sequence", len(fields), [" ".join(fields)]
+
+
+def _features(engine: Sequence[Source]) -> Iterator[Row]:
+    modules = [one for one in engine if not one.is_package]
+    for feature, pattern in FEATURES.items():
+        all_of_them = [one.path for one in modules if any(map(pattern.search, _identifiers(one)))]
+        generic = [path for path in all_of_them if not PACKAGES & set(path.parts)]
+        listed = [str(path) for path in generic]
+        yield (
+            f"engine modules that mention {feature} (outside feature packages; all)",
+            f"{len(generic)}; {len(all_of_them)}",
+            listed,
+        )
+
+
+def _identifiers(source: Source) -> set[str]:
+    tokens = tokenize.generate_tokens(io.StringIO(source.text).readline)
+    return {token.string for token in tokens if token.type == tokenize.NAME}
+
+
+def _objects(sources: Sequence[Source]) -> Iterator[Row]:
+    late = [
+        f"{one.path}:{target.lineno} {ast.unparse(target)}"
+        for one in sources
+        if one.path.as_posix() == BUILD
+        for node in ast.walk(one.tree)
+        if isinstance(node, ast.Assign | ast.AugAssign)
+        for target in _attributes(node.targets if isinstance(node, ast.Assign) else [node.target])
+    ]
+    yield "attributes set on objects after construction in engine/startup/build.py", len(late), late
+    asserted = [
+        (f"{one.path}:{node.lineno} {ast.unparse(node.test)}", ast.unparse(node.test).endswith(", Sequence)"))
+        for one in sources
+        if _is_below(one, ENGINE)
+        for node in ast.walk(one.tree)
+        if isinstance(node, ast.Assert) and "isinstance(" in ast.unparse(node.test)
+    ]
+    waiting = [text for text, is_sequence in asserted if is_sequence]
+    yield "isinstance assertions behind the protocol of waiting sequences", len(waiting), waiting
+    yield "isinstance assertions in engine", len(asserted), [text for text, _ in asserted]
+
+
+def _attributes(targets: Sequence[ast.expr]) -> Iterator[ast.Attribute]:
+    for target in targets:
+        if isinstance(target, ast.Tuple):
+            yield from _attributes(target.elts)
+        elif isinstance(target, ast.Attribute) and ast.unparse(target.value) != "self":
+            yield target
+
+
+def _imports(sources: Sequence[Source]) -> Iterator[Row]:
+    cycles = [" <-> ".join(group) for group in import_cycles(import_graph(sources))]
+    yield "import cycles at run time", len(cycles), cycles
+    forbidden = forbidden_imports(sources, ROOT)
+    yield "forbidden imports", len(forbidden), forbidden
+
+
+def _functions(sources: Sequence[Source]) -> Iterator[Row]:
+    lengths = sorted(
+        ((node.end_lineno or 0) - node.lineno + 1, f"{one.path}:{node.lineno} {node.name}")
+        for one in sources
+        if not any("kernel" in part for part in one.path.parts)
+        for node in one.functions()
+    )
+    long = [f"{lines} {name}" for lines, name in lengths if lines > MOST_LINES]
+    yield f"functions over {MOST_LINES} lines outside kernels", len(long), long
+    yield "p95 of function lengths outside kernels", lengths[int(0.95 * len(lengths))][0], ()
+
+
+def _test_files() -> Iterator[Path]:
+    return (path for path in sorted((ROOT / "tests").rglob("*.py")))
+
+
+def _tests(tests: Sequence[Source]) -> Iterator[Row]:
+    private = [f"{one.path}:{node.lineno} {ast.unparse(node)}" for one in tests for node in _private(one.tree)]
+    yield "private attributes used in tests", len(private), private
+    patched = [f"{one.path}:{node.lineno}" for one in tests for node in _patches(one.tree)]
+    yield "calls of monkeypatch in tests", len(patched), ()
+
+
+def _private(tree: ast.AST) -> Iterator[ast.Attribute]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            if ast.unparse(node.value) not in ("self", "cls"):
+                yield node
+
+
+def _patches(tree: ast.AST) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PATCHES:
+            if isinstance(node.func.value, ast.Name) and "patch" in node.func.value.id:
+                yield node
+
+
+def _docstrings(sources: Sequence[Source]) -> Iterator[Row]:
+    faults = [
+        f"{one.path}:{line} {name} {fault}"
+        for one in sources
+        for name, line, text in one.docstrings()
+        if (fault := first_line_fault(text)) is not None
+    ]
+    total = sum(1 for one in sources for _ in one.docstrings())
+    yield "docstrings whose first line does not stand alone", f"{len(faults)} of {total}", faults
+
+
+if __name__ == "__main__":
+    main()

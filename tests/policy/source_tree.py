@@ -1,0 +1,182 @@
+"""The source tree as the policy tests and the measurements see it: every module, parsed, with its imports resolved."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+ROOT = Path(os.environ.get("MEASURED_TREE", Path(__file__).parents[2])).resolve()
+"""The repository; ``python -m tests.policy.measure`` can be pointed at another one."""
+SHELVES = ("core", "builtin_models", "builtin_backends", "api")
+"""The folders with the installed packages."""
+DANGLING = frozenset("what of as who whose which how those where whether why that it and".split())
+"""Words with which a docstring's first line does not stand alone."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Source:
+    """One Python file of a package."""
+
+    path: Path
+    """Relative to the root of the repository."""
+    module: str
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The parsed file."""
+        return ast.parse(self.text)
+
+    @property
+    def shelf(self) -> str:
+        """``core``, ``api``, ... or ``plugins``."""
+        return self.path.parts[0]
+
+    @property
+    def folder(self) -> str:
+        """The folder of the file, with slashes."""
+        return self.path.parent.as_posix()
+
+    @property
+    def is_package(self) -> bool:
+        """True for ``__init__.py``."""
+        return self.path.name == "__init__.py"
+
+    def imports(self, *, typing: bool = True, functions: bool = True) -> set[str]:
+        """Return dotted names: ``from a.b import c`` is ``a.b.c``.
+
+        ``typing=False`` leaves out ``if TYPE_CHECKING``; ``functions=False`` leaves out imports in functions.
+        """
+        return set(_imports(self, typing, functions))
+
+    def functions(self) -> Iterator[Function]:
+        """Every function and method, nested ones included."""
+        return (node for node in ast.walk(self.tree) if isinstance(node, Function))
+
+    def docstrings(self) -> Iterator[tuple[str, int, str]]:
+        """Yield name, line and text of the docstrings of the module, its classes and its functions."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Module | ast.ClassDef | Function):
+                text = ast.get_docstring(node)
+                if text is not None:
+                    yield getattr(node, "name", self.path.name), getattr(node, "lineno", 1), text
+
+
+@cache
+def _imports(source: Source, typing: bool, functions: bool) -> frozenset[str]:
+    return frozenset(name for node in _walk(source.tree, typing, functions) for name in _names(source, node))
+
+
+def _names(source: Source, node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        package = source.module.split(".") if source.is_package else source.module.split(".")[:-1]
+        above = package[: len(package) - node.level + 1] if node.level else []
+        yield from (".".join([*above, *([node.module] if node.module else []), one.name]) for one in node.names)
+
+
+def _walk(node: ast.AST, typing: bool, functions: bool) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if not functions and isinstance(child, Function | ast.Lambda):
+            continue
+        if not typing and isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+            for other in child.orelse:
+                yield other
+                yield from _walk(other, typing, functions)
+            continue
+        yield child
+        yield from _walk(child, typing, functions)
+
+
+def read_sources(folder: Path, root: Path = ROOT) -> Iterator[Source]:
+    """Yield every module under ``folder``, which is on the import path."""
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder).with_suffix("").parts
+        module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        yield Source(path.relative_to(root), module, path.read_text(encoding="utf-8"))
+
+
+@cache
+def package_sources() -> tuple[Source, ...]:
+    """Return every module of the installed packages; scripts that are not part of the runtime are left out."""
+    return tuple(one for shelf in SHELVES for one in read_sources(ROOT / shelf) if "train" not in one.path.parts)
+
+
+@cache
+def distribution_sources() -> tuple[Source, ...]:
+    """Return every module of the distributions under ``plugins/``, their tests included."""
+    return tuple(one for folder in sorted((ROOT / "plugins").glob("*/")) for one in read_sources(folder))
+
+
+def modules_per_folder(sources: Sequence[Source]) -> dict[str, int]:
+    """Count the modules that lie side by side in each folder; ``__init__.py`` does not count."""
+    counts: dict[str, int] = {}
+    for source in sources:
+        counts[source.folder] = counts.get(source.folder, 0) + (not source.is_package)
+    return counts
+
+
+def import_graph(sources: Sequence[Source]) -> dict[str, set[str]]:
+    """Map each module to the modules it imports while it is imported itself."""
+    modules = {source.module for source in sources}
+
+    def resolve(name: str) -> str | None:
+        parts = name.split(".")
+        return next(
+            (known for end in (len(parts), len(parts) - 1) if (known := ".".join(parts[:end])) in modules), None
+        )
+
+    graph: dict[str, set[str]] = {}
+    for source in sources:
+        found = {resolve(name) for name in source.imports(typing=False, functions=False)}
+        graph[source.module] = {name for name in found if name is not None} - {source.module}
+    return graph
+
+
+def import_cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Return the groups of modules that import each other (Tarjan's strongly connected components)."""
+    numbers: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    cycles: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        numbers[module] = lowest[module] = len(numbers)
+        path.append(module)
+        for other in sorted(graph[module]):
+            if other not in numbers:
+                visit(other)
+                lowest[module] = min(lowest[module], lowest[other])
+            elif other in path:
+                lowest[module] = min(lowest[module], numbers[other])
+        if lowest[module] == numbers[module]:
+            group = path[path.index(module) :]
+            del path[path.index(module) :]
+            if len(group) > 1:
+                cycles.append(sorted(group))
+
+    for module in sorted(graph):
+        if module not in numbers:
+            visit(module)
+    return sorted(cycles)
+
+
+def first_line_fault(docstring: str) -> str | None:
+    """Say why a docstring's first paragraph does not stand alone; ``None`` if it does."""
+    paragraph = docstring.strip().partition("\n\n")[0]
+    if not paragraph:
+        return "is empty"
+    first = re.match(r"[A-Za-z]+", paragraph)
+    if first is not None and first[0].lower() in DANGLING:
+        return f"starts with {first[0]!r}"
+    if paragraph[-1] not in ".!?:…":
+        return "has no punctuation at its end"
+    return None

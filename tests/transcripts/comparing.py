@@ -1,0 +1,127 @@
+"""Differences between two recordings."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .events import coarse
+from .placeholders import LOCATIONS, ruled
+
+Record = dict[str, Any]
+LINES_SHOWN = 40
+CLOSE = 1e-4
+"""How far log-probabilities of the same tokens may be from each other."""
+LONGEST_LINE = 400
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An exchange that is not the same in both recordings; ``lines`` say where."""
+
+    name: str
+    lines: list[str]
+
+
+def read(file: Path) -> dict[str, Record]:
+    """A recording by the names of its exchanges."""
+    with file.open(encoding="utf-8") as lines:
+        records = [json.loads(line) for line in lines]
+    return {record["name"]: record for record in records}
+
+
+def without_locations(record: Record) -> Record:
+    """A record in which places of code have a placeholder."""
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, str):
+            return ruled(LOCATIONS, "", value)
+        return [replaced(one) for one in value] if isinstance(value, list) else value
+
+    return {key: replaced(value) for key, value in record.items()}
+
+
+def differences(
+    before: Mapping[str, Record], after: Mapping[str, Record], *, prepare: Callable[[Record], Record], strict: bool
+) -> Iterator[Difference]:
+    """What differs. Unless ``strict``, streams may be cut into events at other tokens, as those that are computed while
+    an event is being sent share the next one; and numbers may differ by ``CLOSE``, as they depend on which requests are
+    computed together. Both depend on how busy the machine is."""
+    for name in [*before, *(name for name in after if name not in before)]:
+        if name not in after or name not in before:
+            yield Difference(name, [f"only in the {'first' if name in before else 'second'} recording"])
+            continue
+        one, other = prepare(before[name]), prepare(after[name])
+        if one == other or (not strict and nearly(coarse(one), coarse(other))):
+            continue
+        if not strict:
+            one, other = coarse(one), coarse(other)
+        yield Difference(name, list(_shown(one, other)))
+
+
+def nearly_equal(
+    before: Mapping[str, Record], after: Mapping[str, Record], prepare: Callable[[Record], Record]
+) -> dict[str, list[str]]:
+    """Names of exchanges that are the same only because of what ``differences`` allows, by what that is."""
+    found: dict[str, list[str]] = {"are cut into events at other tokens": [], "differ in last digits of numbers": []}
+    cut, digits = found.values()
+    for name in before:
+        if name not in after:
+            continue
+        one, other = prepare(before[name]), prepare(after[name])
+        if one != other and coarse(one) == coarse(other):
+            cut.append(name)
+        elif one != other and nearly(coarse(one), coarse(other)):
+            digits.append(name)
+    return found
+
+
+def nearly(one: Any, other: Any) -> bool:
+    """Whether two values are the same but for numbers that differ by ``CLOSE``; looks into JSON inside strings."""
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other) <= CLOSE
+    if isinstance(one, str) and isinstance(other, str) and one != other:
+        first, second = _parsed(one), _parsed(other)
+        return first is not None and second is not None and nearly(first, second)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(nearly(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(nearly, one, other))
+    return bool(one == other) and type(one) is type(other)
+
+
+def _parsed(text: str) -> Any:
+    """A text that is JSON, or an event's data that is; None if it is not."""
+    head, mark, data = text.rpartition("data: ")
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return None
+    return [head + mark, found] if isinstance(found, dict | list) else None
+
+
+def _shown(one: Record, other: Record) -> Iterator[str]:
+    first, second = list(_lines(one)), list(_lines(other))
+    found = [line for line in difflib.unified_diff(first, second, "first", "second", lineterm="", n=2)][2:]
+    yield from (line[:LONGEST_LINE] for line in found[:LINES_SHOWN])
+    if len(found) > LINES_SHOWN:
+        yield f"... and {len(found) - LINES_SHOWN} more lines"
+
+
+def _lines(record: Record) -> Iterator[str]:
+    for key, value in record.items():
+        for part in value if isinstance(value, list) else [value]:
+            yield from (f"{key}: {line}" for line in _readable(part))
+
+
+def _readable(part: Any) -> Iterable[str]:
+    if not isinstance(part, str):
+        return json.dumps(part, indent=1, ensure_ascii=False).splitlines()
+    try:
+        return json.dumps(json.loads(part), indent=1, ensure_ascii=False).splitlines()
+    except ValueError:
+        return part.splitlines() or [""]

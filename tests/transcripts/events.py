@@ -1,0 +1,131 @@
+"""Streams without the places at which they are cut into events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any
+
+Event = dict[str, Any]
+DELTAS = ("response.output_text.delta", "response.function_call_arguments.delta", "response.reasoning_text.delta")
+
+
+def coarse(record: dict[str, Any]) -> dict[str, Any]:
+    """A record whose consecutive events of the same kind are joined, those of one output after those of another."""
+    if "events" not in record:
+        return record
+    incremental = '"incremental": true' in record.get("request", "")
+    found: list[Event] = []
+    for event in _by_output(map(_parsed, record["events"])):
+        if found and _joinable(found[-1], event):
+            found[-1] = _joined(found[-1], event, incremental)
+        else:
+            found.append(event)
+    return {**record, "events": [_numberless(one) for one in found]}
+
+
+def _by_output(events: Iterable[Event]) -> Iterator[Event]:
+    """Events in which those that belong to one of several outputs stand together."""
+    for single, run in groupby(events, key=lambda event: _output(event) is not None):
+        group = list(run)
+        yield from sorted(group, key=lambda event: _output(event) or 0) if single else group
+
+
+def _output(event: Event) -> int | None:
+    """Which of several outputs an event is of."""
+    data = event.get("data", {})
+    choice = _choice(event) or (data if "meta_info" in data else None)
+    return None if choice is None else int(choice.get("index") or 0)
+
+
+def _parsed(text: str) -> Event:
+    head, _, data = text.rpartition("data: ")
+    try:
+        value = json.loads(data)
+    except ValueError:
+        return {"text": text}
+    return {"head": head, "data": value} if isinstance(value, dict) else {"text": text}
+
+
+def _choice(event: Event) -> Any:
+    """The only choice of a chunk of a chat or completion, or None."""
+    choices = event.get("data", {}).get("choices")
+    return choices[0] if isinstance(choices, list) and len(choices) == 1 else None
+
+
+def _joinable(one: Event, other: Event) -> bool:
+    if "data" not in one or "data" not in other:
+        return False
+    first, second = one["data"], other["data"]
+    if "meta_info" in first and "meta_info" in second:
+        return first.get("index") == second.get("index") and first["meta_info"]["finish_reason"] is None
+    if first.get("type") in DELTAS:
+        return _key(first, "type", "item_id", "content_index") == _key(second, "type", "item_id", "content_index")
+    before, after = _choice(one), _choice(other)
+    if before is None or after is None or before["index"] != after["index"] or before["finish_reason"]:
+        return False
+    if "text" in before:
+        return "text" in after
+    return _texts(before["delta"]) and _texts(after["delta"]) and before["delta"].keys() == after["delta"].keys()
+
+
+def _key(data: Event, *names: str) -> list[Any]:
+    return [data.get(name) for name in names]
+
+
+def _texts(delta: Event) -> bool:
+    """Whether a delta has nothing but text or the arguments of one call."""
+    calls = delta.get("tool_calls")
+    if calls is not None:
+        return len(delta) == 1 and len(calls) == 1 and not calls[0].get("id")
+    return bool(delta) and delta.keys() <= {"content", "reasoning_content"}
+
+
+def _joined(one: Event, other: Event, incremental: bool) -> Event:
+    first, second = one["data"], other["data"]
+    if "meta_info" in first and not incremental:  # each event has all that came before
+        return other
+    if "meta_info" in first:
+        return {**other, "data": {**second, **{key: first[key] + second[key] for key in ("text", "output_ids")}}}
+    if "delta" in first:
+        joined = {"delta": first["delta"] + second["delta"], "logprobs": [*_list(first), *_list(second)]}
+        return {**one, "data": {**second, **joined}}
+    before, after = _choice(one), _choice(other)
+    choice = {**after, "logprobs": _joined_logprobs(before.get("logprobs"), after.get("logprobs"))}
+    if "text" in before:
+        choice["text"] = before["text"] + after["text"]
+    else:
+        choice["delta"] = _joined_delta(before["delta"], after["delta"])
+    return {**one, "data": {**second, "choices": [choice]}}
+
+
+def _list(data: Event) -> Iterable[Any]:
+    found = data.get("logprobs")
+    return found if isinstance(found, list) else []
+
+
+def _joined_delta(one: Event, other: Event) -> Event:
+    if "tool_calls" in one:
+        (first,), (second,) = one["tool_calls"], other["tool_calls"]
+        if first["index"] != second["index"]:
+            return {"tool_calls": [first, second]}
+        said = first["function"].get("arguments", "") + second["function"].get("arguments", "")
+        return {"tool_calls": [{**first, "function": {**first["function"], "arguments": said}}]}
+    return {key: one[key] + other[key] for key in one}
+
+
+def _joined_logprobs(one: Any, other: Any) -> Any:
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return one or other
+    return {
+        key: [*(one[key] or []), *(other.get(key) or [])] if isinstance(one[key], list) else one[key] for key in one
+    }
+
+
+def _numberless(event: Event) -> str:
+    data = event.get("data")
+    if data is None:
+        return str(event["text"])
+    kept = {key: value for key, value in data.items() if key != "sequence_number"}
+    return str(event["head"]) + "data: " + json.dumps(kept, ensure_ascii=False)
