@@ -242,7 +242,7 @@ def test_the_window_closes(launch: Any, tmp_path: Path) -> None:
 
 @replayed
 def test_interactive_requests_do_not_stand_behind_a_batch(server: Any, user: Client) -> None:
-    """Two places and room for a queue: lines keep to one place, so whoever asks meanwhile gets the other."""
+    """With two places, the lines of a batch use one, so that an interactive request gets the other."""
     id = user.start([chat(number, max_tokens=40, ignore_eos=True) for number in range(400)]).id
     user.wait(id, lambda batch: done(batch) > 0)
     most_waiting, meanwhile = 0, list[int]()
@@ -256,7 +256,7 @@ def test_interactive_requests_do_not_stand_behind_a_batch(server: Any, user: Cli
         running, waiting = server.load()
         most_waiting = max(most_waiting, waiting)
         assert running <= 2
-    assert most_waiting == 0
+    assert most_waiting <= 1  # a line that was just sent waits for the next step; more would fill the second place
     in_time(user.get(id).status == "in_progress", "there are more lines")
     # they did not wait for the hundreds of lines behind; some are done meanwhile, more of them on a busy machine
     assert sorted(meanwhile)[len(meanwhile) // 2] <= 20
