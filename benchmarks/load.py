@@ -161,7 +161,7 @@ async def run(load: Load) -> Figures:
             await asyncio.sleep(max(0.0, started + arrival - time.perf_counter()))
             async with places:
                 reply = Reply(time.perf_counter() if load.rate is None else started + arrival)
-                await _ask(client, load, request, reply)
+                await ask(client, load, request, reply)
                 return reply
 
         replies = await asyncio.gather(*map(one, bodies, arrivals(load)))
@@ -184,7 +184,8 @@ def body(load: Load, tokens: list[int]) -> dict[str, Any]:
     }
 
 
-async def _ask(client: httpx.AsyncClient, load: Load, request: dict[str, Any], reply: Reply) -> None:
+async def ask(client: httpx.AsyncClient, load: Load, request: dict[str, Any], reply: Reply) -> None:
+    """Send ``request`` and record its answer in ``reply``, an error too."""
     path = "/generate" if load.api == "generate" else "/v1/completions"
     try:
         async with client.stream("POST", path, json=request) as response:

@@ -21,6 +21,7 @@ GAUGES: Mapping[str, str] = {
     "token_usage": "Share of the KV pool that running requests hold",
     "cache_hit_rate": "Share of admitted prompt tokens that came from the prefix cache, since the start",
     "gen_throughput": "Output tokens per second over the last second or more",
+    "step_target_seconds": "Time that a step may take in which prompts are computed beside decoding requests; 0: any",
     "spec_accept_length": "Output tokens per sequence and decode step, since the start",
     "spec_accept_rate": "Share of the drafted tokens that came true, since the start",
 }
@@ -101,6 +102,7 @@ class PrometheusObserver(Observer):
         self._set("num_cached_tokens", stats.cached_slots)
         self._set("token_usage", stats.used_slots / stats.capacity if stats.capacity else 0.0)
         self._set("cache_hit_rate", self._cached / self._admitted if self._admitted else 0.0)
+        self._set("step_target_seconds", stats.target_seconds)
         self._add("cached_tokens_total", stats.cached_tokens)
         self._add("forced_tokens_total", stats.forced_tokens)
         self._add("num_retracted_reqs_total", stats.retracted)

@@ -112,6 +112,14 @@ MEMORY = Group(
             least=-1,
         ),
         option(
+            "--target-itl-ms",
+            "engine.schedule.target_itl_ms",
+            "milliseconds between two tokens of a sequence while prompts of others are computed; by default a small "
+            "multiple of a decode step; 0 switches the limit off",
+            float,
+            least=0,
+        ),
+        option(
             "--max-running-requests",
             "engine.schedule.max_running_requests",
             "most sequences computed together",

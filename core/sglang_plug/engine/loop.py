@@ -348,8 +348,9 @@ class EngineLoop:
 
     def _info(self) -> dict[str, Any]:
         scheduler = self.scheduler
-        load = {"running": len(scheduler.running), "waiting": len(scheduler.waiting) + len(self.constraints)}
-        load["paused"] = len(scheduler.paused)
+        waiting = len(scheduler.waiting) + len(self.constraints)
+        load: dict[str, Any] = {"running": len(scheduler.running), "waiting": waiting, "paused": len(scheduler.paused)}
+        load["step_time"] = scheduler.pace.info()
         adapters = None if self.adapters is None else self.adapters.paths
         states = None if scheduler.states is None else scheduler.states.accounts()
         relief = None if self.relief is None else asdict(self.relief.done)

@@ -40,6 +40,8 @@ class StepStats:
     """Seconds from arrival to this step, of each request that it was the first step of."""
     relieved_tokens: int = 0
     """Cached tokens that were evicted since the last report because the host's memory was running out."""
+    target_seconds: float = 0.0
+    """Time that the last step with prompt tokens and decoding sequences was allowed to take; 0: without a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ known once the previous step is committed, and the tokens are sampled then, befo
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -36,6 +37,8 @@ class InFlightStep:
     chunks: list[ScheduledChunk]
     launched: LaunchedStep | DeferredSampling | Exception
     """The launched step, or the error that occurred while it was queued."""
+    began: float
+    """``time.perf_counter()`` when it was queued."""
 
     @property
     def dropped(self) -> bool:
@@ -76,6 +79,8 @@ class Pipeline:
         self._shortage, self._describe, self._shared = shortage, describe, shared
         self._ahead: InFlightStep | None = None
         self._failures = 0
+        self._ended = 0.0
+        """``time.perf_counter()`` when the last step ended."""
 
     @property
     def in_flight(self) -> bool:
@@ -122,15 +127,17 @@ class Pipeline:
         """Return ``flight`` after the previous step has been committed; deferred sampling is queued now."""
         chunks, launched = [chunk.committed for chunk in flight.chunks], flight.launched
         try:
-            return InFlightStep(chunks, launched.choose(chunks) if isinstance(launched, DeferredSampling) else launched)
+            chosen = launched.choose(chunks) if isinstance(launched, DeferredSampling) else launched
+            return InFlightStep(chunks, chosen, flight.began)
         except Exception as error:
-            return InFlightStep(chunks, error)
+            return InFlightStep(chunks, error, flight.began)
 
     def _launch(self, chunks: list[ScheduledChunk], before: LaunchedStep | None = None) -> InFlightStep:
+        began = time.perf_counter()
         try:
-            return InFlightStep(chunks, self.runner.launch(chunks, before))
+            return InFlightStep(chunks, self.runner.launch(chunks, before), began)
         except Exception as error:
-            return InFlightStep(chunks, error)
+            return InFlightStep(chunks, error, began)
 
     def _results(self, flight: InFlightStep) -> list[StepResult]:
         """Return the results of a step; turn an error into failed results, so that it does not end the engine.
@@ -152,4 +159,6 @@ class Pipeline:
             logger.exception("a step of %d sequences failed", len(flight.chunks))
             return [StepResult(error=f"the step failed: {self._describe(error)}")] * len(flight.chunks)
         self._failures = 0
+        began, self._ended = max(flight.began, self._ended), time.perf_counter()
+        self.scheduler.pace.observe(flight.chunks, self.scheduler.counters.prefill_sequences > 0, self._ended - began)
         return results

@@ -11,7 +11,6 @@ the tokens. See ``engine/execution/pipeline.py``.
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
 
 from sglang_plug.contracts.request import Finish, Output
 from sglang_plug.contracts.serving.cache import Match, PrefixCache
@@ -21,16 +20,15 @@ from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.recurrent_state.state_rows import StateRows
 
 from .checked_policy import CheckedPolicy
+from .growth_reserve import GrowthReserve
 from .output_processing import append
 from .planned_step import PlannedStep
+from .prefill_pace import PrefillPace, StepRoom
 from .scheduled_chunk import ScheduledChunk, StepCounters, StepResult
 from .sequence import Sequence
+from .shared_prefixes import continuation, prefixes_in_work
 from .turns import TurnClock, with_first
 
-SHARED_RUN = 32
-"""A waiting sequence waits for the prefix of one being computed if both continue with this many equal tokens."""
-RESERVE_START, RESERVE_LEAST, RESERVE_DECAY, RESERVE_RAISE = 0.5, 0.1, 0.002, 0.2
-"""Fraction of the remaining output of running sequences that admission keeps free; a retraction raises it."""
 AHEAD_OF_QUEUE = 8
 """Largest number of steps planned ahead before waiting sequences that found no room are considered again."""
 
@@ -49,6 +47,8 @@ class Scheduler:
         states: owner of the recurrent states, if the model has any.
         owners: the prefix cache and its eviction policy, as error messages name them.
         turns: decides which running sequences give their places to requests that have waited for long.
+        pace: limits the prompt tokens of steps in which other sequences decode.
+        reserve: slots kept free for the growth of running sequences.
     """
 
     def __init__(
@@ -64,19 +64,20 @@ class Scheduler:
         states: StateRows | None = None,
         owners: str = "the prefix cache",
         turns: TurnClock | None = None,
+        pace: PrefillPace | None = None,
+        reserve: GrowthReserve | None = None,
     ) -> None:
         self.allocator = KVAllocator(pool, cache, states, owners)
-        self.pool, self.cache, self.policy = pool, cache, policy
+        self.pool, self.cache, self.policy, self.states = pool, cache, policy, states
         self.chunk_size, self.max_running, self.whole = chunk_size, max_running, whole
         self.extensions = extensions or ExtensionPoints()
-        self.states = states
-        self.turns = turns or TurnClock()
+        self.turns, self.pace = turns or TurnClock(), pace or PrefillPace()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.paused: dict[str, Sequence] = {}
         """Paused sequences by request id; they hold no slots, but their prefixes may stay in the prefix cache."""
         self.counters = StepCounters()
-        self._reserve = RESERVE_START
+        self._reserve = reserve or GrowthReserve()
         self._ahead_left = 0
 
     @property
@@ -128,31 +129,34 @@ class Scheduler:
     # -- planning -----------------------------------------------------------------------------------------------
 
     def plan(self) -> list[ScheduledChunk]:
-        """Plan the next step: running sequences first, then as many waiting ones as fit."""
+        """Plan the next step: sequences that decode first, then running prompts, then as many waiting ones as fit."""
         self.counters = StepCounters()
-        self._lower_reserve()
-        chunks: list[ScheduledChunk] = []
-        budget = self.chunk_size
+        self._reserve.step_planned()
+        chunks, prompts, budget = list[ScheduledChunk](), list[Sequence](), self.chunk_size
         first = self._exchange_places()
         for sequence in list(self.running):
             if budget <= 0:
                 break
-            if self.counters.retracted and sequence not in self.running:  # retracted for an earlier sequence
+            if self.counters.retracted and sequence not in self.running:  # retracted for an earlier one
                 continue
-            if not self._make_room(sequence):
-                continue
-            count = sequence.count(sequence.computed, budget)
-            budget -= count
-            chunks.append(self._plan_chunk(sequence, count))
+            if len(sequence.tokens) - sequence.computed > sequence.last_step_len:
+                prompts.append(sequence)
+            elif self._make_room(sequence):
+                count = sequence.count(sequence.computed, budget)
+                budget -= count
+                chunks.append(self._plan_chunk(sequence, count))
+        if prompts or self.waiting:
+            room = self.pace.room(budget, [chunk.sequence for chunk in chunks])
+            self._plan_prompts(prompts, chunks, room)
+            if not self.counters.retracted:
+                self._admit(chunks, room, first)
         if self.counters.retracted:
             chunks = [chunk for chunk in chunks if chunk.sequence in self.running]
-        else:
-            self._admit(chunks, budget, first)
         if self.extensions.plan:
             step = PlannedStep(chunks, self.pool, self.chunk_size)
             for plan in self.extensions.plan:
                 plan(step)
-        self._count(chunks)
+        self.counters.add(chunks)
         self._ahead_left = 0 if self.counters.prefill_sequences or self.counters.retracted else AHEAD_OF_QUEUE
         return chunks
 
@@ -169,18 +173,23 @@ class Scheduler:
             return []
         if self.waiting and (len(going) < len(chunks) or (len(chunks) < self.max_running and self._ahead_left <= 0)):
             return []
-        if self.waiting and self.turns.is_due:
-            return []
-        if any(waits_for(going) for waits_for in self.extensions.waits_for):
+        if (self.waiting and self.turns.is_due) or any(waits_for(going) for waits_for in self.extensions.waits_for):
             return []
         planned: list[ScheduledChunk] = []
-        budget = self.chunk_size
+        budget, room = self.chunk_size, None
+        if self.counters.prefill_sequences:
+            going.sort(key=lambda chunk: not chunk.complete)  # sequences that decode come first
         for chunk in going:
             sequence = chunk.sequence
-            count = sequence.count(chunk.end, budget, tokens=len(sequence.tokens) + chunk.complete)
+            if room is None and self.counters.prefill_sequences and not chunk.complete:
+                room = self.pace.room(budget, [one.sequence for one in planned])
+            most = budget if room is None else room.tokens(chunk.end)
+            count = sequence.count(chunk.end, most, tokens=len(sequence.tokens) + chunk.complete)
             if count > 0:
                 planned.append(self._plan_chunk(sequence, count, ahead=chunk.count))
                 budget -= count
+                if room is not None:
+                    room.add(chunk.end, count)
         needed = sum(self.pool.missing(len(chunk.sequence.slots), chunk.end) for chunk in planned)
         if needed > self.pool.free:
             return []
@@ -192,25 +201,26 @@ class Scheduler:
     def begin(self, chunks: list[ScheduledChunk]) -> None:
         """Make a step that was planned ahead the current one; the previous step must be committed."""
         self.counters = StepCounters()
-        self._count([chunk for chunk in chunks if not chunk.dropped])
-        self._lower_reserve()
+        self.counters.add(chunk for chunk in chunks if not chunk.dropped)
+        self._reserve.step_planned()
+
+    def _plan_prompts(self, prompts: list[Sequence], chunks: list[ScheduledChunk], room: StepRoom) -> None:
+        """Plan tokens of running sequences whose prompts are not computed to the end."""
+        for sequence in prompts:
+            if self.counters.retracted and sequence not in self.running:
+                continue
+            start = sequence.computed
+            if (most := room.tokens(start)) <= 0:
+                break
+            if self._make_room(sequence):
+                count = sequence.count(start, most)
+                room.add(start, count)
+                chunks.append(self._plan_chunk(sequence, count))
 
     def _plan_chunk(self, sequence: Sequence, count: int, ahead: int = 0) -> ScheduledChunk:
         chunk = ScheduledChunk(sequence, count, ahead)
         self.allocator.planned(sequence, chunk.end)
         return chunk
-
-    def _count(self, chunks: list[ScheduledChunk]) -> None:
-        """Add the sequences and tokens of a step to the counters."""
-        for chunk in chunks:
-            if chunk.count <= chunk.sequence.last_step_len:
-                self.counters.decode_sequences += 1
-            else:
-                self.counters.prefill_sequences += 1
-                self.counters.prefill_tokens += chunk.count
-
-    def _lower_reserve(self) -> None:
-        self._reserve = max(RESERVE_LEAST, self._reserve - RESERVE_DECAY)
 
     def _make_room(self, sequence: Sequence) -> bool:
         """Give ``sequence`` a slot for each of its tokens; evict cached prefixes first, then retract later sequences.
@@ -231,7 +241,7 @@ class Scheduler:
         self._restart(sequence)
         sequence.retractions += 1
         self.counters.retracted += 1
-        self._reserve = min(1.0, self._reserve + RESERVE_RAISE)
+        self._reserve.retracted()
 
     def _restart(self, sequence: Sequence) -> None:
         """Move a running sequence to the head of the queue; it keeps its tokens and releases their slots.
@@ -249,8 +259,6 @@ class Scheduler:
 
         Their computed tokens stay in the prefix cache until they are evicted.
         """
-        if not self.waiting or not self.turns.is_due:
-            return []
         ended, late = self.turns.exchange(self.running, self.waiting)
         for sequence in ended:
             self._stop_running(sequence)
@@ -258,47 +266,39 @@ class Scheduler:
         self.waiting.extend(ended)
         return late if ended else []
 
-    def _admit(self, chunks: list[ScheduledChunk], budget: int, first: list[Sequence]) -> None:
-        if not self.waiting or budget <= 0 or len(self.running) >= self.max_running:
+    def _admit(self, chunks: list[ScheduledChunk], room: StepRoom, first: list[Sequence]) -> None:
+        if not self.waiting or len(self.running) >= self.max_running or room.tokens(0) <= 0:
             return
-        prefilling = (one for one in self.running if len(one.tokens) - one.computed > max(1, one.last_step_len))
-        in_work = {key for one in prefilling if (key := self._continuation(one, one.match))}
+        in_work = prefixes_in_work(self.running)
         admitted = set[int]()
         order = self.policy.order(self.waiting, self.allocator.match)
         for filtered in self.extensions.order:
             order = filtered(order, self.running)
         for waiting in with_first(first, order) if first else order:
-            if budget <= 0 or len(self.running) >= self.max_running:
+            if len(self.running) >= self.max_running or room.tokens(0) <= 0:
                 break
             match = self.allocator.match(waiting)
-            key = self._continuation(waiting, match)
+            key = continuation(waiting, match)
             if key is not None and key in in_work:
                 continue  # its prefix is being computed: wait and reuse it
-            if self.whole and chunks and len(waiting.tokens) > budget:
+            if self.whole and chunks and len(waiting.tokens) > room.budget:
                 break
             if not self._take(waiting, match):
                 break
             if key is not None:
                 in_work.add(key)
             admitted.add(id(waiting))
-            count = waiting.count(waiting.computed, len(waiting.tokens) if self.whole else budget)
-            budget -= count
+            start = waiting.computed
+            count = waiting.count(start, len(waiting.tokens) if self.whole else max(1, room.tokens(start)))
+            room.add(start, count)
             chunks.append(self._plan_chunk(waiting, count))
         if admitted:
             self.waiting = [one for one in self.waiting if id(one) not in admitted]
 
-    @staticmethod
-    def _continuation(sequence: Sequence, match: Match | None) -> Hashable:
-        """Return a key of the prefix that ``sequence`` computes next; ``None`` if it is short or not shared."""
-        start = len(match.slots) if match is not None else 0
-        if match is None or match.node is None or sequence.reusable - start < SHARED_RUN:
-            return None
-        return match.node, tuple(sequence.keys(start, start + SHARED_RUN))
-
     def _take(self, sequence: Sequence, match: Match) -> bool:
         """Admit a waiting sequence if there is room for its tokens and for the probable growth of the running ones."""
         growth = sum(one.limit - len(one.tokens) for one in self.running) + sequence.limit - len(sequence.tokens)
-        if not self.allocator.begin(sequence, match, int(growth * self._reserve) if self.running else 0):
+        if not self.allocator.begin(sequence, match, self._reserve.tokens(growth) if self.running else 0):
             return False
         if sequence.cached is None:
             sequence.cached = sequence.computed

@@ -38,4 +38,5 @@ def step_stats(scheduler: Scheduler, *, held: int, seconds: float, relieved: int
         accepted_tokens=counters.accepted_tokens,
         queue_seconds=tuple(counters.queue_seconds),
         relieved_tokens=relieved,
+        target_seconds=scheduler.pace.target_seconds,
     )

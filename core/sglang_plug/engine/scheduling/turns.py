@@ -59,6 +59,8 @@ class TurnClock:
         The sequences with the longest turns lose theirs, to requests that are at least as urgent.
         """
         now = self._now()
+        if not waiting or now < self._next_check:
+            return [], []
         self._next_check = now + TURN_SECONDS / CHECKS_PER_TURN
         urgency = max(sequence.priority for sequence in waiting)
         late = [one for one in waiting if one.priority == urgency and now - one.turn.since >= TURN_SECONDS]

@@ -48,6 +48,7 @@ from sglang_plug.engine.recurrent_state.state_rows import StateRows
 from sglang_plug.engine.recurrent_state.state_steps import StateSteps
 from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.sampling.sampler import Sampler
+from sglang_plug.engine.scheduling.prefill_pace import PrefillPace
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.structured_outputs.batch_grammars import Grammars
 from sglang_plug.engine.structured_outputs.compiler import BackendCompiler, GrammarSources
@@ -235,7 +236,16 @@ def _scheduler(
         extensions=extensions,
         states=rows,
         owners=scheduling.owners,
+        pace=_pace(resolved),
     )
+
+
+def _pace(resolved: Resolved) -> PrefillPace:
+    """Build what limits the prompt tokens of a step; prompts that must not be split are not limited."""
+    target = resolved.config.schedule.target_itl_ms
+    if resolved.whole or "generate" not in resolved.tasks:
+        return PrefillPace(0.0)
+    return PrefillPace(None if target is None else target / 1000)
 
 
 def _constraints(resolved: Resolved) -> Constraints:

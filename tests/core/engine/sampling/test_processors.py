@@ -26,6 +26,7 @@ from sglang_plug.config import CacheOptions, ScheduleOptions
 from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.sampling.sampler import SampledTokens, Sampler
 from sglang_plug.engine.scheduling import scheduler
+from sglang_plug.engine.scheduling.growth_reserve import GrowthReserve
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.testing import check_logits_processor
 from tests import steering_plugin
@@ -92,8 +93,7 @@ def test_each_output_is_what_it_is_alone(ask: Callable[..., list[Any]]) -> None:
 def test_an_output_is_the_same_after_retractions(
     ask: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("RESERVE_START", "RESERVE_LEAST", "RESERVE_RAISE"):
-        monkeypatch.setattr(scheduler, name, 0.0)
+    monkeypatch.setattr(scheduler, "GrowthReserve", lambda: GrowthReserve(0.0, 0.0, 0.0, 0.0))
     wanted = ask(all_kinds())
     crowded = ask(all_kinds(), pool=120)
     assert sum(one.retractions for one in crowded) > 0

@@ -27,6 +27,8 @@ from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.processes.messages import Abort, FromEngine, StepOutputs, Submit, ToEngine
 from sglang_plug.engine.processes.pending import merge
 from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.scheduling import scheduler
+from sglang_plug.engine.scheduling.growth_reserve import GrowthReserve
 from sglang_plug.engine.startup import build
 from sglang_plug_backends.huggingface.tokenizer import load_tokenizer
 
@@ -204,8 +206,7 @@ def test_constraints_among_others(graphs: bool) -> None:
 
 
 def test_retractions_and_arrivals(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RESERVE_START", "RESERVE_LEAST", "RESERVE_RAISE"):
-        monkeypatch.setattr(f"sglang_plug.engine.scheduling.scheduler.{name}", 0.0)
+    monkeypatch.setattr(scheduler, "GrowthReserve", lambda: GrowthReserve(0.0, 0.0, 0.0, 0.0))
 
     def fill(engine: Engine) -> None:
         for number in range(8):

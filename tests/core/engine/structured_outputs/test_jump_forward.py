@@ -24,6 +24,7 @@ from sglang_plug import (
 from sglang_plug.config import BackendOptions, CacheOptions, ScheduleOptions
 from sglang_plug.contracts.text.tokenizer import Tokenizer, TokenizerSource
 from sglang_plug.engine.scheduling import scheduler
+from sglang_plug.engine.scheduling.growth_reserve import GrowthReserve
 from sglang_plug_backends.huggingface.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("compiling_here")
@@ -41,8 +42,7 @@ REGEX, JSON = Constraint("regex", PATTERN), Constraint("json_schema", json.dumps
 @pytest.fixture(autouse=True)
 def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sequences are admitted without a reserve, so that small pools run out of slots."""
-    for name in ("RESERVE_START", "RESERVE_LEAST", "RESERVE_RAISE"):
-        monkeypatch.setattr(scheduler, name, 0.0)
+    monkeypatch.setattr(scheduler, "GrowthReserve", lambda: GrowthReserve(0.0, 0.0, 0.0, 0.0))
 
 
 class Bench:

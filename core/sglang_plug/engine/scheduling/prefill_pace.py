@@ -1,0 +1,112 @@
+"""Limits the prompt tokens of a step beside sequences that decode, so that their next tokens are not late.
+
+A fixed number of prompt tokens takes whatever it takes: on a slow device, or with long contexts, sequences that decode
+wait for seconds while prompts arrive. Here a step has a time, and as many prompt tokens as fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ordered
+from typing import Any
+
+from .scheduled_chunk import ScheduledChunk
+from .sequence import Sequence
+from .step_time import StepTimeModel, StepWork
+
+DECODE_MULTIPLE = 4.0
+"""Time of a step with prompt tokens, in decode steps of the sequences that decode, if no time is configured."""
+LEAST_TOKENS = 16
+"""Prompt tokens that a step may always have, so that prompts advance whatever the time is."""
+FIRST_TOKENS = 64
+"""Most prompt tokens beside decoding sequences before the duration of such a step is known."""
+GROWTH = 4
+"""A step has at most this many times the prompt tokens of the largest step observed so far."""
+OBSERVE_EVERY = 8
+"""Of steps without prompt tokens, one in this many is observed."""
+
+
+class StepRoom:
+    """The prompt tokens that still fit into a step.
+
+    Args:
+        budget: most tokens that the step may still have.
+        work: what is planned so far.
+        model: predicts durations; ``None``: without a limit.
+        seconds: time of the step.
+    """
+
+    def __init__(self, budget: int, work: StepWork, model: StepTimeModel | None, seconds: float) -> None:
+        self.budget = budget
+        self._work, self._model, self._seconds = work, model, seconds
+        self._full = False
+
+    def tokens(self, start: int) -> int:
+        """Return how many prompt tokens after ``start`` others the step may have; 0 or less if it is full."""
+        if self._model is None or self.budget <= 0:
+            return self.budget
+        least = 0 if self._work.prefill_tokens else min(LEAST_TOKENS, self.budget)
+        if self._full:
+            return least
+        bound = GROWTH * self._model.largest_prefill if self._model.knows_prefill else FIRST_TOKENS
+        room = max(FIRST_TOKENS, bound) - self._work.prefill_tokens
+        if self._model.knows_prefill:
+            room = int(min(room, self._model.prefill_tokens(self._work, start, self._seconds)))
+        self._full = room < LEAST_TOKENS
+        return max(least, min(room, self.budget))
+
+    def add(self, start: int, count: int) -> None:
+        """Note that the step computes ``count`` prompt tokens after ``start`` others."""
+        self.budget -= count
+        if self._model is not None:
+            self._work.add_prefill(start, count)
+
+
+class PrefillPace:
+    """Decides how many prompt tokens a step has, and learns how long steps take.
+
+    Args:
+        target: seconds that a step may take beside sequences that decode; ``None``: ``DECODE_MULTIPLE`` decode steps;
+            0: without a limit.
+    """
+
+    def __init__(self, target: float | None = 0.0) -> None:
+        self._target = target
+        self._model = StepTimeModel()
+        self._unobserved = 0
+        self.target_seconds = 0.0
+        """Time of the last step in which sequences decoded and prompts were computed; 0: without a limit."""
+
+    def room(self, budget: int, decoding: Ordered[Sequence]) -> StepRoom:
+        """Return the room for at most ``budget`` prompt tokens in a step in which the sequences ``decoding`` decode."""
+        work = StepWork()
+        if self._target == 0 or not decoding or not self._model.knows_decode:
+            return StepRoom(budget, work, None, 0.0)
+        for sequence in decoding:
+            work.add_decode(len(sequence.tokens))
+        seconds = self._target
+        if seconds is None:
+            seconds = DECODE_MULTIPLE * self._model.decode_seconds(work.decode_rows, work.decode_context)
+        self.target_seconds = seconds
+        return StepRoom(budget, work, self._model, seconds)
+
+    def observe(self, chunks: Ordered[ScheduledChunk], has_prompts: bool, seconds: float) -> None:
+        """Learn that a step of ``chunks``, which are not committed yet, took ``seconds``."""
+        if self._target == 0:
+            return
+        if not has_prompts:
+            self._unobserved += 1
+            if self._unobserved < OBSERVE_EVERY and self._model.knows_decode:
+                return
+            self._unobserved = 0
+        work = StepWork()
+        for chunk in chunks:
+            if chunk.count > chunk.sequence.last_step_len:
+                work.add_prefill(chunk.start, chunk.count)
+            else:
+                work.add_decode(chunk.end)
+        self._model.observe(work, seconds)
+
+    def info(self) -> dict[str, Any]:
+        """Return the configured time and the learned coefficients, as plain data for ``/server_info``."""
+        target = None if self._target is None else 1000 * self._target
+        return {"target_itl_ms": target, "seconds": self._model.coefficients()}

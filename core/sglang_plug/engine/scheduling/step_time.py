@@ -1,0 +1,198 @@
+"""Predicts how long a step takes, from the steps of the past.
+
+Two linear models with few coefficients, none of them negative:
+
+- a decode step: a constant (weights are read once), a share for each sequence and one for each token of their contexts;
+- a step with prompt tokens: a multiple of the decode step, a share for each prompt token and one for each pair of a
+  prompt token and a token that it attends to.
+
+They are fitted by least squares. Older steps count less, errors are relative to the duration of a step, and a step that
+took much longer than predicted (the machine did something else) counts as a moderately slow one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DECODE_MEMORY, PREFILL_MEMORY = 64, 32
+"""Number of observed steps after which an earlier one counts for less than half."""
+DISTURBED = 2.0
+"""A step that took longer than this multiple of its prediction counts as if it had taken this multiple."""
+TRUSTED = 8
+"""Number of observed steps after which predictions are used to recognise disturbed steps."""
+INERTIA = 1e-3
+"""Weight of the coefficients so far, relative to that of the observed steps. Steps that are all alike leave the
+coefficients undetermined; they then stay near what they were."""
+
+
+@dataclass(slots=True)
+class StepWork:
+    """The amount of work in a step."""
+
+    decode_rows: int = 0
+    """Sequences that decode."""
+    decode_context: int = 0
+    """Tokens of these sequences together."""
+    prefill_tokens: int = 0
+    """New tokens of prompts, and of sequences that are computed again."""
+    prefill_pairs: float = 0.0
+    """Pairs of such a token and a token that it attends to."""
+
+    def add_decode(self, length: int) -> None:
+        """Add a sequence of ``length`` tokens that decodes."""
+        self.decode_rows += 1
+        self.decode_context += length
+
+    def add_prefill(self, start: int, count: int) -> None:
+        """Add ``count`` tokens that follow ``start`` others."""
+        self.prefill_tokens += count
+        self.prefill_pairs += count * (start + 0.5 * count)
+
+
+class LeastSquares:
+    """A linear model without negative coefficients, fitted to observations that are forgotten gradually.
+
+    Args:
+        prior: the coefficients before anything is observed.
+        memory: number of observations after which an earlier one counts for less than half.
+    """
+
+    def __init__(self, prior: tuple[float, ...], memory: int) -> None:
+        self.coefficients = list(prior)
+        self.observed = 0
+        self._keep = 0.5 ** (1 / memory)
+        size = len(prior)
+        self._moments = [[0.0] * size for _ in range(size)]
+        self._products = [0.0] * size
+        self._solved = True
+
+    def predict(self, features: tuple[float, ...]) -> float:
+        """Return the value that is expected for ``features``."""
+        if not self._solved:
+            self._solve()
+        return sum(weight * feature for weight, feature in zip(self.coefficients, features, strict=True))
+
+    def observe(self, features: tuple[float, ...], value: float) -> None:
+        """Learn that ``features`` led to ``value``, which must be positive."""
+        expected = value
+        if self.observed >= TRUSTED:
+            expected = self.predict(features) or value
+            value = min(value, DISTURBED * expected)
+        self.observed += 1
+        self._solved = False
+        scale = 1 / expected**2
+        for row, feature in zip(self._moments, features, strict=True):
+            for place, other in enumerate(features):
+                row[place] = self._keep * row[place] + scale * feature * other
+        for place, feature in enumerate(features):
+            self._products[place] = self._keep * self._products[place] + scale * feature * value
+
+    def _solve(self) -> None:
+        """Fit the coefficients; one that would be negative becomes zero, and the others are fitted again."""
+        used = [place for place, row in enumerate(self._moments) if row[place] > 0]
+        while used:
+            matrix = [[self._moments[row][place] for place in used] for row in used]
+            right = [self._products[row] for row in used]
+            for index, row in enumerate(used):
+                inertia = INERTIA * self._moments[row][row]
+                matrix[index][index] += inertia
+                right[index] += inertia * self.coefficients[row]
+            solution = _solution(matrix, right)
+            negative = [place for place, value in zip(used, solution, strict=True) if value < 0]
+            if not negative:
+                for place, value in zip(used, solution, strict=True):
+                    self.coefficients[place] = value
+                break
+            for place in negative:
+                self.coefficients[place] = 0.0
+            used = [place for place in used if place not in negative]
+        self._solved = True
+
+
+def _solution(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """Return the solution of a system of linear equations with a positive definite matrix (Gauss)."""
+    size = len(right)
+    for pivot in range(size):
+        for row in range(pivot + 1, size):
+            factor = matrix[row][pivot] / matrix[pivot][pivot]
+            for place in range(pivot, size):
+                matrix[row][place] -= factor * matrix[pivot][place]
+            right[row] -= factor * right[pivot]
+    for row in reversed(range(size)):
+        known = sum(matrix[row][place] * right[place] for place in range(row + 1, size))
+        right[row] = (right[row] - known) / matrix[row][row]
+    return right
+
+
+class StepTimeModel:
+    """Learns how long steps take."""
+
+    def __init__(self) -> None:
+        self._decode = LeastSquares((0.0, 0.0, 0.0), DECODE_MEMORY)
+        self._prefill = LeastSquares((1.0, 0.0, 0.0), PREFILL_MEMORY)
+        self.largest_prefill = 0
+        """Largest number of prompt tokens of an observed step."""
+
+    @property
+    def knows_decode(self) -> bool:
+        """True if the duration of decode steps can be predicted."""
+        return self._decode.observed > 0
+
+    @property
+    def knows_prefill(self) -> bool:
+        """True if the duration of steps with prompt tokens can be predicted."""
+        return self._prefill.observed > 0
+
+    def observe(self, work: StepWork, seconds: float) -> None:
+        """Learn that ``work`` took ``seconds``."""
+        if seconds <= 0:
+            return
+        if not work.prefill_tokens:
+            self._decode.observe(_decode_features(work.decode_rows, work.decode_context), seconds)
+            return
+        if self.knows_decode:
+            base = self.decode_seconds(work.decode_rows, work.decode_context)
+            self._prefill.observe((base, float(work.prefill_tokens), work.prefill_pairs), seconds)
+            self.largest_prefill = max(self.largest_prefill, work.prefill_tokens)
+
+    def decode_seconds(self, rows: int, context: int) -> float:
+        """Return the expected duration of a decode step of ``rows`` sequences that have ``context`` tokens together."""
+        return self._decode.predict(_decode_features(max(1, rows), context))
+
+    def step_seconds(self, work: StepWork) -> float:
+        """Return the expected duration of a step."""
+        base = self.decode_seconds(work.decode_rows, work.decode_context)
+        if not work.prefill_tokens:
+            return base
+        return self._prefill.predict((base, float(work.prefill_tokens), work.prefill_pairs))
+
+    def prefill_tokens(self, work: StepWork, start: int, seconds: float) -> float:
+        """Return how many tokens that follow ``start`` others fit into a step of ``seconds`` that has ``work``."""
+        base = self.decode_seconds(work.decode_rows, work.decode_context)
+        left = seconds - self._prefill.predict((base, float(work.prefill_tokens), work.prefill_pairs))
+        if left <= 0:
+            return 0.0
+        _, for_token, for_pair = self._prefill.coefficients
+        linear, square = for_token + for_pair * start, 0.5 * for_pair
+        if square <= 0:
+            return left / linear if linear > 0 else float("inf")
+        return 2 * left / (linear + (linear**2 + 4 * square * left) ** 0.5)
+
+    def coefficients(self) -> dict[str, float]:
+        """Return the coefficients in seconds, by what they are for."""
+        self._decode.predict((0.0, 0.0, 0.0))
+        self._prefill.predict((0.0, 0.0, 0.0))
+        step, sequence, context_token = self._decode.coefficients
+        multiple, prompt_token, pair = self._prefill.coefficients
+        return {
+            "decode_step": step,
+            "decode_sequence": sequence,
+            "decode_context_token": context_token,
+            "prefill_base_multiple": multiple,
+            "prefill_token": prompt_token,
+            "prefill_pair": pair,
+        }
+
+
+def _decode_features(rows: int, context: int) -> tuple[float, ...]:
+    return 1.0, float(rows), float(context)
