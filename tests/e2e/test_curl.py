@@ -65,8 +65,10 @@ def test_chat_stream_byte_for_byte(server: Any) -> None:
     assert all(list(event) == ["id", "object", "created", "model", "choices"] for event in events)
     assert all({key: event[key] for key in head} == head for event in events)
     blank = {"logprobs": None, "finish_reason": None, "matched_stop": None}
-    assert events[0]["choices"] == [{"index": 0, "delta": {"role": "assistant", "content": ""}, **blank}]
-    assert events[-1]["choices"] == [{"index": 0, "delta": {}, **blank, "finish_reason": "stop", "matched_stop": 4}]
+    first = {"role": "assistant", "content": "", "reasoning_content": None}
+    ending = {"delta": {"reasoning_content": None}, **blank, "finish_reason": "stop", "matched_stop": 4}
+    assert events[0]["choices"] == [{"index": 0, "delta": first, **blank}]
+    assert events[-1]["choices"] == [{"index": 0, **ending}]
 
 
 def test_headers_of_a_stream(server: Any) -> None:

@@ -67,11 +67,17 @@ def _joinable(one: Event, other: Event) -> bool:
         return False
     if "text" in before:
         return "text" in after
-    return _texts(before["delta"]) and _texts(after["delta"]) and before["delta"].keys() == after["delta"].keys()
+    first_delta, second_delta = _told(before["delta"]), _told(after["delta"])
+    return _texts(first_delta) and _texts(second_delta) and first_delta.keys() == second_delta.keys()
 
 
 def _key(data: Event, *names: str) -> list[Any]:
     return [data.get(name) for name in names]
+
+
+def _told(delta: Event) -> Event:
+    """A delta without the fields that are null."""
+    return {key: value for key, value in delta.items() if value is not None}
 
 
 def _texts(delta: Event) -> bool:
@@ -96,7 +102,8 @@ def _joined(one: Event, other: Event, incremental: bool) -> Event:
     if "text" in before:
         choice["text"] = before["text"] + after["text"]
     else:
-        choice["delta"] = _joined_delta(before["delta"], after["delta"])
+        nulls = dict.fromkeys(key for key, value in after["delta"].items() if value is None)
+        choice["delta"] = {**_joined_delta(_told(before["delta"]), _told(after["delta"])), **nulls}
     return {**one, "data": {**second, "choices": [choice]}}
 
 

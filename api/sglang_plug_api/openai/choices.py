@@ -84,6 +84,10 @@ class Usage:
         self.reasoning: int | None = None
         """Number of output tokens that were reasoning, once they have been counted."""
 
+    def start(self, index: int, piece: Piece) -> None:
+        """Note what the first ``piece`` of an output tells of the prompt, without counting its tokens."""
+        self._cached[index] = piece.cached_tokens
+
     def add(self, index: int, piece: Piece) -> None:
         """Count the tokens of ``piece``."""
         self._completion[index] = piece.completion_tokens

@@ -108,16 +108,20 @@ class _ChatCall:
         started = set[int]()
         async with contextlib.aclosing(stream_all(self._engine, self._jobs)) as pieces:
             async for index, piece in pieces:
-                self._usage.add(index, piece)
-                usage = self._usage.report() if self._body.usage_in_chunks else None
                 if index not in started:
                     started.add(index)
-                    yield envelope([_chunk(index, {"role": "assistant", "content": ""})], usage)
+                    self._usage.start(index, piece)
+                    yield envelope([_chunk(index, {"role": "assistant", "content": ""})], self._usage_so_far())
+                self._usage.add(index, piece)
+                usage = self._usage_so_far()
                 for chunk in self._chunks(index, piece):
                     yield envelope([chunk], usage)
         if self._body.usage_in_stream:
             self._usage.reasoning = await reasoning_tokens(self._engine, self._choices)
             yield envelope([], self._usage.report())
+
+    def _usage_so_far(self) -> dict[str, Any] | None:
+        return self._usage.report() if self._body.usage_in_chunks else None
 
     def _chunks(self, index: int, piece: Piece) -> Iterator[dict[str, Any]]:
         """Yield the chunks of a piece, the first one with its log-probabilities, then the ending."""
@@ -140,4 +144,6 @@ class _ChatCall:
 
 
 def _chunk(index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return a choice of a chunk; clients of SGLang read ``reasoning_content`` of every delta, so each has one."""
+    delta = {**delta, "reasoning_content": delta.get("reasoning_content")}
     return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None, "matched_stop": None}

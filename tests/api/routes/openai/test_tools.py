@@ -56,8 +56,10 @@ class Chat:
         lines = [line.removeprefix("data: ") for line in answer.text.split("\n\n")]
         assert lines[-2:] == ["[DONE]", ""]
         choices = [json.loads(line)["choices"][0] for line in lines[:-2]]
-        assert choices[0]["delta"] == {"role": "assistant", "content": ""}
-        assert choices[-1]["delta"] == {} and all(one["finish_reason"] is None for one in choices[:-1])
+        assert choices[0]["delta"] == {"role": "assistant", "content": "", "reasoning_content": None}
+        assert choices[-1]["delta"] == {"reasoning_content": None} and all(
+            one["finish_reason"] is None for one in choices[:-1]
+        )
         return [one["delta"] for one in choices[1:-1]], choices[-1]["finish_reason"]
 
     async def refusal(self, path: str = CHAT, **fields: Any) -> tuple[str, str | None]:
@@ -323,9 +325,9 @@ async def test_a_constraint_after_the_thoughts_of_gpt_oss(chat_of: Any, scripted
 async def test_reasoning_in_a_stream(chat_of: Any, scripted: Any, stream_reasoning: bool) -> None:
     scripted.reply = f"<think>One two.</think>\n{TIME}"
     deltas, reason = await chat_of(**THOUGHT).deltas(stream_reasoning=stream_reasoning)
-    thoughts = [one["reasoning_content"] for one in deltas if "reasoning_content" in one]
+    thoughts = [one["reasoning_content"] for one in deltas if one["reasoning_content"] is not None]
     assert "".join(thoughts) == "One two." and (len(thoughts) == 1) == (not stream_reasoning)
-    assert "reasoning_content" in deltas[0] and "tool_calls" in deltas[-1]
+    assert deltas[0]["reasoning_content"] and "tool_calls" in deltas[-1]
     assert reason == "tool_calls" and not any("content" in one for one in deltas)
 
 
