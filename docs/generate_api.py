@@ -30,6 +30,7 @@ from sglang_plug_api.http.middleware import GateState
 from sglang_plug_api.options.config import ServerConfig, StorageConfig
 from sglang_plug_api.protocol import misplaced
 from sglang_plug_api.protocol.misplaced import Remedies
+from sglang_plug_api.text.request_fields import request_fields
 from sglang_plug_api.text.text_engine import TextEngine
 
 PAGE = Path(__file__).with_name("api.md")
@@ -77,13 +78,29 @@ The endpoints of the built-in route plugins. A running server describes them, an
 * **Fields of plugins**: a logits processor adds request fields of its own, beside `temperature` in the bodies of
   chats, completions and responses, and in `sampling_params`. `/openapi.json` of a server shows them, and they are
   validated like other fields. `--block-plugin logits-processor:NAME` leaves a processor out; a request that sets one
-  of its fields is then refused by name. `logit_bias`, `min_tokens` and the penalties are fields of built-in
-  processors.
+  of its fields is then refused by name. `logit_bias`, `min_tokens`, `allowed_token_ids` and the penalties are fields
+  of built-in processors.
 * **Unknown fields** are ignored, unless they are known to change the answer on other servers: those are [refused by
   name](#refused-fields) instead of being ignored. Unknown fields in `sampling_params` are refused too. These fields
   of OpenAI are accepted without effect, because they cannot change an answer: `metadata` and `store` of chats,
   `service_tier`, `safety_identifier`, `user`, `prompt_cache_key`, `prompt_cache_options`, `prompt_cache_retention`,
-  `prediction`, `max_tool_calls`, `access_programs`, `background_options`, `stream_options.include_obfuscation`.
+  `prediction`, `max_tool_calls`, `access_programs`, `background_options`, `stream_options.include_obfuscation`. So
+  are these of SGLang and vLLM: `session_id`, `custom_labels`, `routing_key`, `conversation_id`, `ngram_corpus_id`,
+  `routed_dp_rank`, `data_parallel_rank`, `disagg_prefill_dp_rank`, `kv_router_hint`, `mm_hashes`,
+  `mm_content_hashes`, `log_metrics`, `no_logs`, `external_trace_header`, `stream_interval`,
+  `spaces_between_special_tokens`.
+* **Regular expressions that end an output**: `stop_regex` is one pattern of Python's syntax, or a list of at most 32.
+  The output ends with the first match, as soon as its text contains one, and `matched_stop` is the pattern. The text is
+  searched in time linear in its length: look-arounds, references to groups, ends of lines and borders of words, and
+  patterns of more than 512 states together are refused.
+* **Token ids and log-probabilities as of vLLM and SGLang**: `return_token_ids` adds `token_ids` and `prompt_token_ids`
+  to each choice, in streams to each piece and to the first one, and `prompt_token_ids` to the answer of a chat.
+  `return_meta_info` adds `meta_info` of `/generate` to each choice, in streams to the last piece.
+  `prompt_logprobs: N` adds the log-probability of each token of the prompt and of the `N` likeliest ones; the rank of
+  a token that is not among these is null.
+* **Truncation**: `truncate_prompt_tokens: N` keeps the last `N` tokens of a prompt to generate from, and the first `N`
+  of a text to embed, classify or score (special tokens around it stay, and of a pair the second text is cut);
+  `truncation_side` chooses the side that is cut. -1 stands for as many as fit the model.
 * **Input embeddings instead of tokens**: `input_embeds` of `/generate` is a prompt as a list of inputs of the model's
   first layer (for Gemma, embeddings multiplied by the square root of their width), or a list of such prompts. Models
   built on `CausalLM` support them (Llama, Mistral, Qwen, Gemma, Phi, OLMo and their mixtures of experts); others refuse
@@ -110,6 +127,8 @@ REFUSED: Mapping[str, Remedies] = {
     "chat": misplaced.CHAT,
     "completions": misplaced.COMPLETION,
     "responses": misplaced.RESPONSES,
+    "embeddings, classify, rerank, score": misplaced.POOLING,
+    "`/tokenize`": misplaced.TOKENIZE,
     "`/generate`": misplaced.NATIVE,
     "`sampling_params`": misplaced.SAMPLING_PARAMS,
 }
@@ -299,7 +318,7 @@ def page() -> str:
     plugins = Plugins.discover(PluginOptions(allow=(DISTRIBUTION,), strict=True))
     with tempfile.TemporaryDirectory() as folder:
         config = ServerConfig(storage=StorageConfig(file_storage_path=folder))
-        engine = TextEngine(config, Nobody(), FACTS, None)
+        engine = TextEngine(config, Nobody(), FACTS, None, request_fields=request_fields(plugins))
         app: FastAPI = build_app(engine, plugins, GateState())
         document = app.openapi()
         found = list(endpoints(engine, plugins, document))

@@ -104,11 +104,11 @@ def test_the_logits_processor_keeps_the_contract_and_adds_its_field(folder: Path
     file = str(folder / "only_tokens.py")
     plugins = Plugins.discover(PluginOptions(files=(file,)))
     component = plugins.get("logits-processor", "only-tokens")
-    (fields,) = request_fields(plugins).processors
-    cases = [SamplingParams(processor_fields={"allowed_token_ids": tokens}) for tokens in ([3, 5], [0])]
+    fields = request_fields(plugins).owners["only_token_ids"]
+    cases = [SamplingParams(processor_fields={"only_token_ids": tokens}) for tokens in ([3, 5], [0])]
     check_logits_processor(component.load(), cases, request_fields=fields.kind)
     with Engine(max_total_tokens=128, plugins=PluginOptions(files=(file,)), log_level="warning") as engine:
-        params = {"allowed_token_ids": [321, 310], "max_new_tokens": 6, "ignore_eos": True}
+        params = {"only_token_ids": [321, 310], "max_new_tokens": 6, "ignore_eos": True}
         answer = engine.generate("The capital of France is", params)
         assert isinstance(answer, dict) and set(answer["output_ids"]) <= {321, 310}
 

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import starmap
 from typing import Any, cast
 
-from sglang_plug import DraftCounts, LogprobOptions, Media, MediaArray, MediaPrompt, Tokenizer, TokenLogprob
+from sglang_plug import LogprobOptions, Media, MediaArray, MediaPrompt
 from sglang_plug_api.http.errors import ApiError, WrongField
 from sglang_plug_api.multimodal.images import RequestImage, images_of_prompts
 from sglang_plug_api.openai.choices import complete_all, stream_all
@@ -21,7 +21,7 @@ from sglang_plug_api.protocol.native import GenerateBody, PromptsBody, SamplingB
 from sglang_plug_api.text.constraints import sampling_constraint
 from sglang_plug_api.text.gather import gather
 from sglang_plug_api.text.job import MAX_ID_CHARACTERS, Job, Piece, new_id
-from sglang_plug_api.text.logprobs import alternative_triples, token_triples
+from sglang_plug_api.text.meta_info import OutputSoFar, meta_info
 from sglang_plug_api.text.sampling import DEFAULT_NEW_TOKENS
 from sglang_plug_api.text.text_engine import TextEngine
 
@@ -53,7 +53,6 @@ class Generation:
             params or SamplingBody.model_validate({}) for params in columns["sampling_params"]
         ]
         for params in samplings:
-            refuse(params, "stop_regex", remedy="use stop")
             refuse(params, "custom_params", remedy="there is no custom logits processor")
         engine.check_sequences(sum(engine.defaults.outputs(params.sampling()) for params in samplings))
         ids, adapters = prompt_ids(body), prompt_adapters(engine, body)
@@ -83,17 +82,17 @@ class Generation:
     async def answer(self) -> dict[str, Any] | list[dict[str, Any]]:
         """Return the whole response: one object, or a list of them."""
         pieces = await complete_all(self._engine, self._jobs)
-        results = [self._result(job, piece, _OutputSoFar(piece)) for job, piece in zip(self._jobs, pieces, strict=True)]
+        results = [self._result(job, piece, OutputSoFar(piece)) for job, piece in zip(self._jobs, pieces, strict=True)]
         return results if self._is_list else results[0]
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the response as it grows; ``text`` has all of it so far unless ``incremental`` is set."""
-        records: dict[int, _OutputSoFar] = {}
+        records: dict[int, OutputSoFar] = {}
         async with contextlib.aclosing(stream_all(self._engine, self._jobs)) as pieces:
             async for index, piece in pieces:
                 record = records.get(index)
                 if record is None:
-                    record = records[index] = _OutputSoFar(piece)
+                    record = records[index] = OutputSoFar(piece)
                 else:
                     record.add(piece)
                 event = self._result(self._jobs[index], piece, record)
@@ -101,23 +100,12 @@ class Generation:
                     event["index"] = index
                 yield event
 
-    def _result(self, job: Job, piece: Piece, record: _OutputSoFar) -> dict[str, Any]:
+    def _result(self, job: Job, piece: Piece, record: OutputSoFar) -> dict[str, Any]:
         incremental = self._body.incremental and self._body.stream
         text, tokens = (piece.text, piece.tokens) if incremental else (record.text, record.tokens)
-        meta: dict[str, Any] = {
-            "id": job.id,
-            "finish_reason": _finish_reason(piece),
-            "prompt_tokens": len(job.tokens),
-            "completion_tokens": piece.completion_tokens,
-            "cached_tokens": piece.cached_tokens,
-            "num_retractions": piece.retractions,
-            "weight_version": self._engine.weight_version,
-            "e2e_latency": time.time() - self._started,
-        }
-        if piece.drafts is not None:
-            meta.update(_draft_meta(piece.drafts, piece.completion_tokens))
-        if job.logprobs is not None:
-            meta.update(_logprob_meta(job.logprobs, record, self._texts))
+        meta = meta_info(self._engine, job, piece, record, self._started, self._texts)
+        if self._body.return_prompt_token_ids:
+            meta["prompt_token_ids"] = list(job.tokens)
         if self._engine.has_text:
             return {"text": text, "output_ids": list(tokens), "meta_info": meta}
         return {"output_ids": list(tokens), "token_ids": list(tokens), "meta_info": meta}
@@ -127,21 +115,6 @@ PLACEHOLDER_TOKEN = 0
 """Token at the positions of input embeddings."""
 LOGPROB_FIELDS = ("return_logprob", "logprob_start_len", "top_logprobs_num", "token_ids_logprob")
 PER_PROMPT_FIELDS = ("sampling_params", *LOGPROB_FIELDS)
-
-
-class _OutputSoFar:
-    """Text, tokens and log-probabilities of one output so far."""
-
-    def __init__(self, piece: Piece) -> None:
-        self.text, self.tokens = piece.text, list(piece.tokens)
-        self.logprobs, self.prompt_logprobs = list(piece.logprobs), piece.prompt_logprobs
-
-    def add(self, piece: Piece) -> None:
-        """Append the next piece."""
-        self.text += piece.text
-        self.tokens += piece.tokens
-        self.logprobs += piece.logprobs
-        self.prompt_logprobs += piece.prompt_logprobs
 
 
 async def _encode(
@@ -209,40 +182,3 @@ def _logprobs(fields: dict[str, Any], prompt: int) -> LogprobOptions | None:
         raise ApiError(f"logprob_start_len must be between -1 and {prompt}, got {start}", param="logprob_start_len")
     ids = tuple(fields["token_ids_logprob"] or ())
     return LogprobOptions(start=start if start < prompt else -1, top=fields["top_logprobs_num"] or 0, ids=ids)
-
-
-def _logprob_meta(options: LogprobOptions, record: _OutputSoFar, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    sides: dict[str, Sequence[TokenLogprob]] = {"input": record.prompt_logprobs, "output": record.logprobs}
-    meta: dict[str, Any] = {}
-    for side, logprobs in sides.items():
-        meta[f"{side}_token_logprobs"] = token_triples(logprobs, tokenizer)
-        if options.top:
-            meta[f"{side}_top_logprobs"] = alternative_triples(logprobs, tokenizer, "top")
-        if options.ids:
-            meta[f"{side}_token_ids_logprobs"] = alternative_triples(logprobs, tokenizer, "ids")
-    return meta
-
-
-def _draft_meta(drafts: DraftCounts, tokens: int) -> dict[str, Any]:
-    """Return the counts of speculative decoding: steps, draft tokens, and tokens per step."""
-    steps = max(1, tokens - drafts.accepted)  # a stop string may have removed some of the tokens
-    return {
-        "spec_verify_ct": steps,
-        "spec_num_proposed_drafts": drafts.drafted,
-        "spec_num_correct_drafts": drafts.accepted,
-        "spec_accept_rate": drafts.accepted / drafts.drafted,
-        "spec_accept_length": tokens / steps,
-    }
-
-
-def _finish_reason(piece: Piece) -> dict[str, Any] | None:
-    ending = piece.ending
-    if ending is None:
-        return None
-    match ending.reason:
-        case "stop":
-            return {"type": "stop", "matched": ending.matched}
-        case "length":
-            return {"type": "length", "length": piece.completion_tokens}
-        case reason:
-            return {"type": reason, "message": "the request was aborted"}

@@ -28,6 +28,8 @@ class Reading:
     """The end of the prompt, which the reasoning parser reads first."""
     separate: bool = True
     stream_reasoning: bool = True
+    include_reasoning: bool = True
+    """False leaves the reasoning out."""
 
     @property
     def needs_special_tokens(self) -> bool:
@@ -120,7 +122,9 @@ class Choice:
         return self._tools.feed(text) + (self._tools.finish() if ends else [])
 
     def _is_allowed(self, event: Event) -> bool:
-        """Return False for all calls but the first without ``parallel_tool_calls``."""
+        """Return False for calls but the first without ``parallel_tool_calls``, and for reasoning that is left out."""
+        if isinstance(event, Reasoning):
+            return self._reading.include_reasoning
         if not isinstance(event, CallStart | CallArguments | CallEnd):
             return True
         return self._reading.parallel or event.index == 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sglang_plug import Constraint, Media, ReasoningPrefix
+from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.multimodal.images import RequestImage
-from sglang_plug_api.protocol.openai import Effort
+from sglang_plug_api.protocol.openai import ChatBody, Effort
 from sglang_plug_api.protocol.tools import Tool, ToolChoice
 from sglang_plug_api.text.constraints import check_writable
 from sglang_plug_api.text.reasoning import apply_reasoning
@@ -16,6 +17,7 @@ from sglang_plug_api.text.template_variables import template_variables
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .chat_events import Choice, Reading
+from .choices import generation_truncation
 from .tools import SCHEMA, tooling
 
 
@@ -41,6 +43,8 @@ class ChatRequest:
     """Disable reasoning where the chat template can; an effort of ``none`` is refused where it cannot."""
     separate_reasoning: bool = True
     stream_reasoning: bool = True
+    include_reasoning: bool = True
+    """False leaves the reasoning out of the answer."""
     template_variables: Mapping[str, Any] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -67,6 +71,16 @@ class ChatPrompt:
     def sampling(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return ``params``, in native names, with the parameters that the parsers need."""
         return {**params, **({"skip_special_tokens": False} if self.reading.needs_special_tokens else {})}
+
+
+def truncated_chat(engine: TextEngine, body: ChatBody, prompt: ChatPrompt) -> ChatPrompt:
+    """Return ``prompt``, cut to ``truncate_prompt_tokens``. Raises ``ApiError`` if images would be cut."""
+    truncation = generation_truncation(engine, body)
+    if truncation is None or len(prompt.tokens) <= truncation.most:
+        return prompt
+    if prompt.media:
+        raise ApiError("a prompt with images cannot be truncated", param="truncate_prompt_tokens")
+    return replace(prompt, tokens=truncation.cut(prompt.tokens))
 
 
 async def prepare_chat(engine: TextEngine, request: ChatRequest) -> ChatPrompt:
@@ -101,7 +115,12 @@ async def prepare_chat(engine: TextEngine, request: ChatRequest) -> ChatPrompt:
     prompt = await engine.with_images(tokens, request.images)
     constraint = tools.constraint or request.constraint
     reading, reasoning_prefix = apply_reasoning(
-        tools.reading(engine.parsers, separate=request.separate_reasoning, stream_reasoning=request.stream_reasoning),
+        tools.reading(
+            engine.parsers,
+            separate=request.separate_reasoning or not request.include_reasoning,
+            stream_reasoning=request.stream_reasoning,
+            include_reasoning=request.include_reasoning,
+        ),
         None if request.continue_final_message else engine.parsers.reasoning,
         engine.tokenizer,
         prompt.tokens,

@@ -12,11 +12,12 @@ from urllib.parse import quote
 from sglang_plug import LogprobOptions
 from sglang_plug_api.http.streaming import merged
 from sglang_plug_api.protocol.openai import GenerationBody
-from sglang_plug_api.text.constraints import constraint_field, generation_constraint
+from sglang_plug_api.text.constraints import generation_constraint, generation_field
 from sglang_plug_api.text.gather import gather
 from sglang_plug_api.text.job import MAX_ID_CHARACTERS, Job, Piece, new_id
 from sglang_plug_api.text.sampling import Sampling
 from sglang_plug_api.text.text_engine import TextEngine
+from sglang_plug_api.text.truncation import Truncation, truncation_of
 
 
 def make_jobs(
@@ -40,7 +41,7 @@ def make_jobs(
                 sampling=sampling,
                 logprobs=logprobs,
                 constraint=constraint,
-                constraint_field=constraint_field(constraint, body.response_format),
+                constraint_field=generation_field(body, constraint),
                 priority=body.priority or 0,
                 salt=body.salt,
                 adapter=adapter,
@@ -48,6 +49,13 @@ def make_jobs(
             for index, (tokens, sampling) in enumerate(zip(prompts, samplings, strict=True))
         ]
     )
+
+
+def generation_truncation(engine: TextEngine, body: GenerationBody) -> Truncation | None:
+    """Return how the prompts of a request are cut: by default to its last tokens, with room for the output."""
+    wanted = body.sampling().get("max_new_tokens")
+    longest = max(1, engine.defaults.longest - max(1, wanted or 0))
+    return truncation_of(body.truncate_prompt_tokens, body.truncation_side, longest=longest, default="left")
 
 
 def request_id(body: GenerationBody) -> str:
@@ -115,12 +123,14 @@ class Envelope:
         self.model = body.model or engine.model_name
         self._shared = {"id": id, "object": kind, "created": int(time.time()), "model": self.model}
 
-    def __call__(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return a response or chunk with these choices."""
+    def __call__(
+        self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None, **more: Any
+    ) -> dict[str, Any]:
+        """Return a response or chunk with these choices, and ``more`` fields after them."""
         envelope: dict[str, Any] = {**self._shared, "choices": choices}
         if usage is not None:
             envelope["usage"] = usage
-        return envelope
+        return {**envelope, **more}
 
 
 def finish_reason(piece: Piece) -> str | None:

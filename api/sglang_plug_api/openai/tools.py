@@ -30,7 +30,9 @@ class Tooling:
     constrained: bool = False
     """Outputs keep to ``constraint``, or to a format of the request's own."""
 
-    def reading(self, parsers: Parsers, *, separate: bool = True, stream_reasoning: bool = True) -> Reading:
+    def reading(
+        self, parsers: Parsers, *, separate: bool = True, stream_reasoning: bool = True, include_reasoning: bool = True
+    ) -> Reading:
         """The way outputs are parsed, unless the prompt says that constrained outputs have reasoning, too."""
         return Reading(
             tools=self.parser,
@@ -38,6 +40,7 @@ class Tooling:
             parallel=self.parallel,
             separate=separate,
             stream_reasoning=stream_reasoning,
+            include_reasoning=include_reasoning,
         )
 
 

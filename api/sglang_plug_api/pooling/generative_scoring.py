@@ -10,8 +10,9 @@ from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.text.job import Job, Piece
 from sglang_plug_api.text.sampling import Sampling
 from sglang_plug_api.text.text_engine import TextEngine
+from sglang_plug_api.text.truncation import Truncation
 
-from .pooling import Pair, check_count, check_lengths, sigmoid
+from .pooling import Pair, check_count, check_lengths, fitting_pair, sigmoid
 
 INSTRUCT = "Given a web search query, retrieve relevant passages that answer the query"
 SYSTEM = (
@@ -38,11 +39,12 @@ async def scoring_jobs(
     priority: int = 0,
     adapter: str | None = None,
     instruct: str | None = None,
+    truncation: Truncation | None = None,
 ) -> list[Job]:
     """Return a job for each pair of query and document; its first output token is the answer.
 
-    ``param`` is the field of the documents in the request ``id``. Raises ``ScoringUnsupported``, and ``ApiError`` if
-    there are too many pairs or one is too long.
+    ``param`` is the field of the documents in the request ``id``; ``truncation`` cuts the documents. Raises
+    ``ScoringUnsupported``, and ``ApiError`` if there are too many pairs or one is too long.
     """
     check_count(engine, len(pairs), param)
     tokenizer = engine.tokenizer
@@ -54,14 +56,15 @@ async def scoring_jobs(
     for text in chain.from_iterable(pairs):
         engine.check_text(text)
 
+    def encode(*pair: str) -> list[int]:
+        question = _question(pair[0], pair[1], instruct or INSTRUCT)
+        return tokenizer.encode(tokenizer.chat(question, variables={"enable_thinking": False}), special=False)
+
+    def length(first: str, second: str) -> int:
+        return len(encode(first, second))
+
     def work() -> list[list[int]]:
-        return [
-            tokenizer.encode(
-                tokenizer.chat(_question(pair, instruct or INSTRUCT), variables={"enable_thinking": False}),
-                special=False,
-            )
-            for pair in pairs
-        ]
+        return [encode(*fitting_pair(engine, pair, length, truncation)) for pair in pairs]
 
     try:
         prompts = await engine.in_chat_thread(work)
@@ -83,8 +86,7 @@ async def scoring_jobs(
     ]
 
 
-def _question(pair: Pair, instruct: str) -> list[dict[str, str]]:
-    query, document = pair
+def _question(query: str, document: str, instruct: str) -> list[dict[str, str]]:
     content = f"<Instruct>: {instruct}\n<Query>: {query}\n<Document>: {document}"
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]
 

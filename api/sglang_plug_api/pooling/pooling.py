@@ -11,9 +11,10 @@ from typing import Any
 from sglang_plug.plugins.specs import Task
 from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.openai.choices import complete_all
-from sglang_plug_api.protocol.embeddings import InputBody
+from sglang_plug_api.protocol.embeddings import InputBody, TruncatedBody
 from sglang_plug_api.text.job import PROMPT_ONLY, Job, Piece, new_id
 from sglang_plug_api.text.text_engine import MAX_INLINE_CHARACTERS, TextEngine
+from sglang_plug_api.text.truncation import Truncation, truncation_of
 
 NOT_POOLING = (
     "This model does not appear to be an embedding model by default. "
@@ -35,43 +36,86 @@ def pooling_task(engine: TextEngine, *candidates: Task) -> Task:
     raise ApiError(f"this model cannot {candidates[0]}; it can: {', '.join(tasks)}")
 
 
-async def encode_all(engine: TextEngine, prompts: Prompts, param: str) -> list[list[int]]:
+async def encode_all(
+    engine: TextEngine, prompts: Prompts, param: str, *, truncation: Truncation | None = None, special: bool = True
+) -> list[list[int]]:
     """Return the tokens of each prompt. Raises ``ApiError`` if there are too many, or if one does not fit the model.
 
-    ``param`` is the field of the prompts in the request.
+    Args:
+        engine: its tokenizer is used.
+        prompts: texts, or tokens as they are.
+        param: the field of the prompts in the request.
+        truncation: how prompts that are too long are cut; ``None``: they are refused.
+        special: add the special tokens that the model expects around a text.
     """
     check_count(engine, len(prompts), param)
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-    encode = engine.tokenizer.encode if texts else None
+    tokenizer = engine.tokenizer if texts else None
     for text in texts:
         engine.check_text(text)
 
+    def encoded_one(prompt: str | Sequence[int]) -> list[int]:
+        if tokenizer is None or not isinstance(prompt, str):
+            tokens = [int(token) for token in prompt]
+            return tokens if truncation is None else truncation.cut(tokens)
+        tokens = tokenizer.encode(prompt, special=special)
+        if truncation is None or len(tokens) <= truncation.most:
+            return tokens
+        return truncation.cut_between(tokens, tokenizer.encode(prompt, special=False))
+
     def work() -> list[list[int]]:
-        return [
-            encode(prompt) if encode is not None and isinstance(prompt, str) else list(prompt)  # type: ignore[arg-type]
-            for prompt in prompts
-        ]
+        return [encoded_one(prompt) for prompt in prompts]
 
     encoded = await _encode_inline_or_in_thread(work, sum(map(len, texts)))
     check_lengths(engine, encoded, param)
     return encoded
 
 
-async def encode_pairs(engine: TextEngine, pairs: Sequence[Pair], param: str) -> list[list[int]]:
-    """Return the tokens of pairs that are read together. Raises ``ApiError`` as ``encode_all`` does."""
+async def encode_pairs(
+    engine: TextEngine, pairs: Sequence[Pair], param: str, truncation: Truncation | None = None
+) -> list[list[int]]:
+    """Return the tokens of pairs that are read together; ``truncation`` cuts the second text of each.
+
+    Raises ``ApiError`` as ``encode_all`` does.
+    """
     check_count(engine, len(pairs), param)
     encode = engine.tokenizer.encode_pair
     for first, second in pairs:
         engine.check_text(first)
         engine.check_text(second)
 
+    def length(first: str, second: str) -> int:
+        return len(encode(first, second))
+
     def work() -> list[list[int]]:
-        return [encode(first, second) for first, second in pairs]
+        return [encode(*fitting_pair(engine, pair, length, truncation)) for pair in pairs]
 
     characters = sum(len(first) + len(second) for first, second in pairs)
     encoded = await _encode_inline_or_in_thread(work, characters)
     check_lengths(engine, encoded, param)
     return encoded
+
+
+def fitting_pair(
+    engine: TextEngine, pair: Pair, length: Callable[[str, str], int], truncation: Truncation | None
+) -> Pair:
+    """Return ``pair`` with its second text cut until its ``length`` in tokens fits, or until nothing of it is left.
+
+    Tokens may merge differently where a text was cut, so a text may have to be cut again.
+    """
+    if truncation is None:
+        return pair
+    first, second = pair
+    while second and (beyond := length(first, second) - truncation.most) > 0:
+        left = max(0, len(engine.tokenizer.encode(second, special=False)) - beyond)
+        second = Truncation(left, truncation.side).cut_text(engine.tokenizer, second) if left else ""
+    return first, second
+
+
+def pooling_truncation(engine: TextEngine, body: TruncatedBody, *, room: int = 0) -> Truncation | None:
+    """Return how the texts of a request are cut: by default to their first tokens, with ``room`` for other tokens."""
+    longest = engine.info["context_length"] - room
+    return truncation_of(body.truncate_prompt_tokens, body.truncation_side, longest=longest, default="right")
 
 
 async def _encode_inline_or_in_thread(work: Callable[[], list[list[int]]], characters: int) -> list[list[int]]:
@@ -114,7 +158,8 @@ async def pool_inputs(
     """Return the request's id, its texts as tokens, and the vector or scores of each. Raises ``ApiError``."""
     engine.check_model(body.model)
     task = pooling_task(engine, task)
-    prompts = await encode_all(engine, body.inputs(), "input")
+    truncation = pooling_truncation(engine, body)
+    prompts = await encode_all(engine, body.inputs(), "input", truncation=truncation, special=body.add_special_tokens)
     id = body.rid or new_id()
     jobs = pooling_jobs(prompts, task, id, body.priority, engine.adapters.resolve(body.model))
     pieces = await pool_all(engine, jobs)

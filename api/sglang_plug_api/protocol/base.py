@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -19,7 +19,7 @@ from pydantic import (
 from sglang_plug.plugins.request_fields import RequestFieldError, RequestFields
 from sglang_plug_api.http.errors import ApiError, WrongField
 
-from .misplaced import EVERYWHERE, Remedies, check
+from .misplaced import PLAIN, Remedies, check
 
 MAX_NAME = 256
 MAX_TOKENS_IN_LIST = 1 << 22
@@ -39,6 +39,10 @@ Number = Annotated[float, BeforeValidator(_no_bool)]
 Integer = Annotated[int, Field(ge=-INT64, lt=INT64), BeforeValidator(_no_bool)]
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=INT64)]
 Name = Annotated[str, Field(max_length=MAX_NAME)]
+TruncatedLength = Annotated[Integer, Field(ge=-1)]
+"""Most tokens of a prompt, which is cut if it has more; -1: as many as fit the model."""
+Side = Literal["left", "right"]
+"""The side of a prompt that is cut."""
 
 Entry = TypeVar("Entry")
 Many = Annotated[list[Entry], Field(fail_fast=True)]
@@ -76,7 +80,7 @@ class RequestBody(BaseModel):
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False, protected_namespaces=())
 
-    misplaced: ClassVar[Remedies] = EVERYWHERE
+    misplaced: ClassVar[Remedies] = PLAIN
 
     @model_validator(mode="after")
     def _refuse_misplaced(self, info: ValidationInfo) -> RequestBody:

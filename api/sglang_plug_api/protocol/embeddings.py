@@ -6,19 +6,28 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator
 
-from .base import Integer, Many, Name, Prompts, RequestBody
-from .misplaced import ADAPTED, Remedies
+from .base import Integer, Many, Name, Prompts, RequestBody, Side, TruncatedLength
+from .misplaced import POOLING, Remedies
 
 MAX_DOCUMENTS = 65536
 
 
-class InputBody(RequestBody):
-    """One text or several, as text or as token ids."""
+class TruncatedBody(RequestBody):
+    """A body whose texts may be cut to the length that the model can read."""
 
-    misplaced: ClassVar[Remedies] = ADAPTED
+    misplaced: ClassVar[Remedies] = POOLING
+
+    truncate_prompt_tokens: TruncatedLength | None = None
+    truncation_side: Side | None = None
+
+
+class InputBody(TruncatedBody):
+    """One text or several, as text or as token ids."""
 
     model: Name | None = None
     input: Prompts
+    add_special_tokens: bool = True
+    """Add the special tokens that the model expects around a text."""
     rid: Name | None = None
     priority: Integer | None = None
     user: str | None = None
@@ -63,10 +72,8 @@ AnyDocument = Annotated[
 ]
 
 
-class RerankBody(RequestBody):
+class RerankBody(TruncatedBody):
     """``POST /v1/rerank``."""
-
-    misplaced: ClassVar[Remedies] = ADAPTED
 
     model: Name | None = None
     query: str
@@ -75,6 +82,8 @@ class RerankBody(RequestBody):
     return_documents: bool = True
     instruct: str | None = None
     """The intent of the query; only for models that are asked in words."""
+    max_tokens_per_doc: Integer | None = Field(None, ge=1)
+    """Tokens of a document that are read; the rest is left out."""
     rid: Name | None = None
     priority: Integer | None = None
     user: str | None = None

@@ -11,17 +11,27 @@ Remedies = Mapping[str, str]
 """Maps a field to its remedy."""
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "add_special_tokens": (True,),
     "beam_width": (1,),
     "best_of": (1,),
+    "embed_dtype": ("float32",),
+    "endianness": ("native", "little"),
     "function_call": ("none",),
     "image": ({"context_compression": "auto"}, {"context_compression": "disabled"}),
     "modalities": (["text"],),
+    "length_penalty": (1.0,),
     "n": (1,),
+    "padding": ("do_not_pad",),
+    "reasoning": ({},),
+    "thinking_token_budget": (-1,),
     "verbosity": ("medium",),
 }
 """Values of such fields that are accepted because they change nothing."""
 
+FALSE_ASKS = frozenset({"use_activation"})
+"""Fields of which false asks for something, too."""
+
+_PROCESSOR = "images are processed as the checkpoint says"
+_NOT_SPLIT = "this server computes prompts and outputs itself"
 EVERYWHERE: Remedies = {
     "guided_json": "use response_format with type json_schema",
     "guided_regex": "use regex",
@@ -29,24 +39,43 @@ EVERYWHERE: Remedies = {
     "guided_grammar": "use ebnf",
     "guided_decoding_backend": "the grammar backend is chosen by the server",
     "guided_whitespace_pattern": "whitespace is bounded by the server",
-    "structured_outputs": "use response_format, regex or ebnf",
     "chat_template": "templates in requests are refused; start the server with --chat-template",
     "use_beam_search": "beam search is not supported; use n with temperature",
     "beam_width": "beam search is not supported; use n with temperature",
     "length_penalty": "beam search is not supported",
     "bad_words": "use logit_bias",
-    "allowed_token_ids": "use logit_bias",
-    "prompt_logprobs": "use echo with logprobs on /v1/completions, or logprob_start_len on /generate",
     "custom_logit_processor": "code in requests is refused; install a plugin",
     "max_length": "use max_tokens (max_new_tokens on /generate)",
-    "truncate_prompt_tokens": "shorten the prompt before sending it",
     "extra_body": "it is an argument of OpenAI's client; on the wire its keys stand at the top level",
+    "mm_processor_kwargs": _PROCESSOR,
+    "media_io_kwargs": _PROCESSOR,
+    "images_config": _PROCESSOR,
+    "max_dynamic_patch": _PROCESSOR,
+    "min_dynamic_patch": _PROCESSOR,
+    "use_audio_in_video": "there are no videos",
+    "kv_transfer_params": _NOT_SPLIT,
+    "ec_transfer_params": _NOT_SPLIT,
+    "bootstrap_host": _NOT_SPLIT,
+    "bootstrap_port": _NOT_SPLIT,
+    "bootstrap_room": _NOT_SPLIT,
+    "vllm_xargs": "fields of logits processors stand beside the others",
 }
 """Remedies for all bodies."""
+
+PLAIN: Remedies = {
+    **EVERYWHERE,
+    "structured_outputs": "use response_format, regex or ebnf",
+    "prompt_logprobs": "use echo with logprobs on /v1/completions, or logprob_start_len on /generate",
+    "truncate_prompt_tokens": "shorten the prompt before sending it",
+    "stop_regex": "use stop",
+    "return_token_ids": "use /v1/chat/completions",
+}
+"""Remedies for bodies that declare none of their own: those of plugins, and parts of bodies."""
 
 ADAPTED: Remedies = {**EVERYWHERE, "lora_path": "name the adapter as model"}
 """Remedies for bodies that have a ``model`` and no field for an adapter."""
 
+_EXPERTS = "routed experts are not told; record their distribution"
 _SESSIONS = "sessions are not supported; send the whole conversation"
 GENERATION: Remedies = {
     **EVERYWHERE,
@@ -57,10 +86,14 @@ GENERATION: Remedies = {
     "sampling_params": "its keys stand at the top level here",
     "json_schema": "use response_format with type json_schema",
     "structural_tag": "use response_format with type structural_tag",
-    "stop_regex": "use stop",
     "custom_params": "there is no custom logits processor",
     "return_hidden_states": "hidden states are not told",
-    "return_token_ids": "use /generate",
+    "return_routed_experts": _EXPERTS,
+    "return_tokens_as_token_ids": "use return_token_ids",
+    "return_prompt_text": "use return_prompt_token_ids, and /detokenize",
+    "logprob_token_ids": "use token_ids_logprob of /generate",
+    "repetition_detection": "use repetition_penalty, or stop",
+    "watermarking": "install sglang-plug-watermark, which adds the field watermark",
     "session_params": _SESSIONS,
     "moderation": "nothing is moderated",
     "thinking_token_budget": "use max_tokens",
@@ -82,6 +115,11 @@ CHAT: Remedies = {
     "input": "use messages",
     "suffix": "there is none in chats",
     "best_of": "use n",
+    "echo": "use continue_final_message",
+    "input_ids": "use /generate, or /v1/completions with token ids as prompt",
+    "reasoning": "use reasoning_effort",
+    "task": "say in a message what the task is",
+    "add_special_tokens": "a chat template brings its own",
 }
 
 COMPLETION: Remedies = {
@@ -91,7 +129,6 @@ COMPLETION: Remedies = {
     "max_completion_tokens": "use max_tokens",
     "top_logprobs": "use logprobs, which is a number here",
     "prompt_embeds": "send text or token ids",
-    "add_special_tokens": "send token ids",
     "tools": "use /v1/chat/completions",
     "functions": "use /v1/chat/completions",
     "reasoning_effort": "use /v1/chat/completions",
@@ -100,6 +137,10 @@ COMPLETION: Remedies = {
 
 RESPONSES: Remedies = {
     **ADAPTED,
+    "truncate_prompt_tokens": "use truncation",
+    "prompt_logprobs": "use /v1/chat/completions",
+    "return_token_ids": "use /v1/chat/completions",
+    "return_meta_info": "use /v1/chat/completions",
     "messages": "use input",
     "prompt": "use input and instructions",
     "max_tokens": "use max_output_tokens",
@@ -115,21 +156,49 @@ RESPONSES: Remedies = {
     "sampling_seed": "use seed",
     "json_schema": "use text.format with type json_schema",
     "structural_tag": "use text.format with type structural_tag",
-    "stop_regex": "use stop",
     "image": "images are seen as they are",
     "conversation": "use previous_response_id",
     "context_management": "nothing is compacted; use truncation",
     "moderation": "nothing is moderated",
     "n": "one response is made for each request",
+    "enable_response_messages": "use /v1/responses/{id}/input_items",
+    "previous_input_messages": "use input",
+    "previous_response": "use previous_response_id",
 }
+
+_OVERRIDES = "embeddings of single tokens cannot be replaced"
+POOLING: Remedies = {
+    **ADAPTED,
+    "embed_override_token_id": _OVERRIDES,
+    "embed_overrides": _OVERRIDES,
+    "query_embed_overrides": _OVERRIDES,
+    "item_embed_overrides": _OVERRIDES,
+    "return_pooled_hidden_states": "use /v1/embeddings",
+    "use_activation": "vectors and scores are those that the checkpoint describes",
+    "padding": "texts are not padded",
+    "embed_dtype": "vectors are float32",
+    "endianness": "vectors are little-endian",
+    "messages": "send the text that the chat template renders",
+    "rank_fields": "documents are texts",
+    "max_chunks_per_doc": "use max_tokens_per_doc",
+}
+"""Remedies for embeddings, classification, rerank and score."""
+
+TOKENIZE: Remedies = {**EVERYWHERE, "documents": "use chat_template_kwargs"}
+"""Remedies for ``/tokenize``."""
 
 _SAMPLED = (
     *("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"),
     *("logit_bias", "seed", "sampling_seed", "n", "stop", "stop_token_ids", "ignore_eos", "max_new_tokens"),
-    *("min_new_tokens", "json_schema", "regex", "ebnf", "structural_tag"),
+    *("min_new_tokens", "json_schema", "regex", "ebnf", "structural_tag", "stop_regex"),
 )
 NATIVE: Remedies = {
     **EVERYWHERE,
+    "truncate_prompt_tokens": "shorten the prompt before sending it",
+    "prompt_logprobs": "use logprob_start_len",
+    "structured_outputs": "use json_schema, regex or ebnf in sampling_params",
+    "return_token_ids": "output_ids has them",
+    "return_meta_info": "every answer has meta_info",
     **dict.fromkeys(_SAMPLED, "it belongs into sampling_params"),
     "max_tokens": "use max_new_tokens in sampling_params",
     "response_format": "use json_schema in sampling_params",
@@ -137,12 +206,27 @@ NATIVE: Remedies = {
     "messages": "use /v1/chat/completions",
     "tools": "use /v1/chat/completions",
     "session_params": _SESSIONS,
-    "return_routed_experts": "routed experts are not told; record their distribution",
+    "return_routed_experts": _EXPERTS,
+    "return_indexer_topk": "what attention selects is not told",
+    "return_sampling_mask": "use logprob_start_len and top_logprobs_num",
+    "return_entropy": "use top_logprobs_num",
+    "return_flat_raw_top_logprobs": "log-probabilities are lists of [logprob, token, text]",
+    "return_flat_raw_top_logprobs_b64": "log-probabilities are lists of [logprob, token, text]",
+    "positional_embed_overrides": "use input_embeds",
+    "multi_item_delimiter_indices": "use /v1/score",
+    "video_config": "there are no videos",
+    "lora_id": "use lora_path",
+    "bootstrap_pair_key": _NOT_SPLIT,
+    "decode_tp_size": _NOT_SPLIT,
+    "require_reasoning": "use /v1/chat/completions",
+    "max_thinking_tokens": "use max_new_tokens in sampling_params",
 }
 """Remedies for ``/generate``."""
 
 SAMPLING_PARAMS: Remedies = {
     **EVERYWHERE,
+    "truncate_prompt_tokens": "shorten the prompt before sending it",
+    "prompt_logprobs": "use logprob_start_len, beside sampling_params",
     "max_tokens": "use max_new_tokens",
     "max_completion_tokens": "use max_new_tokens",
     "min_tokens": "use min_new_tokens",
@@ -163,5 +247,6 @@ def asks(value: Any) -> bool:
 def check(fields: Mapping[str, Any], remedies: Remedies) -> None:
     """Raise ``WrongField`` for the first of ``fields`` that requests something that does not exist here."""
     for name, value in fields.items():
-        if name in remedies and asks(value) and value not in NEUTRAL.get(name, ()):
+        requests = asks(value) or (value is False and name in FALSE_ASKS)
+        if name in remedies and requests and value not in NEUTRAL.get(name, ()):
             raise WrongField(name, f"{name!r} would have no effect here: {remedies[name]}")

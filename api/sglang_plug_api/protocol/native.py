@@ -20,7 +20,7 @@ from .base import (
     Tokens,
     request_fields_of,
 )
-from .misplaced import NATIVE, SAMPLING_PARAMS, Remedies, asks
+from .misplaced import NATIVE, PLAIN, SAMPLING_PARAMS, Remedies, asks
 from .sampling import ConstraintFields, SamplingFields
 
 MAX_TOP_LOGPROBS = 1024
@@ -57,7 +57,6 @@ class SamplingBody(SamplingFields, ConstraintFields):
     sampling_seed: Integer | None = None
     json_schema: str | dict[str, Any] | None = None
     structural_tag: str | dict[str, Any] | None = None
-    stop_regex: str | Many[str] | None = None
     custom_params: dict[str, Any] | None = None
     stream_interval: Integer | None = None
     """Without effect: text is sent as it comes."""
@@ -137,6 +136,8 @@ class GenerateBody(PromptsBody):
     token_ids_logprob: LogprobIds | Annotated[Many[LogprobIds], Field(max_length=MAX_PROMPTS)] | None = None
     return_text_in_logprobs: bool = False
     return_hidden_states: bool | None = None
+    return_prompt_token_ids: bool | None = None
+    """The tokens of the prompt, in ``meta_info``."""
 
     @model_validator(mode="after")
     def _processor_fields_belong_inside(self, info: ValidationInfo) -> GenerateBody:
@@ -169,6 +170,8 @@ class GenerateBody(PromptsBody):
 
 class PoolBody(PromptsBody):
     """``POST /encode`` and ``POST /classify``."""
+
+    misplaced: ClassVar[Remedies] = {**PLAIN, "truncate_prompt_tokens": "use /v1/embeddings"}
 
     model: Name | None = None
     dimensions: Integer | None = Field(None, ge=1)

@@ -9,9 +9,9 @@ from pydantic import Field, field_validator, model_validator
 
 from sglang_plug_api.http.errors import WrongField
 
-from .base import Integer, Many, Name, Prompts, RequestBody, SharedFields
+from .base import Integer, Many, Name, Prompts, RequestBody, SharedFields, Side, TruncatedLength
 from .misplaced import CHAT, COMPLETION, EVERYWHERE, Remedies
-from .sampling import ConstraintFields, SamplingFields
+from .sampling import ConstraintFields, SamplingFields, StructuredOutputs
 from .tools import ToolChoice, Tools
 
 MAX_TOP_LOGPROBS = 20
@@ -44,11 +44,22 @@ class GenerationBody(SamplingFields, ConstraintFields, SharedFields):
     request_id: Name | None = None
     user: str | None = None
     response_format: dict[str, Any] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    prompt_logprobs: Integer | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    """Also the likeliest tokens at every position of the prompt; not in a stream."""
+    return_token_ids: bool | None = None
+    return_prompt_token_ids: bool | None = None
+    return_meta_info: bool | None = None
+    return_cached_tokens_details: bool | None = None
+    truncate_prompt_tokens: TruncatedLength | None = None
+    truncation_side: Side | None = None
 
     @model_validator(mode="after")
     def _stream_options_need_stream(self) -> GenerationBody:
         if self.stream_options is not None and not self.stream:
             raise WrongField("stream_options", "stream_options is only allowed when stream is true")
+        if self.prompt_logprobs is not None and self.stream:
+            raise WrongField("prompt_logprobs", "prompt_logprobs is only allowed when stream is false")
         return self
 
     @property
@@ -162,6 +173,8 @@ class ChatBody(GenerationBody):
     reasoning_effort: Effort | None = None
     separate_reasoning: bool | None = True
     stream_reasoning: bool | None = True
+    include_reasoning: bool | None = True
+    """False leaves the reasoning out of the answer; it is generated all the same."""
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -186,6 +199,8 @@ class CompletionBody(GenerationBody):
     prompt: Prompts
     echo: bool | None = False
     logprobs: Integer | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    add_special_tokens: bool = True
+    """Add the special tokens that the model expects around a text."""
     best_of: Integer | None = None
     suffix: str | None = None
 

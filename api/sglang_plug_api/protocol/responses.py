@@ -12,7 +12,7 @@ from .base import Integer, Many, Name, RequestBody, SharedFields
 from .items import Item, Message, messages_of
 from .misplaced import RESPONSES, Remedies
 from .openai import MAX_MESSAGES, MAX_TOP_LOGPROBS, Effort, StreamOptions
-from .sampling import ConstraintFields, SamplingFields
+from .sampling import ConstraintFields, SamplingFields, StructuredOutputs
 from .tools import FlatToolChoice, FlatTools
 
 MAX_METADATA = 16
@@ -94,6 +94,8 @@ class ResponsesBody(SamplingFields, ConstraintFields, SharedFields):
     previous_response_id: str | None = None
     metadata: dict[str, str] | None = None
     text: TextOptions | None = None
+    structured_outputs: StructuredOutputs | None = None
+    include_stop_str_in_output: bool | None = None
     truncation: Literal["auto", "disabled"] | None = "disabled"
     background: bool | None = False
     tools: FlatTools | None = None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
+
+from sglang_plug_api.http.errors import WrongField
 
 from .base import Integer, Many, Name, Number, ProcessorFieldsBody, RequestBody, Tokens
+from .misplaced import Remedies
 
 SAMPLING: Mapping[str, str] = {
     "temperature": "temperature",
@@ -22,6 +25,7 @@ SAMPLING: Mapping[str, str] = {
     "seed": "seed",
     "n": "n",
     "stop": "stop",
+    "stop_regex": "stop_regex",
     "stop_token_ids": "stop_token_ids",
     "ignore_eos": "ignore_eos",
     "skip_special_tokens": "skip_special_tokens",
@@ -35,6 +39,45 @@ SAMPLING: Mapping[str, str] = {
     "max_new_tokens": "max_new_tokens",
 }
 """Field of a body -> native name. Of the given fields with one meaning the last in this table counts."""
+
+
+MAX_CHOICES = 1024
+STRUCTURES = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+"""Fields of ``StructuredOutputs`` of which a request has one."""
+
+
+class StructuredOutputs(RequestBody):
+    """A constraint as clients of vLLM write it. Exactly one of the fields is set."""
+
+    misplaced: ClassVar[Remedies] = {
+        "disable_any_whitespace": "whitespace is bounded by the server",
+        "whitespace_pattern": "whitespace is bounded by the server",
+        "disable_additional_properties": "write additionalProperties into the schema",
+    }
+
+    json_: str | dict[str, Any] | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: Annotated[Many[str], Field(min_length=1, max_length=MAX_CHOICES)] | None = None
+    """The output is one of these texts."""
+    grammar: str | None = None
+    """EBNF."""
+    json_object: bool | None = None
+    structural_tag: str | dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _one_structure(self) -> StructuredOutputs:
+        given = self.kinds()
+        if len(given) != 1:
+            has = f"; this has {', '.join(given)}" if given else ""
+            raise ValueError(f"needs exactly one of {', '.join(STRUCTURES)}{has}")
+        if "" in (self.choice or ()):
+            raise WrongField("choice", "a choice must not be empty")
+        return self
+
+    def kinds(self) -> list[str]:
+        """Return the names of the given structures."""
+        values = (self.json_, self.regex, self.choice, self.grammar, self.json_object or None, self.structural_tag)
+        return [name for name, value in zip(STRUCTURES, values, strict=True) if value is not None]
 
 
 class ConstraintFields(RequestBody):
@@ -58,6 +101,7 @@ class SamplingFields(ProcessorFieldsBody):
     logit_bias: dict[str, Annotated[float, Field(strict=True)]] | None = None
     seed: Integer | None = None
     stop: str | Many[str] | None = None
+    stop_regex: str | Many[str] | None = None
     stop_token_ids: Tokens | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field, model_validator
 
-from .base import Integer, Many, Name, Number, RequestBody, TokenId, TokenLists, Tokens
-from .misplaced import ADAPTED, Remedies
+from .base import Integer, Many, Name, Number, TokenId, TokenLists, Tokens
+from .embeddings import TruncatedBody
 
 MAX_LABELS = 1024
 MAX_ITEMS = 65536
@@ -15,10 +15,8 @@ MAX_ITEMS = 65536
 Texts = Annotated[Many[str], Field(min_length=1, max_length=MAX_ITEMS)]
 
 
-class ScoreBody(RequestBody):
+class ScoreBody(TruncatedBody):
     """``POST /v1/score``: how likely each label follows the query with each item, or how well two texts fit."""
-
-    misplaced: ClassVar[Remedies] = ADAPTED
 
     model: Name | None = None
     query: str | Tokens | None = None

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from pydantic import Field, field_validator, model_validator
 
+from sglang_plug_api.http.errors import WrongField
+
 from .base import MAX_PROMPTS, Many, Name, RequestBody, Texts, TokenLists, Tokens
-from .openai import MAX_MESSAGES, Message, text_or_images
+from .misplaced import TOKENIZE, Remedies
+from .openai import MAX_MESSAGES, Effort, Message, text_or_images
+from .tools import ToolChoice, Tools
+
+CONVERSATION_FIELDS = ("tools", "tool_choice", "reasoning_effort", "chat_template_kwargs", "continue_final_message")
+"""Fields that a text without a chat template has no use for."""
 
 
 class TokenizeBody(RequestBody):
     """``POST /tokenize``: a text, a list of texts, or a conversation that the chat template renders."""
+
+    misplaced: ClassVar[Remedies] = TOKENIZE
 
     model: Name | None = None
     prompt: str | Texts | None = None
@@ -17,6 +28,11 @@ class TokenizeBody(RequestBody):
     add_special_tokens: bool = True
     """Add the special tokens that the model expects around a text; a chat template brings its own."""
     add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    reasoning_effort: Effort | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool = False
 
     @field_validator("messages")
@@ -30,6 +46,9 @@ class TokenizeBody(RequestBody):
             raise ValueError("give either prompt or messages")
         if isinstance(self.prompt, list) and len(self.prompt) > MAX_PROMPTS:
             raise ValueError(f"at most {MAX_PROMPTS} prompts are allowed, got {len(self.prompt)}")
+        for name in CONVERSATION_FIELDS if self.messages is None else ():
+            if getattr(self, name):
+                raise WrongField(name, f"{name} has no effect on a text; send messages")
         return self
 
 

@@ -259,8 +259,9 @@ def _constraint(body: ResponsesBody) -> tuple[Constraint | None, str]:
     """Return the constraint that the request sets, and the field that sets it."""
     format = body.text.format if body.text else None
     response_format = None if format is None else format.as_response_format()
-    constraint = constraint_from_fields(body, response_format, FIELDS)
-    return constraint, constraint_field(constraint, response_format, FIELDS)
+    structured = body.structured_outputs
+    constraint = constraint_from_fields(body, response_format, FIELDS, structured)
+    return constraint, constraint_field(constraint, response_format, FIELDS, structured)
 
 
 def _tooling(engine: TextEngine, body: ResponsesBody, *, has_format: bool) -> Tooling:

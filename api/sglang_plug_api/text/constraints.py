@@ -12,9 +12,11 @@ from sglang_plug import Constraint
 from sglang_plug_api.http.errors import SHOWN, ApiError
 from sglang_plug_api.protocol.native import SamplingBody
 from sglang_plug_api.protocol.openai import GenerationBody
-from sglang_plug_api.protocol.sampling import ConstraintFields
+from sglang_plug_api.protocol.sampling import ConstraintFields, StructuredOutputs
 
 FORMATS = ("text", "json_object", "json_schema", "structural_tag")
+METACHARACTER = re.compile(r"[\\^$.|?*+()\[\]{}]")
+"""Characters with a meaning in regular expressions."""
 UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 ONLY_ONE = "Only one of json_schema, regex, ebnf, or structural_tag can be set."
 
@@ -33,15 +35,26 @@ CHAT_FIELDS = FormatFields()
 
 def generation_constraint(body: GenerationBody) -> Constraint | None:
     """Return the constraint of a chat or completion: its format, ``regex`` or ``ebnf``. Raises ``ApiError``."""
-    return constraint_from_fields(body, body.response_format)
+    return constraint_from_fields(body, body.response_format, structured=body.structured_outputs)
+
+
+def generation_field(body: GenerationBody, constraint: Constraint | None) -> str:
+    """Return the field of a chat or completion that ``constraint`` comes from."""
+    return constraint_field(constraint, body.response_format, structured=body.structured_outputs)
 
 
 def constraint_from_fields(
-    body: ConstraintFields, response_format: dict[str, Any] | None, names: FormatFields = CHAT_FIELDS
+    body: ConstraintFields,
+    response_format: dict[str, Any] | None,
+    names: FormatFields = CHAT_FIELDS,
+    structured: StructuredOutputs | None = None,
 ) -> Constraint | None:
     """Return the constraint of a body whose format field may have another name. Raises ``ApiError``."""
     constraints = [*_expressions(body), *_response_format(response_format, names)]
-    return _single([(item, constraint_field(item, response_format, names)) for item in constraints], body)
+    fields = [(item, constraint_field(item, response_format, names)) for item in constraints]
+    if structured is not None:
+        fields.append((_structured(structured), constraint_field(None, None, names, structured)))
+    return _single(fields, body)
 
 
 def sampling_constraint(params: SamplingBody, name: str = "sampling_params") -> Constraint | None:
@@ -60,9 +73,14 @@ def with_backend(constraint: Constraint | None, body: ConstraintFields) -> Const
 
 
 def constraint_field(
-    constraint: Constraint | None, response_format: dict[str, Any] | None, names: FormatFields = CHAT_FIELDS
+    constraint: Constraint | None,
+    response_format: dict[str, Any] | None,
+    names: FormatFields = CHAT_FIELDS,
+    structured: StructuredOutputs | None = None,
 ) -> str:
     """Return the field of a chat or a completion that the constraint comes from."""
+    if structured is not None:
+        return f"structured_outputs.{structured.kinds()[0]}"
     kind = "" if constraint is None else constraint.kind
     if kind in ("regex", "ebnf"):
         return kind
@@ -103,6 +121,24 @@ def _expressions(body: ConstraintFields) -> Iterator[Constraint]:
         yield Constraint("regex", body.regex)
     if body.ebnf is not None:
         yield Constraint("ebnf", body.ebnf)
+
+
+def _structured(structured: StructuredOutputs) -> Constraint:
+    """Return the constraint of ``structured_outputs``, which has exactly one."""
+    match structured.kinds()[0]:
+        case "json":
+            return Constraint("json_schema", _text(structured.json_))
+        case "regex":
+            return Constraint("regex", structured.regex or "")
+        case "choice":
+            escaped = (METACHARACTER.sub(r"\\\g<0>", text) for text in structured.choice or ())
+            return Constraint("regex", "|".join(escaped))
+        case "grammar":
+            return Constraint("ebnf", structured.grammar or "")
+        case "structural_tag":
+            return Constraint("structural_tag", _text(structured.structural_tag))
+        case _:
+            return Constraint("json_object")
 
 
 def _response_format(format: dict[str, Any] | None, names: FormatFields) -> Iterator[Constraint]:

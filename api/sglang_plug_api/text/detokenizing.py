@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from sglang_plug import DraftCounts, Output, Tokenizer
 from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.stops.stop_regex import PatternMatcher
+from sglang_plug_api.stops.stop_strings import StopMatcher
 
 from .job import Ending, Job, Piece
-from .stop_strings import StopMatcher
 
 
 class Detokenizer:
@@ -18,9 +19,14 @@ class Detokenizer:
         sampling = job.sampling
         if tokenizer is None and sampling.stops:
             raise ApiError("the server runs with --skip-tokenizer-init: use stop_token_ids, not stop", param="stop")
+        if tokenizer is None and sampling.stop_patterns is not None:
+            raise ApiError(
+                "the server runs with --skip-tokenizer-init: use stop_token_ids, not stop_regex", param="stop_regex"
+            )
         self._sampling = sampling
         self._decoder = tokenizer.decoder(skip_special=sampling.skip_special, prompt=job.tokens) if tokenizer else None
         self._matcher = StopMatcher(sampling.stops, keep=sampling.keep_stop)
+        self._patterns = PatternMatcher(sampling.stop_patterns) if sampling.stop_patterns else None
         self.count = 0
         self.cached_tokens = 0
         self.ending: Ending | None = None
@@ -35,12 +41,12 @@ class Detokenizer:
         ends_by_token = finish is not None and finish.matched is not None and not self._sampling.keep_stop
         shown = tokens[:-1] if ends_by_token else tokens
         text, used = self._decode(shown)
-        if self._matcher.matched is not None:
+        if (stop := self._stop) is not None:
             tokens = tokens[:used]
-            self.ending = Ending("stop", self._matcher.matched)
+            self.ending = Ending("stop", stop)
         elif finish is not None:
             text += self._flush()
-            matched = self._matcher.matched
+            matched = self._stop
             self.ending = Ending(finish.reason, finish.matched) if matched is None else Ending("stop", matched)
         self.count += len(tokens)
         return Piece(
@@ -60,7 +66,7 @@ class Detokenizer:
         """Decode ``tokens`` up to a stop string; return the text and how many tokens it took."""
         if self._decoder is None:
             return "", len(tokens)
-        if not self._sampling.stops:
+        if not self._sampling.stops and self._patterns is None:
             return self._decoder.feed(tokens), len(tokens)
         text = []
         for index, token in enumerate(tokens):
@@ -68,13 +74,26 @@ class Detokenizer:
             if self.count + index < self._sampling.params.min_new_tokens:
                 text.append(new_text)  # too early to stop
                 continue
-            text.append(self._matcher.feed(new_text))
-            if self._matcher.matched is not None:
+            text.append(self._searched(new_text))
+            if self._stop is not None:
                 return "".join(text), index + 1
         return "".join(text), len(tokens)
 
     def _flush(self) -> str:
         if self._decoder is None:
             return ""
-        text = self._matcher.feed(self._decoder.flush())
-        return text if self._matcher.matched is not None else text + self._matcher.flush()
+        text = self._searched(self._decoder.flush())
+        return text if self._stop is not None else text + self._matcher.flush()
+
+    @property
+    def _stop(self) -> str | None:
+        """The stop string or the pattern that has appeared in the text; of both, the string."""
+        return self._matcher.matched or (None if self._patterns is None else self._patterns.matched)
+
+    def _searched(self, text: str) -> str:
+        """Return the part of ``text`` that certainly belongs to the output, up to a stop string or a match."""
+        end = None if self._patterns is None else self._patterns.feed(text)
+        passed = self._matcher.feed(text[:end])
+        if end is None or self._matcher.matched is not None:
+            return passed
+        return passed + self._matcher.flush()

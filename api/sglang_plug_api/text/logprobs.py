@@ -16,8 +16,8 @@ def finite(value: float) -> float:
     return value if value > LOWEST else LOWEST
 
 
-def chat_logprobs(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return ``choices[].logprobs`` of chat completions."""
+def chat_logprobs(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer, top: int | None = None) -> dict[str, Any]:
+    """Return ``choices[].logprobs`` of chat completions, with the ``top`` likeliest tokens or all that are known."""
 
     def entry(token: int, logprob: float | None) -> dict[str, Any]:
         return {
@@ -27,7 +27,8 @@ def chat_logprobs(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer) -> dic
         }
 
     content = [
-        {**entry(item.token, item.logprob), "top_logprobs": [entry(*other) for other in item.top]} for item in logprobs
+        {**entry(item.token, item.logprob), "top_logprobs": [entry(*other) for other in item.top[:top]]}
+        for item in logprobs
     ]
     return {"content": content, "refusal": None}
 
@@ -45,7 +46,7 @@ def completion_logprobs(
         "tokens": pieces,
         "token_logprobs": [None if item.logprob is None else finite(item.logprob) for item in logprobs],
         "top_logprobs": [
-            None if item.logprob is None else {tokenizer.piece(token): finite(value) for token, value in item.top}
+            None if item.logprob is None else {tokenizer.piece(token): finite(value) for token, value in item.top[:top]}
             for item in logprobs
         ]
         if top

@@ -10,10 +10,12 @@ from sglang_plug import SamplingParams
 from sglang_plug.plugins.request_fields import RequestFieldError, RequestFields
 from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.options.config import ServerConfig
+from sglang_plug_api.stops.stop_regex import StopPatterns
 
 DEFAULT_NEW_TOKENS = 128
 MAX_STOPS = 32
 MAX_STOP_CHARACTERS = 1024
+MAX_PATTERN_CHARACTERS = 256
 MAX_BIASES = 4096
 INT64 = 1 << 63
 FROM_CHECKPOINT = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -27,6 +29,8 @@ class Sampling:
 
     params: SamplingParams
     stops: tuple[str, ...] = ()
+    stop_patterns: StopPatterns | None = None
+    """Regular expressions whose first match ends the output, of which it is the end."""
     keep_stop: bool = False
     """Leave the stop string or stop token in the output."""
     skip_special: bool = True
@@ -87,6 +91,7 @@ class SamplingDefaults:
         return Sampling(
             params=params,
             stops=_stops(values.get("stop")),
+            stop_patterns=_stop_patterns(values.get("stop_regex")),
             keep_stop=bool(values.get("no_stop_trim")),
             skip_special=values.get("skip_special_tokens") is not False,
             n=self.outputs(given),
@@ -129,6 +134,23 @@ def _stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:
         if len(one) > MAX_STOP_CHARACTERS:
             raise ApiError(f"a stop string has at most {MAX_STOP_CHARACTERS} characters, got {len(one)}", param="stop")
     return stops
+
+
+def _stop_patterns(given: str | Sequence[str] | None) -> StopPatterns | None:
+    patterns = (given,) if isinstance(given, str) else tuple(given or ())
+    if not patterns:
+        return None
+    if len(patterns) > MAX_STOPS:
+        raise ApiError(f"at most {MAX_STOPS} patterns are allowed, got {len(patterns)}", param="stop_regex")
+    for pattern in patterns:
+        if len(pattern) > MAX_PATTERN_CHARACTERS:
+            raise ApiError(
+                f"a pattern has at most {MAX_PATTERN_CHARACTERS} characters, got {len(pattern)}", param="stop_regex"
+            )
+    try:
+        return StopPatterns(patterns)
+    except ValueError as error:
+        raise ApiError(f"stop_regex: {error}", param="stop_regex") from None
 
 
 def _biases(given: Mapping[str, float] | None) -> dict[int, float]:

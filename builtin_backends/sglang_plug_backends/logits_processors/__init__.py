@@ -1,4 +1,4 @@
-"""Logits processors that every server has: biases, penalties, and a least length of outputs."""
+"""Logits processors that every server has: allowed tokens, biases, penalties, and a least length of outputs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from sglang_plug import LogitsProcessorSpec, hookimpl
 
 @hookimpl
 def register_logits_processors() -> Iterator[LogitsProcessorSpec]:
+    yield LogitsProcessorSpec(
+        name="allowed-tokens",
+        target=f"{__name__}.allowed_tokens:AllowedTokens",
+        request_fields=f"{__name__}.fields:AllowedTokensFields",
+        order=50,
+        summary="forbids all tokens but those that a request allows",
+    )
     yield LogitsProcessorSpec(
         name="logit-bias",
         target=f"{__name__}.bias:LogitBias",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, model_validator
@@ -117,8 +117,12 @@ AnthropicBlock = Annotated[
     BeforeValidator(_is_known),
 ]
 Content = str | list[AnthropicBlock]
-USERS = (AnthropicText, AnthropicImage, AnthropicToolResult)
-ASSISTANTS = (AnthropicText, AnthropicToolUse, AnthropicThinking, AnthropicRedactedThinking)
+ALLOWED_BLOCKS: Mapping[str, tuple[type[RequestBody], ...]] = {
+    "user": (AnthropicText, AnthropicImage, AnthropicToolResult),
+    "assistant": (AnthropicText, AnthropicToolUse, AnthropicThinking, AnthropicRedactedThinking),
+    "system": (AnthropicText,),
+}
+"""Role of a message -> the content blocks that it may have."""
 
 
 def text_of(content: str | Sequence[Any]) -> str:

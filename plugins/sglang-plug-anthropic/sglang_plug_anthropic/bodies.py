@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from sglang_plug import Constraint
 from sglang_plug_api.plugin import ChatRequest, Effort, Integer, Name, Number, ProcessorFieldsBody, RequestBody
 
-from .blocks import ASSISTANTS, USERS, AnthropicText, AnthropicToolResult, AnthropicToolUse, Content, text_of
+from .blocks import ALLOWED_BLOCKS, AnthropicText, AnthropicToolResult, AnthropicToolUse, Content, text_of
 from .conversation import conversation
 from .tools import AnthropicTool, AnthropicToolChoice
 
@@ -23,12 +23,12 @@ UNSUPPORTED = ("mcp_servers", "container", "context_management")
 class AnthropicMessage(RequestBody):
     """A turn or a part of one: consecutive messages of one role form one turn."""
 
-    role: Literal["user", "assistant"]
+    role: Literal["user", "assistant", "system"]
     content: Content
 
     @model_validator(mode="after")
     def _has_what_its_role_says(self) -> AnthropicMessage:
-        allowed = USERS if self.role == "user" else ASSISTANTS
+        allowed = ALLOWED_BLOCKS[self.role]
         for block in self.content if isinstance(self.content, list) else ():
             if not isinstance(block, allowed):
                 raise ValueError(f"a message of the {self.role} has no content blocks of type {block.type!r}")
@@ -78,6 +78,8 @@ class AnthropicCountBody(RequestBody):
     @field_validator("messages")
     @classmethod
     def _are_not_empty(cls, messages: list[AnthropicMessage]) -> list[AnthropicMessage]:
+        if all(message.role == "system" for message in messages):
+            raise ValueError("there is no message of the user")
         for index, message in enumerate(messages):
             is_prefill = index == len(messages) - 1 and message.role == "assistant"
             if not message.content and not is_prefill:

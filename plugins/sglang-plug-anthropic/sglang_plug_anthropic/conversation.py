@@ -28,7 +28,7 @@ Placed = tuple[str, AnthropicBlock]
 class TemplateMessage(Protocol):
     """One message of a request."""
 
-    role: Literal["user", "assistant"]
+    role: Literal["user", "assistant", "system"]
     content: Content
 
 
@@ -44,6 +44,9 @@ class Conversation:
         if role == "assistant":
             self.messages.append(_of_assistant([block for _, block in blocks]))
             return
+        if role == "system":
+            self._add_system(text_of([block for _, block in blocks]))
+            return
         shown: list[Placed] = []
         for place, block in blocks:
             if isinstance(block, AnthropicToolResult):
@@ -53,6 +56,13 @@ class Conversation:
         shown += [item for item in blocks if not isinstance(item[1], AnthropicToolResult)]
         if shown:
             self.messages.append({"role": "user", "content": _plain(self._parts(shown))})
+
+    def _add_system(self, text: str) -> None:
+        """Add instructions: to the system prompt before the first turn, where most templates expect them all."""
+        if [message["role"] for message in self.messages] == ["system"]:
+            self.messages[0]["content"] += f"\n{text}"
+        elif text:
+            self.messages.append({"role": "system", "content": text})
 
     def _parts(self, blocks: Sequence[Placed]) -> list[Message]:
         parts: list[Message] = []

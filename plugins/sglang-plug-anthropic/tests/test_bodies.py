@@ -129,6 +129,17 @@ def test_system_prompt_and_blocks_become_plain_messages() -> None:
     assert outcome.chat().messages == expected
 
 
+def test_messages_of_the_system_join_the_prompt_before_the_first_turn_and_keep_their_place_after_it() -> None:
+    def told(text: str) -> dict[str, Any]:
+        return {"role": "system", "content": text}
+
+    outcome = body(system="One.", messages=[told("Two."), told("Three."), HELLO]).chat()
+    assert outcome.messages == [told("One.\nTwo.\nThree."), HELLO]
+    assert body(messages=[told("Two."), HELLO]).chat().messages == [told("Two."), HELLO]
+    answer = {"role": "assistant", "content": "Yes."}
+    assert body(messages=[HELLO, told("Late."), answer, HELLO]).chat().messages == [HELLO, told("Late."), answer, HELLO]
+
+
 @pytest.mark.parametrize("system", [None, "", []])
 def test_no_system_prompt_is_no_message(system: Any) -> None:
     assert body(system=system).chat().messages == [HELLO]
@@ -180,7 +191,9 @@ def test_settings_without_effect_are_accepted(fields: dict[str, Any]) -> None:
         ({"temperature": -1}, "temperature"),
         ({"top_p": 0}, "top_p"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "system", "content": "x"}]}, "'user' or 'assistant'"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "'user', 'assistant' or 'system'"),
+        ({"messages": [{"role": "system", "content": "x"}]}, "there is no message of the user"),
+        ({"messages": [{"role": "system", "content": [PICTURE]}, HELLO]}, "of the system has no content blocks"),
         ({"messages": [{"role": "user", "content": ""}]}, "message 0 is empty"),
         ({"messages": [{"role": "assistant", "content": ""}, HELLO]}, "message 0 is empty"),
         ({"messages": [HELLO, {"role": "assistant", "content": "So "}]}, "must not end with whitespace"),

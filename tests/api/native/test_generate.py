@@ -102,7 +102,7 @@ async def test_every_prompt_may_have_its_own_options(text_engine: Any, scripted:
         {"text": "a", "return_logprob": True, "logprob_start_len": 2},
         {"text": "a", "return_logprob": True, "logprob_start_len": -2},
         {"text": "a", "sampling_params": {"regex": "x", "json_schema": "{}"}},
-        {"text": "a", "sampling_params": {"stop_regex": "x"}},
+        {"text": "a", "sampling_params": {"stop_regex": "("}},
         {"text": "a", "return_hidden_states": True},
         {"text": "a", "image_data": "x"},
         {"text": "a", "sampling_params": {"n": 2000}},

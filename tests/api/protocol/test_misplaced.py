@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from sglang_plug_api.http.errors import from_validation
 from sglang_plug_api.protocol.base import RequestBody
 from sglang_plug_api.protocol.embeddings import EmbeddingsBody, RerankBody
-from sglang_plug_api.protocol.misplaced import NEUTRAL
+from sglang_plug_api.protocol.misplaced import FALSE_ASKS, NEUTRAL
 from sglang_plug_api.protocol.native import GenerateBody, SamplingBody
 from sglang_plug_api.protocol.openai import ChatBody, CompletionBody
 from sglang_plug_api.protocol.responses import ResponsesBody
@@ -38,7 +38,7 @@ def test_what_would_do_nothing_is_refused_by_name(body: type[RequestBody], name:
     refusal = from_validation(caught.value)
     assert (refusal.status, refusal.param) == (400, name)
     assert refusal.message == f"{name!r} would have no effect here: {body.misplaced[name]}"
-    for nothing in (None, False, [], "", *NEUTRAL.get(name, ())):
+    for nothing in (None, *(() if name in FALSE_ASKS else (False,)), [], "", *NEUTRAL.get(name, ())):
         body.model_validate({**BODIES[body], name: nothing})
 
 

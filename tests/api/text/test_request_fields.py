@@ -21,7 +21,7 @@ def found(folder: Path, *sources: str, **options: tuple[str, ...]) -> Plugins:
 
 def test_fields_are_those_of_all_processors(tmp_path: Path) -> None:
     fields = request_fields(found(tmp_path, SOURCE))
-    assert fields.names == {"steer", "steer_until", "no_repeat_window"}
+    assert fields.names == {"steer", "steer_until", "no_repeat_window", "allowed_token_ids"}
     assert fields.check({"steer": {"token": 3}, "other": 1, "steer_until": None}) == {"steer": {"token": 3}}
     assert fields.refused == fields.refused_params == {}
 
@@ -45,7 +45,7 @@ def test_one_of_two_may_be_blocked(tmp_path: Path) -> None:
     other = SOURCE.replace('"steer"', '"mine"').replace('"window"', '"other"')
     plugins = found(tmp_path, SOURCE, other, block=("logits-processor:mine", "logits-processor:window"))
     fields = request_fields(plugins)
-    assert fields.names == {"steer", "steer_until", "no_repeat_window"} and fields.refused == {}
+    assert fields.names == {"steer", "steer_until", "no_repeat_window", "allowed_token_ids"} and fields.refused == {}
 
 
 def test_a_blocked_one_has_its_fields_refused(tmp_path: Path) -> None:

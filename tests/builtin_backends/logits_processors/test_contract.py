@@ -9,6 +9,10 @@ from sglang_plug.plugins.request_fields import usable_processors
 from sglang_plug.testing import check_logits_processor
 
 CASES = {
+    "allowed-tokens": [
+        SamplingParams(processor_fields={"allowed_token_ids": [3]}),
+        SamplingParams(processor_fields={"allowed_token_ids": [9, 0, 3, 9]}, min_new_tokens=2, stop_token_ids=(3,)),
+    ],
     "logit-bias": [SamplingParams(logit_bias={3: 1.5, 7: -200.0}), SamplingParams(logit_bias={0: 1e308})],
     "penalties": [
         SamplingParams(repetition_penalty=1.3),
@@ -29,4 +33,4 @@ def test_a_built_in_processor_keeps_the_contract(name: str) -> None:
 
 def test_the_built_in_processors_run_in_the_order_of_their_names_in_the_documents() -> None:
     found = [one.spec.name for one in usable_processors(Plugins.discover()) if one.found.name == "logits_processors"]
-    assert found == ["logit-bias", "penalties", "min-new-tokens"]
+    assert found == ["allowed-tokens", "logit-bias", "penalties", "min-new-tokens"]

@@ -6,6 +6,7 @@ words that Qwen3-Reranker was trained on.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.embeddings import RerankBody
 from sglang_plug_api.text.job import new_id
 from sglang_plug_api.text.text_engine import TextEngine
+from sglang_plug_api.text.truncation import Truncation
 
 FORMATS = ("list", "jina")
 
@@ -58,12 +60,13 @@ async def _rerank(engine: TextEngine, body: RerankBody, form: str) -> Response:
         refuse(body, "instruct", remedy="a cross-encoder is not asked in words")
     scores = await score_pairs(
         engine,
-        [(body.query, text) for text in body.texts()],
+        [(body.query, text) for text in await _texts(engine, body)],
         "documents",
         id=body.rid or new_id(),
         priority=body.priority or 0,
         adapter=engine.adapters.resolve(body.model),
         instruct=body.instruct,
+        body=body,
     )
     ranked = [
         _RankedDocument(index, pair.score, pair.relevance, meta_info(engine, pair.job, pair.piece, started))
@@ -81,6 +84,17 @@ async def _rerank(engine: TextEngine, body: RerankBody, form: str) -> Response:
             "results": [_result(document, body) for document in ranked],
         }
     )
+
+
+async def _texts(engine: TextEngine, body: RerankBody) -> list[str]:
+    """Return the documents as text, cut to ``max_tokens_per_doc``. Raises ``ApiError`` if one is too long to be cut."""
+    texts = body.texts()
+    if body.max_tokens_per_doc is None:
+        return texts
+    cut, tokenizer = Truncation(body.max_tokens_per_doc, "right"), engine.tokenizer
+    for text in texts:
+        engine.check_text(text)
+    return await asyncio.to_thread(lambda: [cut.cut_text(tokenizer, text) for text in texts])
 
 
 def _item(ranked: _RankedDocument, body: RerankBody) -> dict[str, Any]:

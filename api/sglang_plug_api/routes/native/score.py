@@ -14,7 +14,7 @@ from sglang_plug_api.http.streaming import unless_disconnected
 from sglang_plug_api.openai.choices import complete_all
 from sglang_plug_api.pooling.generative_scoring import ScoringUnsupported
 from sglang_plug_api.pooling.pair_scoring import cosine_scores, score_pairs
-from sglang_plug_api.pooling.pooling import encode_all
+from sglang_plug_api.pooling.pooling import encode_all, pooling_truncation
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.score import ScoreBody
 from sglang_plug_api.text.job import Job, Piece, new_id
@@ -49,11 +49,14 @@ async def _pairs(engine: TextEngine, body: ScoreBody) -> Response:
     id, priority, adapter = body.rid or new_id(), body.priority or 0, engine.adapters.resolve(body.model)
     if "embed" in engine.info["tasks"]:
         texts = ("text_1", "text_2")
-        scores, prompt = await cosine_scores(engine, first, second, texts, id=id, priority=priority, adapter=adapter)
+        truncation = pooling_truncation(engine, body)
+        scores, prompt = await cosine_scores(
+            engine, first, second, texts, id=id, priority=priority, adapter=adapter, truncation=truncation
+        )
     else:
         pairs = [(first[index % len(first)], text) for index, text in enumerate(second)]
         try:
-            results = await score_pairs(engine, pairs, "text_2", id=id, priority=priority, adapter=adapter)
+            results = await score_pairs(engine, pairs, "text_2", id=id, priority=priority, adapter=adapter, body=body)
         except ScoringUnsupported:
             raise ApiError(NO_TEXTS) from None
         scores, prompt = [pair.relevance for pair in results], sum(len(pair.job.tokens) for pair in results)
@@ -92,7 +95,7 @@ async def _jobs(engine: TextEngine, body: ScoreBody) -> list[Job]:
             param="label_token_ids",
         )
     request = body.rid or new_id()
-    prompts = await encode_all(engine, body.prompts(), "items")
+    prompts = await encode_all(engine, body.prompts(), "items", truncation=pooling_truncation(engine, body, room=1))
     return engine.expand(
         [
             Job(

@@ -12,6 +12,8 @@ from sglang_plug_api.http.errors import ApiError, json_response
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import while_connected
 from sglang_plug_api.multimodal.images import images_of_messages
+from sglang_plug_api.openai.chat_request import ChatRequest, prepare_chat
+from sglang_plug_api.protocol.openai import Message
 from sglang_plug_api.protocol.tokenize import DetokenizeBody, TokenizeBody
 from sglang_plug_api.text.text_engine import TextEngine
 
@@ -44,10 +46,7 @@ async def _tokenized(engine: TextEngine, body: TokenizeBody) -> dict[str, Any]:
     tokenizer, prompt = engine.tokenizer, body.prompt
     tokens: list[Any]
     if body.messages is not None:
-        images = images_of_messages(body.messages, supports_images=engine.supports_images)
-        messages = [message.plain() for message in body.messages]
-        rendered = await engine.encode_chat(messages, add_generation_prompt=body.add_generation_prompt)
-        tokens = (await engine.with_images(rendered, images)).tokens
+        tokens = list((await prepare_chat(engine, _chat_request(engine, body, body.messages))).tokens)
     elif isinstance(prompt, list):
         tokens = await engine.encode_each(prompt, special=body.add_special_tokens)
     else:
@@ -64,6 +63,20 @@ async def _tokenized(engine: TextEngine, body: TokenizeBody) -> dict[str, Any]:
 
         result["token_strs"] = await asyncio.to_thread(pieces, tokens)
     return result
+
+
+def _chat_request(engine: TextEngine, body: TokenizeBody, messages: Sequence[Message]) -> ChatRequest:
+    """Return the chat request that has the same prompt."""
+    return ChatRequest(
+        messages=[message.plain() for message in messages],
+        images=images_of_messages(messages, supports_images=engine.supports_images),
+        tools=body.tools,
+        tool_choice=body.tool_choice,
+        reasoning_effort=body.reasoning_effort,
+        template_variables=body.chat_template_kwargs,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+    )
 
 
 def _count(tokens: list[Any], *, each: bool) -> int | list[int]:

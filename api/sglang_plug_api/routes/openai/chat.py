@@ -9,11 +9,11 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from sglang_plug import LogprobOptions
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import respond, while_connected
 from sglang_plug_api.multimodal.images import images_of_messages
-from sglang_plug_api.openai.chat_request import ChatPrompt, ChatRequest, prepare_chat
+from sglang_plug_api.openai.additions import Additions, logprob_options
+from sglang_plug_api.openai.chat_request import ChatPrompt, ChatRequest, prepare_chat, truncated_chat
 from sglang_plug_api.openai.choices import (
     Envelope,
     Usage,
@@ -25,7 +25,7 @@ from sglang_plug_api.openai.choices import (
     stream_all,
 )
 from sglang_plug_api.protocol.openai import ChatBody
-from sglang_plug_api.text.constraints import constraint_field, generation_constraint, with_backend
+from sglang_plug_api.text.constraints import generation_constraint, generation_field, with_backend
 from sglang_plug_api.text.job import Job, Piece
 from sglang_plug_api.text.logprobs import chat_logprobs
 from sglang_plug_api.text.reasoning import reasoning_tokens
@@ -53,6 +53,7 @@ class _ChatCall:
         self._choices = [prompt.output() for _ in jobs]
         self._engine, self._body, self._jobs = engine, body, jobs
         self._usage = Usage(engine, [prompt.tokens], len(jobs))
+        self._additions = Additions(engine, body, jobs)
 
     @classmethod
     async def prepare(cls, engine: TextEngine, body: ChatBody) -> _ChatCall:
@@ -66,17 +67,18 @@ class _ChatCall:
             tool_choice=body.tool_choice,
             parallel_tool_calls=body.parallel_tool_calls,
             constraint=constraint,
-            constraint_field=constraint_field(constraint, body.response_format),
+            constraint_field=generation_field(body, constraint),
             reasoning_effort=body.reasoning_effort,
             separate_reasoning=body.separate_reasoning is not False,
             stream_reasoning=body.stream_reasoning is not False,
+            include_reasoning=body.include_reasoning is not False,
             template_variables=body.chat_template_kwargs,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
         )
-        prompt = await prepare_chat(engine, chat_request)
+        prompt = truncated_chat(engine, body, await prepare_chat(engine, chat_request))
         sampling = engine.defaults.complete(prompt.sampling(body.sampling()), len(prompt.tokens), None)
-        logprobs = LogprobOptions(top=body.top_logprobs or 0) if body.logprobs else None
+        logprobs = logprob_options(body, (body.top_logprobs or 0) if body.logprobs else None)
         jobs = make_jobs(engine, body, [prompt.tokens], [sampling], logprobs, id)
         chat_jobs = [
             replace(
@@ -96,11 +98,15 @@ class _ChatCall:
         choices = []
         for index, piece in enumerate(pieces):
             self._usage.add(index, piece)
+            self._additions.add(index, piece)
             message = self._choices[index].message(piece)
-            choices.append({"index": index, "message": message, **self._ending(index, piece)})
+            ending = {**self._ending(index, piece), **self._additions.of_start(index)}
+            tokens = self._additions.of_piece(index, piece)
+            choices.append({"index": index, "message": message, **ending, **tokens})
         envelope = Envelope(self._engine, self._body, self.id, "chat.completion")
         self._usage.reasoning = await reasoning_tokens(self._engine, self._choices)
-        return envelope(choices, self._usage.report())
+        more = {**self._additions.of_start(0), **self._additions.prompt_logprobs(pieces[0])}
+        return envelope(choices, self._usage.report(), **more, **self._additions.of_answer(pieces[0]))
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield chunks: the role, text as it arrives, the ending, and the usage if requested."""
@@ -111,11 +117,15 @@ class _ChatCall:
                 if index not in started:
                     started.add(index)
                     self._usage.start(index, piece)
-                    yield envelope([_chunk(index, {"role": "assistant", "content": ""})], self._usage_so_far())
+                    begin = self._additions.of_start(index)
+                    role = {**_chunk(index, {"role": "assistant", "content": ""}), **begin}
+                    yield envelope([role], self._usage_so_far(), **begin)
                 self._usage.add(index, piece)
+                self._additions.add(index, piece)
                 usage = self._usage_so_far()
                 for chunk in self._chunks(index, piece):
-                    yield envelope([chunk], usage)
+                    more = self._additions.of_answer(piece) if chunk["finish_reason"] else {}
+                    yield envelope([chunk], usage, **more)
         if self._body.usage_in_stream:
             self._usage.reasoning = await reasoning_tokens(self._engine, self._choices)
             yield envelope([], self._usage.report())
@@ -124,11 +134,13 @@ class _ChatCall:
         return self._usage.report() if self._body.usage_in_chunks else None
 
     def _chunks(self, index: int, piece: Piece) -> Iterator[dict[str, Any]]:
-        """Yield the chunks of a piece, the first one with its log-probabilities, then the ending."""
+        """Yield the chunks of a piece, the first one with its log-probabilities and tokens, then the ending."""
         logprobs = self._logprobs(piece) if piece.logprobs else None
         deltas = list(self._choices[index].deltas(piece))
-        for position, delta in enumerate(deltas or ([{"content": ""}] if piece.logprobs else [])):
-            yield _chunk(index, delta, logprobs if position == 0 else None)
+        tokens = self._additions.of_piece(index, piece) if piece.tokens else {}
+        for position, delta in enumerate(deltas or ([{"content": ""}] if piece.logprobs or tokens else [])):
+            chunk = _chunk(index, delta, logprobs if position == 0 else None)
+            yield {**chunk, **tokens} if position == 0 else chunk
         if piece.ending is not None:
             yield {**_chunk(index, {}), **self._ending(index, piece), "logprobs": None}
 
@@ -137,10 +149,13 @@ class _ChatCall:
             "logprobs": self._logprobs(piece),
             "finish_reason": self._choices[index].finish_reason(piece),
             "matched_stop": matched_stop(piece),
+            **(self._additions.of_end(index, piece) if piece.ending is not None else {}),
         }
 
     def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
-        return chat_logprobs(piece.logprobs, self._engine.tokenizer) if self._body.logprobs else None
+        if not self._body.logprobs:
+            return None
+        return chat_logprobs(piece.logprobs, self._engine.tokenizer, self._body.top_logprobs or 0)
 
 
 def _chunk(index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -9,14 +9,16 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from sglang_plug import LogprobOptions, TokenLogprob
+from sglang_plug import TokenLogprob
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import respond, while_connected
+from sglang_plug_api.openai.additions import Additions, logprob_options
 from sglang_plug_api.openai.choices import (
     Envelope,
     Usage,
     complete_all,
     finish_reason,
+    generation_truncation,
     id_header,
     make_jobs,
     matched_stop,
@@ -54,6 +56,7 @@ class _CompletionCall:
         self.id = id
         self._engine, self._body, self._prompts, self._jobs = engine, body, prompts, jobs
         self._usage = Usage(engine, prompts, len(jobs))
+        self._additions = Additions(engine, body, jobs)
 
     @classmethod
     async def prepare(cls, engine: TextEngine, body: CompletionBody) -> _CompletionCall:
@@ -61,11 +64,9 @@ class _CompletionCall:
         engine.check_model(body.model)
         id, params, inputs = request_id(body), body.sampling(), body.prompts()
         engine.check_sequences(len(inputs) * engine.defaults.outputs(params))
-        prompts = await asyncio.gather(*(_encode(engine, prompt) for prompt in inputs))
+        prompts = await asyncio.gather(*(_encode(engine, prompt, body) for prompt in inputs))
         samplings = [engine.defaults.complete(params, len(tokens), DEFAULT_TOKENS) for tokens in prompts]
-        logprobs = None
-        if body.logprobs is not None:
-            logprobs = LogprobOptions(start=0 if body.echo else -1, top=body.logprobs)
+        logprobs = logprob_options(body, body.logprobs, echo=bool(body.echo))
         return cls(engine, body, id, prompts, make_jobs(engine, body, prompts, samplings, logprobs, id))
 
     async def answer(self) -> dict[str, Any]:
@@ -74,11 +75,14 @@ class _CompletionCall:
         choices = []
         for index, piece in enumerate(pieces):
             self._usage.add(index, piece)
+            self._additions.add(index, piece)
             echo = self._echo(index)
-            logprobs = (*piece.prompt_logprobs, *piece.logprobs)
-            choices.append(self._choice(index, echo + piece.text, logprobs, piece, 0))
+            logprobs = (*self._echoed_logprobs(piece), *piece.logprobs)
+            choice = self._choice(index, echo + piece.text, logprobs, piece, 0)
+            begin = {**self._additions.of_start(index), **self._additions.prompt_logprobs(piece)}
+            choices.append({**choice, **begin})
         envelope = Envelope(self._engine, self._body, self.id, "text_completion")
-        return envelope(choices, self._usage.report())
+        return envelope(choices, self._usage.report(), **self._additions.of_answer(pieces[0]))
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield chunks with the text as it arrives."""
@@ -87,15 +91,18 @@ class _CompletionCall:
         async with contextlib.aclosing(stream_all(self._engine, self._jobs)) as pieces:
             async for index, piece in pieces:
                 self._usage.add(index, piece)
-                text, logprobs = piece.text, piece.logprobs
+                self._additions.add(index, piece)
+                text, logprobs, begin = piece.text, piece.logprobs, {}
                 offset = lengths.get(index, 0)
                 if index not in lengths:
-                    text, logprobs = self._echo(index) + text, (*piece.prompt_logprobs, *logprobs)
+                    text, logprobs = self._echo(index) + text, (*self._echoed_logprobs(piece), *logprobs)
+                    begin = self._additions.of_start(index)
                 lengths[index] = offset + len(text)
-                if not (text or logprobs or piece.ending):
+                if not (text or logprobs or piece.ending or begin or (self._additions.tokens and piece.tokens)):
                     continue
                 usage = self._usage.report() if self._body.usage_in_chunks else None
-                yield envelope([self._choice(index, text, logprobs, piece, offset)], usage)
+                more = self._additions.of_answer(piece) if piece.ending else {}
+                yield envelope([{**self._choice(index, text, logprobs, piece, offset), **begin}], usage, **more)
         if self._body.usage_in_stream:
             yield envelope([], self._usage.report())
 
@@ -111,15 +118,25 @@ class _CompletionCall:
             "logprobs": reported,
             "finish_reason": finish_reason(piece),
             "matched_stop": matched_stop(piece),
+            **self._additions.of_piece(index, piece),
+            **(self._additions.of_end(index, piece) if piece.ending is not None else {}),
         }
+
+    def _echoed_logprobs(self, piece: Piece) -> Sequence[TokenLogprob]:
+        """Return the log-probabilities of the prompt, if the output is to begin with it."""
+        return piece.prompt_logprobs if self._body.echo else ()
 
     def _echo(self, index: int) -> str:
         """Return the prompt's text, if the output is to begin with it."""
         if not self._body.echo:
             return ""
         prompt = self._body.prompts()[index // (len(self._jobs) // len(self._prompts))]
+        if self._body.truncate_prompt_tokens is not None:
+            prompt = self._prompts[index // (len(self._jobs) // len(self._prompts))]
         return prompt if isinstance(prompt, str) else self._engine.tokenizer.decode(prompt)
 
 
-async def _encode(engine: TextEngine, prompt: str | list[int]) -> list[int]:
-    return prompt if isinstance(prompt, list) else await engine.encode(prompt)
+async def _encode(engine: TextEngine, prompt: str | list[int], body: CompletionBody) -> list[int]:
+    tokens = prompt if isinstance(prompt, list) else await engine.encode(prompt, special=body.add_special_tokens)
+    truncation = generation_truncation(engine, body)
+    return tokens if truncation is None else truncation.cut(tokens)

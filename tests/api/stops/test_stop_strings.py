@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_plug_api.text.stop_strings import StopMatcher
+from sglang_plug_api.stops.stop_strings import StopMatcher
 
 SHORT_TEXT = st.text("ab ", max_size=12)
 STOPS = st.lists(st.text("ab ", min_size=1, max_size=4), max_size=4)

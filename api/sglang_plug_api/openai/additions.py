@@ -1,0 +1,89 @@
+"""Additions to the answers of chats and completions that clients of SGLang and vLLM ask for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from sglang_plug import LogprobOptions, Tokenizer, TokenLogprob
+from sglang_plug_api.protocol.openai import GenerationBody
+from sglang_plug_api.text.job import Job, Piece
+from sglang_plug_api.text.logprobs import finite
+from sglang_plug_api.text.meta_info import OutputSoFar, meta_info
+from sglang_plug_api.text.text_engine import TextEngine
+
+
+class Additions:
+    """The additions that one request asks for: token ids, ``meta_info``, log-probabilities of the prompt."""
+
+    def __init__(self, engine: TextEngine, body: GenerationBody, jobs: Sequence[Job]) -> None:
+        self._engine, self._body, self._jobs = engine, body, jobs
+        self._records: dict[int, OutputSoFar] = {}
+        self._started = time.time()
+        self.tokens = bool(body.return_token_ids)
+        """True if outputs come with their token ids."""
+        self.prompt = self.tokens or bool(body.return_prompt_token_ids)
+        """True if outputs come with the token ids of their prompts."""
+
+    def of_piece(self, index: int, piece: Piece) -> dict[str, Any]:
+        """Return the fields of a choice that every piece of output ``index`` has."""
+        return {"token_ids": list(piece.tokens)} if self.tokens else {}
+
+    def of_start(self, index: int) -> dict[str, Any]:
+        """Return the fields of a choice that output ``index`` has once, first in a stream."""
+        return {"prompt_token_ids": list(self._jobs[index].tokens)} if self.prompt else {}
+
+    def of_end(self, index: int, piece: Piece) -> dict[str, Any]:
+        """Return the fields of a choice that output ``index`` has once, last in a stream."""
+        if not self._body.return_meta_info:
+            return {}
+        job, record = self._jobs[index], self._records[index]
+        return {"meta_info": meta_info(self._engine, job, piece, record, self._started, self._engine.tokenizer)}
+
+    def add(self, index: int, piece: Piece) -> None:
+        """Remember what the ends of outputs tell; call it with every piece."""
+        if not self._body.return_meta_info:
+            return
+        if index in self._records:
+            self._records[index].add(piece)
+        else:
+            self._records[index] = OutputSoFar(piece)
+
+    def of_answer(self, piece: Piece) -> dict[str, Any]:
+        """Return the fields beside ``choices``; ``piece`` is the end of the first output, or of one in a stream."""
+        if not self._body.return_cached_tokens_details:
+            return {}
+        return {"sglext": {"cached_tokens_details": {"device": piece.cached_tokens, "host": 0}}}
+
+    def prompt_logprobs(self, piece: Piece) -> dict[str, Any]:
+        """Return the log-probabilities of an output's prompt, as clients of vLLM read them."""
+        top = self._body.prompt_logprobs
+        if top is None:
+            return {}
+        tokenizer = self._engine.tokenizer
+        return {"prompt_logprobs": [_prompt_entry(item, top, tokenizer) for item in piece.prompt_logprobs]}
+
+
+def logprob_options(body: GenerationBody, top: int | None, *, echo: bool = False) -> LogprobOptions | None:
+    """Return the log-probabilities that a request needs; ``top`` are those of its output, ``None`` for none."""
+    prompt = body.prompt_logprobs
+    if top is None and prompt is None:
+        return None
+    starts_at_prompt = prompt is not None or (echo and top is not None)
+    return LogprobOptions(start=0 if starts_at_prompt else -1, top=max(top or 0, prompt or 0))
+
+
+def _prompt_entry(item: TokenLogprob, top: int, tokenizer: Tokenizer) -> dict[str, Any] | None:
+    """Return the log-probabilities at one position of a prompt; ``None`` for the first, which nothing predicts.
+
+    The rank of a token that is not among the likeliest is not known.
+    """
+    if item.logprob is None:
+        return None
+    ranks = {token: rank for rank, (token, _) in enumerate(item.top, 1)}
+    likeliest = item.top[:top]
+    return {
+        str(token): {"logprob": finite(value), "rank": ranks.get(token), "decoded_token": tokenizer.piece(token)}
+        for token, value in ((item.token, item.logprob), *likeliest)
+    }

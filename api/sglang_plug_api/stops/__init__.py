@@ -1,0 +1,1 @@
+"""Stop conditions on the text of an output: stop strings and regular expressions."""

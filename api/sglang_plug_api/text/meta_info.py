@@ -1,0 +1,96 @@
+"""``meta_info``: what SGLang's clients read about an output besides its text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from sglang_plug import DraftCounts, LogprobOptions, Tokenizer, TokenLogprob
+
+from .job import Job, Piece
+from .logprobs import alternative_triples, token_triples
+from .text_engine import TextEngine
+
+
+class OutputSoFar:
+    """Text, tokens and log-probabilities of one output so far."""
+
+    def __init__(self, piece: Piece) -> None:
+        self.text, self.tokens = piece.text, list(piece.tokens)
+        self.logprobs, self.prompt_logprobs = list(piece.logprobs), piece.prompt_logprobs
+
+    def add(self, piece: Piece) -> None:
+        """Append the next piece."""
+        self.text += piece.text
+        self.tokens += piece.tokens
+        self.logprobs += piece.logprobs
+        self.prompt_logprobs += piece.prompt_logprobs
+
+
+def meta_info(
+    engine: TextEngine, job: Job, piece: Piece, record: OutputSoFar, started: float, texts: Tokenizer | None
+) -> dict[str, Any]:
+    """Return the ``meta_info`` of an output.
+
+    Args:
+        engine: the engine that made it.
+        job: the output's job.
+        piece: its last piece.
+        record: all of its pieces.
+        started: ``time.time()`` at the request's arrival.
+        texts: the tokenizer, if log-probabilities come with the texts of their tokens.
+    """
+    meta: dict[str, Any] = {
+        "id": job.id,
+        "finish_reason": _finish_reason(piece),
+        "prompt_tokens": len(job.tokens),
+        "completion_tokens": piece.completion_tokens,
+        "cached_tokens": piece.cached_tokens,
+        "num_retractions": piece.retractions,
+        "weight_version": engine.weight_version,
+        "e2e_latency": time.time() - started,
+    }
+    if piece.drafts is not None:
+        meta.update(_draft_meta(piece.drafts, piece.completion_tokens))
+    if job.logprobs is not None:
+        meta.update(_logprob_meta(job.logprobs, record, texts))
+    return meta
+
+
+def _logprob_meta(options: LogprobOptions, record: OutputSoFar, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    sides: dict[str, Sequence[TokenLogprob]] = {"input": record.prompt_logprobs, "output": record.logprobs}
+    meta: dict[str, Any] = {}
+    for side, logprobs in sides.items():
+        meta[f"{side}_token_logprobs"] = token_triples(logprobs, tokenizer)
+        if options.top:
+            meta[f"{side}_top_logprobs"] = alternative_triples(logprobs, tokenizer, "top")
+        if options.ids:
+            meta[f"{side}_token_ids_logprobs"] = alternative_triples(logprobs, tokenizer, "ids")
+    meta["output_token_logprobs_length"] = len(record.logprobs)
+    return meta
+
+
+def _draft_meta(drafts: DraftCounts, tokens: int) -> dict[str, Any]:
+    """Return the counts of speculative decoding: steps, draft tokens, and tokens per step."""
+    steps = max(1, tokens - drafts.accepted)  # a stop string may have removed some of the tokens
+    return {
+        "spec_verify_ct": steps,
+        "spec_num_proposed_drafts": drafts.drafted,
+        "spec_num_correct_drafts": drafts.accepted,
+        "spec_accept_rate": drafts.accepted / drafts.drafted,
+        "spec_accept_length": tokens / steps,
+    }
+
+
+def _finish_reason(piece: Piece) -> dict[str, Any] | None:
+    ending = piece.ending
+    if ending is None:
+        return None
+    match ending.reason:
+        case "stop":
+            return {"type": "stop", "matched": ending.matched}
+        case "length":
+            return {"type": "length", "length": piece.completion_tokens}
+        case reason:
+            return {"type": reason, "message": "the request was aborted"}
