@@ -229,6 +229,15 @@ def test_prompts_are_cut(client: openai.OpenAI, server: Any) -> None:
     assert echoed.choices[0].text.startswith(text_of(server, tokens[-1:]))
 
 
+def test_the_server_tells_when_it_was_ready_and_what_it_takes(server: Any) -> None:
+    info = server.info()
+    assert 0 < info["startup_time"] < 1000
+    usage = info["memory_usage"]
+    assert usage.keys() == {"weight", "kvcache", "graph", "token_capacity"}
+    assert usage["weight"] > 0 and usage["kvcache"] > 0 and usage["token_capacity"] == info["max_total_num_tokens"]
+    assert server.get("/version").json() == {"version": info["version"]}
+
+
 def test_a_text_without_special_tokens(client: openai.OpenAI, server: Any) -> None:
     extra = {"return_token_ids": True, "add_special_tokens": False}
     answer: Any = client.completions.create(**COMPLETE, extra_body=extra)

@@ -8,6 +8,7 @@ import errno
 import gc
 import logging
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -66,11 +67,12 @@ def serve(config: ServerConfig, plugins: Plugins) -> int:
     logging.basicConfig(level=level, format="[%(asctime)s] %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
     logging.getLogger("torch").setLevel(logging.WARNING)  # torch sets it only at the end of its import
     raise_limit()
+    started = time.monotonic()
     with Shutdown() as shutdown:
-        return asyncio.run(_serve(config, plugins, shutdown))
+        return asyncio.run(_serve(config, plugins, shutdown, started))
 
 
-async def _serve(config: ServerConfig, plugins: Plugins, shutdown: Shutdown) -> int:
+async def _serve(config: ServerConfig, plugins: Plugins, shutdown: Shutdown, started: float) -> int:
     asyncio.get_running_loop().set_exception_handler(AsyncioExceptions())
     check_paths(config)
     image_sources(config)
@@ -90,7 +92,7 @@ async def _serve(config: ServerConfig, plugins: Plugins, shutdown: Shutdown) -> 
                 logger.critical("the engine did not start: %s", error)
                 return FAILED_EXIT
             engine = assemble(config, plugins, client, info, early=early, observers=observers)
-            return await _Server(config, plugins, engine, listener, shutdown).run()
+            return await _Server(config, plugins, engine, listener, shutdown, started).run()
         except asyncio.CancelledError:
             if not shutdown.signals:
                 raise
@@ -209,7 +211,9 @@ class _Server:
         engine: TextEngine,
         listener: socket.socket,
         shutdown: Shutdown,
+        started: float,
     ) -> None:
+        self._started = started
         self._config, self._engine, self._listener = config, engine, listener
         self._shutdown = shutdown
         self._gate = GateState()
@@ -306,6 +310,7 @@ class _Server:
                 return
             self._engine.warming_up = False
         gc.freeze()  # a collection of the long-lived objects would block all requests for tenths of a second
+        self._engine.startup_time = round(time.monotonic() - self._started, 3)
         logger.info("The server is fired up and ready to roll!")
         print(_ready_text(self._engine, self._listener), flush=True)
 

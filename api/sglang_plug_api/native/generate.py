@@ -8,6 +8,7 @@ import math
 import time
 from array import array
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import starmap
 from typing import Any, cast
@@ -20,7 +21,7 @@ from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.native import GenerateBody, PromptsBody, SamplingBody
 from sglang_plug_api.text.constraints import sampling_constraint
 from sglang_plug_api.text.gather import gather
-from sglang_plug_api.text.job import MAX_ID_CHARACTERS, Job, Piece, new_id
+from sglang_plug_api.text.job import MAX_ID_CHARACTERS, Ending, Job, Piece, new_id
 from sglang_plug_api.text.meta_info import OutputSoFar, meta_info
 from sglang_plug_api.text.sampling import DEFAULT_NEW_TOKENS
 from sglang_plug_api.text.text_engine import TextEngine
@@ -62,27 +63,29 @@ class Generation:
             tokens = prompt.tokens
             name = f"sampling_params[{index}]" if isinstance(body.sampling_params, list) else "sampling_params"
             constraint = sampling_constraint(params, name)
+            logprobs = _logprobs({name: columns[name][index] for name in LOGPROB_FIELDS}, len(tokens))
+            sampling = engine.defaults.complete(params.sampling(), len(tokens), DEFAULT_NEW_TOKENS)
             jobs.append(
                 Job(
                     id=ids[index],
                     request=body.rid if isinstance(body.rid, str) else ids[index],
                     tokens=tokens,
                     media=prompt.media,
-                    sampling=engine.defaults.complete(params.sampling(), len(tokens), DEFAULT_NEW_TOKENS),
+                    sampling=sampling,
                     constraint=constraint,
                     constraint_field=f"{name}.{constraint.kind}" if constraint else "",
-                    logprobs=_logprobs({name: columns[name][index] for name in LOGPROB_FIELDS}, len(tokens)),
+                    logprobs=logprobs,
                     priority=body.priority or 0,
                     salt=body.salt,
                     adapter=adapters[index],
                 )
             )
-        return cls(engine, body, engine.expand(jobs))
+        return cls(engine, body, [_with_next_token(job) for job in engine.expand(jobs)])
 
     async def answer(self) -> dict[str, Any] | list[dict[str, Any]]:
         """Return the whole response: one object, or a list of them."""
         pieces = await complete_all(self._engine, self._jobs)
-        results = [self._result(job, piece, OutputSoFar(piece)) for job, piece in zip(self._jobs, pieces, strict=True)]
+        results = [self._result(job, *_record(job, piece)) for job, piece in zip(self._jobs, pieces, strict=True)]
         return results if self._is_list else results[0]
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
@@ -92,7 +95,8 @@ class Generation:
             async for index, piece in pieces:
                 record = records.get(index)
                 if record is None:
-                    record = records[index] = OutputSoFar(piece)
+                    piece, record = _record(self._jobs[index], piece)
+                    records[index] = record
                 else:
                     record.add(piece)
                 event = self._result(self._jobs[index], piece, record)
@@ -172,13 +176,44 @@ def prompt_adapters(engine: TextEngine, body: PromptsBody, model: str | None = N
     return [engine.adapters.resolve(model, name) for name in names]
 
 
-def _logprobs(fields: dict[str, Any], prompt: int) -> LogprobOptions | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NextTokenJob(Job):
+    """A job that generates one token for the log-probabilities at its place; the token is no output."""
+
+
+def _with_next_token(job: Job) -> Job:
+    """Return ``job``, or one that computes what follows a prompt if alternatives at its end are asked for.
+
+    Without new tokens the engine samples nothing, and would have no log-probabilities of the next token.
+    """
+    wanted = job.logprobs is not None and (job.logprobs.top or job.logprobs.ids)
+    if not wanted or job.sampling.params.max_new_tokens > 0:
+        return job
+    params = replace(job.sampling.params, max_new_tokens=1, min_new_tokens=0)
+    known = {field.name: getattr(job, field.name) for field in fields(job)}
+    return _NextTokenJob(**{**known, "sampling": replace(job.sampling, params=params), "constraint": None})
+
+
+def _record(job: Job, piece: Piece) -> tuple[Piece, OutputSoFar]:
+    """Return the first piece of an output as it is shown, and its record."""
+    if not isinstance(job, _NextTokenJob):
+        return piece, OutputSoFar(piece)
+    ending = piece.ending
+    if ending is not None and ending.reason == "stop":
+        ending = Ending("length")
+    shown = replace(piece, text="", tokens=(), logprobs=(), completion_tokens=0, ending=ending, drafts=None)
+    record = OutputSoFar(shown)
+    record.next_logprobs = piece.logprobs
+    return shown, record
+
+
+def _logprobs(options: dict[str, Any], prompt: int) -> LogprobOptions | None:
     """Return the options of a prompt of ``prompt`` tokens. By default log-probabilities start at the output."""
-    if not fields["return_logprob"]:
+    if not options["return_logprob"]:
         return None
-    start = fields["logprob_start_len"]
+    start = options["logprob_start_len"]
     start = -1 if start is None else start
     if start < -1 or start > prompt:
         raise ApiError(f"logprob_start_len must be between -1 and {prompt}, got {start}", param="logprob_start_len")
-    ids = tuple(fields["token_ids_logprob"] or ())
-    return LogprobOptions(start=start if start < prompt else -1, top=fields["top_logprobs_num"] or 0, ids=ids)
+    ids = tuple(options["token_ids_logprob"] or ())
+    return LogprobOptions(start=start if start < prompt else -1, top=options["top_logprobs_num"] or 0, ids=ids)

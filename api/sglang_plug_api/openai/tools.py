@@ -83,6 +83,8 @@ def tooling(
         return Tooling(constrained=has_format)
     if required and has_format:
         raise ApiError("a required tool call and a format of the output contradict each other", param="tool_choice")
+    if choice == "required":
+        _check_definitions(tools)
     parser = parsers.for_tools()
     wanted = named is None and parallel is not False
     constraint = None
@@ -113,6 +115,21 @@ def _check_unique(tools: Sequence[Tool]) -> None:
         if name in names:
             raise ApiError(f"two tools are called {name[:SHOWN]!r}", param=f"tools.{index}.function.name")
         names.add(name)
+
+
+def _check_definitions(tools: Sequence[Tool]) -> None:
+    """Raise ``ApiError`` if one name stands for different definitions in tools of which any may be called."""
+    known: dict[str, tuple[str, Any]] = {}
+    for index, tool in enumerate(tools):
+        definitions = (tool.function.parameters or {}).get("$defs")
+        for name, definition in definitions.items() if isinstance(definitions, dict) else ():
+            first, other = known.setdefault(name, (tool.function.name, definition))
+            if other != definition:
+                raise ApiError(
+                    f"$defs: {name[:SHOWN]!r} has one schema in {first[:SHOWN]!r} and another in "
+                    f"{tool.function.name[:SHOWN]!r}; rename one of them",
+                    param=f"tools.{index}.function.parameters",
+                )
 
 
 def _structure(

@@ -160,6 +160,8 @@ class GenerateBody(PromptsBody):
         """A field's value for each prompt. Raises ``WrongField`` if a list has another length."""
         value = getattr(self, name)
         nested = name == "token_ids_logprob"
+        if nested and not self.is_batch and value and isinstance(value[0], list):
+            raise WrongField(name, f"{name} is a list of lists, but there is one prompt; send a list of token ids")
         listed = isinstance(value, list) and (not nested or (bool(value) and isinstance(value[0], list)))
         if not listed:
             return [value] * self.size

@@ -1,4 +1,4 @@
-"""Body of ``/update_weights_from_disk``."""
+"""Bodies of ``/update_weights_from_disk`` and ``/update_weight_version``."""
 
 from __future__ import annotations
 
@@ -21,3 +21,11 @@ class UpdateWeightsBody(RequestBody):
     """End what is in flight instead of waiting for it."""
     weight_version: str | None = Field(None, max_length=256)
     """Reported by ``/model_info`` and in answers from now on."""
+
+
+class WeightVersionBody(RequestBody):
+    """``POST /update_weight_version``: another name for the weights that are served."""
+
+    new_version: str = Field(min_length=1, max_length=256, pattern=PRINTABLE)
+    abort_all_requests: bool = True
+    """End the requests in flight, so that none has tokens of both versions."""

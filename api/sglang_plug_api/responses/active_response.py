@@ -168,4 +168,8 @@ class ActiveResponse:
             "output_tokens": self._tokens,
             "output_tokens_details": {"reasoning_tokens": self._reasoning},
             "total_tokens": prompt + self._tokens,
+            "prompt_tokens": prompt,
+            "prompt_tokens_details": {"cached_tokens": cached},
+            "completion_tokens": self._tokens,
+            "completion_tokens_details": {"reasoning_tokens": self._reasoning},
         }

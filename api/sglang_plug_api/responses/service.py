@@ -155,10 +155,15 @@ class ResponsesService:
         return self._stored(id).answer
 
     def cancel(self, id: str) -> Mapping[str, Any]:
-        """Abort a response; one that has ended does not change. Raises ``ApiError``."""
+        """Abort a response; one that was cancelled before is returned. Raises ``ApiError`` if it ended by itself."""
         running = self._running_response(id)
         if running is None:
-            return self._stored(id).answer
+            answer = self._stored(id).answer
+            if answer["status"] != "cancelled":
+                raise ApiError(
+                    f"a response that has ended as {answer['status']} cannot be cancelled", param="response_id"
+                )
+            return answer
         running.cancel()
         return running.as_dict()
 

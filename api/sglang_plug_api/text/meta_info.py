@@ -19,6 +19,8 @@ class OutputSoFar:
     def __init__(self, piece: Piece) -> None:
         self.text, self.tokens = piece.text, list(piece.tokens)
         self.logprobs, self.prompt_logprobs = list(piece.logprobs), piece.prompt_logprobs
+        self.next_logprobs: tuple[TokenLogprob, ...] = ()
+        """Those of the token after a prompt, of which no output was wanted."""
 
     def add(self, piece: Piece) -> None:
         """Append the next piece."""
@@ -63,6 +65,8 @@ def _logprob_meta(options: LogprobOptions, record: OutputSoFar, tokenizer: Token
     meta: dict[str, Any] = {}
     for side, logprobs in sides.items():
         meta[f"{side}_token_logprobs"] = token_triples(logprobs, tokenizer)
+        if side == "output":
+            logprobs = (*logprobs, *record.next_logprobs)
         if options.top:
             meta[f"{side}_top_logprobs"] = alternative_triples(logprobs, tokenizer, "top")
         if options.ids:

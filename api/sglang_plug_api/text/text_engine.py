@@ -99,6 +99,8 @@ class TextEngine:
         self.adapters = AdapterNames(self.model_name, info.get("adapters"))
         self.started = int(time.time())
         self.weight_version = config.weight_version
+        self.startup_time: float | None = None
+        """Seconds from the start of the server until it was ready; ``None``: it is not ready yet."""
         self.warming_up = False
         """True until the server's own first request has ended."""
         self._chat_threads = ThreadPoolExecutor(CHAT_THREADS, "chat-template")

@@ -276,7 +276,8 @@ async def test_what_was_loaded_is_looked_through_no_more(monkeypatch: pytest.Mon
     running = object.__new__(server._Server)
     running._uvicorn = SimpleNamespace(started=True)  # type: ignore[assignment]
     running._config = ServerConfig(skip_server_warmup=True)
-    running._engine = running._listener = None  # type: ignore[assignment]
+    running._engine, running._listener = SimpleNamespace(startup_time=None), None  # type: ignore[assignment]
+    running._started = 0.0
     monkeypatch.setattr("sglang_plug_api.lifecycle.server._ready_text", lambda engine, listener: "ready")
     await running._announce()
     assert gc.get_freeze_count() > 0

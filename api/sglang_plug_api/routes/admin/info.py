@@ -45,6 +45,10 @@ def build(engine: TextEngine) -> APIRouter:
         logger.warning(DEPRECATED, "server_info", "server_info")
         return json_response(await _server_info(engine))
 
+    @router.get("/version", summary="The version of the server")
+    async def version() -> Response:
+        return json_response({"version": __version__})
+
     @router.get("/plugins", summary="Plugins and what they declare")
     async def plugins() -> Response:
         return json_response(engine.plugins)
@@ -89,8 +93,10 @@ async def _server_info(engine: TextEngine) -> dict[str, Any]:
         **_component_options(live["components"]),
         "tokenizer_path": _basic(engine)["tokenizer_path"],
         "served_model_name": engine.model_name,
+        "weight_version": engine.weight_version,
         "is_embedding": "generate" not in live["tasks"],
         "enable_metrics": True,
+        "startup_time": engine.startup_time,
         "file_storage": engine.storage.status(),
         "max_total_num_tokens": live["max_total_tokens"],
         "plugin_options": dataclasses.asdict(engine.config.engine.plugins),

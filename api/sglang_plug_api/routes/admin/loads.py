@@ -18,9 +18,24 @@ def build(engine: TextEngine) -> APIRouter:
     async def loads() -> Response:
         return json_response({"loads": [_load(await engine.client.control("info"))]})
 
-    @router.get("/load", summary="As /v1/loads")
+    @router.get("/load", summary="As /v1/loads, with the number of open requests as server_load")
     async def load() -> Response:
-        return await loads()
+        current = _load(await engine.client.control("info"))
+        return json_response({"loads": [current], "server_load": current["num_total_reqs"]})
+
+    @router.get("/get_load", summary="Numbers of requests and tokens, as a list", deprecated=True)
+    async def get_load() -> Response:
+        current = _load(await engine.client.control("info"))
+        return json_response(
+            [
+                {
+                    "dp_rank": current["dp_rank"],
+                    "num_reqs": current["num_total_reqs"],
+                    "num_waiting_reqs": current["num_waiting_reqs"],
+                    "num_tokens": current["num_used_tokens"],
+                }
+            ]
+        )
 
     return router
 

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from sglang_plug import RequestError
 from sglang_plug_api.http.errors import json_response
 from sglang_plug_api.http.request_body import read_body, takes
-from sglang_plug_api.protocol.weights import UpdateWeightsBody
+from sglang_plug_api.protocol.weights import UpdateWeightsBody, WeightVersionBody
 from sglang_plug_api.text.text_engine import TextEngine
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,15 @@ def build(engine: TextEngine) -> APIRouter:
             text = str(error) or f"requests in flight did not end within {engine.config.drain_timeout:g} seconds"
             return json_response({"success": False, "message": text}, 400)
         return json_response({"success": True, "message": "Succeeded to update model weights."})
+
+    @takes(router, "/update_weight_version", WeightVersionBody, summary="Name the served weights anew")
+    async def update_weight_version(request: Request) -> Response:
+        body = await read_body(request, WeightVersionBody)
+        if body.abort_all_requests:
+            engine.abort(None)
+        engine.weight_version = body.new_version
+        message = f"Weight version updated to {body.new_version}"
+        return json_response({"success": True, "message": message, "new_version": body.new_version})
 
     takes(router, "/update_weights", UpdateWeightsBody, summary="As /update_weights_from_disk")(update_weights)
     return router

@@ -38,10 +38,12 @@ from sglang_plug.engine.memory.kv_sizing import (
     advice,
     allocate,
     allocate_states,
+    bytes_per_slot,
     pool_capacity,
 )
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.memory.memory_relief import MemoryRelief
+from sglang_plug.engine.memory.usage import memory_usage
 from sglang_plug.engine.processes.messages import FromEngine
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.recurrent_state.state_rows import StateRows
@@ -139,7 +141,7 @@ def _build(
         runner,
         inbox,
         send,
-        info={**_info(resolved, plugins, scheduler, ledger), "adapters": None if adapters is None else adapters.paths},
+        info=_info(resolved, plugins, scheduler, ledger, parts.model, adapters),
         max_queued=config.schedule.max_queued_requests,
         heartbeat=heartbeat,
         update_weights=updater if adapters is None else lambda *given: adapters.install(updater(*given)),
@@ -293,7 +295,14 @@ def _make_graphs(
     return make
 
 
-def _info(resolved: Resolved, plugins: Plugins, scheduler: Scheduler, ledger: MemoryLedger) -> dict[str, Any]:
+def _info(
+    resolved: Resolved,
+    plugins: Plugins,
+    scheduler: Scheduler,
+    ledger: MemoryLedger,
+    model: object,
+    adapters: Adapters | None,
+) -> dict[str, Any]:
     """Collect the facts about the engine, as plain data that can be sent to another process."""
     config, checkpoint = resolved.config, resolved.checkpoint
     return {
@@ -324,7 +333,15 @@ def _info(resolved: Resolved, plugins: Plugins, scheduler: Scheduler, ledger: Me
         "fingerprint": [list(one) for one in plugins.fingerprint],
         "random_seed": config.random_seed,
         "memory": dict(ledger.taken),
+        "memory_usage": _memory_usage(resolved, model, scheduler.pool, ledger),
+        "adapters": None if adapters is None else adapters.paths,
     }
+
+
+def _memory_usage(resolved: Resolved, model: object, pool: SlotPool, ledger: MemoryLedger) -> dict[str, Any]:
+    kv_bytes = pool.rows * bytes_per_slot(resolved) if resolved.causal else 0
+    graphs = (GRAPHS, PREFILL_GRAPHS)
+    return memory_usage(model, kv_bytes, pool.capacity, ledger.taken, weights=WEIGHTS, graphs=graphs)
 
 
 def _quantization_name(resolved: Resolved) -> str | None:

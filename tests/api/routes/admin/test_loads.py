@@ -17,7 +17,8 @@ def test_idle(app: Any) -> None:
     assert set(load) == KEYS
     assert (load["dp_rank"], load["num_running_reqs"], load["num_waiting_reqs"], load["token_usage"]) == (0, 0, 0, 0)
     assert load["max_total_num_tokens"] == app.info["max_total_tokens"]
-    assert app.get("/load").json() == app.get("/v1/loads").json()
+    assert app.get("/load").json() == {**app.get("/v1/loads").json(), "server_load": 0}
+    assert app.get("/get_load").json() == [{"dp_rank": 0, "num_reqs": 0, "num_waiting_reqs": 0, "num_tokens": 0}]
 
 
 def test_busy(apps: Callable[..., Any]) -> None:

@@ -144,3 +144,16 @@ def test_only_from_the_allowed_folders(apps: Callable[..., Any], other: Path, tm
         assert response.status_code == 400, source
         assert "--allow-update-from" in response.json()["message"]
     assert app.answer(ROUTE, {"model_path": str(other)}) == DONE
+
+
+def test_a_new_name_for_the_weights(app: Any) -> None:
+    new = {"new_version": "third"}
+    answer = {"success": True, "message": "Weight version updated to third", "new_version": "third"}
+    before = app.engine.weight_version
+    assert app.answer("/update_weight_version", new) == answer
+    assert app.answer("/generate", PROMPT)["meta_info"]["weight_version"] == "third"
+    assert app.get("/model_info").json()["weight_version"] == "third"
+    assert app.get("/server_info").json()["weight_version"] == "third"
+    for wrong in ({}, {"new_version": ""}, {"new_version": "a\nb"}, {"new_version": 3}):
+        assert app.refusal("/update_weight_version", wrong)["param"] == "new_version"
+    app.answer("/update_weight_version", {"new_version": before})

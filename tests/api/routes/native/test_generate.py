@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 BODY = {"text": "The capital of France is", "sampling_params": {"temperature": 0, "max_new_tokens": 4}}
 
 
@@ -23,3 +25,38 @@ def test_what_the_engine_refuses_is_a_status_and_no_event(app: Any) -> None:
         error = app.refusal("/generate", {"input_ids": [99999], "stream": stream})
         assert "not in the vocabulary" in error["message"]
     assert app.is_whole()
+
+
+def tokens_and_logprobs(entries: Any) -> Any:
+    """The triples of the one position, without the rounding of another batch."""
+    (triples,) = entries
+    return [(token, pytest.approx(logprob, abs=1e-4)) for logprob, token, _ in triples]
+
+
+def test_without_new_tokens_the_likeliest_next_tokens_are_told(app: Any) -> None:
+    """As clients that score by the next token read them; the token itself is no output."""
+    fields = {"return_logprob": True, "top_logprobs_num": 3, "token_ids_logprob": [5, 6]}
+    generated = app.answer("/generate", {**BODY, **fields, "return_prompt_token_ids": True})["meta_info"]
+    for more in ({}, {"regex": "x"}, {"n": 2}, {"stop": "Paris"}, {"ignore_eos": True}):
+        found = app.answer("/generate", {**BODY, **fields, "sampling_params": {"max_new_tokens": 0, **more}})
+        for one in found if isinstance(found, list) else [found]:
+            meta = one["meta_info"]
+            assert (one["text"], one["output_ids"], meta["completion_tokens"]) == ("", [], 0)
+            assert meta["finish_reason"] == {"type": "length", "length": 0}
+            assert (meta["output_token_logprobs"], meta["output_token_logprobs_length"]) == ([], 0)
+            for name in ("output_top_logprobs", "output_token_ids_logprobs"):
+                assert tokens_and_logprobs(meta[name]) == tokens_and_logprobs(generated[name][:1])
+    assert generated["output_token_logprobs_length"] == len(generated["output_token_logprobs"]) == 4
+    assert generated["prompt_token_ids"] == app.answer("/tokenize", {"prompt": BODY["text"]})["tokens"]
+    plain = app.answer("/generate", {**BODY, "return_logprob": True, "sampling_params": {"max_new_tokens": 0}})
+    assert "output_top_logprobs" not in plain["meta_info"] and plain["meta_info"]["output_token_logprobs"] == []
+    events = app.post("/generate", {**BODY, **fields, "sampling_params": {"max_new_tokens": 0}, "stream": True}).text
+    assert events.count("data: {") == 1 and '"output_ids":[]' in events and '"output_top_logprobs":[[[' in events
+    assert app.is_whole()
+
+
+def test_a_list_of_lists_of_tokens_is_for_several_prompts(app: Any) -> None:
+    one = {**BODY, "return_logprob": True, "token_ids_logprob": [[5, 6]]}
+    assert "there is one prompt" in app.refusal("/generate", one)["message"]
+    found = app.answer("/generate", {**one, "text": [BODY["text"]]})
+    assert [len(ids) for ids in found[0]["meta_info"]["output_token_ids_logprobs"]] == [2] * 4

@@ -63,6 +63,9 @@ def test_a_text(app: Any) -> None:
     assert usage["input_tokens"] == chat["usage"]["prompt_tokens"]
     assert usage["output_tokens"] == chat["usage"]["completion_tokens"]
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+    for name, other in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")):
+        assert usage[name] == usage[other], "clients of chats read the other spelling"
+        assert usage[f"{other}_details"].items() <= usage[f"{name}_details"].items()
     assert app.is_whole()
 
 
@@ -165,7 +168,11 @@ def test_retrieve_and_delete(app: Any) -> None:
     response = create(app)
     path = f"/v1/responses/{response['id']}"
     assert app.get(path).json() == response
-    assert app.post(f"{path}/cancel").json() == response, "of one that has ended nothing changes"
+    refusal = app.refusal(f"{path}/cancel", {})
+    assert (refusal["message"], refusal["param"]) == (
+        "a response that has ended as completed cannot be cancelled", "response_id",
+    )  # fmt: skip
+    assert app.get(path).json() == response, "nothing has changed"
     deleted = app.run(app.client.delete(path))
     assert deleted.json() == {"id": response["id"], "object": "response", "deleted": True}
     for gone in (app.get(path), app.post(f"{path}/cancel"), app.run(app.client.delete(path))):

@@ -1,0 +1,41 @@
+"""The memory that parts of an engine take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sglang_plug.engine.memory.usage import GIB, memory_usage, tensor_bytes
+
+
+@dataclass
+class Packed:
+    words: Tensor
+    scales: Tensor
+
+
+class Layer(nn.Module):
+    def __init__(self, shared: nn.Parameter) -> None:
+        super().__init__()
+        self.shared = shared
+        self.own = nn.Parameter(torch.zeros(10))
+        self.packed = Packed(torch.zeros(100, dtype=torch.int8), torch.zeros(5))
+        self.views = [self.own[:3], self.packed.words[3:]]
+        self.register_buffer("table", torch.zeros(7))
+
+
+def test_tensors_count_once() -> None:
+    shared = nn.Parameter(torch.zeros(1000))
+    assert tensor_bytes(nn.Sequential(Layer(shared), Layer(shared))) == 4000 + 2 * (40 + 100 + 20 + 28)
+
+
+def test_what_was_measured_counts_and_the_rest_is_computed() -> None:
+    model = nn.Linear(GIB >> 20, 256, bias=False)
+    taken = {"weights": GIB, "a": GIB // 4, "b": GIB // 4, "other": 5}
+    found = memory_usage(model, GIB // 2, 70, taken, weights="weights", graphs=("a", "b"))
+    assert found == {"weight": 1.0, "kvcache": 0.5, "graph": 0.5, "token_capacity": 70}
+    assert memory_usage(model, 0, 70, {}, weights="weights", graphs=("a",)) == {
+        "weight": 0.001, "kvcache": 0.0, "graph": 0.0, "token_capacity": 70,
+    }  # fmt: skip
