@@ -105,6 +105,11 @@ The endpoints of the built-in route plugins. A running server describes them, an
   first layer (for Gemma, embeddings multiplied by the square root of their width), or a list of such prompts. Models
   built on `CausalLM` support them (Llama, Mistral, Qwen, Gemma, Phi, OLMo and their mixtures of experts); others refuse
   them. A body contains at most two million numbers. Penalties count such a prompt as token 0.
+* **Forms of rerank**: `/v1/rerank` answers with a list, as SGLang does; `/v2/rerank`, and `?format=jina`, with an
+  object that has `results` and a `relevance_score` in each, as Cohere's and Jina's APIs do. With `texts` instead of
+  `documents` the answer is that of Text Embeddings Inference (`raw_scores`, `return_text`, `truncate`).
+* **Routes for models of other tasks** answer 400 and name the tasks of the served model. **HEAD** is answered as GET,
+  without the body.
 * **Limits** in the tables are those of the body itself. The operator's limits (`--max-request-bytes`,
   `--max-sequences-per-request`, …) are in [Options](config.md).
 

@@ -32,7 +32,7 @@ from sglang_plug_api.text.text_engine import TextEngine
 from .auth import guard
 from .errors import ApiError, from_exception
 from .hosts import CheckHost, HostPolicy
-from .middleware import REQUEST_ID, BodyLimit, CatchAllErrors, Gate, GateState, RequestIds, failure
+from .middleware import REQUEST_ID, AnswerHead, BodyLimit, CatchAllErrors, Gate, GateState, RequestIds, failure
 from .origins import CheckOrigin, reading_with_effects
 from .request_body import Endpoint
 from .route_ownership import RouteOwner, refuse_clashes, route_owners
@@ -52,6 +52,8 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
     limits: dict[str, int] = {}
     hosts = HostPolicy(config.allowed_hosts, config.host)
     effects: list[re.Pattern[str]] = []
+    owners: list[RouteOwner] = []
+    heads: list[RouteOwner] = []
     app = _App(
         title="sglang-plug",
         version=__version__,
@@ -67,19 +69,20 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
             Middleware(CheckOrigin, allowed=config.allow_origins, policy=hosts, effects=effects),
             Middleware(Gate, state=gate),
             Middleware(BodyLimit, limit=config.max_request_bytes, timeout=config.body_timeout, larger=limits),
+            Middleware(AnswerHead, owners=heads),
         ],
     )
     app.add_exception_handler(Exception, _error_response)
     for kind in (ApiError, HTTPException, RequestValidationError, RequestError, EngineError):
         app.add_exception_handler(kind, _error_response)
-    owners: list[RouteOwner] = []
     bodies = set[type[BaseModel]]()
     app.state.gate, app.state.endpoints, app.state.request_fields = gate, {}, engine.request_fields
-    tasks = set(engine.info["tasks"])
+    tasks, others = set(engine.info["tasks"]), list[Component]()
     for component in _route_components(plugins):
         spec = component.spec
         assert isinstance(spec, RouteSpec)
         if spec.tasks and not spec.tasks & tasks:
+            others.append(component)
             continue
         router = make(component, engine, contract=APIRouter)
         owners += route_owners(router, component)
@@ -89,8 +92,50 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
         effects += reading_with_effects(router.routes)
         app.include_router(router, dependencies=[Depends(guard(spec.auth, config))])
     refuse_clashes(owners)
+    heads += [owner for owner in owners if owner.mounted or "HEAD" in owner.methods]
+    for component in others:
+        _include_refusals(app, component, engine, owners)
     app.openapi = lambda: _openapi(app, bodies, engine.request_fields)  # type: ignore[method-assign]
     return app
+
+
+def _include_refusals(app: FastAPI, component: Component, engine: TextEngine, owners: Sequence[RouteOwner]) -> None:
+    """Let the routes of a component for other tasks say what the model can do, instead of not being there."""
+    router = _refusing_router(component, engine, owners)
+    if router is not None:
+        assert isinstance(component.spec, RouteSpec)
+        app.include_router(router, dependencies=[Depends(guard(component.spec.auth, engine.config))])
+
+
+def _refusing_router(component: Component, engine: TextEngine, owners: Sequence[RouteOwner]) -> APIRouter | None:
+    """Return a router that refuses every call of the component's routes, but for those that ``owners`` have.
+
+    ``None`` if the routes cannot be built for this model, so that nothing is known of them.
+    """
+    spec = component.spec
+    assert isinstance(spec, RouteSpec)
+    try:
+        router: APIRouter = make(component, engine, contract=APIRouter)
+    except Exception as error:
+        logger.debug("%s has no routes for this model: %s", component, error)
+        return None
+    served = ", ".join(engine.info["tasks"])
+
+    async def refuse() -> Response:
+        raise ApiError(f"this model cannot {' or '.join(sorted(spec.tasks))}; it can: {served}")
+
+    refusing = APIRouter()
+    for path, methods in _calls(route_owners(router, component), owners):
+        refusing.add_api_route(path, refuse, methods=methods, include_in_schema=False)
+    return refusing if any(isinstance(route, APIRoute) for route in refusing.routes) else None
+
+
+def _calls(own: Iterable[RouteOwner], owners: Sequence[RouteOwner]) -> Iterable[tuple[str, list[str]]]:
+    """Yield the paths of ``own`` with the methods that none of ``owners`` answers."""
+    for route in own:
+        free = [method for method in sorted(route.methods) if not any(one.takes(method, route.path) for one in owners)]
+        if free and not route.mounted:
+            yield route.path, free
 
 
 @contextlib.asynccontextmanager

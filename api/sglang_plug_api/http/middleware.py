@@ -1,11 +1,11 @@
-"""Middlewares around every route: request ids, draining, body limits and errors that nothing else handled."""
+"""Middlewares around every route: request ids, draining, body limits, HEAD, and errors that nothing else handled."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fastapi import Response
 from starlette.datastructures import Headers
@@ -15,6 +15,7 @@ from sglang_plug.system.library_panics import is_error
 from sglang_plug_api.text.job import new_id
 
 from .errors import ApiError, from_exception, json_bytes
+from .route_ownership import RouteOwner
 
 logger = logging.getLogger(__name__)
 
@@ -207,3 +208,27 @@ class BodyLimit:
     def _refusal(self, limit: int) -> ApiError:
         option = "--max-request-bytes" if limit == self._limit else "the server"
         return ApiError(f"the body is larger than {limit} bytes, the most that {option} allows", 413)
+
+
+class AnswerHead:
+    """Answers HEAD as GET, and leaves out the body.
+
+    Args:
+        app: the application inside.
+        owners: the routes that answer HEAD by themselves, which are called as they are; may be filled later.
+    """
+
+    def __init__(self, app: ASGIApp, owners: Sequence[RouteOwner]) -> None:
+        self._app, self._owners = app, owners
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle an ASGI call."""
+        is_head = scope["type"] == "http" and scope["method"] == "HEAD"
+        if not is_head or any(owner.takes("HEAD", scope["path"]) for owner in self._owners):
+            await self._app(scope, receive, send)
+            return
+
+        async def send_without_body(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        await self._app({**scope, "method": "GET"}, receive, send_without_body)

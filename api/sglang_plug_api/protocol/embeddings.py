@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+
+from sglang_plug_api.http.errors import WrongField
 
 from .base import Integer, Many, Name, Prompts, RequestBody, Side, TruncatedLength
 from .misplaced import POOLING, Remedies
@@ -77,7 +79,15 @@ class RerankBody(TruncatedBody):
 
     model: Name | None = None
     query: str
-    documents: Annotated[Many[AnyDocument], Field(max_length=MAX_DOCUMENTS)]
+    documents: Annotated[Many[AnyDocument], Field(max_length=MAX_DOCUMENTS)] | None = None
+    texts: Annotated[Many[str], Field(max_length=MAX_DOCUMENTS)] | None = None
+    """Instead of documents, as clients of Text Embeddings Inference write them; the answer is as they read it."""
+    raw_scores: bool = False
+    """Of texts: scores of the model instead of those between 0 and 1."""
+    return_text: bool = False
+    """Of texts: return them."""
+    truncate: bool | None = None
+    """Of texts: cut those that are too long."""
     top_n: Integer | None = Field(None, ge=1)
     return_documents: bool = True
     instruct: str | None = None
@@ -95,9 +105,11 @@ class RerankBody(TruncatedBody):
             raise ValueError("Query cannot be empty")
         return query
 
-    @field_validator("documents")
+    @field_validator("documents", "texts")
     @classmethod
-    def _check_documents(cls, documents: list[str | Document]) -> list[str | Document]:
+    def _check_documents(cls, documents: list[str | Document] | None) -> list[str | Document] | None:
+        if documents is None:
+            return None
         if not documents:
             raise ValueError("Documents cannot be empty")
         for index, document in enumerate(documents):
@@ -105,6 +117,20 @@ class RerankBody(TruncatedBody):
                 raise ValueError(f"Documents cannot be empty: entry {index} is")
         return documents
 
-    def texts(self) -> list[str]:
+    @model_validator(mode="after")
+    def _one_list(self) -> RerankBody:
+        if self.documents is None and self.texts is None:
+            raise WrongField("documents", "documents: Field required")
+        if self.documents is not None and self.texts is not None:
+            raise WrongField("texts", "give either documents or texts")
+        for name in ("raw_scores", "return_text", "truncate") if self.texts is None else ():
+            if getattr(self, name):
+                raise WrongField(name, f"{name} has no effect on documents; send texts")
+        if self.truncate and self.truncate_prompt_tokens is None:
+            self.truncate_prompt_tokens = -1
+        return self
+
+    def document_texts(self) -> list[str]:
         """Return the documents as text."""
-        return [document if isinstance(document, str) else document.text for document in self.documents]
+        documents = self.texts if self.documents is None else self.documents
+        return [document if isinstance(document, str) else document.text for document in documents or ()]

@@ -71,8 +71,11 @@ async def test_keys_are_asked_for_by_the_route_and_not_by_its_name(client_of: An
         assert answer.status_code == 200
 
 
-async def test_routes_of_other_tasks_are_left_out(client_of: Any) -> None:
-    assert (await client_of(tasks={"embed"}).get("/extra")).status_code == 404
+async def test_routes_of_other_tasks_say_what_the_model_can_do(client_of: Any) -> None:
+    refusal = await client_of(tasks={"embed"}).get("/extra")
+    assert refusal.status_code == 400
+    assert refusal.json()["error"]["message"] == "this model cannot embed; it can: generate"
+    assert (await client_of(tasks={"embed"}, auth="admin", api_keys=("k",)).get("/extra")).status_code == 401
     assert (await client_of(tasks={"embed", "generate"}).get("/extra")).status_code == 200
 
 
@@ -89,6 +92,12 @@ def test_two_claims_of_one_route_name_both(client_of: Any, path: str, built_in: 
 
 def test_the_same_path_with_another_method_is_free(client_of: Any) -> None:
     client_of("generate", path="/generate")
+
+
+async def test_a_route_for_this_task_comes_before_one_of_another_task(client_of: Any) -> None:
+    client = client_of("health", path="/health", tasks={"embed"})
+    assert (await client.get("/health")).status_code == 200
+    assert (await client.get("/number?count=1")).status_code == 400
 
 
 def test_what_build_returns_must_be_a_router(client_of: Any) -> None:

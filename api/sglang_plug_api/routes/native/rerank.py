@@ -24,7 +24,7 @@ from sglang_plug_api.text.job import new_id
 from sglang_plug_api.text.text_engine import TextEngine
 from sglang_plug_api.text.truncation import Truncation
 
-FORMATS = ("list", "jina")
+FORMATS = ("list", "jina", "tei")
 
 
 def build(engine: TextEngine) -> APIRouter:
@@ -34,12 +34,17 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/rerank", RerankBody, summary="Sort documents by how well they answer a query")
     async def rerank(request: Request) -> Response:
         body = await read_body(request, RerankBody)
-        form = request.query_params.get("format", FORMATS[0])
+        form = request.query_params.get("format", "list" if body.texts is None else "tei")
         if form not in FORMATS:
             raise ApiError(f"format {form[:40]!r} is unknown; known: {', '.join(FORMATS)}", param="format")
         return await unless_disconnected(request, _rerank(engine, body, form))
 
     takes(router, "/rerank", RerankBody, summary="As /v1/rerank")(rerank)
+
+    @takes(router, "/v2/rerank", RerankBody, summary="As /v1/rerank, in the form of Cohere's and Jina's APIs")
+    async def rerank_v2(request: Request) -> Response:
+        return await unless_disconnected(request, _rerank(engine, await read_body(request, RerankBody), "jina"))
+
     return router
 
 
@@ -76,6 +81,8 @@ async def _rerank(engine: TextEngine, body: RerankBody, form: str) -> Response:
     ranked = ranked[: body.top_n]
     if form == "list":
         return json_response([_item(document, body) for document in ranked])
+    if form == "tei":
+        return json_response([_text_item(document, body) for document in ranked])
     return json_response(
         {
             "id": f"rerank-{scores[0].job.request}",
@@ -88,7 +95,7 @@ async def _rerank(engine: TextEngine, body: RerankBody, form: str) -> Response:
 
 async def _texts(engine: TextEngine, body: RerankBody) -> list[str]:
     """Return the documents as text, cut to ``max_tokens_per_doc``. Raises ``ApiError`` if one is too long to be cut."""
-    texts = body.texts()
+    texts = body.document_texts()
     if body.max_tokens_per_doc is None:
         return texts
     cut, tokenizer = Truncation(body.max_tokens_per_doc, "right"), engine.tokenizer
@@ -100,12 +107,19 @@ async def _texts(engine: TextEngine, body: RerankBody) -> list[str]:
 def _item(ranked: _RankedDocument, body: RerankBody) -> dict[str, Any]:
     item: dict[str, Any] = {"score": ranked.score, "index": ranked.index, "meta_info": ranked.meta}
     if body.return_documents:
-        item["document"] = body.texts()[ranked.index]
+        item["document"] = body.document_texts()[ranked.index]
+    return item
+
+
+def _text_item(ranked: _RankedDocument, body: RerankBody) -> dict[str, Any]:
+    item: dict[str, Any] = {"index": ranked.index, "score": ranked.score if body.raw_scores else ranked.relevance}
+    if body.return_text:
+        item["text"] = body.document_texts()[ranked.index]
     return item
 
 
 def _result(ranked: _RankedDocument, body: RerankBody) -> dict[str, Any]:
     result: dict[str, Any] = {"index": ranked.index, "relevance_score": ranked.relevance}
     if body.return_documents:
-        result["document"] = {"text": body.texts()[ranked.index]}
+        result["document"] = {"text": body.document_texts()[ranked.index]}
     return result

@@ -124,7 +124,8 @@ def test_a_generating_server_says_what_to_do(app: Any) -> None:
 def test_an_embedding_server_does_not_generate(served: Fixture) -> None:
     app = served("decoder")
     assert app.get("/get_model_info").json()["is_generation"] is False
-    assert app.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}).status_code == 404
+    refusal = app.refusal("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
+    assert refusal["message"] == "this model cannot generate; it can: embed"
     assert app.get("/health_generate").status_code == 200
     assert "this model cannot classify; it can: embed" in app.refusal("/v1/classify", {"input": "hi"})["message"]
     assert "this model cannot rerank" in app.refusal("/v1/rerank", {"query": "hi", "documents": ["hi"]})["message"]
@@ -138,3 +139,42 @@ def test_probes(name: str, served: Fixture) -> None:
     app.run(warm_up(app.engine))
     assert app.get("/health_generate").status_code == 200
     assert app.is_whole()
+
+
+def test_texts_are_cut(served: Fixture, tiny: Fixture) -> None:
+    """As benchmarks ask for with -1; the special tokens around a text stay."""
+    app, model = served("encoder"), tiny("encoder")
+    long, limit = "panda " * 100, app.info["context_length"]
+    assert "longer than the model's context length" in app.refusal(PATH, {"input": long})["message"]
+    answer = app.answer(PATH, {"input": [long, "hi"], "truncate_prompt_tokens": -1})
+    assert answer["usage"]["prompt_tokens"] == limit + len(model.tokens("hi"))
+    expected = F.normalize(model.states("panda " * (limit - 2))[0], dim=0).tolist()
+    assert vectors(answer)[0] == pytest.approx(expected, abs=1e-5)
+    text = "what is a panda ?"
+    for side, kept in (("right", "what is"), ("left", "panda ?")):
+        (cut,) = vectors(app.answer(PATH, {"input": text, "truncate_prompt_tokens": 4, "truncation_side": side}))
+        assert cut == pytest.approx(F.normalize(model.states(kept)[0], dim=0).tolist(), abs=1e-5)
+    ids = model.tokens(text)
+    (by_ids,) = vectors(app.answer(PATH, {"input": ids, "truncate_prompt_tokens": 3}))
+    (short,) = vectors(app.answer(PATH, {"input": ids[:3]}))
+    assert by_ids == pytest.approx(short, abs=1e-6)
+    (bare,) = vectors(app.answer(PATH, {"input": text, "add_special_tokens": False}))
+    (inner,) = vectors(app.answer(PATH, {"input": ids[1:-1]}))
+    assert bare == pytest.approx(inner, abs=1e-6)
+
+
+def test_routes_that_generate_say_what_the_model_can_do(served: Fixture) -> None:
+    app = served("encoder")
+    chat = {"messages": [{"role": "user", "content": "hi"}]}
+    calls = {
+        "/v1/chat/completions": chat,
+        "/v1/completions": {"prompt": "x"},
+        "/generate": {"text": "x"},
+        "/v1/responses": {"input": "x"},
+    }
+    for path, body in calls.items():
+        refusal = app.refusal(path, body)
+        assert refusal["message"] == "this model cannot generate; it can: embed"
+    assert app.get("/v1/responses/resp_x").status_code == 400
+    assert "/v1/chat/completions" not in app.application.openapi()["paths"]
+    assert app.refusal("/v1/none", {}, 404)["message"] == "there is no route '/v1/none'"

@@ -120,3 +120,56 @@ def test_a_model_without_the_answers_is_not_asked(app: Any) -> None:
     assert len(tokenizer.encode("yes", special=False)) != 1 or len(tokenizer.encode("no", special=False)) != 1
     message = app.refusal("/v1/rerank", {"query": QUERY, "documents": DOCUMENTS})["message"]
     assert "no single token for each of 'yes' and 'no'" in message
+
+
+def test_coheres_form(served: Fixture, tiny: Fixture) -> None:
+    app = served("xlm-reranker")
+    body = {"model": "m", "query": QUERY, "documents": DOCUMENTS, "top_n": 3}
+    answer, other = app.answer("/v2/rerank", body), app.answer("/v1/rerank?format=jina", body)
+    assert answer["results"] == other["results"] and answer.keys() == other.keys()
+    assert all(0 < one["relevance_score"] < 1 for one in answer["results"])
+    assert app.refusal("/v2/rerank", {**body, "rank_fields": ["title"]})["param"] == "rank_fields"
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank"])
+def test_texts_of_text_embeddings_inference(path: str, served: Fixture, tiny: Fixture) -> None:
+    app, model = served("xlm-reranker"), tiny("xlm-reranker")
+    body = {"query": QUERY, "texts": DOCUMENTS}
+    found = app.answer(path, body)
+    assert [set(one) for one in found] == [{"index", "score"}] * 4
+    raw = app.answer(path, {**body, "raw_scores": True, "return_text": True})
+    assert [one["index"] for one in raw] == [one["index"] for one in found]
+    for one, plain in zip(raw, found, strict=True):
+        assert one["text"] == DOCUMENTS[one["index"]]
+        logit = torch.tensor(model.logits(QUERY, one["text"])[0])
+        assert one["score"] == pytest.approx(logit.item(), abs=1e-5)
+        assert plain["score"] == pytest.approx(logit.sigmoid().item(), abs=1e-5)
+    long = {**body, "texts": ["panda " * 100, "hi"]}
+    assert "longer than the model's context length" in app.refusal(path, long)["message"]
+    assert len(app.answer(path, {**long, "truncate": True})) == 2
+    assert app.refusal(path, {**body, "documents": DOCUMENTS})["param"] == "texts"
+    for name in ("raw_scores", "return_text", "truncate"):
+        assert app.refusal(path, {"query": QUERY, "documents": DOCUMENTS, name: True})["param"] == name
+    assert app.refusal(path, {"query": QUERY})["message"] == "documents: Field required"
+
+
+@pytest.mark.parametrize("name", CROSS)
+def test_documents_are_cut(name: str, served: Fixture, tiny: Fixture) -> None:
+    """As benchmarks ask for; the query and the special tokens stay."""
+    app, model = served(name), tiny(name)
+    long = "panda " * 100 + "china"
+    body = {"query": QUERY, "documents": [long, "hi"]}
+    assert "longer than the model's context length" in app.refusal("/v1/rerank", body)["message"]
+    by_index = {one["index"]: one for one in app.answer("/v1/rerank", {**body, "truncate_prompt_tokens": -1})}
+    limit = app.info["context_length"]
+    assert by_index[0]["meta_info"]["prompt_tokens"] == limit
+    words = limit - len(model.tokens(QUERY, "hi")) + 1
+    kept = model.logits(QUERY, "panda " * words)[0]
+    assert by_index[0]["score"] == pytest.approx(kept, abs=1e-5) and by_index[0]["document"] == long
+    left = app.answer("/v1/rerank", {**body, "truncate_prompt_tokens": 20, "truncation_side": "left"})
+    assert {one["index"]: one["meta_info"]["prompt_tokens"] for one in left}[0] == 20
+    per_document = app.answer("/v1/rerank", {**body, "max_tokens_per_doc": 3})
+    scores = {one["index"]: one["score"] for one in per_document}
+    assert scores[0] == pytest.approx(model.logits(QUERY, "panda panda panda")[0], abs=1e-5)
+    assert app.refusal("/v1/rerank", {**body, "max_tokens_per_doc": 0})["param"] == "max_tokens_per_doc"
+    assert app.is_whole()
