@@ -9,6 +9,11 @@ from typing import Any, NoReturn
 
 from sglang_plug.config import ConfigError
 
+MIN_ABBREVIATION = 4
+"""Shortest text that is looked for at the start of names, dashes included."""
+MOST_SHOWN = 4
+"""Most names that an ambiguous abbreviation is answered with."""
+
 
 class Parser(argparse.ArgumentParser):
     """An ``ArgumentParser`` without abbreviations, whose errors are ``ConfigError``."""
@@ -50,6 +55,13 @@ class PartialParser(Parser):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``"; did you mean …?"``, or nothing if no known name is near."""
-    near = get_close_matches(name, list(known), 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    """Return ``"; did you mean …?"`` with the names that ``name`` abbreviates or the nearest one; empty if none is."""
+    names = list(known)
+    start = name.replace("_", "-")
+    meant = [one for one in names if one.replace("_", "-").startswith(start)] if len(start) >= MIN_ABBREVIATION else []
+    if not meant:
+        meant = get_close_matches(name, names, 1)
+    if not meant:
+        return ""
+    shown = ", ".join(map(repr, meant[:MOST_SHOWN]))
+    return f"; did you mean {shown}?" if len(meant) == 1 else f"; did you mean one of {shown}?"

@@ -43,6 +43,43 @@ def test_an_option_of_another_server_is_answered(flag: str, answer: str) -> None
     assert "did you mean" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("flag", "full"),
+    [
+        ("--max-total-token", "'--max-total-tokens'?"),
+        ("--context-len", "'--context-length'?"),
+        ("--context_len", "'--context-length'?"),
+        ("--mem-fraction", "'--mem-fraction-static'?"),
+        ("--sched", "'--schedule-policy'?"),
+        ("--disable-cuda", "'--disable-cuda-graph'?"),
+        ("--tool-call-pars", "'--tool-call-parser'?"),
+        ("--file", "'--file-storage-path'?"),
+        ("--max-running", "'--max-running-requests'?"),
+    ],
+)
+def test_an_abbreviation_is_answered_with_the_full_name(flag: str, full: str) -> None:
+    parser = Parser(prog="serve", parents=[plugin_flags()])
+    add_arguments(parser, Plugins.discover())
+    for arguments in ([flag, "2"], [f"{flag}=2"]):
+        with pytest.raises(ConfigError) as caught:
+            parser.parse_args(arguments)
+        assert str(caught.value).startswith(f"unknown option {flag!r}; did you mean ")
+        assert full in str(caught.value)
+
+
+def test_every_abbreviation_that_stands_for_one_option_names_it() -> None:
+    parser = Parser(prog="serve", parents=[plugin_flags()])
+    add_arguments(parser, Plugins.discover())
+    names = [name for option in options() for name in option.flags if name.startswith("--")]
+    for name in names:
+        short = name[:-1]
+        if short in names or alias_hint(short) is not None or sum(one.startswith(short) for one in names) > 1:
+            continue
+        with pytest.raises(ConfigError) as caught:
+            parser.parse_args([short, "2"])
+        assert repr(name) in str(caught.value)
+
+
 def test_a_typo_still_gets_the_nearest_option() -> None:
     parser = Parser(prog="serve")
     add_arguments(parser, Plugins.discover())

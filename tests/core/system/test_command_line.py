@@ -47,6 +47,24 @@ def test_nothing_near_is_no_hint() -> None:
     assert did_you_mean("srve", ["serve"]) == "; did you mean 'serve'?"
 
 
+def test_an_abbreviation_gets_the_full_names() -> None:
+    names = [
+        "--set",
+        "--schedule-policy",
+        "--max-files",
+        "--max-loras",
+        "--max-states",
+        "--max-total-tokens",
+        "--max-x",
+    ]
+    assert did_you_mean("--sched", names) == "; did you mean '--schedule-policy'?"
+    assert did_you_mean("--max_total_token", names) == "; did you mean '--max-total-tokens'?"
+    assert did_you_mean("--max", names) == (
+        "; did you mean one of '--max-files', '--max-loras', '--max-states', '--max-total-tokens'?"
+    )
+    assert did_you_mean("--", names) == ""
+
+
 def test_what_is_known_of_an_option_is_told_instead_of_the_nearest() -> None:
     parser = Parser(prog="program")
     parser.add_argument("--length")
