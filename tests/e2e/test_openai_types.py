@@ -225,7 +225,7 @@ def test_embeddings(encoder: Any) -> None:
             values = vector.embedding
             assert isinstance(values, str) == (form.get("encoding_format") == "base64")
             assert isinstance(values, str) or values == pytest.approx(found.data[0].embedding, abs=1e-6)
-        with pytest.raises(openai.NotFoundError):
+        with pytest.raises(openai.BadRequestError, match="this model cannot generate; it can: embed"):
             client.chat.completions.create(model="any", messages=[{"role": "user", "content": "x"}])
 
 

@@ -25,14 +25,14 @@ def memory_usage(
         weights: the stage that loads the weights.
         graphs: the stages that capture graphs.
     """
-    of_weights = taken.get(weights, tensor_bytes(model))
+    of_weights = taken[weights] if weights in taken else tensor_bytes(model)
     of_graphs = sum(taken.get(stage, 0) for stage in graphs)
     sizes = {"weight": of_weights, "kvcache": kv_bytes, "graph": of_graphs}
     return {**{name: round(size / GIB, DIGITS) for name, size in sizes.items()}, "token_capacity": tokens}
 
 
 def tensor_bytes(model: object) -> int:
-    """Return the bytes of all tensors below ``model``, packed weights included; shared memory counts once."""
+    """Return the bytes of all tensors below ``model``, packed weights included; shared host memory counts once."""
     sizes: dict[int, int] = {}
     seen, pending = set[int](), [model]
     while pending:
@@ -41,8 +41,11 @@ def tensor_bytes(model: object) -> int:
             continue
         seen.add(id(item))
         if isinstance(item, Tensor):
-            storage = item.untyped_storage()
-            sizes[storage.data_ptr()] = storage.nbytes()
+            if item.device.type == "cpu":
+                storage = item.untyped_storage()
+                sizes[storage.data_ptr()] = storage.nbytes()
+            else:
+                sizes[id(item)] = item.numel() * item.element_size()
         elif isinstance(item, nn.Module):
             pending.extend([*item.parameters(recurse=False), *item.buffers(recurse=False), *vars(item).values()])
             pending.extend(item.children())
