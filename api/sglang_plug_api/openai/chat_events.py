@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from sglang_plug import CallArguments, CallEnd, CallStart, OutputParser, Reasoning, Text
@@ -23,6 +23,8 @@ class Reading:
 
     tools: type[OutputParser] | None = None
     reasoning: type[OutputParser] | None = None
+    functions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The functions that may be called: name -> JSON schema of the arguments."""
     parallel: bool = True
     lead: str = ""
     """The end of the prompt, which the reasoning parser reads first."""
@@ -45,7 +47,7 @@ class Choice:
         self._reasoning = reading.reasoning() if reading.reasoning and reading.separate else None
         if self._reasoning is not None and reading.lead:
             self._reasoning.feed(reading.lead)
-        self._tools = reading.tools() if reading.tools else None
+        self._tools = reading.tools.for_functions(reading.functions) if reading.tools else None
         self._calls = 0
         self._thoughts: list[str] = []
         self._reasoning_texts: list[str] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sglang_plug import Constraint, ConstraintError, OutputParser
@@ -27,6 +27,8 @@ class Tooling:
     """What the output must look like."""
     parallel: bool = True
     """More than one call is wanted."""
+    functions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Name -> JSON schema of the arguments, for the parser."""
     constrained: bool = False
     """Outputs keep to ``constraint``, or to a format of the request's own."""
 
@@ -36,6 +38,7 @@ class Tooling:
         """The way outputs are parsed, unless the prompt says that constrained outputs have reasoning, too."""
         return Reading(
             tools=self.parser,
+            functions=self.functions,
             reasoning=None if self.constrained else parsers.reasoning,
             parallel=self.parallel,
             separate=separate,
@@ -91,7 +94,8 @@ def tooling(
     if required or (not has_format and any(one.function.strict for one in tools)):
         constraint = _structure(parser, chosen, fields, required=required, parallel=wanted)
     shown = [one.model_dump(exclude_unset=True) for one in tools]
-    return Tooling(parser, shown, constraint, wanted, constrained=constraint is not None or has_format)
+    functions = {one.function.name: one.function.parameters or {} for one in tools}
+    return Tooling(parser, shown, constraint, wanted, functions, constraint is not None or has_format)
 
 
 def _allowed(tools: Sequence[Tool], choice: AllowedToolsChoice) -> list[Tool]:

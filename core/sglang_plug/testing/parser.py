@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from sglang_plug.contracts.text.parsers import (
     CallArguments,
@@ -25,7 +26,11 @@ ANY_TEXT = ("", " ", "Hello.", "\n\n", "{", '{"a": [1, "}"]}', "<", "<a></a>", "
 
 
 def check_output_parser(
-    name_or_class: str | type[OutputParser], outputs: Sequence[str] = (), *, calls: Sequence[str] = ()
+    name_or_class: str | type[OutputParser],
+    outputs: Sequence[str] = (),
+    *,
+    calls: Sequence[str] = (),
+    functions: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """Feed a parser texts in its format and other texts, whole and divided in many ways.
 
@@ -34,6 +39,7 @@ def check_output_parser(
             the class itself.
         outputs: texts in its format, complete or cut off.
         calls: texts, of ``outputs`` or others, in which every call is complete: its arguments must be a JSON object.
+        functions: name -> JSON schema of the arguments, for formats whose arguments have no types.
 
     Raises:
         AssertionError: names the first output that fails, its division, and what was wrong.
@@ -41,10 +47,10 @@ def check_output_parser(
     """
     parser = name_or_class if isinstance(name_or_class, type) else _declared(name_or_class)
     for output in (*outputs, *calls, *ANY_TEXT):
-        whole = _read(parser, [output])
+        whole = _read(parser, functions or {}, [output])
         _check(whole, f"{parser.__name__} fails {output!r}", whole_calls=output in calls)
         for pieces in _divisions(output):
-            events = _read(parser, pieces)
+            events = _read(parser, functions or {}, pieces)
             assert events == whole, f"{parser.__name__} fails {output!r}: cut as {pieces} it is {events}, whole {whole}"
 
 
@@ -61,8 +67,8 @@ def _declared(name: str) -> type[OutputParser]:
     return parser
 
 
-def _read(parser: type[OutputParser], pieces: Sequence[str]) -> list[Event]:
-    parser_instance, parsed = parser(), list[Event]()
+def _read(parser: type[OutputParser], functions: Mapping[str, Mapping[str, Any]], pieces: Sequence[str]) -> list[Event]:
+    parser_instance, parsed = parser.for_functions(functions), list[Event]()
     for number, events in enumerate(
         [*((lambda piece=piece: parser_instance.feed(piece)) for piece in pieces), parser_instance.finish], start=1
     ):

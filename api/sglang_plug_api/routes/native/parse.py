@@ -29,7 +29,8 @@ def build(engine: TextEngine) -> APIRouter:
         body = await read_body(request, ParseCallsBody)
         name = body.tool_call_parser
         parser = parsers.by_name(TOOLS, name, "tool_call_parser") if name else parsers.for_tools()
-        events = await asyncio.to_thread(_events, parser, body.text)
+        functions = {one.function.name: one.function.parameters or {} for one in body.tools or ()}
+        events = await asyncio.to_thread(_events, parser.for_functions(functions), body.text)
         calls: list[dict[str, Any]] = []
         for event in events:
             if isinstance(event, CallStart):
@@ -45,16 +46,15 @@ def build(engine: TextEngine) -> APIRouter:
         parser = parsers.by_name(REASONING, name, "reasoning_parser") if name else parsers.reasoning
         if parser is None:
             raise ApiError("name a reasoning_parser; the server has no default one", param="reasoning_parser")
-        events = await asyncio.to_thread(_events, parser, body.text)
+        events = await asyncio.to_thread(_events, parser(), body.text)
         thoughts = "".join(event.text for event in events if isinstance(event, Reasoning))
         return json_response({"reasoning_text": thoughts, "text": _text(events)})
 
     return router
 
 
-def _events(parser: type[OutputParser], text: str) -> list[Event]:
+def _events(reader: OutputParser, text: str) -> list[Event]:
     """Parse ``text`` in chunks, as a model writes it: a parser that cuts off parsed text would copy the long rest."""
-    reader = parser()
     chunks = (text[start : start + CHUNK_CHARACTERS] for start in range(0, len(text), CHUNK_CHARACTERS))
     return joined([event for chunk in chunks for event in reader.feed(chunk)] + reader.finish())
 

@@ -64,7 +64,9 @@ class ReasoningMarks:
 
 
 class OutputParser(ABC):
-    """Parses one output as it is generated; an instance is made without arguments for each output.
+    """Parses one output as it is generated; ``for_functions`` makes an instance for each output.
+
+    A class can also be instantiated without arguments, for outputs whose functions are unknown.
 
     Every text is legal: text that does not follow the format is ``Text``. The events do not depend on how the output
     was divided, once they are ``joined``. Parsing takes time in proportion to the output's length.
@@ -80,6 +82,15 @@ class OutputParser(ABC):
     @abstractmethod
     def finish(self) -> list[Event]:
         """Return the remaining events. The last call."""
+
+    @classmethod
+    def for_functions(cls, functions: Mapping[str, Mapping[str, Any]]) -> OutputParser:
+        """Return a parser of one output in which ``functions`` may be called: name -> JSON schema of the arguments.
+
+        Formats whose arguments have no types take them from the schemas. The schemas are the caller's and may be
+        invalid; an output may also call other functions.
+        """
+        return cls()
 
     @classmethod
     def suits(cls, template: str) -> bool:
