@@ -83,9 +83,13 @@ class Compiled:
         closing = [item for item in allowed if self._texts[item] in CLOSING]
         return source.choice(closing if closing and source.random() < 0.4 else allowed)
 
-    def drawn(self, count: int) -> Iterator[bytes]:
-        """Return the complete ones of ``count`` random outputs."""
-        return (text for seed in range(count) if (text := self.draw(seed)) is not None)
+    def drawn(self, count: int, wishes: Sequence[bytes] = (), most: int = 300) -> Iterator[bytes]:
+        """Return the complete ones of ``count`` random outputs of at most ``most`` tokens.
+
+        ``wishes``: texts that are written where possible.
+        """
+        outputs = (self.steer(seed, wishes, most) if wishes else self.draw(seed, most) for seed in range(count))
+        return (text for text in outputs if text is not None)
 
 
 def allowed_tokens(grammar: Grammar, size: int = VOCABULARY.size) -> list[int]:

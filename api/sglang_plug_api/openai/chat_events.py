@@ -25,6 +25,8 @@ class Reading:
     reasoning: type[OutputParser] | None = None
     functions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The functions that may be called: name -> JSON schema of the arguments."""
+    calls_end_reasoning: bool = True
+    """Calls may begin before the reasoning has ended, because nothing constrains them."""
     parallel: bool = True
     lead: str = ""
     """The end of the prompt, which the reasoning parser reads first."""
@@ -44,7 +46,7 @@ class Choice:
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        self._reasoning = reading.reasoning() if reading.reasoning and reading.separate else None
+        self._reasoning = _reasoning_parser(reading)
         if self._reasoning is not None and reading.lead:
             self._reasoning.feed(reading.lead)
         self._tools = reading.tools.for_functions(reading.functions) if reading.tools else None
@@ -144,6 +146,12 @@ class Choice:
     def _all_thoughts(self) -> str:
         thoughts, self._thoughts = "".join(self._thoughts), []
         return thoughts
+
+
+def _reasoning_parser(reading: Reading) -> OutputParser | None:
+    if reading.reasoning is None or not reading.separate:
+        return None
+    return reading.reasoning.for_functions(reading.functions if reading.calls_end_reasoning else {})
 
 
 def new_call_id() -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from sglang_plug import OutputParser, Plugins, Tokenizer
+from sglang_plug import OutputParser, Plugins, Tokenizer, ToolParserSpec
 from sglang_plug.config import AUTO, ConfigError
 from sglang_plug.plugins.attribution import make
 from sglang_plug.plugins.discovery import DISTRIBUTION
@@ -77,7 +77,10 @@ def _matching_tool_parser(
     template = None if tokenizer is None else tokenizer.chat_template(tools=True)
     if template is None:
         return NO_PARSER, "the model has no chat template"
-    components = sorted(plugins.all(TOOLS), key=lambda item: (item.found.distribution == DISTRIBUTION, item.spec.name))
+    components = sorted(
+        (item for item in plugins.all(TOOLS) if not (isinstance(item.spec, ToolParserSpec) and item.spec.alias_of)),
+        key=lambda item: (item.found.distribution == DISTRIBUTION, item.spec.name),
+    )
     for component in components:
         name = component.spec.name
         try:

@@ -45,7 +45,7 @@ def apply_reasoning(
     marks = None if disabled else parser.marks(end, calls=calls)
     if marks is None:
         return reading, None
-    reading = replace(reading, reasoning=parser, lead=marks.opened)
+    reading = replace(reading, reasoning=parser, lead=marks.opened, calls_end_reasoning=not constrained)
     if not constrained:
         return reading, None
     ends = tuple(_tokens(tokenizer, text) for text in marks.ends)

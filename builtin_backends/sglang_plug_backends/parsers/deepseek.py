@@ -1,6 +1,8 @@
-"""DeepSeek V3, R1 and V3.1: markers around each call and around all of them."""
+"""DeepSeek V3, R1 and V3.1: marks around each call and around all of them."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 from sglang_plug import Constraint, ConstraintError
 
@@ -12,10 +14,19 @@ CALLS_BEGIN, CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end
 BEGIN, SEPARATOR, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 KIND = "function"
 FENCE = "```"
+KINDS = ("['type']", ".type", f"{KIND}{SEPARATOR}")
+"""Texts in templates that write the kind."""
 
 
 class DeepSeek(SequentialParser):
     """V3: ``function``, the separator, the name and fenced JSON; V3.1: the name, the separator and bare JSON."""
+
+    separator: ClassVar[str] = "\n"
+
+    @classmethod
+    def around(cls, name: str) -> tuple[str, str]:
+        """Return the texts before and after the arguments of a call."""
+        return f"{BEGIN}{KIND}{SEPARATOR}{name}\n{FENCE}json\n", f"\n{FENCE}{END}"
 
     def read(self) -> Steps[None]:
         """Read text, then calls."""
@@ -25,18 +36,21 @@ class DeepSeek(SequentialParser):
 
     @classmethod
     def suits(cls, template: str) -> bool:
-        """Return True if the template writes the markers."""
-        return CALLS_BEGIN in template
+        """Return True if the template writes the marks and the kind of each call."""
+        return CALLS_BEGIN in template and any(map(template.__contains__, KINDS))
 
     @classmethod
     def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint:
-        """Return calls in V3's format, which all of these models understand in multi-turn prompts."""
+        """Return calls in the format of the models."""
         for name in functions:
             if name != name.strip() or "\n" in name or SEPARATOR in name:
                 raise ConstraintError(
                     f"the function {name!r} cannot be called: its name must be one line, without marks"
                 )
-        result = calls(functions, _around, parallel=parallel, separator="\n", opening=CALLS_BEGIN, closing=CALLS_END)
+        separator = cls.separator
+        result = calls(
+            functions, cls.around, parallel=parallel, separator=separator, opening=CALLS_BEGIN, closing=CALLS_END
+        )
         if not required:
             result = text_with_calls(result, text(CALLS_BEGIN, BEGIN), parallel=parallel)
         return constraint(result)
@@ -44,7 +58,7 @@ class DeepSeek(SequentialParser):
     def _call(self) -> Steps[None]:
         source = self.input
         name = (yield from self._until(SEPARATOR)).strip()
-        fenced = name == KIND
+        fenced = name == KIND and (yield from source.peek()) != "{"
         if fenced:
             name = (yield from self._until("\n")).strip()
             yield from source.follows(FENCE)
@@ -77,5 +91,17 @@ class DeepSeek(SequentialParser):
             yield
 
 
-def _around(name: str) -> tuple[str, str]:
-    return f"{BEGIN}{KIND}{SEPARATOR}{name}\n{FENCE}json\n", f"\n{FENCE}{END}"
+class DeepSeekV31(DeepSeek):
+    """V3.1: written without the kind and the fence; both formats are read."""
+
+    separator = ""
+
+    @classmethod
+    def around(cls, name: str) -> tuple[str, str]:
+        """Return the texts before and after the arguments of a call."""
+        return f"{BEGIN}{name}{SEPARATOR}", END
+
+    @classmethod
+    def suits(cls, template: str) -> bool:
+        """Return True if the template writes the marks without the kind of a call."""
+        return CALLS_BEGIN in template and not super().suits(template)

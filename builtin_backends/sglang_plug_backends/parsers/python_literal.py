@@ -16,6 +16,21 @@ HEXADECIMAL_ESCAPES = {"x": 2, "u": 4, "U": 8}
 RUNS = {'"': re.compile(r'[^"\\\n]*'), "'": re.compile(r"[^'\\\n]*")}
 LONGEST_NUMBER = 512
 HIGHEST_CHARACTER = 0x10FFFF
+SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def literal_as_json(text: str) -> str | None:
+    """Return the Python literal ``text`` as JSON; ``None`` if it is none."""
+    source = Input()
+    source.add(text)
+    source.close()
+    parts: list[str] = []
+    try:
+        for _ in read_literal(source, parts.append):
+            pass
+    except Malformed:
+        return None
+    return "".join(parts) if source.at_end else None
 
 
 def read_literal(source: Input, write: Write) -> Steps[None]:
@@ -111,4 +126,5 @@ def _read_word(source: Input, write: Write) -> Steps[None]:
 
 
 def _inside(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+    """Return ``text`` as it is written between the quotes of a JSON string; half a surrogate pair stays an escape."""
+    return SURROGATE.sub(lambda half: json.dumps(half.group())[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])

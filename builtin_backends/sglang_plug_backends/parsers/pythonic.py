@@ -9,6 +9,7 @@ from sglang_plug import Constraint, ConstraintError
 
 from .call_structures import (
     SPACE,
+    Form,
     Schemas,
     calls,
     constraint,
@@ -19,10 +20,12 @@ from .call_structures import (
     text_with_calls,
     token,
 )
+from .json_text import read_call as read_json_call
 from .python_literal import read_literal
 from .reader import Malformed, SequentialParser, Steps
 
 OPENING, CLOSING = "<|python_start|>", "<|python_end|>"
+LFM2_OPENING, LFM2_CLOSING = "<|tool_call_start|>", "<|tool_call_end|>"
 WORD = re.compile(r"[\w.-]*")
 CALL_BEGINS = rf"{SPACE}\[{SPACE}[^\x00-,\/:-@\[-\^`{{-\x7f]+\("
 """Expression for a list that begins with a call; every letter beyond ASCII might be part of a name."""
@@ -36,12 +39,12 @@ class Pythonic(SequentialParser):
     def read(self) -> Steps[None]:
         """Read calls, then text; further lists need the token."""
         if not (yield from self.input.follows(OPENING)):
-            yield from self.attempt(self._list())
+            yield from self.attempt(self.read_list())
         else:
-            yield from self.attempt(self._list(), OPENING)
+            yield from self.attempt(self.read_list(), OPENING)
         while marker := (yield from self.text_until(OPENING, CLOSING)):
             if marker == OPENING:
-                yield from self.attempt(self._list(), OPENING)
+                yield from self.attempt(self.read_list(), OPENING)
 
     @classmethod
     def suits(cls, template: str) -> bool:
@@ -51,20 +54,7 @@ class Pythonic(SequentialParser):
     @classmethod
     def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint:
         """Return the list without its tokens; after text with them."""
-        for name in functions:
-            if not WORD.fullmatch(name):
-                raise ConstraintError(
-                    f"the function {name!r} cannot be called in Python; letters, digits and _ - . may be in its name"
-                )
-        result = calls(
-            functions,
-            lambda name: (f"{name}(", ")"),
-            parallel=parallel,
-            separator=", ",
-            opening="[",
-            closing="]",
-            style="python_arguments",
-        )
+        result = cls.row(functions, parallel=parallel)
         if required:
             return constraint(result)
         marked = sequence(token(OPENING), result, optional(token(CLOSING)))
@@ -73,13 +63,32 @@ class Pythonic(SequentialParser):
             return constraint(either(result, text_with_calls(marked, start, parallel=False)))
         return constraint(text_with_calls(marked, gap, parallel=True, first=either(start, sequence(result, gap))))
 
-    def _list(self) -> Steps[None]:
+    @staticmethod
+    def row(functions: Schemas, *, parallel: bool) -> Form:
+        """Return the list of calls."""
+        for name in functions:
+            if not WORD.fullmatch(name):
+                raise ConstraintError(
+                    f"the function {name!r} cannot be called in Python; letters, digits and _ - . may be in its name"
+                )
+        return calls(
+            functions,
+            lambda name: (f"{name}(", ")"),
+            parallel=parallel,
+            separator=", ",
+            opening="[",
+            closing="]",
+            style="python_arguments",
+        )
+
+    def read_list(self) -> Steps[None]:
+        """Read a list of calls."""
         source = self.input
         yield from source.space()
         yield from source.expect("[")
         while True:
             yield from source.space()
-            yield from self._call()
+            yield from self.read_call()
             source.record()
             yield from source.space()
             if not (yield from source.follows(",")):
@@ -89,7 +98,8 @@ class Pythonic(SequentialParser):
                 break
         yield from source.expect("]")
 
-    def _call(self) -> Steps[None]:
+    def read_call(self) -> Steps[None]:
+        """Read one call."""
         source = self.input
         name = yield from self._word()
         yield from source.expect("(")
@@ -125,3 +135,31 @@ class Pythonic(SequentialParser):
         if not result:
             raise Malformed
         return result
+
+
+class Lfm2(Pythonic):
+    """LFM2: the list is between special tokens; its members may be objects of JSON."""
+
+    def read(self) -> Steps[None]:
+        """Read text and lists in any order."""
+        while marker := (yield from self.text_until(LFM2_OPENING, LFM2_CLOSING)):
+            if marker == LFM2_OPENING:
+                yield from self.attempt(self.read_list(), marker)
+
+    @classmethod
+    def suits(cls, template: str) -> bool:
+        """Return True if the template writes the token, or lists tools as LFM2 does."""
+        return LFM2_OPENING in template or "<|tool_list_start|>" in template
+
+    @classmethod
+    def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint:
+        """Return the list between its tokens."""
+        result = sequence(token(LFM2_OPENING), cls.row(functions, parallel=parallel), token(LFM2_CLOSING))
+        if not required:
+            result = text_with_calls(result, text(LFM2_OPENING), parallel=parallel)
+        return constraint(result)
+
+    def read_call(self) -> Steps[None]:
+        """Read one call, in Python or JSON."""
+        is_json = (yield from self.input.peek()) == "{"
+        yield from read_json_call(self) if is_json else super().read_call()

@@ -45,6 +45,13 @@ class Input:
         result, self._record = "".join(self._record or ()), None
         return result
 
+    def give_back(self, text: str) -> None:
+        """Put ``text``, which has just been consumed, back to the front."""
+        if len(text) <= self._at:
+            self._at -= len(text)
+        else:
+            self._text, self._at = text + self._text[self._at :], 0
+
     def peek(self) -> Steps[str]:
         """Return the next character without consuming it; empty at the end of the output."""
         while self._at == len(self._text) and not self._closed:
@@ -165,6 +172,10 @@ class SequentialParser(OutputParser):
             self._space = [text[len(body) :]]
         else:
             self._space.append(text)
+
+    def drop_space(self) -> None:
+        """Drop the white space at the end of the text so far."""
+        self._space.clear()
 
     def tell_reasoning(self, text: str) -> None:
         """Emit reasoning."""

@@ -304,12 +304,18 @@ class ToolParserSpec(Spec):
 
     kind: ClassVar[str] = "tool-parser"
 
+    alias_of: str = ""
+    """The name for which this is another one, so that it is never chosen where none is named."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningParserSpec(Spec):
     """A format in which models think aloud. Target: an ``OutputParser`` subclass."""
 
     kind: ClassVar[str] = "reasoning-parser"
+
+    alias_of: str = ""
+    """The name for which this is another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,9 +46,13 @@ def load(plugins: Plugins, template: str | None = HERMES, **options: Any) -> Par
     return load_parsers(ServerConfig(**options), plugins, tokenizer)
 
 
-def test_auto_takes_what_suits_the_template_for_tools(discover: Callable[..., Plugins]) -> None:
+def test_auto_takes_what_suits_the_template_for_tools(
+    discover: Callable[..., Plugins], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     parsers = load(discover())
-    assert parsers.for_tools().__name__ == "Tagged"
+    assert "'hermes'" in caplog.text  # not one of its other names
+    assert parsers.for_tools().__name__ == "Hermes"
     assert parsers.reasoning is None
 
 
@@ -70,7 +74,7 @@ def test_a_parser_that_fails_to_answer_is_passed_over(
     discover: Callable[..., Plugins], plugin_file: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     plugins = discover(plugin_file("own", OWN.replace("ANSWER", "raise RuntimeError('broken')")))
-    assert load(plugins).for_tools().__name__ == "Tagged"
+    assert load(plugins).for_tools().__name__ == "Hermes"
     assert "'zz-own'" in caplog.text and "broken" in caplog.text
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -10,12 +10,29 @@ import pytest
 from sglang_plug import CallArguments, CallEnd, CallStart, OutputParser, Reasoning, Text
 from sglang_plug.contracts.text.parsers import Event, joined
 
+Functions = Mapping[str, Mapping[str, Any]]
 
-def parse(parser: type[OutputParser], pieces: Iterable[str]) -> list[Event]:
-    """Parse one output that comes in ``pieces`` and join its events."""
-    reader = parser()
+
+def parse(parser: type[OutputParser], pieces: Iterable[str], functions: Functions | None = None) -> list[Event]:
+    """Parse one output that comes in ``pieces`` and join its events; ``functions``: those that may be called."""
+    reader = parser() if functions is None else parser.for_functions(functions)
     events = [event for piece in pieces for event in reader.feed(piece)]
     return joined([*events, *reader.finish()])
+
+
+ENFORCED = (
+    "deepseekv3", "deepseekv31", "deepseekv32", "deepseekv4", "ernie45", "glm45", "glm47", "gpt-oss", "granite",
+    "hermes", "hunyuan", "hunyuan_a13b", "interns1", "kimi_k2", "lfm2", "llama3", "minimax-m2", "mistral",
+    "nemotron_json", "pythonic", "qwen3_coder", "seed_oss", "step3",
+)  # fmt: skip
+"""Formats that can be enforced, each by one of its names."""
+DRAWN = sorted(
+    {*ENFORCED} - {"deepseekv4", "ernie45", "glm45", "hunyuan_a13b", "interns1", "nemotron_json", "seed_oss"}
+)
+"""Those of which random outputs are tested; the others differ in marks only."""
+
+VALUE_ENDS = [f"</{name}>".encode() for name in ("parameter", "arg_value", "steptml:parameter", "｜DSML｜parameter")]
+"""The marks after values that are free text, which random texts would hardly contain."""
 
 
 def plain(events: Iterable[Event]) -> list[Any]:
@@ -44,9 +61,9 @@ Read = Callable[..., list[Any]]
 def read() -> Read:
     """Return ``read(parser, *pieces)``: the ``plain`` events; a single piece is also read by characters."""
 
-    def both(parser: type[OutputParser], *pieces: str) -> list[Any]:
-        result = parse(parser, pieces)
-        assert parse(parser, "".join(pieces)) == result  # characters one by one
+    def both(parser: type[OutputParser], *pieces: str, functions: Functions | None = None) -> list[Any]:
+        result = parse(parser, pieces, functions)
+        assert parse(parser, "".join(pieces), functions) == result  # characters one by one
         return plain(result)
 
     return both

@@ -10,21 +10,40 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_plug import CallArguments, CallEnd, CallStart, OutputParser, Reasoning, Text
+from sglang_plug import CallArguments, CallEnd, CallStart, OutputParser, Plugins, Reasoning, Text
 from sglang_plug.contracts.text.parsers import Event
-from sglang_plug_backends.parsers.deepseek import DeepSeek
-from sglang_plug_backends.parsers.harmony import HarmonyCalls, HarmonyReasoning
+from sglang_plug.testing import check_output_parser
+from sglang_plug_backends.parsers.deepseek import DeepSeek, DeepSeekV31
+from sglang_plug_backends.parsers.harmony import HarmonyCalls
+from sglang_plug_backends.parsers.kimi import KimiK2
 from sglang_plug_backends.parsers.llama3 import Llama3
+from sglang_plug_backends.parsers.marked_json import Granite, Hermes, Nemotron
 from sglang_plug_backends.parsers.mistral import Mistral
 from sglang_plug_backends.parsers.pythonic import Pythonic
-from sglang_plug_backends.parsers.tagged import Tagged
-from sglang_plug_backends.parsers.thinking import OpenThinking, Thinking
 
 from .conftest import parse
 
-PARSERS: list[type[OutputParser]] = [
-    DeepSeek, HarmonyCalls, HarmonyReasoning, Llama3, Mistral, OpenThinking, Pythonic, Tagged, Thinking,
-]  # fmt: skip
+FUNCTIONS = {
+    "f": {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"type": "integer"}, "c": {"enum": ["x", '"y"']}},
+    }
+}
+
+
+def registered() -> list[type[OutputParser]]:
+    """Return every parser that the built-in plugins declare, once."""
+    plugins = Plugins.discover()
+    return list(
+        dict.fromkeys(
+            plugins.get(kind, name).load(OutputParser)
+            for kind in ("tool-parser", "reasoning-parser")
+            for name in plugins.names(kind)
+        )
+    )
+
+
+PARSERS = registered()
 FRAGMENTS = [
     "<tool_call>", "</tool_call>", "<tool_", '{"name": "f", ', '"arguments": ', '"parameters": ', '{"a": 1}', "{}", "}",
     '{"name": "f", "arguments": {"a": [1, "x\\n"]}}', "[TOOL_CALLS]", "[", "]", "; ", ", ", "f[ARGS]", "[CALL_ID]x",
@@ -33,6 +52,21 @@ FRAGMENTS = [
     "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "\n```", "<|channel|>", "analysis", "commentary to=functions.f",
     "<|message|>", "<|start|>", "assistant", "<|end|>", "<|call|>", "final", "<think>", "</think>", " ", "\n", "Hello",
     '"', "\\", "\\u12", "\x00", "é", "\U0001f600", "0", "-1.5e3", "null", "nul",
+    "<function=f>", "<parameter=a>\n", "<parameter=b>", "<parameter=c>", "</parameter>", "\n</parameter>",
+    "</function>",
+    '<invoke name="f">', '<parameter name="a">', '<parameter name="b">', "</invoke>", "<minimax:tool_call>",
+    "</minimax:tool_call>", "<seed:tool_call>", "</seed:tool_call>", "<tool_call>f", "<arg_key>b</arg_key><arg_value>",
+    "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<tool_calls>", "</tool_calls>", "f<tool_sep>",
+    "<｜DSML｜function_calls>", '<｜DSML｜invoke name="f">', '<｜DSML｜parameter name="a" string="true">',
+    '<｜DSML｜parameter name="b" string="false">', "</｜DSML｜parameter>", "</｜DSML｜invoke>",
+    "</｜DSML｜function_calls>",
+    "<｜tool_calls_begin｜>", "<｜tool_call_begin｜>function<｜tool_sep｜>", '<steptml:invoke name="f">',
+    '<steptml:parameter name="c">', "</steptml:parameter>", "</steptml:invoke>", "<｜tool_call_end｜>",
+    "<|tool_calls_section_begin|>", "<|tool_call_begin|>functions.f:0", "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>", "<|tool_call|>", "<TOOLCALL>", "</TOOLCALL>", "<|action_start|> <|plugin|>", "<|action_end|>",
+    "<|tool_call_start|>", "<|tool_call_end|>", "<|tool_call>call:f{", '<|"|>', "a:", "<tool_call|>", "<response>",
+    "</response>", "<answer>", "</answer>", "[THINK]", "[/THINK]", "<seed:think>", "</seed:think>", "◁think▷",
+    "◁/think▷", "<|channel>thought\n", "<channel|>", "Here is my thought process:", "Here is my response:",
 ]  # fmt: skip
 texts = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=14).map("".join)
 
@@ -66,10 +100,15 @@ def check_order(events: Sequence[Event]) -> None:
 @given(texts, st.lists(st.integers(0, 10_000), max_size=8))
 @settings(max_examples=60, deadline=None)
 def test_how_a_text_is_cut_changes_nothing(parser: type[OutputParser], text: str, places: list[int]) -> None:
-    whole = parse(parser, [text])
+    whole = parse(parser, [text], FUNCTIONS)
     check_order(whole)
-    assert parse(parser, cut(text, places)) == whole
-    assert parse(parser, text) == whole
+    assert parse(parser, cut(text, places), FUNCTIONS) == whole
+    assert parse(parser, text, FUNCTIONS) == whole
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+def test_conformance(parser: type[OutputParser]) -> None:
+    check_output_parser(parser, [fragment * 2 for fragment in FRAGMENTS])
 
 
 LONG = [
@@ -77,6 +116,13 @@ LONG = [
     (" \n", 20_000), ("[", 20_000), ("<", 40_000), ("[TOOL_CALLS]f[ARGS]{", 5000), ('{"name": "', 5000),
     ("<｜tool▁call▁begin｜>", 5000), ("<|channel|>", 5000), ("<|start|>x<|message|>", 5000), ("</think>", 10_000),
     ("[f(a=", 5000), ("<|end|>", 10_000), ("<|python_start|>[f(a='", 4000),
+    ("<function=f><parameter=c>\"", 4000), ("<function=f>\n<parameter=b>\n[\"\n</parameter>\n", 4000),
+    ("<function=f><parameter=a>x\n</parameter>", 4000), ("<tool_call>f<arg_key>b</arg_key><arg_value>{\"", 3000),
+    ("<tool_call>f<arg_key>a</arg_key><arg_value>x", 4000), ("<arg_key>", 9000),
+    ("<tool_call>f<arg_key>d</arg_key><arg_value>[[</arg_value>", 3000), ("<minimax:tool_call><invoke name=\"", 4000),
+    ("<｜DSML｜function_calls><｜DSML｜invoke name=\"f\">", 3000), ("<tool_calls>", 9000), ("<|tool_call|>[", 5000),
+    ("<|tool_call>call:f{a:", 4000), ("<|tool_call>call:f{a:[", 4000), ("<|tool_call_begin|>f", 4000),
+    ("<TOOLCALL>", 9000),
 ]  # fmt: skip
 
 
@@ -98,8 +144,8 @@ def _steps(parser: type[OutputParser], text: str) -> int:
     before = sys.getprofile()
     sys.setprofile(trace)
     try:
-        parse(parser, [text])
-        parse(parser, [text[at : at + 7] for at in range(0, len(text), 7)])
+        parse(parser, [text], FUNCTIONS)
+        parse(parser, [text[at : at + 7] for at in range(0, len(text), 7)], FUNCTIONS)
     finally:
         sys.setprofile(before)
     return count
@@ -108,7 +154,7 @@ def _steps(parser: type[OutputParser], text: str) -> int:
 @pytest.mark.parametrize(
     ("parser", "before", "after"),
     [
-        (Tagged, '<tool_call>\n{"name": "f", "arguments": ', "}\n</tool_call>"),
+        (Hermes, '<tool_call>\n{"name": "f", "arguments": ', "}\n</tool_call>"),
         (Llama3, '{"name": "f", "parameters": ', "}"),
         (Mistral, '[TOOL_CALLS][{"name": "f", "arguments": ', "}]"),
         (
@@ -116,6 +162,10 @@ def _steps(parser: type[OutputParser], text: str) -> int:
             "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>",
             "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
         ),
+        (DeepSeekV31, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
+        (Granite, '<|tool_call|>[{"name": "f", "arguments": ', "}]"),
+        (Nemotron, '<TOOLCALL>[{"name": "f", "arguments": ', "}]</TOOLCALL>"),
+        (KimiK2, "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>", "<|tool_call_end|>"),
         (HarmonyCalls, "<|channel|>commentary to=functions.f <|constrain|>json<|message|>", "<|call|>"),
     ],
 )
@@ -140,7 +190,8 @@ def test_arguments_come_as_they_were_written(
     if parser is HarmonyCalls and "<|" in written:
         return
     result = parse(parser, before + written + after)
-    assert result == [CallStart(0, "f"), CallArguments(0, written), CallEnd(0)]
+    id = "functions.f:0" if parser is KimiK2 else None
+    assert result == [CallStart(0, "f", id), CallArguments(0, written), CallEnd(0)]
 
 
 @given(

@@ -12,9 +12,9 @@ from sglang_plug.contracts.text.parsers import Event, joined
 from sglang_plug_backends.parsers.deepseek import DeepSeek
 from sglang_plug_backends.parsers.harmony import HarmonyCalls, HarmonyReasoning
 from sglang_plug_backends.parsers.llama3 import Llama3
+from sglang_plug_backends.parsers.marked_json import Hermes
 from sglang_plug_backends.parsers.mistral import Mistral
 from sglang_plug_backends.parsers.pythonic import Pythonic
-from sglang_plug_backends.parsers.tagged import Tagged
 from sglang_plug_backends.parsers.thinking import OpenThinking, Thinking
 
 Read = Callable[..., list[Any]]
@@ -110,7 +110,7 @@ HARMONY = [
 
 @pytest.mark.parametrize(("text", "expected"), TAGGED)
 def test_hermes_and_qwen(read: Read, text: str, expected: list[Any]) -> None:
-    assert read(Tagged, text) == expected
+    assert read(Hermes, text) == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), LLAMA3)
@@ -171,7 +171,7 @@ def test_ids_of_the_model_are_kept() -> None:
 
 
 def test_everything_comes_as_soon_as_it_is_certain() -> None:
-    parser = Tagged()
+    parser = Hermes()
 
     def told(text: str) -> list[Event]:
         return joined(parser.feed(text))

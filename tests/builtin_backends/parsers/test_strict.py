@@ -44,6 +44,40 @@ def pairs(form: str) -> list[str]:
     return [form % (name, arguments) for name in NAMES for arguments in ARGUMENTS]
 
 
+QWEN = "<tool_call>\n<function=%s>\n%s</function>\n</tool_call>", "<parameter=%s>\n%s\n</parameter>\n"
+MINIMAX = (
+    '<minimax:tool_call>\n<invoke name="%s">\n%s</invoke>\n</minimax:tool_call>',
+    '<parameter name="%s">%s</parameter>\n',
+)
+GLM = "<tool_call>%s\n%s</tool_call>", "<arg_key>%s</arg_key>\n<arg_value>%s</arg_value>\n"
+DSML = (
+    '<｜DSML｜function_calls>\n<｜DSML｜invoke name="%s">\n%s</｜DSML｜invoke>\n</｜DSML｜function_calls>',
+    '<｜DSML｜parameter name="%s" string="%s">%s</｜DSML｜parameter>\n',
+)
+KIMI = (
+    "<|tool_calls_section_begin|>",
+    "<|tool_call_begin|>functions.%s:%d<|tool_call_argument_begin|>%s<|tool_call_end|>",
+)
+
+
+def tagged(call: str, argument: str, *values: tuple[str, str]) -> str:
+    """Return the arguments, and then the call with a place for its name."""
+    return call % ("%s", "".join(argument % value for value in values))
+
+
+def tagged_calls(call: str, argument: str) -> list[str]:
+    """Return calls with good and bad arguments."""
+    values = [
+        (("days", "3"), ("unit", "celsius")),
+        (("unit", '"celsius"'), ("days", "3")),
+        (("days", "33"),),
+        (("city", "Oslo"), ("days", "2"), ("unit", "<|end|></tool_call>")),
+        (("any", "[1, null]"),),
+        (),
+    ]
+    return [tagged(call, argument, *items) % name for name in NAMES for items in values] + [argument % ("days", "1")]
+
+
 FREE = ["Hello. ", "{}", "[1, 2]", '[{"a": 1}]', '{"name', "[x]", "(", "é漢", "\n", " ", "<", "<|", "[", "; ", ", "]
 WISHES: dict[str, list[str]] = {
     "hermes": [*objects("<tool_call>", "</tool_call>"), *objects("<tool_call>\n", "\n</tool_call>"), "</tool_call>"],
@@ -65,6 +99,18 @@ WISHES: dict[str, list[str]] = {
         *pairs("<｜tool▁call▁begin｜>%s<｜tool▁sep｜>%s<｜tool▁call▁end｜>"),
         "<｜tool▁calls▁end｜>",
     ],
+    "deepseekv31": pairs("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>%s<｜tool▁sep｜>%s<｜tool▁call▁end｜>"),
+    "qwen3_coder": [*tagged_calls(*QWEN), "<function=note>\n</function>", "<function=", "</parameter>"],
+    "glm45": [*tagged_calls(*GLM), '<tool_call>{"name": "note"}</tool_call>', "</arg_value>"],
+    "minimax-m2": [*tagged_calls(*MINIMAX), '<invoke name="note">\n</invoke>', "</parameter>"],
+    "deepseekv32": [
+        *tagged_calls(DSML[0], DSML[1].replace('"%s">', '"true">')),
+        *tagged_calls(DSML[0], DSML[1].replace('"%s">', '"false">')),
+        '<｜DSML｜invoke name="weather">{}',
+    ],
+    "kimi_k2": [KIMI[0] + KIMI[1] % (name, 0, arguments) for name in NAMES for arguments in ARGUMENTS],
+    "granite": objects("<|tool_call|>[", "]") + objects("<tool_call>[", "]"),
+    "lfm2": [*python("<|tool_call_start|>[", "]<|tool_call_end|>"), *python("[", "]")],
     "pythonic": [*python("[", "]"), *python("[", ", "), *python("<|python_start|>[", "]<|python_end|>"), "\n[ é("],
     "gpt-oss": [
         *pairs(MESSAGE),
@@ -86,6 +132,16 @@ SPECIAL: dict[str, tuple[str, ...]] = {
     "llama3": ("<|python_tag|>", "<|eom_id|>"),
     "mistral": ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
     "pythonic": ("<|python_start|>", "<|python_end|>"),
+    "kimi_k2": (
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_end|>",
+        "<|tool_call_begin|>",
+        "<|tool_call_argument_begin|>",
+        "<|tool_call_end|>",
+    ),
+    "lfm2": ("<|tool_call_start|>", "<|tool_call_end|>"),
+    "granite": ("<|tool_call|>",),
+    "minimax-m2": ("<minimax:tool_call>", "</minimax:tool_call>"),
     "gpt-oss": ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|return|>", "<|call|>", "<|constrain|>"),
 }
 """Special tokens of the models that use a format."""
@@ -125,9 +181,8 @@ def test_whatever_a_model_wants_calls_keep_to_their_schemas(
         text = output.steer(seed, wishes)
         if text is None:
             continue
-        calls = [
-            item for item in read(parsers[name], text.decode()) if isinstance(item, tuple) and item[0] != "thought"
-        ]
+        events = read(parsers[name], text.decode(), functions=FUNCTIONS)
+        calls = [item for item in events if isinstance(item, tuple) and item[0] != "thought"]
         for index, (number, called, arguments) in enumerate(calls):
             assert number == index and called in FUNCTIONS, text
             assert VALIDATORS[called].is_valid(json.loads(arguments)), text
@@ -137,6 +192,8 @@ def test_whatever_a_model_wants_calls_keep_to_their_schemas(
 
 
 GOOD, OTHER = '{"days": 3, "unit": "celsius"}', '{"any": [1, null]}'
+BOTH = (("weather", GOOD), ("note", OTHER))
+VALUES, OTHERS = (("days", "3"), ("unit", "celsius")), (("any", "[1, null]"),)
 TWO = {
     "hermes": f"""Let me see.
 <tool_call>
@@ -148,6 +205,19 @@ TWO = {
     "llama3": f"So <|python_tag|>{OBJECT % ('weather', 'parameters', GOOD)}; {OBJECT % ('note', 'parameters', OTHER)}",
     "mistral": f"[TOOL_CALLS]weather[ARGS]{GOOD}[TOOL_CALLS]note[ARGS]{OTHER}",
     "deepseekv3": f"I ask.{DEEP[0]}{DEEP[1] % ('weather', GOOD)}\n{DEEP[1] % ('note', OTHER)}<｜tool▁calls▁end｜>",
+    "deepseekv31": "I ask.<｜tool▁calls▁begin｜>"
+    + "".join(f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{item}<｜tool▁call▁end｜>" for name, item in BOTH)
+    + "<｜tool▁calls▁end｜>",
+    "kimi_k2": KIMI[0]
+    + "".join(KIMI[1] % (name, number, item) for number, (name, item) in enumerate(BOTH))
+    + "<|tool_calls_section_end|>",
+    "qwen3_coder": "I ask.\n" + tagged(*QWEN, *VALUES) % "weather" + "\n" + tagged(*QWEN, *OTHERS) % "note",
+    "glm45": "I ask.\n" + tagged(*GLM, *VALUES) % "weather" + "\n" + tagged(*GLM, *OTHERS) % "note",
+    "minimax-m2": tagged(*MINIMAX, *VALUES) % "weather" + tagged(*MINIMAX, *OTHERS) % "note",
+    "deepseekv32": DSML[0] % ("weather", DSML[1] % ("days", "false", "3") + DSML[1] % ("unit", "true", "celsius"))
+    + DSML[0] % ("note", DSML[1] % ("any", "false", "[1, null]")),
+    "granite": f"<|tool_call|>[{OBJECT % ('weather', 'arguments', GOOD)}, {OBJECT % ('note', 'arguments', OTHER)}]",
+    "lfm2": '<|tool_call_start|>[weather(days=3, unit="celsius"), note(any=[1, None])]<|tool_call_end|>',
     "pythonic": '[weather(days=3, unit="celsius"), note(any=[1, None])]',
     "gpt-oss": "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
     + MESSAGE % ("weather", GOOD)
@@ -169,7 +239,9 @@ ANSWERS = ("", "Hello.", " [1, 2] ", '{"a": [1]}', '[{"a": 1}]', "<b>[x](y)</b>"
 def test_good_calls_may_be_written(parsers: Any, compiled: Callable[..., Any], read: Any, name: str, text: str) -> None:
     output = compiled(name)
     assert output.accepts(text) and not compiled(name, parallel=False).accepts(text)
-    calls = [(item[1], json.loads(item[2])) for item in read(parsers[name], text) if item[0] in (0, 1)]
+    calls = [
+        (item[1], json.loads(item[2])) for item in read(parsers[name], text, functions=FUNCTIONS) if item[0] in (0, 1)
+    ]
     assert calls == [("weather", json.loads(GOOD)), ("note", json.loads(OTHER))]
     assert not output.accepts(text.replace("celsius", "kelvin"))
     assert not output.accepts(text.replace("weather", "weathers"))

@@ -88,7 +88,8 @@ class OutputParser(ABC):
         """Return a parser of one output in which ``functions`` may be called: name -> JSON schema of the arguments.
 
         Formats whose arguments have no types take them from the schemas. The schemas are the caller's and may be
-        invalid; an output may also call other functions.
+        invalid; an output may also call other functions. A parser of reasoning gets no functions where calls are
+        constrained and therefore only follow the reasoning.
         """
         return cls()
 

@@ -1,0 +1,1 @@
+"""Calls whose arguments are written one by one between tags, as plain text."""
