@@ -29,12 +29,12 @@ from sglang_plug import Output, Plugins, Request, SamplingParams
 from sglang_plug.config import AdapterOptions
 from sglang_plug.contracts.model.adapters import AdaptableLayer
 from sglang_plug.engine.loop import EngineLoop
-from sglang_plug.engine.lora import lora_batch as adapted
-from sglang_plug.engine.lora.lora_layers import adaptable_layers, described
-from sglang_plug.engine.processes.messages import FromEngine, StepOutputs
+from sglang_plug.engine.processes.messages import Control, FromEngine, Reply, StepOutputs
 from sglang_plug.engine.processes.pending import merge
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.startup.build import build_engine
+from sglang_plug_backends.lora import lora_batch as adapted
+from sglang_plug_backends.lora.lora_layers import adaptable_layers, described
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +56,15 @@ class Bench:
         self.inbox, self._runs = ListInbox(), 0
         self.names = [f"adapter-{number}" for number in range(adapters)]
         self._outputs: dict[str, Output] = {}
+        self._error: str | None = None
         config = dataclasses.replace(config, adapters=options)
         self.loop: EngineLoop = build_engine(config, Plugins.discover(), self.inbox, self._hear, Heartbeat())
         model = self.loop.runner.model
         for seed, name in enumerate(self.names):
             write_adapter(folder / name, described(model, adaptable_layers(model)), rank, size=size, seed=seed)
-            assert self.loop.adapters is not None
-            self.loop.adapters.load(name, str(folder / name))
+            self.loop.handle(Control(seed, "load_adapter", {"adapter": name, "path": str(folder / name)}))
+            if self._error is not None:
+                raise RuntimeError(self._error)
 
     def finish(self) -> dict[str, Output]:
         """Serve the submitted requests and return the outputs by id."""
@@ -72,6 +74,8 @@ class Bench:
 
     def _hear(self, message: FromEngine) -> None:
         nobody(message)
+        if isinstance(message, Reply):
+            self._error = message.error
         for output in message.outputs if isinstance(message, StepOutputs) else ():
             before = self._outputs.get(output.id)
             self._outputs[output.id] = output if before is None else merge(before, output)

@@ -24,7 +24,7 @@ from benchmarks.common.decode_options import add_options, choice_of, load_of
 from benchmarks.common.report import parser, table, write_json
 from benchmarks.load import Load, prompts
 from benchmarks.offline import Choice
-from sglang_plug import Drafter, Plugins, Request, SamplingParams, SequenceDrafter
+from sglang_plug import Drafter, Plugins, Request, SamplingParams, SequenceDrafter, StepExtension
 from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.processes.messages import FromEngine, StepOutputs, Submit, ToEngine
 from sglang_plug.engine.processes.watchdog import Heartbeat
@@ -104,10 +104,10 @@ class Bench:
         """Decode ``load`` once."""
         self._outputs, self._proposed, self._accepted, self._runs = {}, 0, 0, self._runs + 1
         scheduler = self._loop.scheduler
-        extensions = []
+        extensions: dict[str, StepExtension] = {}
         if drafter is not None:
             options = {"most": most, "step_tokens": step_tokens, "vocabulary": self.vocabulary}
-            extensions.append(Speculation(drafter, name="the drafter", **options))
+            extensions["speculation"] = Speculation(drafter, name="the drafter", **options)
         scheduler.extensions = extension_points(extensions)
         for number, tokens in enumerate(prompts(load)):
             own = dataclasses.replace(params, max_new_tokens=load.output_len, seed=number)

@@ -35,6 +35,7 @@ SECTIONS = {
     "ops.sampling": "Sampling",
     "contracts.serving.logits_processor": "Logits processors",
     "contracts.serving.drafting": "Drafters",
+    "contracts.serving.extension": "Step extensions",
     "contracts.model.quantization": "Quantization",
     "ops.quantized_weight": "Quantized weights",
     "contracts.model.adapters": "Adapters",

@@ -60,7 +60,7 @@ def _logprobs(device: str, backend: str, kernels: str) -> Result:
             bench.inbox.messages.append(Submit(request))
         outputs = bench.finish()
         graphs = bench.loop.runner.graphs
-        if graphs is not None and graphs.captured and device.startswith("cuda") and not graphs.adapted:
+        if graphs is not None and graphs.captured and device.startswith("cuda") and not graphs.variants.captured:
             raise AssertionError("steps with adapters are not captured; the log tells why")
     return {
         name: [prompt_logprob.logprob or 0.0 for prompt_logprob in (*output.prompt_logprobs, *output.logprobs)]
@@ -85,8 +85,8 @@ def adapter_steps(device: str, shape: str, backend: str) -> dict[str, Any]:
             times = {name: 1e3 * bench.step(load, names) for name, names in kinds.items()}
             graphs = bench.loop.runner.graphs
             if graphs is not None:
-                graphs.adapters, before = None, graphs.adapters
+                bench.loop.runner.graphs = None
                 times["several, without graphs"] = 1e3 * bench.step(load, bench.names)
-                graphs.adapters = before
+                bench.loop.runner.graphs = graphs
             results[str(batch)] = times
     return results

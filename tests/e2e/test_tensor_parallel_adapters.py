@@ -11,9 +11,9 @@ import pytest
 
 from sglang_plug import RequestError
 from sglang_plug.config import BackendOptions, EngineConfig, ParallelOptions
-from sglang_plug.engine.lora.adapters import Adapters
-from sglang_plug.engine.lora.worker_rank_adapters import WorkerRankAdapters
 from sglang_plug_backends.avx512.library import why_not
+from sglang_plug_backends.lora.adapters import Adapters
+from sglang_plug_backends.lora.worker_rank import WorkerRankLora
 from tests.e2e.test_adapters_parity import FAMILIES, check, config, expected, requests
 from tests.e2e.test_update_weights import copy_of
 from tests.peft_adapters import Lora, linears, make_lora
@@ -50,14 +50,14 @@ def test_equals_merged_weights(tmp_path: Path, tiny_model: Tiny, serve: Serve, f
 
 def test_loading_and_unloading(tmp_path: Path, tiny_model: Tiny, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks hold what requests may have, and no more."""
-    held: list[WorkerRankAdapters] = []
-    forget = WorkerRankAdapters.forget
+    ranks: list[WorkerRankLora] = []
+    follow = WorkerRankLora.follow_command
 
-    def noted(self: WorkerRankAdapters, number: int) -> None:
-        held.append(self)
-        forget(self, number)
+    def noted(self: WorkerRankLora, command: bytes) -> None:
+        ranks.append(self)
+        follow(self, command)
 
-    monkeypatch.setattr(WorkerRankAdapters, "forget", noted)
+    monkeypatch.setattr(WorkerRankLora, "follow_command", noted)
     model = tiny_model("llama-3.2-1b")
     adapters = loras(tmp_path, model, FAMILIES["llama-3.2-1b"])
     wanted = expected(model, adapters)
@@ -69,7 +69,8 @@ def test_loading_and_unloading(tmp_path: Path, tiny_model: Tiny, serve: Serve, m
         for name in adapters:
             engine.control("unload_adapter", adapter=name)
     engine.control("load_adapter", adapter="last", path=str(adapters["first"].path))
-    assert len(held) >= 4 and len(held[0]._held) <= 3, "those of the last step may be there still"
+    loaded = 3 * len(adapters) + 1
+    assert len(ranks) >= loaded + 4 and len(ranks[0].held) <= 3, "those of the last step may be there still"
 
 
 def test_processes(tmp_path: Path, tiny_model: Tiny, serve: Serve) -> None:
@@ -89,7 +90,7 @@ def test_all_ranks_load_an_adapter_or_none(
     read = Adapters.read
 
     def fails_on_rank_1(self: Adapters, path: str) -> Any:
-        if self.ranks is None:
+        if self.ranks.rank == 1:
             raise RuntimeError("its disk is full")
         return read(self, path)
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from sglang_plug import LogprobOptions
-from sglang_plug.engine.lora.adapters import Adapters
+from sglang_plug_backends.lora.adapters import Adapters
+from sglang_plug_backends.lora.extension import Lora
 from sglang_plug_backends.triton import lora as low_rank
 from tests.fake_cuda.device.tensors import DeviceTensor, clock
 from tests.fake_cuda.engine import Engine
@@ -28,11 +29,16 @@ def adapters(tiny_model: Callable[[str], Any], tmp_path: Path) -> tuple[str, ...
     return tuple(f"{path.name}={path}" for path in paths)
 
 
+def adapters_of(engine: Engine) -> Adapters:
+    """Return what the extension of the engine has loaded."""
+    (extension,) = (one for one in engine.loop.extensions.graphs if isinstance(one, Lora))
+    return extension.adapters
+
+
 @pytest.mark.usefixtures("idle_device")
 def test_no_step_waits(tiny_model: Callable[[str], Any], adapters: tuple[str, ...]) -> None:
     engine = Engine(tiny_model("llama-3.2-1b").path, dtype="bfloat16", cuda_graph_max_bs=4, adapters=adapters)
-    assert engine.loop.adapters is not None
-    for layer in engine.loop.adapters.find("x").layers.values():
+    for layer in adapters_of(engine).find("x").layers.values():
         assert all(isinstance(pair.down, DeviceTensor) for pair in layer.pairs)  # type: ignore[attr-defined]
     clock.executed.clear()
     engine.submit(range(3, 13), 3)
@@ -98,8 +104,7 @@ def test_captured_steps_find_adapters_that_come_later(
     results = []
     for options in ({"cuda_graph_max_bs": 2}, {"attention": "torch", "device": "cpu"}):
         engine = Engine(model.path, kernels="torch", adapters=adapters, **options)  # type: ignore[arg-type]
-        serving = engine.loop.adapters
-        assert serving is not None
+        serving = adapters_of(engine)
         tokens = {}
         for name in ("x", "large"):
             if name == "large":

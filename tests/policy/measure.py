@@ -34,9 +34,7 @@ FEATURES = {
     "graphs": re.compile(r"graph", re.IGNORECASE),
 }
 """What an identifier of a module that mentions a feature looks like."""
-PACKAGES = frozenset(
-    "structured_outputs speculation lora multimodal recurrent_state tensor_parallel cuda_graphs".split()
-)
+PACKAGES = frozenset("structured_outputs multimodal recurrent_state tensor_parallel cuda_graphs".split())
 """Folders of the engine that consist of one feature."""
 REPRESENTATIONS = (
     "ChatBody ChatRequest ChatPrompt Job Request Sequence ScheduledChunk ForwardBatch SampledTokens StepResult Output "

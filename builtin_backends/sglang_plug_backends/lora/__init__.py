@@ -1,10 +1,10 @@
-"""LoRA adapters (Hu et al., 2021) in PEFT's format."""
+"""LoRA adapters (Hu et al., 2021): the step extension that serves adapters, and PEFT's format of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sglang_plug import AdapterSpec, hookimpl
+from sglang_plug import AdapterSpec, StepExtensionSpec, hookimpl
 
 
 @hookimpl
@@ -14,4 +14,15 @@ def register_adapters() -> Iterator[AdapterSpec]:
         target=f"{__name__}.peft:read_lora",
         summary="LoRA and rsLoRA, as PEFT saves them in safetensors",
         needs=("safetensors",),
+    )
+
+
+@hookimpl
+def register_step_extensions() -> Iterator[StepExtensionSpec]:
+    yield StepExtensionSpec(
+        name="lora",
+        target=f"{__name__}.build:build",
+        summary="adapters: requests are computed with the adapter that they name, of any format",
+        serves=("adapter",),
+        worker_ranks=True,
     )

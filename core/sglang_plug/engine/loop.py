@@ -18,8 +18,6 @@ from sglang_plug.contracts.serving.observer import StepStats
 from sglang_plug.engine.execution.pipeline import Pipeline
 from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.extensions.points import ExtensionPoints
-from sglang_plug.engine.lora.adapters import Adapters
-from sglang_plug.engine.lora.lora_batch import LoadedAdapter
 from sglang_plug.engine.memory.memory_relief import MemoryRelief
 from sglang_plug.engine.multimodal.image_inputs import view_of
 from sglang_plug.engine.processes.messages import (
@@ -79,10 +77,9 @@ class EngineLoop:
         shortage: returns the message for an error that says that memory did not suffice for a step.
         overlap: plan and launch steps while the previous one is on the device.
         describe: returns an error in one line, with the plugin whose code raised it.
-        adapters: the adapters that requests may name, if they are enabled.
         ranks: the other ranks that share the model; they end with the engine.
         relief: evicts cached prefixes when the host's memory runs out, if the pool is in host memory.
-        extensions: take part in admission and in control calls.
+        extensions: take part in admission, control calls and ``info``.
         processors: the logits processors that requests may use.
     """
 
@@ -102,7 +99,6 @@ class EngineLoop:
         shortage: Callable[[Exception], str | None] = lambda error: None,
         overlap: bool = False,
         describe: Callable[[BaseException], str] = repr,
-        adapters: Adapters | None = None,
         ranks: Ranks | None = None,
         relief: MemoryRelief | None = None,
         extensions: ExtensionPoints | None = None,
@@ -110,7 +106,8 @@ class EngineLoop:
     ) -> None:
         self.describe = describe
         self.scheduler, self.runner, self.inbox, self.send = scheduler, runner, inbox, send
-        self.info, self.max_queued, self.heartbeat = info, max_queued, heartbeat
+        self.extensions = extensions or ExtensionPoints()
+        self.info, self.max_queued, self.heartbeat = {**info, **self.extensions.all_info()}, max_queued, heartbeat
         self.vocab_size: int = info["vocab_size"]
         self.longest = min(info["context_length"], scheduler.pool.capacity)
         self._load_weights, self._model_controls = update_weights, model_controls
@@ -120,8 +117,6 @@ class EngineLoop:
         )
         self.ranks, self.relief, self._relieved = ranks, relief, 0
         self.requests = OpenRequests()
-        self.adapters = adapters
-        self.extensions = extensions or ExtensionPoints()
         self.processors = LogitsProcessors() if processors is None else processors
         self._closed = False
         self._controls = self._all_controls()
@@ -208,13 +203,11 @@ class EngineLoop:
         try:
             self._validate(request)
             sequence = Sequence.of(request, self.longest)
-            sequence.adapter = self._adapter(request)
             if request.task == "generate":
                 sequence.processors = self.processors.admit(request)
             if request.media:
                 sequence.view = view_of(self.runner.model, request)
-            for admit in self.extensions.admit:
-                admit(sequence)
+            self.extensions.admit_sequence(sequence)
             if request.constraint is not None:
                 self.constraints.hold(sequence)
         except RequestError as error:
@@ -223,13 +216,6 @@ class EngineLoop:
         self.requests.add(request)
         if request.constraint is None:
             self.scheduler.add(sequence)
-
-    def _adapter(self, request: Request) -> LoadedAdapter | None:
-        if request.adapter is None:
-            return None
-        if self.adapters is None:
-            raise RequestError("adapters are not enabled: start the server with --enable-lora or --lora-paths")
-        return self.adapters.find(request.adapter)
 
     def _release(self) -> None:
         """Queue the sequences whose grammars are compiled, with the tokens that these force at the beginning."""
@@ -335,7 +321,6 @@ class EngineLoop:
             "check": self._check,
             "update_weights": self._update_weights,
         }
-        own = own if self.adapters is None else {**own, **self.adapters.controls()}
         added = self._model_controls()
         if twice := sorted(own.keys() & added.keys()):
             raise ConfigError(f"the model's control call {twice[0]!r} has the name of one of the engine's")
@@ -351,13 +336,10 @@ class EngineLoop:
         waiting = len(scheduler.waiting) + len(self.constraints)
         load: dict[str, Any] = {"running": len(scheduler.running), "waiting": waiting, "paused": len(scheduler.paused)}
         load["step_time"] = scheduler.pace.info()
-        adapters = None if self.adapters is None else self.adapters.paths
         states = None if scheduler.states is None else scheduler.states.accounts()
         relief = None if self.relief is None else asdict(self.relief.done)
-        known = {"slots": scheduler.accounts(), "states": states, **load, "adapters": adapters, "memory_relief": relief}
-        for info in self.extensions.info:
-            known |= info()
-        return {**self.info, **known}
+        known = {"slots": scheduler.accounts(), "states": states, **load, "memory_relief": relief}
+        return {**self.info, **known, **self.extensions.all_info()}
 
     def _flush_cache(self) -> dict[str, Any]:
         done = not self.busy and self.scheduler.flush()

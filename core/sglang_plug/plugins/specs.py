@@ -13,6 +13,8 @@ from sglang_plug.contracts.text.grammar import CONSTRAINT_KINDS, ConstraintKind
 Task = Literal["generate", "embed", "classify", "rerank"]
 Auth = Literal["public", "user", "admin"]
 
+EXTENSION_FIELDS = ("adapter",)
+"""Fields of ``Request`` that only step extensions serve; ``None`` where a request does not use one."""
 ANY_DEVICE: frozenset[str] = frozenset({"any"})
 NAME = re.compile(r"(?!auto$)[^\s=:,]+")
 TARGET = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
@@ -209,6 +211,19 @@ class StepExtensionSpec(Spec):
     """Names of extensions that come after this one at every extension point."""
     after: tuple[str, ...] = ()
     """Names of extensions that come before this one at every extension point."""
+    serves: tuple[str, ...] = ()
+    """Fields of ``Request`` that it serves, some of ``adapter``. Where nobody serves one, requests with it are refused.
+    """
+    worker_ranks: bool = False
+    """True if it is also built on worker ranks, for a model that several ranks share."""
+
+    def __post_init__(self) -> None:
+        """Check the fields like ``Spec.__post_init__``; also raise ``ValueError`` for an unknown request field."""
+        Spec.__post_init__(self)
+        for name in self.serves:
+            if name not in EXTENSION_FIELDS:
+                known = ", ".join(EXTENSION_FIELDS)
+                raise ValueError(f"{type(self).__name__}({self.name!r}): serves must be some of {known}, not {name!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from sglang_plug.contracts.model.kernels import TORCH, Kernels
 from sglang_plug.contracts.request import Output, Request, RequestError
 from sglang_plug.contracts.sampling_params import SamplingParams
 from sglang_plug.contracts.serving.cache import Match, PrefixCache
-from sglang_plug.contracts.serving.extension import PHASES, AdmissionPhase, SequenceView, StepExtension
+from sglang_plug.contracts.serving.extension import (
+    PHASES,
+    AdmissionPhase,
+    GraphPhase,
+    ModelPhase,
+    SequenceView,
+    StepExtension,
+)
 from sglang_plug.contracts.serving.scheduling import Waiting
-from sglang_plug.engine.extensions.points import extension_points
+from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points, overrides
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
@@ -25,16 +33,24 @@ REQUESTS = 24
 MOST_STEPS = 20_000
 
 
-def check_step_extension(extension: StepExtension, *, seed: int = 0) -> None:
+def check_step_extension(
+    extension: StepExtension, *, fields: Mapping[str, Sequence[Any]] | None = None, seed: int = 0
+) -> None:
     """Check that ``extension`` keeps the contract while requests arrive, are retracted, aborted and finish.
 
     It inherits from each phase of which it has methods, the tokens of all outputs are the same as without it, KV slots
     are neither lost nor owned twice, no step is larger than its budget, and ``finished`` is called exactly once for
-    each queued request. The extension is built for a vocabulary of 16 tokens; it must not refuse plain requests.
-    Raises ``AssertionError`` that names the rule that was broken.
+    each queued request. Where it surrounds the forward pass, plain graphs are not used for the step, and worker ranks
+    are told of it. The extension is built for a vocabulary of 16 tokens, and installed in a model if it needs one; it
+    must not refuse the requests. Raises ``AssertionError`` that names the rule that was broken.
+
+    Args:
+        extension: is tested.
+        fields: request fields that it serves, each with values that the requests have in turn.
+        seed: of the requests.
     """
     _check_methods(extension)
-    requests = _requests(random.Random(seed))
+    requests = _requests(random.Random(seed), fields or {})
     expected = _Run(None, requests).outputs(aborts=())
     run = _Run(extension, requests)
     aborted = {request.id for request in requests[::7]}
@@ -55,14 +71,21 @@ def _check_methods(extension: StepExtension) -> None:
             f"{type(extension).__name__} has {', '.join(sorted(implemented))} and is not a {phase.__name__}, "
             "so the engine never calls them"
         )
+    if overrides(extension, ModelPhase, "context"):
+        assert overrides(extension, GraphPhase, "graph_input"), (
+            f"{type(extension).__name__} has context() and no graph_input(), so plain graphs would replay its steps"
+        )
+    for kernels in extension_points({"tested": extension}).kernels:
+        assert isinstance(kernels(TORCH), Kernels), "kernels() must return a kernel set"
 
 
-def _requests(generator: random.Random) -> list[Request]:
+def _requests(generator: random.Random, fields: Mapping[str, Sequence[Any]]) -> list[Request]:
     requests = []
     for number in range(REQUESTS):
         prompt = tuple(generator.randrange(4) for _ in range(generator.randint(1, 20)))
         params = SamplingParams(max_new_tokens=generator.randint(1, 40), stop_token_ids=(VOCABULARY - 1,), seed=number)
-        requests.append(Request(id=str(number), tokens=prompt, params=params))
+        own = {name: values[number % len(values)] for name, values in fields.items()}
+        requests.append(Request(id=str(number), tokens=prompt, params=params, **own))
     return requests
 
 
@@ -76,8 +99,8 @@ class _Run:
 
     def __init__(self, extension: StepExtension | None, requests: list[Request]) -> None:
         self.finished: dict[str, int] = {}
-        extensions = [_Counter(self.finished)] if extension is None else [extension, _Counter(self.finished)]
-        self._points = extension_points(extensions)
+        tested = {} if extension is None else {"tested": extension}
+        self._points = extension_points({**tested, "counter": _Counter(self.finished)})
         self._scheduler = Scheduler(
             SlotPool(SLOTS, 1),
             _NoCache(1, _Newest(), lambda: 0.0),
@@ -107,11 +130,11 @@ class _Run:
 
     def _submit(self, request: Request) -> None:
         sequence = EngineSequence.of(request, SLOTS)
-        for admit in self._points.admit:
-            try:
-                admit(sequence)
-            except RequestError as error:
-                raise AssertionError(f"a plain request was refused: {error}") from error
+        try:
+            self._points.admit_sequence(sequence)
+        except RequestError as error:
+            raise AssertionError(f"a request was refused: {error}") from error
+        assert isinstance(sequence.salt, str), "cache_key() must return text"
         self.finished[request.id] = 0
         self._scheduler.add(sequence)
 
@@ -119,9 +142,27 @@ class _Run:
         chunks = self._scheduler.plan()
         width = sum(chunk.width for chunk in chunks)
         assert width <= CHUNK, f"a step has {width} tokens, and its budget is {CHUNK}"
+        _check_model(self._points, chunks)
         outputs = self._scheduler.commit(chunks, [_result(chunk) for chunk in chunks])
         self._scheduler.check()
         return outputs
+
+
+def _check_model(points: ExtensionPoints, chunks: list[ScheduledChunk]) -> None:
+    """Check that a step that an extension surrounds is not replayed without it, nor computed by worker ranks."""
+    contexts = points.step_contexts(chunks, [chunk.width for chunk in chunks])
+    numbers = [graph.graph_input(chunk) for graph in points.graphs for chunk in chunks]
+    assert all(number is None or (isinstance(number, int) and number >= 0) for number in numbers), (
+        f"graph_input() must return None or a number from 0 on, not {numbers}"
+    )
+    assert not contexts or any(number != 0 for number in numbers), (
+        "context() returned a context where the numbers of graph_input() are all 0: plain graphs replay such a step"
+    )
+    if contexts and points.rank_step:
+        assert points.rank_data(chunks) is not None, "rank_step() must return data for each step with a context"
+    for context in contexts:
+        with context:
+            pass
 
 
 def _result(chunk: ScheduledChunk) -> StepResult:

@@ -63,4 +63,4 @@ def speculation(guess: Guess, **options: Any) -> tuple[ExtensionPoints, Guessing
     """The extension points of an engine that speculates with such a drafter."""
     drafter = GuessingDrafter(guess)
     options = {"name": "the drafter", "most": 4, "step_tokens": 64, "vocabulary": 1000, **options}
-    return extension_points([Speculation(drafter, **options)]), drafter
+    return extension_points({"speculation": Speculation(drafter, **options)}), drafter

@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from sglang_plug import ConfigError, EngineConfig, ExtensionContext, Facts, PluginError, PluginOptions, Plugins
 from sglang_plug.config import CacheOptions, ScheduleOptions, SpeculativeOptions
+from sglang_plug.contracts.serving.executor import SINGLE_RANK
 from sglang_plug.engine.extensions.build import BuiltExtensions, build_extensions
+from sglang_plug.engine.extensions.rank_link import RankLink, send_nothing
 from sglang_plug.engine.startup.resolve import resolve
 from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug_backends.speculation.choice import build, choose_drafter
 
+CPU = torch.device("cpu")
 DRAFTERS = """
 from __future__ import annotations
 
@@ -66,6 +70,10 @@ def context(algorithm: str, plugins: Plugins, **known: Any) -> ExtensionContext:
         config=config(algorithm),
         plugins=plugins,
         facts=Facts(),
+        device=CPU,
+        dtype=torch.float32,
+        model=plugins.get("model", "LlamaForCausalLM"),
+        ranks=RankLink("speculation", SINGLE_RANK, CPU, send_nothing),
         make=lambda component, reason, contract: make_with_settings(component, contract=contract),
         describe=lambda error, component: repr(error),
         **facts,

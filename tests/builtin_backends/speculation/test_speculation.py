@@ -274,7 +274,7 @@ def test_a_drafter_that_fails_at_an_end_is_not_asked_again(caplog: pytest.LogCap
 
     scheduler, device = make(capacity=400), Device()
     options = {"name": "the drafter", "most": 4, "step_tokens": 1, "vocabulary": 1000}  # too few tokens for any draft
-    scheduler.extensions = extension_points([Speculation(Forgetful(perfect), **options)])  # type: ignore[arg-type]
+    scheduler.extensions = extension_points({"speculation": Speculation(Forgetful(perfect), **options)})  # type: ignore[arg-type]
     submit(scheduler, "a", [1, 2, 3], params=LONG)
     assert finish(scheduler, device)["a"] == expected_long()
     assert "begin() gave NoneType, not a SequenceDrafter" in caplog.text

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
-from sglang_plug import AdmissionPhase, OutputPhase, PlanningPhase, SequenceView, StepExtension, StepPlan
+from sglang_plug import (
+    AdmissionPhase,
+    ChunkView,
+    GraphPhase,
+    ModelPhase,
+    OutputPhase,
+    PlanningPhase,
+    RankPhase,
+    SequenceView,
+    StepExtension,
+    StepPlan,
+)
 from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.ngram.drafter import NGramDrafter
 from sglang_plug_backends.ngram.settings import NGramSettings
@@ -48,6 +60,24 @@ class Unreachable(StepExtension):
     def plan(self, step: StepPlan) -> None: ...
 
 
+class Surrounds(StepExtension, ModelPhase):
+    def context(self, chunks: Sequence[ChunkView], query_lens: Sequence[int]) -> AbstractContextManager[None] | None:
+        return nullcontext()
+
+
+class Replayed(Surrounds, GraphPhase):
+    def graph_input(self, chunk: ChunkView) -> int | None:
+        return 0
+
+
+class Untold(Surrounds, GraphPhase, RankPhase):
+    def graph_input(self, chunk: ChunkView) -> int | None:
+        return None
+
+    def rank_step(self, chunks: Sequence[ChunkView]) -> bytes | None:
+        return None
+
+
 class Fails(StepExtension, AdmissionPhase):
     """Fails at the end of each request."""
 
@@ -61,6 +91,9 @@ class Fails(StepExtension, AdmissionPhase):
         (WrongBudget(), "its budget is 12"),
         (Editor(), "without the extension"),
         (Unreachable(), "Unreachable has plan and is not a PlanningPhase"),
+        (Surrounds(), "Surrounds has context.. and no graph_input"),
+        (Replayed(), "numbers of graph_input.. are all 0"),
+        (Untold(), "rank_step.. must return data for each step with a context"),
     ],
 )
 def test_a_broken_rule_is_named(extension: StepExtension, message: str) -> None:

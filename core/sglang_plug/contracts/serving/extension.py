@@ -1,23 +1,33 @@
 """The contract of step extensions: plugins that take part in the steps of an engine.
 
-The engine knows tokens, KV slots and tensors. A step extension adds a feature to it, such as speculative decoding. It
-is built once per engine and implements the phases that it needs: ``AdmissionPhase``, ``PlanningPhase``,
-``OutputPhase``, ``ServicePhase``. For each method the engine keeps a list of the extensions that override it; an empty
-list costs one truth test per step, and nothing costs anything per token.
+The engine knows tokens, KV slots and tensors. A step extension adds a feature to it, such as speculative decoding or
+LoRA adapters. It is built once per engine and implements the phases that it needs: ``AdmissionPhase``,
+``PlanningPhase``, ``ModelPhase``, ``GraphPhase``, ``RankPhase``, ``OutputPhase``, ``ServicePhase``. For each method the
+engine keeps a list of the extensions that override it; an empty list costs one truth test per step, and nothing costs
+anything per token.
 
-All methods run in the engine's thread, on rank 0 where several ranks share a model. An extension keeps what it knows of
-a sequence in ``sequence.extras[self]``. An exception of ``admit`` that is a ``RequestError`` ends that request; any
-other exception fails the step, and the error names the extension.
+All methods run in the engine's thread, on rank 0 where several ranks share a model. Where the spec says
+``worker_ranks=True``, the extension is also built on each other rank, a worker rank: of that object the engine calls
+only the methods of ``ModelPhase`` (but not ``context``), and the ``follow`` methods of ``RankPhase``.
+
+An extension keeps what it knows of a sequence in ``sequence.extras[self]``. An exception of ``admit`` that is a
+``RequestError`` ends that request; any other exception fails the step, and the error names the extension.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
     from sglang_plug.config import EngineConfig
+    from sglang_plug.contracts.model.kernels import Kernels
+    from sglang_plug.contracts.model.model import Model
     from sglang_plug.contracts.request import Output, Request
     from sglang_plug.plugins.registry import Component, Facts, Plugins
 
@@ -89,6 +99,24 @@ class StepPlan(Protocol):
         """Verify ``drafts`` behind the chunk at ``index``, with KV slots that are free; False if there are too few."""
 
 
+class ExtensionRanks(Protocol):
+    """The ranks that share the model, as an extension sees them; without tensor parallelism there is one."""
+
+    @property
+    def rank(self) -> int:
+        """Number of this rank; 0 schedules, the others are worker ranks."""
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+
+    def send(self, command: bytes) -> None:
+        """Let every worker rank call ``follow_command`` of this extension; only rank 0 may send, between two steps."""
+
+    def agreed(self, done: bool) -> bool:
+        """Return True if ``done`` is true on every rank. All ranks must call it, after the same command."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtensionContext:
     """Facts about an engine when its step extensions are built, before the weights are loaded."""
@@ -96,7 +124,14 @@ class ExtensionContext:
     config: EngineConfig
     plugins: Plugins
     facts: Facts
-    """Device, dtype, checkpoint configuration and attention shape."""
+    """Names of device and dtype, checkpoint configuration and attention shape."""
+    device: torch.device
+    """This rank's device."""
+    dtype: torch.dtype
+    """The dtype that the model computes in."""
+    model: Component
+    """The chosen model, described by a ``ModelSpec``."""
+    ranks: ExtensionRanks
     settings: Any
     """The extension's own settings; ``None`` if its spec declares none."""
     tasks: tuple[str, ...]
@@ -123,6 +158,13 @@ class AdmissionPhase:
 
     def admit(self, sequence: SequenceView) -> None:
         """Check a request and prepare its state, before it is queued; called once. Raise ``RequestError`` to refuse."""
+
+    def cache_key(self, sequence: SequenceView) -> str:
+        """Return a part of the name of the sequence's prefix namespace: prefixes are shared only where all parts agree.
+
+        Called once, after ``admit`` of all extensions.
+        """
+        return ""
 
     def finished(self, sequence: SequenceView) -> None:
         """The request is over: finished, aborted or failed. Called once for each queued request."""
@@ -152,6 +194,78 @@ class PlanningPhase:
         return False
 
 
+class ModelPhase:
+    """The model of this rank. Override what is needed; the methods of this class are never called."""
+
+    def kernels(self, kernels: Kernels) -> Kernels:
+        """Return the kernel set that the model is built with; it may lack optional functions of the chosen one."""
+        return kernels
+
+    def inspect(self, model: Model) -> None:
+        """Check a model whose weights are not loaded yet. Raise ``ConfigError`` if it cannot be served."""
+
+    def install(self, model: Model, kernels: Kernels) -> None:
+        """Attach to a model with its weights: at the start, and after each update, which makes a new model.
+
+        At the start of rank 0, the worker ranks have loaded their weights and follow commands. Raise ``ConfigError`` if
+        the model cannot be served.
+        """
+
+    def context(self, chunks: Sequence[ChunkView], query_lens: Sequence[int]) -> AbstractContextManager[None] | None:
+        """Return what surrounds the forward pass of ``chunks`` with ``query_lens`` tokens; ``None`` if nothing does.
+
+        A step with a context is not replayed as piecewise graphs. Graphs of decode steps have no contexts at all, see
+        ``GraphPhase``. The context of the first extension is the outermost.
+        """
+        return None
+
+
+class GraphPhase:
+    """The part of an extension in graphs of decode steps, which cannot call Python.
+
+    An extension with a ``context`` needs it. The engine captures plain graphs outside of every context, and further
+    ones inside ``capturing``. A sequence takes part by a number, which its row of a static tensor holds.
+    """
+
+    graph_label: str = ""
+    """What such steps have, as the log says it: "Steps with <label> run without graphs"."""
+
+    @property
+    def graph_version(self) -> int:
+        """A number that changes whenever graphs that were captured inside ``capturing`` are no longer valid."""
+        return 0
+
+    def graph_input(self, chunk: ChunkView) -> int | None:
+        """Return the number of the chunk's row; 0 if plain graphs compute it, ``None`` if no graph does."""
+        return 0
+
+    def capturing(self, numbers: Tensor) -> AbstractContextManager[None] | None:
+        """Return what surrounds a capture, in which each row has the number in ``numbers`` ``[rows]`` int64.
+
+        ``numbers`` keeps its address and changes between replays. ``None``: steps whose numbers are not all 0 are not
+        captured. Where several ranks share the model, they never are.
+        """
+        return None
+
+
+class RankPhase:
+    """The part of an extension on worker ranks, where the spec says ``worker_ranks=True``."""
+
+    def rank_step(self, chunks: Sequence[ChunkView]) -> bytes | None:
+        """Return what the worker ranks have to know about a step that is not replayed; ``None``: nothing."""
+        return None
+
+    def follow_step(self, data: bytes, query_lens: Sequence[int]) -> AbstractContextManager[None]:
+        """Return what surrounds the forward pass on this worker rank, in place of ``context``.
+
+        ``data`` is what ``rank_step`` returned on rank 0.
+        """
+        raise NotImplementedError
+
+    def follow_command(self, command: bytes) -> None:
+        """Follow a command that rank 0 has sent with ``ExtensionRanks.send``. An exception ends the worker rank."""
+
+
 class OutputPhase:
     """The results of steps. Override what is needed; the methods of this class are never called."""
 
@@ -171,10 +285,18 @@ class ServicePhase:
         return {}
 
     def info(self) -> Mapping[str, Any]:
-        """Plain data for ``/server_info``."""
+        """Plain data for ``/server_info``; also collected once when the engine is ready."""
         return {}
 
 
 BuildExtension = Callable[[ExtensionContext], StepExtension | None]
 """Target of a ``StepExtensionSpec``: ``None`` if the configuration does not use the feature. Raises ``ConfigError``."""
-PHASES: tuple[type, ...] = (AdmissionPhase, PlanningPhase, OutputPhase, ServicePhase)
+PHASES: tuple[type, ...] = (
+    AdmissionPhase,
+    PlanningPhase,
+    ModelPhase,
+    GraphPhase,
+    RankPhase,
+    OutputPhase,
+    ServicePhase,
+)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Ordered
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -28,17 +29,19 @@ from sglang_plug.contracts.model.batch import ForwardBatch, KVPool
 from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.model.recurrent_state import Recurrent, Runs, StatePool
 from sglang_plug.contracts.serving.executor import SINGLE_RANK, CapturedCollectives, Collectives
+from sglang_plug.contracts.serving.extension import GraphPhase
 from sglang_plug.engine.execution.in_flight_step import DeviceTokens
-from sglang_plug.engine.lora.adapters import Adapters
-from sglang_plug.engine.memory.budget import GIB, is_out_of_memory
+from sglang_plug.engine.memory.budget import GIB
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.startup.progress import Progress
 from sglang_plug.engine.tensor_parallel.rank_messages import Capture, Ranks, Replay, agreed
 from sglang_plug.layers import Router
 from sglang_plug.ops.host_device_copy import upload
+from sglang_plug.system.out_of_memory import is_out_of_memory
 
 from .graph_check import check_replay
-from .graph_inputs import ADAPTERS, POSITIONS, SLOTS, STATES, TOKENS, GraphInputs
+from .graph_inputs import KINDS, POSITIONS, SLOTS, STATES, TOKENS, GraphInputs
+from .graph_variants import GraphVariants, Variant
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +138,7 @@ class DecodeGraphs:
         ranks: on rank 0 the other ranks, if any: they capture and replay the same graphs.
         collectives: this rank's collectives, with which the model was built.
         states: the pool of recurrent states, if the model has any; its spare row belongs to padding.
-        adapters: adapters of requests, if steps with them are captured too, as a second set of graphs.
+        extensions: step extensions that take part in graphs.
     """
 
     def __init__(
@@ -151,22 +154,21 @@ class DecodeGraphs:
         ranks: Ranks | None = None,
         collectives: Collectives = SINGLE_RANK,
         states: StatePool | None = None,
-        adapters: Adapters | None = None,
+        extensions: Ordered[GraphPhase] = (),
     ) -> None:
         self.backend, self.kv, self.recorder = backend, kv, recorder
         self.sizes = recorder.sizes(most)
         self.device, self.page_size, self.most = device, page_size, (most := self.sizes[-1])
         self.width, self.ranks, self.collectives, self.states = width, ranks, collectives, states
-        self.adapters = None if adapters is None or adapters.tables is None else adapters
-        self._inputs = GraphInputs(most, -(-width // page_size) * page_size, device)
+        self.variants = GraphVariants[Captured](extensions)
+        """Graphs of steps in which extensions take part."""
+        self._inputs = GraphInputs(most, -(-width // page_size) * page_size, device, len(extensions))
         self._likeliest = torch.zeros(most, dtype=torch.int64, device=device)
         self._logits: Tensor | None = None
         self._model: Callable[[], Model | None] = lambda: None
         self._routers: list[Router] = []
         self.captured: dict[int, Captured] = {}
-        self.adapted: dict[int, Captured] = {}
-        """Graphs of steps in which requests have adapters, by batch size."""
-        self._grown = 0
+        """Plain graphs by batch size."""
 
     @torch.inference_mode()
     def capture(self, model: Model, *, must_fit: bool = False) -> None:
@@ -184,11 +186,11 @@ class DecodeGraphs:
             with Progress("Capturing batches", len(self.sizes)) as progress:
                 self.capture_sizes(model, self.sizes[::-1], progress)
         except CannotCaptureError as error:
-            self.captured, self.adapted = {}, {}
+            self._drop()
             logger.info("The model's decode steps run without %ss: %s", name, error)
             return
         except Exception as error:
-            self.captured, self.adapted = {}, {}
+            self._drop()
             if (must_fit or self.collectives.size > 1) and is_out_of_memory(error):
                 raise  # other ranks wait for a vote
             text = "The model's decode steps cannot be captured as %ss and run without (slower): %s: %s"
@@ -205,14 +207,15 @@ class DecodeGraphs:
 
     def begin(self, model: Model) -> None:
         """Drop all captured graphs before ``model`` is captured."""
-        self._model, self.captured, self.adapted = (
-            weakref.ref(model),
-            {},
-            {},
-        )  # weakly, so that replaced weights can be freed
+        self._drop()
+        self._model = weakref.ref(model)  # weakly, so that replaced weights can be freed
         self._routers = [module for module in model.modules() if isinstance(module, Router)]
         self._inputs.forget()
         self.recorder.begin()
+
+    def _drop(self) -> None:
+        self.captured = {}
+        self.variants.forget()
 
     @torch.inference_mode()
     def capture_sizes(self, model: Model, sizes: Ordered[int], progress: Progress | None = None) -> None:
@@ -238,8 +241,8 @@ class DecodeGraphs:
         with no_collection():
             for done, size in enumerate(sizes, 1):
                 self.captured[size] = self._capture_size(model, size)
-                if self.adapters is not None:
-                    self._capture_adapted(self.adapters, model, size)
+                for variant in self.variants.alone() if self.collectives.size == 1 else ():
+                    self._capture_variant(variant, model, size)
                 if progress is not None:
                     progress.show(done, f"bs={size} avail_mem={self.recorder.free_bytes() / GIB:.2f} GB")
 
@@ -255,15 +258,17 @@ class DecodeGraphs:
             return None
         if any(router.watcher is not None for router in self._routers):
             return None  # a watcher must be called in each step
+        if (numbers := self.variants.numbers(chunks)) is None:
+            return None
         if model is not self._model():
             self.capture(model)
         if not self.captured:
             return None
         size = min(captured_size for captured_size in self.captured if captured_size >= len(chunks))
-        if (captured := self._captured(model, chunks, size)) is None:
+        if (captured := self._captured(model, numbers.variant, size)) is None:
             return None
         rows = self._inputs.rows(chunks, size)
-        fresh = self._inputs.describe(chunks, rows)
+        fresh = self._inputs.describe(chunks, rows, numbers)
         if self.ranks is not None:
             tables = [(row, slots.tobytes()) for row, slots in fresh]
             self.ranks.replay(Replay(size, self._inputs.encoded(size), tables, device_tokens is None))
@@ -324,29 +329,24 @@ class DecodeGraphs:
             check_replay(captured.replay, model, self.backend, batch, self._logits[:size])
         return captured
 
-    def _captured(self, model: Model, chunks: Ordered[ScheduledChunk], size: int) -> Captured | None:
-        """Return the graph to replay for ``chunks``; capture it anew if an adapter has more ranks than before."""
-        if not any([chunk.sequence.adapter for chunk in chunks]):
+    def _captured(self, model: Model, variant: Variant, size: int) -> Captured | None:
+        """Return the graph of ``variant`` to replay, captured now if there is none that is valid."""
+        if not variant:
             return self.captured[size]
-        if self.adapters is None or self.adapters.tables is None:
+        if self.collectives.size > 1:
             return None
-        if self._grown != self.adapters.tables.grown:
-            self.adapted = {}
-        if size not in self.adapted:
-            with no_collection():
-                self._capture_adapted(self.adapters, model, size)
-        return self.adapted.get(size)
+        return self.variants.get(variant, size, partial(self._capture_variant, variant, model, size))
 
-    def _capture_adapted(self, adapters: Adapters, model: Model, size: int) -> None:
-        """Capture steps with adapters; if that fails, such steps run without graphs from now on."""
-        assert adapters.tables is not None
-        self._grown = adapters.tables.grown
+    def _capture_variant(self, variant: Variant, model: Model, size: int) -> None:
+        """Capture steps of ``variant``; if that fails, they run without graphs from now on."""
+        capture, numbers = partial(self._capture_size, model, size), lambda index: self._inputs.of(KINDS + index, size)
         try:
-            with adapters.capturing(self._inputs.of(ADAPTERS, size)):
-                self.adapted[size] = self._capture_size(model, size)
+            with no_collection():
+                self.variants.put(variant, size, capture, numbers)
         except Exception as error:
-            logger.warning("Steps with adapters run without %ss from now on: %s", self.recorder.name, error)
-            self.adapters, self.adapted = None, {}
+            label, name = self.variants.label(variant), self.recorder.name
+            logger.warning("Steps with %s run without %ss from now on: %s", label, name, error)
+            self.variants.give_up(variant)
 
     def _exchanges(self) -> AbstractContextManager[None]:
         """Let the recorder handle the exchanges between ranks, inside the context."""
@@ -371,13 +371,10 @@ class DecodeGraphs:
 def _decodes(chunk: ScheduledChunk) -> bool:
     """Report whether captured steps can compute the chunk.
 
-    It must be one generated token, or a prompt's last one without log-probabilities or images; its adapter, if
-    any, must be in the tables of captured steps.
+    It must be one generated token, or a prompt's last one without log-probabilities or images.
     """
     sequence = chunk.sequence
     if chunk.width != 1 or not chunk.complete or sequence.request.task != "generate":
-        return False
-    if sequence.adapter is not None and not sequence.adapter.place:
         return False
     request = sequence.request
     return sequence.generated + chunk.ahead > 0 or (request.logprobs is None and not request.media)

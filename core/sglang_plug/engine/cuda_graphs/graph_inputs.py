@@ -15,9 +15,12 @@ from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.ops.host_device_copy import pinned, upload
 
-TOKENS, POSITIONS, SLOTS, PLACES, STATES, ADAPTERS = range(6)
+from .graph_variants import NO_NUMBERS, StepNumbers
+
+TOKENS, POSITIONS, SLOTS, PLACES, STATES = range(5)
 """Rows of a step's inputs."""
-KINDS = 6
+KINDS = 5
+"""Number of those rows; one for each step extension follows, which steps on several ranks do not use."""
 Tables = Ordered[tuple[int, "array[int]"]]
 """Rows whose slot tables are not the previous step's with one slot more, and their new tables."""
 
@@ -43,13 +46,14 @@ class GraphInputs:
         most: sequences of the largest batch.
         width: slots of the longest table.
         device: the device of the tensors.
+        extensions: number of step extensions that have inputs.
     """
 
-    def __init__(self, most: int, width: int, device: torch.device) -> None:
+    def __init__(self, most: int, width: int, device: torch.device, extensions: int = 0) -> None:
         self.most, self.device = most, device
-        self._staged = torch.zeros(KINDS, most, dtype=torch.int64)
+        self._staged = torch.zeros(KINDS + extensions, most, dtype=torch.int64)
         self._host = self._staged.numpy()
-        self.tensors = torch.zeros(KINDS, most, dtype=torch.int64, device=device)
+        self.tensors = torch.zeros(KINDS + extensions, most, dtype=torch.int64, device=device)
         self.tables = torch.zeros(most, width, dtype=torch.int64, device=device)
         self.every_row = torch.arange(most + 1, device=device)
         self._held: list[Held | None] = [None] * most
@@ -70,10 +74,12 @@ class GraphInputs:
         free = (row for row in range(size) if row not in taken)
         return [next(free) if row < 0 else row for row in rows]
 
-    def describe(self, chunks: Ordered[ScheduledChunk], rows: Ordered[int]) -> list[tuple[int, array[int]]]:
+    def describe(
+        self, chunks: Ordered[ScheduledChunk], rows: Ordered[int], numbers: StepNumbers = NO_NUMBERS
+    ) -> list[tuple[int, array[int]]]:
         """Write the step's inputs to host memory; return the tables that must be copied as a whole."""
         held: list[Held | None] = [None] * self.most
-        tokens, positions, slots, places, states, adapters = self._host
+        tokens, positions, slots, places, states = self._host[:KINDS]
         self._host[:] = 0
         fresh: list[tuple[int, array[int]]] = []
         for chunk, row in zip(chunks, rows, strict=True):
@@ -86,21 +92,22 @@ class GraphInputs:
             held[row] = known
             places[row], slots[row] = place, sequence.slots[place]
             states[row] = SPARE if sequence.held is None else sequence.held.row
-            adapters[row] = 0 if sequence.adapter is None else sequence.adapter.place
             positions[row] = place if sequence.view is None else place + sequence.view.shift
             if not chunk.pending_on_device:
                 tokens[row] = sequence.tokens[place]
+        for index in numbers.variant:
+            self._host[KINDS + index, rows] = numbers.rows[index]
         self._held = held
         return fresh
 
     def encoded(self, size: int) -> bytes:
         """Return the inputs that ``describe`` wrote for the rows below ``size``."""
-        return self._host[:, :size].tobytes()
+        return self._host[:KINDS, :size].tobytes()
 
     def take(self, size: int, inputs: bytes) -> None:
         """Write ``inputs``, the inputs that another rank described, to host memory."""
         self._staged.zero_()
-        self._staged[:, :size] = torch.frombuffer(bytearray(inputs), dtype=torch.int64).view(KINDS, size)
+        self._staged[:KINDS, :size] = torch.frombuffer(bytearray(inputs), dtype=torch.int64).view(KINDS, size)
 
     def apply(self, batch: ForwardBatch, fresh: Tables) -> None:
         """Copy the inputs from host memory to the tensors, and the ``fresh`` tables as a whole."""

@@ -22,10 +22,11 @@ from torch import Tensor
 from sglang_plug.contracts.model.attention import AttentionBackend
 from sglang_plug.contracts.model.batch import ForwardBatch, KVPool
 from sglang_plug.contracts.model.model import Model
-from sglang_plug.engine.memory.budget import GIB, is_out_of_memory
+from sglang_plug.engine.memory.budget import GIB
 from sglang_plug.engine.startup.progress import Progress
 from sglang_plug.engine.startup.resolve import Resolved
 from sglang_plug.layers import Router
+from sglang_plug.system.out_of_memory import is_out_of_memory
 
 from .decode_graphs import no_collection
 from .piecewise_graphs import Capture, CudaPieces, Pieces, Unread

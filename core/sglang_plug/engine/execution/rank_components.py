@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -15,6 +14,7 @@ from sglang_plug.contracts.model.kernels import Kernels
 from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.model.quantization import Quantization, QuantizationRequest, stored_quantization
 from sglang_plug.contracts.serving.executor import SINGLE_RANK, CapturedCollectives, Collectives
+from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.startup.load import load_model
 from sglang_plug.engine.startup.resolve import Resolved
 from sglang_plug.plugins.attribution import attributed, graphs_problem, make, make_with_settings
@@ -31,6 +31,7 @@ class RankComponents:
     kernels: Kernels
     quantization: Quantization | None
     model: Model
+    extensions: ExtensionPoints = field(default_factory=ExtensionPoints)
 
     @property
     def device(self) -> torch.device:
@@ -40,6 +41,12 @@ class RankComponents:
     def load(self, resolved: Resolved) -> Model:
         """Load this rank's part of another checkpoint's weights."""
         return load_model(resolved, self.backend, self.kernels, self.quantization, self.collectives)
+
+    def use(self, model: Model) -> None:
+        """Compute with ``model`` from now on, whose weights are loaded; step extensions are installed in it."""
+        self.model = model
+        for install in self.extensions.install:
+            install(model, self.kernels)
 
     def pool(self, slots: int) -> KVPool:
         """Allocate a KV pool with ``slots`` slots, slot 0 included."""
@@ -57,27 +64,28 @@ class RankComponents:
 def build_rank_components(
     resolved: Resolved,
     collectives: Collectives = SINGLE_RANK,
-    adapters: bool = False,
-    inspect: Callable[[Model], None] = lambda model: None,
+    extensions: ExtensionPoints | None = None,
 ) -> RankComponents:
-    """Build the components of one rank and load its weights; ``adapters``: requests may have adapters.
+    """Build the components of one rank and load its weights; ``extensions`` are not installed in the model yet.
 
-    ``inspect`` is called with the model before its weights are read. Raises ``ConfigError`` if it cannot be served.
+    Raises ``ConfigError`` if the model cannot be served.
     """
+    extensions = ExtensionPoints() if extensions is None else extensions
     if collectives.size > 1:
         collectives = CapturedCollectives(collectives)  # the model's calls may be part of graphs
     backend = _attention(resolved)
     kernels = _kernels(resolved)
-    if adapters:  # adapters act between product and activation
-        kernels = replace(kernels, pack_gated=None)
+    for kernels_of in extensions.kernels:
+        kernels = kernels_of(kernels)
     quantization = _quantization(resolved, kernels)
 
     def inspect_first(model: Model) -> None:
         check_attention(resolved, backend, model)
-        inspect(model)
+        for inspect in extensions.inspect:
+            inspect(model)
 
     model = load_model(resolved, backend, kernels, quantization, collectives, inspect_first)
-    return RankComponents(resolved, collectives, backend, kernels, quantization, model)
+    return RankComponents(resolved, collectives, backend, kernels, quantization, model, extensions)
 
 
 def _attention(resolved: Resolved) -> AttentionBackend:

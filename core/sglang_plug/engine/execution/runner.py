@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from collections.abc import Sequence as Ordered
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, chain
@@ -19,7 +19,7 @@ from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import LogprobOptions, RequestError, TokenLogprob
 from sglang_plug.engine.cuda_graphs.decode_graphs import Decoded, DecodeGraphs
 from sglang_plug.engine.cuda_graphs.prefill_graphs import PrefillGraphs
-from sglang_plug.engine.lora.adapters import Adapters
+from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.multimodal.image_inputs import multimodal_inputs
 from sglang_plug.engine.recurrent_state.state_steps import StateSteps
 from sglang_plug.engine.sampling.logprobs import describe
@@ -54,17 +54,17 @@ class Runner:
         graphs: DecodeGraphs | None = None,
         sampler: Sampler | None = None,
         ranks: Ranks | None = None,
-        adapters: Adapters | None = None,
         states: StateSteps | None = None,
         prefill_graphs: PrefillGraphs | None = None,
+        extensions: ExtensionPoints | None = None,
     ) -> None:
         self.model, self.backend, self.kv = model, backend, kv
         self.device, self.page_size, self.grammars, self.graphs = device, page_size, grammars, graphs
         self.sampler = Sampler() if sampler is None else sampler
         self.ranks = ranks
-        self.adapters = adapters
         self.states = states
         self.prefill_graphs = prefill_graphs
+        self.extensions = ExtensionPoints() if extensions is None else extensions
 
     @property
     def asynchronous(self) -> bool:
@@ -119,7 +119,8 @@ class Runner:
             return decoded, [NOTHING_YET] * len(chunks)
         batch = self.build(chunks, device_tokens)
         if self.ranks is not None:
-            self.ranks.step(chunks, batch, known=device_tokens is None)
+            extra = self.extensions.rank_data(chunks) if self.extensions.rank_step else None
+            self.ranks.step(chunks, batch, known=device_tokens is None, extensions=extra)
         self.backend.plan(batch)
         hidden = self._hidden(chunks, batch)
         if self.states is not None:
@@ -138,12 +139,17 @@ class Runner:
 
     def _hidden(self, chunks: Ordered[ScheduledChunk], batch: ForwardBatch) -> Tensor:
         """Compute ``[T, hidden]`` of a planned step; a tensor of graphs is valid until the next step is queued."""
-        if self.prefill_graphs is not None and not any(chunk.sequence.adapter for chunk in chunks):
-            replayed = self.prefill_graphs.run(self.model, batch)
-            if replayed is not None:
-                return replayed
-        with nullcontext() if self.adapters is None else self.adapters.computing(chunks, batch.query_lens):
-            hidden: Tensor = self.model(batch)
+        if self.extensions.context and (contexts := self.extensions.step_contexts(chunks, batch.query_lens)):
+            with ExitStack() as stack:
+                for context in contexts:
+                    stack.enter_context(context)
+                return self._eager(batch)
+        replayed = None if self.prefill_graphs is None else self.prefill_graphs.run(self.model, batch)
+        return self._eager(batch) if replayed is None else replayed
+
+    def _eager(self, batch: ForwardBatch) -> Tensor:
+        """Compute ``[T, hidden]`` of a planned step operation by operation."""
+        hidden: Tensor = self.model(batch)
         return hidden
 
     def _head(self, hidden: Tensor, rows: list[int] | slice) -> Tensor:

@@ -11,8 +11,8 @@ from sglang_plug.contracts.model.batch import KVPool
 from sglang_plug.contracts.model.checkpoint import Checkpoint, CheckpointReader, CheckpointRequest
 from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import RequestError
-from sglang_plug.engine.memory.budget import is_out_of_memory
 from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
+from sglang_plug.system.out_of_memory import is_out_of_memory
 
 from .rank_components import RankComponents
 
@@ -48,7 +48,7 @@ class WeightUpdater:
             model = self.load(source, revision)
         else:
             model = self._load_together(self.ranks, source, revision)
-        self.parts.model = model
+        self.parts.use(model)
         self.parts.use_scales(self.kv)
         logger.info("Update weights end.")
         return model

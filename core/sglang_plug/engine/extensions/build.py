@@ -8,13 +8,15 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from sglang_plug.config import EXTENSION, FLAG, ConfigError, EngineConfig
-from sglang_plug.contracts.serving.extension import ExtensionContext, StepExtension
+from sglang_plug.contracts.serving.executor import SINGLE_RANK, Collectives
+from sglang_plug.contracts.serving.extension import ExtensionContext, GraphPhase, ModelPhase, StepExtension
 from sglang_plug.engine.startup.resolve import Choice, Resolved
 from sglang_plug.plugins.attribution import attributed, described, make_with_settings
 from sglang_plug.plugins.registry import Component, PluginError, Plugins
-from sglang_plug.plugins.specs import StepExtensionSpec
+from sglang_plug.plugins.specs import EXTENSION_FIELDS, StepExtensionSpec
 
-from .points import ExtensionPoints, extension_points
+from .points import ExtensionPoints, extension_points, overrides
+from .rank_link import RankLink, SendCommand, send_nothing
 
 KIND = StepExtensionSpec.kind
 
@@ -28,10 +30,17 @@ class BuiltExtensions:
     """The choices, with the components that the extensions chose."""
 
 
-def build_extensions(resolved: Resolved, plugins: Plugins) -> BuiltExtensions:
-    """Build the extensions that the configuration uses, in their declared order.
+def build_extensions(
+    resolved: Resolved,
+    plugins: Plugins,
+    *,
+    collectives: Collectives = SINGLE_RANK,
+    command: SendCommand = send_nothing,
+) -> BuiltExtensions:
+    """Build the extensions that the configuration uses, in their declared order; on worker ranks those made for them.
 
-    Raises ``ConfigError`` for options that no loaded extension serves, and whatever an extension refuses.
+    ``collectives`` are this rank's; ``command`` sends commands to the worker ranks. Raises ``ConfigError`` for options
+    that no loaded extension serves, and whatever an extension refuses.
     """
     components = ordered_extensions([one for one in plugins.all(KIND) if not one.unavailable()])
     refuse_unserved_options(resolved.config, {component.spec.name for component in components})
@@ -41,27 +50,66 @@ def build_extensions(resolved: Resolved, plugins: Plugins) -> BuiltExtensions:
         chosen[component.spec.kind] = Choice(component, reason)
         return make_with_settings(component, contract=contract)
 
-    context = ExtensionContext(
-        config=resolved.config,
-        plugins=plugins,
-        facts=resolved.facts,
-        settings=None,
-        tasks=resolved.tasks,
-        vocab_size=resolved.vocab_size,
-        rolls_back=not resolved.states,
-        make=make,
-        describe=lambda error, component: described(error, components=(component,)),
-    )
-    extensions: list[StepExtension] = []
+    def context(component: Component) -> ExtensionContext:
+        return ExtensionContext(
+            config=resolved.config,
+            plugins=plugins,
+            facts=resolved.facts,
+            device=resolved.device,
+            dtype=resolved.dtype,
+            model=resolved.choices["model"].component,
+            ranks=RankLink(component.spec.name, collectives, resolved.device, command),
+            settings=component.settings(),
+            tasks=resolved.tasks,
+            vocab_size=resolved.vocab_size,
+            rolls_back=not resolved.states,
+            make=make,
+            describe=lambda error, component: described(error, components=(component,)),
+        )
+
+    extensions: dict[str, StepExtension] = {}
+    served: dict[str, Component] = {}
     for component in components:
+        spec = _spec(component)
+        if collectives.rank > 0 and not spec.worker_ranks:
+            continue
         with attributed(component, "while it was built"):
-            extension = component.load()(replace(context, settings=component.settings()))
+            extension = component.load()(context(component))
         if extension is None:
             continue
-        if not isinstance(extension, StepExtension):
-            raise PluginError(f"{component} returned {type(extension).__name__} instead of a StepExtension or None")
-        extensions.append(extension)
-    return BuiltExtensions(extension_points(extensions), replace(resolved, choices={**resolved.choices, **chosen}))
+        _check(component, extension, collectives.size)
+        for name in spec.serves:
+            if (other := served.setdefault(name, component)) is not component:
+                raise ConfigError(f"{other} and {component} serve the same request field {name!r}; block one of them")
+        extensions[spec.name] = extension
+    points = extension_points(extensions, _refusals(served))
+    return BuiltExtensions(points, replace(resolved, choices={**resolved.choices, **chosen}))
+
+
+def _spec(component: Component) -> StepExtensionSpec:
+    assert isinstance(component.spec, StepExtensionSpec)
+    return component.spec
+
+
+def _check(component: Component, extension: object, ranks: int) -> None:
+    """Raise ``PluginError`` if an extension is none, or if steps could be computed without it by mistake.
+
+    Raises ``ConfigError`` if it cannot work with ``ranks`` ranks.
+    """
+    if not isinstance(extension, StepExtension):
+        raise PluginError(f"{component} returned {type(extension).__name__} instead of a StepExtension or None")
+    if not overrides(extension, ModelPhase, "context"):
+        return
+    if not overrides(extension, GraphPhase, "graph_input"):
+        raise PluginError(f"{component} has context() and no graph_input(): see sglang_plug.GraphPhase")
+    if ranks > 1 and not _spec(component).worker_ranks:
+        raise ConfigError(f"{component} does not work with several ranks; leave out --tp-size")
+
+
+def _refusals(served: Iterable[str]) -> dict[str, str]:
+    """Return the request fields that are not ``served``, with the message of the refusal."""
+    why = "no step extension that serves this field of requests is loaded; it is blocked or not installed"
+    return {name: f"{name}: {why}" for name in EXTENSION_FIELDS if name not in set(served)}
 
 
 def ordered_extensions(components: Sequence[Component]) -> list[Component]:
@@ -72,8 +120,7 @@ def ordered_extensions(components: Sequence[Component]) -> list[Component]:
     by_name = {component.spec.name: component for component in sorted(components, key=lambda one: one.spec.name)}
     earlier: dict[str, set[str]] = {name: set() for name in by_name}
     for name, component in by_name.items():
-        spec = component.spec
-        assert isinstance(spec, StepExtensionSpec)
+        spec = _spec(component)
         earlier[name] |= set(spec.after) & by_name.keys()
         for later in set(spec.before) & by_name.keys():
             earlier[later].add(name)
@@ -91,10 +138,18 @@ def refuse_unserved_options(config: EngineConfig, loaded: Iterable[str]) -> None
     for path, value, default, metadata in _options(config):
         extension = metadata.get(EXTENSION)
         if extension is not None and extension not in names and value != default:
+            option = _written(metadata.get(FLAG, path), value)
             raise ConfigError(
-                f"{metadata.get(FLAG, path)} {value}: the step extension {extension!r}, which serves this option, is "
-                "not loaded; it is blocked or not installed"
+                f"{option}: the step extension {extension!r}, which serves this option, is not loaded; it is blocked "
+                "or not installed"
             )
+
+
+def _written(flag: str, value: Any) -> str:
+    """Write an option as on the command line."""
+    if value is True:
+        return flag
+    return " ".join([flag, *map(str, value if isinstance(value, tuple) else (value,))])
 
 
 def _options(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any, Mapping[Any, Any]]]:

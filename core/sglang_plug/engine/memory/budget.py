@@ -12,14 +12,13 @@ from typing import Protocol
 import torch
 
 from sglang_plug.config import ConfigError
+from sglang_plug.system.out_of_memory import is_out_of_memory
 
 logger = logging.getLogger(__name__)
 
 GIB = 1 << 30
 BEFORE = "before the start"
 """Entry of the ledger for memory that was taken already, by other processes and by the device's own runtime."""
-SIGNS = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""Parts of the messages of torch's allocators, CUDA's driver, Triton and cuBLAS."""
 STEP_ADVICE = (
     "send fewer or shorter requests at once, or start the server with a lower --mem-fraction-static, "
     "--max-total-tokens, --chunked-prefill-size or --max-running-requests"
@@ -139,20 +138,6 @@ class MemoryLedger:
     def account(self) -> str:
         """Return the entries as readable text."""
         return ", ".join(f"{name} {gigabytes(taken)}" for name, taken in self.taken.items())
-
-
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """Report whether ``error``, or an error in its chain, says that memory did not suffice.
-
-    A capture that fails for lack of memory ends with another error, which has the first one as its context.
-    """
-    while error is not None:
-        if isinstance(error, torch.OutOfMemoryError):
-            return True
-        if isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def gigabytes(count: float) -> str:

@@ -23,8 +23,9 @@ from sglang_plug.engine.recurrent_state.state_rows import HeldState
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.plugins.specs import Task
+from sglang_plug.system.out_of_memory import is_out_of_memory
 
-from .budget import DeviceMemory, is_out_of_memory
+from .budget import DeviceMemory
 from .kv_slots import SlotPool
 
 FURTHER_GRAPHS = 3

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from sglang_plug.contracts.request import Finish, Request, TokenLogprob
 from sglang_plug.contracts.serving.cache import Match
 from sglang_plug.contracts.text.grammar import Grammar
-from sglang_plug.engine.lora.lora_batch import LoadedAdapter
 from sglang_plug.engine.multimodal.multimodal_state import View, prompt_keys
 from sglang_plug.engine.structured_outputs.forced_tokens import ForcedTokenizer
 from sglang_plug.engine.structured_outputs.rejection import RemainingTokens
@@ -38,6 +37,8 @@ class Sequence:
     limit: int
     """Largest number of tokens that the sequence may grow to."""
     seed: int
+    salt: str = ""
+    """The key of the prefix namespace: prefixes are shared only between sequences of one salt."""
     computed: int = 0
     """Tokens whose keys and values are in the pool."""
     slots: array[int] = field(default_factory=lambda: array("q"))
@@ -76,10 +77,6 @@ class Sequence:
     """Number of tokens that the last sampling step added: the sampled one and the forced ones after it."""
     held: HeldState | None = None
     """The sequence's recurrent state while it is admitted, if the model has any."""
-    adapter: LoadedAdapter | None = None
-    """The adapter that the request names, kept until the request ends even if it is unloaded."""
-    overtaken: int = 0
-    """Number of steps planned without the sequence because its adapter had no place."""
     drafted: int = 0
     """Draft tokens that were verified."""
     accepted: int = 0
@@ -95,7 +92,15 @@ class Sequence:
         seed = request.params.seed
         seed = secrets.randbits(SEED_BITS) if seed is None else seed
         keys = prompt_keys(request) if request.media else None
-        return cls(request, list(request.tokens), limit, seed, emitted_len=len(request.tokens), prompt_keys=keys)
+        return cls(
+            request,
+            list(request.tokens),
+            limit,
+            seed,
+            salt=request.salt,
+            emitted_len=len(request.tokens),
+            prompt_keys=keys,
+        )
 
     def keys(self, start: int, stop: int) -> list[int]:
         """Return the prefix cache's keys of the tokens from ``start`` to ``stop``; images are keyed by content."""
@@ -117,11 +122,6 @@ class Sequence:
     def accepts_drafts(self) -> bool:
         """True if draft tokens can be verified: a token depends on those before it only through the model."""
         return self.grammar is None and not any(use.needs_tokens for use in self.processors)
-
-    @property
-    def salt(self) -> str:
-        """The key of the prefix namespace: prefixes are shared only between sequences of one salt."""
-        return self.request.salt if self.adapter is None else self.request.salt + self.adapter.salt
 
     @property
     def priority(self) -> int:

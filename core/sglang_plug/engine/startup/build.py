@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,17 +15,15 @@ from sglang_plug.contracts.model.attention import AttentionBackend, GraphCapable
 from sglang_plug.contracts.model.batch import KVPool
 from sglang_plug.contracts.model.recurrent_state import StatePool
 from sglang_plug.contracts.serving.executor import SINGLE_RANK, Collectives
+from sglang_plug.contracts.serving.extension import GraphPhase
 from sglang_plug.engine.cuda_graphs.decode_graphs import CudaRecorder, DecodeGraphs
 from sglang_plug.engine.cuda_graphs.prefill_graphs import PrefillGraphs, prefill_graphs_of
 from sglang_plug.engine.execution.rank_components import RankComponents, build_rank_components
 from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.execution.weight_update import WeightUpdater
-from sglang_plug.engine.extensions.build import build_extensions
+from sglang_plug.engine.extensions.build import BuiltExtensions, build_extensions
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.loop import EngineLoop, Inbox
-from sglang_plug.engine.lora.adapter_formats import build_adapters
-from sglang_plug.engine.lora.adapter_limit import AdapterLimit
-from sglang_plug.engine.lora.adapters import Adapters
 from sglang_plug.engine.memory.budget import DeviceMemory, MemoryLedger, device_memory
 from sglang_plug.engine.memory.host_memory import host_memory
 from sglang_plug.engine.memory.kv_dtype import kv_dtype_name
@@ -107,15 +104,12 @@ def _build(
     ledger: MemoryLedger,
     ranks: Ranks | None,
 ) -> EngineLoop:
-    config, adapters = resolved.config, build_adapters(resolved, plugins, ranks)
     scheduling, processors = build_scheduling_components(resolved), _logits_processors(resolved, plugins)
-    extensions, resolved = (built := build_extensions(resolved, plugins)).points, built.resolved
-    if adapters is not None:
-        limit = AdapterLimit(config.adapters.most_in_step)
-        extensions = replace(extensions, order=(*extensions.order, limit.order))
+    extensions, resolved = (built := _extensions(resolved, plugins, ranks)).points, built.resolved
+    config = resolved.config
     with ledger.stage(WEIGHTS, advice(WEIGHTS, resolved)):
-        parts = _loaded_parts(resolved, adapters, ranks)
-    make_graphs = _make_graphs(resolved, parts.backend, adapters, ranks, parts.collectives)
+        parts = _loaded_parts(resolved, extensions, ranks)
+    make_graphs = _make_graphs(resolved, parts.backend, extensions.graphs, ranks, parts.collectives)
     make_prefill_graphs = prefill_graphs_of(resolved, parts.backend)
     capacity = pool_capacity(
         parts, make_graphs, ledger, ranks, make_prefill_graphs, draft_rows=extensions.most_draft_rows
@@ -133,7 +127,7 @@ def _build(
         with ledger.stage(PREFILL_GRAPHS, advice(PREFILL_GRAPHS, resolved)):
             prefill_graphs = make_prefill_graphs(kv)
             prefill_graphs.capture(parts.model, must_fit=True)
-    runner = _runner(parts, kv, graphs, prefill_graphs, ranks, adapters, states)
+    runner = _runner(parts, kv, graphs, prefill_graphs, ranks, states)
     updater = WeightUpdater(parts, kv, ranks)
     scheduler = _scheduler(resolved, scheduling, pool, states, extensions)
     return EngineLoop(
@@ -141,21 +135,27 @@ def _build(
         runner,
         inbox,
         send,
-        info=_info(resolved, plugins, scheduler, ledger, parts.model, adapters),
+        info=_info(resolved, plugins, scheduler, ledger, parts.model),
         max_queued=config.schedule.max_queued_requests,
         heartbeat=heartbeat,
-        update_weights=updater if adapters is None else lambda *given: adapters.install(updater(*given)),
+        update_weights=updater,
         model_controls=lambda: runner.model.controls(),
         constraints=_constraints(resolved),
         shortage=ledger.of_step,
         overlap=runner.asynchronous and not config.schedule.disable_overlap_schedule,
         describe=partial(described, components=resolved.components),
-        adapters=adapters,
         ranks=ranks,
         relief=_relief(scheduler, kv, ranks),
         extensions=extensions,
         processors=processors,
     )
+
+
+def _extensions(resolved: Resolved, plugins: Plugins, ranks: Ranks | None) -> BuiltExtensions:
+    """Build the step extensions of rank 0."""
+    if ranks is None:
+        return build_extensions(resolved, plugins)
+    return build_extensions(resolved, plugins, collectives=ranks.collectives, command=ranks.extension_command)
 
 
 def _logits_processors(resolved: Resolved, plugins: Plugins) -> LogitsProcessors:
@@ -173,24 +173,12 @@ def _relief(scheduler: Scheduler, kv: KVPool | None, ranks: Ranks | None) -> Mem
     return MemoryRelief(scheduler.allocator, kv, host_memory, give_back)
 
 
-def _loaded_parts(resolved: Resolved, adapters: Adapters | None, ranks: Ranks | None) -> RankComponents:
-    """Build this rank's components and load the weights of all ranks and the configured adapters."""
-    config = resolved.config
-    collectives = SINGLE_RANK if ranks is None else ranks.collectives
-    if adapters is None:
-        parts = build_rank_components(resolved, collectives)
-    else:
-        check_first = partial(adapters.check_first, paths=config.adapters.paths)
-        parts = build_rank_components(resolved, collectives, adapters=True, inspect=check_first)
-    if adapters is not None:
-        add_low_rank = None
-        if resolved.device.type == "cuda" and not config.backends.disable_cuda_graph and ranks is None:
-            add_low_rank = parts.kernels.add_low_rank
-        adapters.install(parts.model, add_low_rank)
+def _loaded_parts(resolved: Resolved, extensions: ExtensionPoints, ranks: Ranks | None) -> RankComponents:
+    """Build this rank's components, load the weights of all ranks, and install the step extensions."""
+    parts = build_rank_components(resolved, SINGLE_RANK if ranks is None else ranks.collectives, extensions)
     if ranks is not None:
         ranks.agreed(True, parts.device)  # wait until all ranks have loaded their weights
-    if adapters is not None:
-        adapters.load_first(config.adapters.paths)
+    parts.use(parts.model)
     return parts
 
 
@@ -200,7 +188,6 @@ def _runner(
     graphs: DecodeGraphs | None,
     prefill_graphs: PrefillGraphs | None,
     ranks: Ranks | None,
-    adapters: Adapters | None,
     states: StatePool | None,
 ) -> Runner:
     resolved, config = parts.resolved, parts.resolved.config
@@ -214,9 +201,9 @@ def _runner(
         graphs=graphs,
         sampler=Sampler(parts.kernels),
         ranks=ranks,
-        adapters=adapters,
         states=None if states is None else StateSteps(states),
         prefill_graphs=prefill_graphs,
+        extensions=parts.extensions,
     )
 
 
@@ -259,7 +246,7 @@ def _constraints(resolved: Resolved) -> Constraints:
 def _make_graphs(
     resolved: Resolved,
     backend: AttentionBackend,
-    adapters: Adapters | None = None,
+    extensions: tuple[GraphPhase, ...] = (),
     ranks: Ranks | None = None,
     collectives: Collectives = SINGLE_RANK,
 ) -> MakeGraphs | None:
@@ -289,7 +276,7 @@ def _make_graphs(
             ranks=ranks,
             collectives=collectives,
             states=states,
-            adapters=adapters,
+            extensions=extensions,
         )
 
     return make
@@ -301,7 +288,6 @@ def _info(
     scheduler: Scheduler,
     ledger: MemoryLedger,
     model: object,
-    adapters: Adapters | None,
 ) -> dict[str, Any]:
     """Collect the facts about the engine, as plain data that can be sent to another process."""
     config, checkpoint = resolved.config, resolved.checkpoint
@@ -334,7 +320,6 @@ def _info(
         "random_seed": config.random_seed,
         "memory": dict(ledger.taken),
         "memory_usage": _memory_usage(resolved, model, scheduler.pool, ledger),
-        "adapters": None if adapters is None else adapters.paths,
     }
 
 

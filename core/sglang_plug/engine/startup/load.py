@@ -17,10 +17,10 @@ from sglang_plug.contracts.model.kernels import Kernels
 from sglang_plug.contracts.model.model import BuildEnv, Model, SupportsImages, WeightError
 from sglang_plug.contracts.model.quantization import Quantization
 from sglang_plug.contracts.serving.executor import SINGLE_RANK, Collectives
-from sglang_plug.engine.memory.budget import is_out_of_memory
 from sglang_plug.engine.memory.kv_scales import KVScaleReader
 from sglang_plug.plugins.attribution import attributed
 from sglang_plug.system.freed_memory import return_freed_memory
+from sglang_plug.system.out_of_memory import is_out_of_memory
 from sglang_plug.system.torch_defaults import default_dtype
 
 from .resolve import Resolved

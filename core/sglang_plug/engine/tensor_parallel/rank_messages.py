@@ -64,8 +64,8 @@ class Step(msgspec.Struct, tag="step", frozen=True):
     tokens: bytes | None
     """The tokens of all sequences; ``None``: they follow from the device."""
     multimodal: RankMultimodalInputs | None = None
-    adapters: list[int] | None = None
-    """The number of each sequence's adapter, 0: none; ``None``: no sequence has one."""
+    extensions: dict[str, bytes] | None = None
+    """What step extensions have to know about the step, by name; ``None``: nothing."""
 
 
 class Head(msgspec.Struct, tag="head", frozen=True):
@@ -90,24 +90,19 @@ class Replay(msgspec.Struct, tag="replay", frozen=True):
 
     size: int
     inputs: bytes
-    """``[6, size]`` int64 in bytes; see ``graph_inputs``."""
+    """``[5, size]`` int64 in bytes; see ``graph_inputs``."""
     tables: list[tuple[int, bytes]]
     """Rows whose slot tables begin differently than before, and these tables."""
     known: bool
     """True if the tokens are among the inputs; otherwise they follow from the device."""
 
 
-class LoadAdapter(msgspec.Struct, tag="load adapter", frozen=True):
-    """Load this rank's part of an adapter, and keep it if all ranks could."""
+class ExtensionCommand(msgspec.Struct, tag="extension", frozen=True):
+    """Let a step extension follow a command of its own."""
 
-    number: int
-    path: str
-
-
-class ForgetAdapter(msgspec.Struct, tag="forget adapter", frozen=True):
-    """Drop an adapter that no step will use any more."""
-
-    number: int
+    name: str
+    """The extension's."""
+    command: bytes
 
 
 class Weights(msgspec.Struct, tag="weights", frozen=True):
@@ -121,7 +116,7 @@ class End(msgspec.Struct, tag="end", frozen=True):
     """End the worker rank; this is the last message."""
 
 
-ToFollower = Pool | GiveBack | Step | Head | Capture | Replay | LoadAdapter | ForgetAdapter | Weights | End
+ToFollower = Pool | GiveBack | Step | Head | Capture | Replay | ExtensionCommand | Weights | End
 
 
 class Ranks:
@@ -161,8 +156,18 @@ class Ranks:
         """Let the worker ranks return the memory of these runs of slots."""
         self._tell(GiveBack(list(runs)))
 
-    def step(self, chunks: Ordered[ScheduledChunk], batch: ForwardBatch, *, known: bool) -> None:
-        """Let the worker ranks compute ``batch``, built of ``chunks``; ``known``: the host knows all of its tokens."""
+    def step(
+        self,
+        chunks: Ordered[ScheduledChunk],
+        batch: ForwardBatch,
+        *,
+        known: bool,
+        extensions: dict[str, bytes] | None = None,
+    ) -> None:
+        """Let the worker ranks compute ``batch``, built of ``chunks``.
+
+        ``known``: the host knows all of its tokens; ``extensions``: what step extensions have to know about it.
+        """
         before, kept, slots = list[int](), list[int](), array("q")
         last: dict[int, tuple[int, Sequence, int, int]] = {}
         for number, chunk in enumerate(chunks):
@@ -192,7 +197,7 @@ class Ranks:
                 None if inputs.mrope_positions is None else tuple(inputs.mrope_positions.shape),
                 [(one.sequence, one.row, one.place, one.count) for one in inputs.whole],
             ),
-            _adapters(chunks),
+            extensions,
         )
         self._tell(step)
         if not known:
@@ -214,13 +219,9 @@ class Ranks:
         """Let the worker ranks replay the same graph."""
         self._tell(step)
 
-    def load_adapter(self, number: int, path: str) -> None:
-        """Let the worker ranks load an adapter; ``agreed`` must follow."""
-        self._tell(LoadAdapter(number, path))
-
-    def forget_adapter(self, number: int) -> None:
-        """Let the worker ranks drop an adapter."""
-        self._tell(ForgetAdapter(number))
+    def extension_command(self, name: str, command: bytes) -> None:
+        """Let the step extension ``name`` follow a command on the worker ranks."""
+        self._tell(ExtensionCommand(name, command))
 
     def weights(self, source: str, revision: str | None) -> None:
         """Let the worker ranks load weights; ``agreed`` must follow."""
@@ -249,11 +250,6 @@ def agreed(done: bool, collectives: Collectives, device: torch.device) -> bool:
 
 def _tokens(chunk: ScheduledChunk) -> Iterable[int]:
     return chain(chunk.sequence.tokens[chunk.start : chunk.end], chunk.drafts)
-
-
-def _adapters(chunks: Ordered[ScheduledChunk]) -> list[int] | None:
-    owners = [chunk.sequence.adapter for chunk in chunks]
-    return [0 if one is None else one.number for one in owners] if any(owners) else None
 
 
 def _bytes(numbers: Ordered[int] | chain[int]) -> bytes:

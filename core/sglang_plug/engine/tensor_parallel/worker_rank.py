@@ -9,7 +9,7 @@ import faulthandler
 import logging
 import sys
 from array import array
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -25,9 +25,8 @@ from sglang_plug.engine.cuda_graphs.decode_graphs import CudaRecorder, DecodeGra
 from sglang_plug.engine.execution.rank_components import RankComponents, build_rank_components
 from sglang_plug.engine.execution.slot_tables import tables
 from sglang_plug.engine.execution.weight_update import WeightUpdater
-from sglang_plug.engine.lora.adapter_formats import build_adapters
-from sglang_plug.engine.lora.worker_rank_adapters import WorkerRankAdapters
-from sglang_plug.engine.memory.budget import is_out_of_memory
+from sglang_plug.engine.extensions.build import build_extensions
+from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.memory.pool_pages import return_pages
 from sglang_plug.engine.startup.plugin_fingerprint import compare
 from sglang_plug.engine.startup.resolve import resolve
@@ -35,15 +34,15 @@ from sglang_plug.plugins.attribution import make
 from sglang_plug.plugins.registry import PluginError, Plugins
 from sglang_plug.system.child_process import leave_signals_to_parent
 from sglang_plug.system.freed_memory import return_freed_memory
+from sglang_plug.system.out_of_memory import is_out_of_memory
 from sglang_plug.system.process_exit import end_with_parent, leave
 
 from .rank_messages import (
     Capture,
     End,
-    ForgetAdapter,
+    ExtensionCommand,
     GiveBack,
     Head,
-    LoadAdapter,
     Pool,
     RankMultimodalInputs,
     Replay,
@@ -81,8 +80,7 @@ class WorkerRank:
     """The slots of each sequence of the last step."""
     graphs: DecodeGraphs | None = None
     """The decode graphs for the current pool."""
-    adapters: WorkerRankAdapters | None = None
-    """The adapters, if they are enabled."""
+    extensions: ExtensionPoints = field(default_factory=ExtensionPoints)
 
     @torch.inference_mode()
     def run(self) -> None:
@@ -110,10 +108,8 @@ class WorkerRank:
                 case Replay():
                     assert self.graphs is not None, "graphs are captured before they are replayed"
                     self.graphs.follow(message)
-                case LoadAdapter(number, path):
-                    self._with_adapters().load(number, path)
-                case ForgetAdapter(number):
-                    self._with_adapters().forget(number)
+                case ExtensionCommand(name, command):
+                    self.extensions.follow_command[name](command)
                 case Weights(source, revision):
                     self._update(source, revision)
                 case End():
@@ -122,12 +118,10 @@ class WorkerRank:
     def _step(self, step: Step) -> None:
         batch = self._batch(step)
         self.parts.backend.plan(batch)
-        with nullcontext() if self.adapters is None else self.adapters.computing(step.adapters, step.counts):
+        with ExitStack() as stack:
+            for name, data in (step.extensions or {}).items():
+                stack.enter_context(self.extensions.follow_step[name](data, step.counts))
             self.hidden = self.parts.model(batch)
-
-    def _with_adapters(self) -> WorkerRankAdapters:
-        assert self.adapters is not None, "adapters are enabled for all ranks or none"
-        return self.adapters
 
     def _batch(self, step: Step) -> ForwardBatch:
         device, count = self.parts.device, sum(step.counts)
@@ -217,7 +211,7 @@ class WorkerRank:
         except RequestError as error:
             logger.error("rank %d: %s", self.endpoint.collectives.rank, error)
         if agreed(model is not None, self.endpoint.collectives, self.parts.device) and model is not None:
-            self.parts.model = model if self.adapters is None else self.adapters.install(model)
+            self.parts.use(model)
             self.parts.use_scales(self.kv)
         self.hidden = None
 
@@ -233,12 +227,10 @@ def follow(config: EngineConfig, plugins: Plugins, endpoint: RankEndpoint) -> No
     resolved = resolve(config, plugins)
     if resolved.device.type == "cuda":
         torch.cuda.set_device(resolved.device)
-    adapters = build_adapters(resolved, plugins)
-    parts = build_rank_components(resolved, endpoint.collectives, adapters is not None)
-    follower = WorkerRank(parts, endpoint)
-    if adapters is not None:
-        adapters.install(parts.model)
-        follower.adapters = WorkerRankAdapters(adapters, endpoint.collectives)
+    extensions = build_extensions(resolved, plugins, collectives=endpoint.collectives).points
+    parts = build_rank_components(resolved, endpoint.collectives, extensions)
+    parts.use(parts.model)
+    follower = WorkerRank(parts, endpoint, extensions=extensions)
     agreed(True, endpoint.collectives, parts.device)
     follower.run()
 

@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sglang_plug import AdmissionPhase, ChunkView, PlanningPhase, SequenceView, StepExtension, StepPlan
+import pytest
+
+from sglang_plug import (
+    AdmissionPhase,
+    ChunkView,
+    PlanningPhase,
+    RankPhase,
+    Request,
+    RequestError,
+    SequenceView,
+    StepExtension,
+    StepPlan,
+)
 from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points
+from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
 
 
 class Drafts(StepExtension, PlanningPhase):
@@ -22,23 +35,64 @@ class Watches(StepExtension, AdmissionPhase, PlanningPhase):
 
 
 def test_without_extensions_every_list_is_empty() -> None:
-    assert extension_points([]) == ExtensionPoints()
+    assert extension_points({}) == ExtensionPoints()
 
 
 def test_only_overridden_methods_are_collected_in_order() -> None:
     drafts, watches = Drafts(), Watches()
-    points = extension_points([watches, drafts])
+    points = extension_points({"watches": watches, "drafts": drafts})
     assert points.plan == (drafts.plan,) and points.finished == (watches.finished,)
     assert points.waits_for == (watches.waits_for,)
     assert points.admit == points.verified == points.output == points.controls == points.close == ()
 
 
 def test_memory_is_reserved_for_the_largest_step_with_drafts() -> None:
-    assert extension_points([Drafts(), Watches()]).most_draft_rows == 7
+    assert extension_points({"drafts": Drafts(), "watches": Watches()}).most_draft_rows == 7
 
 
 def test_a_method_of_a_phase_that_is_not_inherited_is_never_called() -> None:
     class Loose(StepExtension):
         def plan(self, step: StepPlan) -> None: ...
 
-    assert extension_points([Loose()]).plan == ()
+    assert extension_points({"loose": Loose()}).plan == ()
+
+
+class Keyed(StepExtension, AdmissionPhase, RankPhase):
+    def __init__(self, key: str, data: bytes | None = None) -> None:
+        self.key, self.data = key, data
+
+    def cache_key(self, sequence: SequenceView) -> str:
+        return self.key
+
+    def rank_step(self, chunks: Sequence[ChunkView]) -> bytes | None:
+        return self.data
+
+
+def admitted(points: ExtensionPoints, salt: str = "", adapter: str | None = None) -> EngineSequence:
+    sequence = EngineSequence.of(Request(id="1", tokens=(1,), salt=salt, adapter=adapter), 9)
+    points.admit_sequence(sequence)
+    return sequence
+
+
+def test_no_two_combinations_of_keys_and_salt_share_a_namespace() -> None:
+    assert admitted(ExtensionPoints(), "s").salt == "s"
+    combinations = [("", "", "ab"), ("", "ab", ""), ("a", "b", ""), ("ab", "", ""), ("a", "", "b"), ("", "", "2:ab")]
+    salts = {
+        admitted(extension_points({"first": Keyed(first), "second": Keyed(second)}), salt).salt
+        for first, second, salt in combinations
+    }
+    assert len(salts) == len(combinations)
+
+
+def test_fields_that_nobody_serves_are_refused() -> None:
+    points = extension_points({}, {"adapter": "adapter: nobody serves it"})
+    assert admitted(points).salt == ""
+    with pytest.raises(RequestError, match="adapter: nobody serves it"):
+        admitted(points, adapter="x")
+
+
+def test_worker_ranks_are_told_by_the_name_of_the_extension() -> None:
+    points = extension_points({"one": Keyed("", b"news"), "two": Keyed("")})
+    assert points.rank_data([]) == {"one": b"news"}
+    assert extension_points({"two": Keyed("")}).rank_data([]) is None
+    assert list(points.rank_step) == ["one", "two"] and points.follow_step == points.follow_command == {}

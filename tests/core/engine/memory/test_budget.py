@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from sglang_plug import ConfigError
-from sglang_plug.engine.memory.budget import CudaMemory, MemoryLedger, device_memory, gigabytes, is_out_of_memory
+from sglang_plug.engine.memory.budget import CudaMemory, MemoryLedger, device_memory, gigabytes
+from sglang_plug.system.out_of_memory import is_out_of_memory
 
 GIB = 1 << 30
 TORCH = "CUDA out of memory. Tried to allocate 20.50 MiB. GPU 0 has a total capacity of 139.80 GiB of which ..."

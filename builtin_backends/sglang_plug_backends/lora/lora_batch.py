@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sglang_plug.contracts.model.adapters import Joinable, JoinedAdapters, LayerAdapter
+from sglang_plug import Joinable, JoinedAdapters, LayerAdapter, upload
 from sglang_plug.contracts.model.kernels import LinearFunction
-from sglang_plug.ops.host_device_copy import upload
 
 from .adapter_tables import AdapterTables
 
@@ -32,6 +31,15 @@ class LoadedAdapter:
     """The adapter's place in the tables that captured steps read; 0: none."""
     number: int = 0
     """The adapter's number in messages to other ranks."""
+
+
+@dataclass(slots=True)
+class AdapterUse:
+    """The adapter of one sequence, which keeps it until the request ends even if it is unloaded."""
+
+    adapter: LoadedAdapter
+    overtaken: int = 0
+    """Number of steps planned without the sequence because its adapter had no place."""
 
 
 Joint = tuple[LoadedAdapter, ...]

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from sglang_plug.contracts.model.adapters import AdaptableLayer, LayerAdapter, LowRankAdapter
-from sglang_plug.ops.lora import AddLowRank, LowRank, LowRankTable, segments_of
+from sglang_plug import AdaptableLayer, LayerAdapter, LowRank, LowRankAdapter, LowRankTable
+from sglang_plug.ops.lora import AddLowRank, segments_of
 
 logger = logging.getLogger(__name__)
 

@@ -21,6 +21,7 @@ from sglang_plug import (
     Request,
     RequestError,
     SamplingParams,
+    SequenceView,
 )
 from sglang_plug.config import (
     AdapterOptions,
@@ -30,9 +31,9 @@ from sglang_plug.config import (
     ScheduleOptions,
     SpeculativeOptions,
 )
-from sglang_plug.engine.lora.adapter_limit import MOST_OVERTAKEN, AdapterLimit
-from sglang_plug.engine.lora.lora_batch import AdaptedProduct, AdaptedStep, CurrentStep, LoadedAdapter
 from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug_backends.lora.adapter_limit import MOST_OVERTAKEN, AdapterLimit
+from sglang_plug_backends.lora.lora_batch import AdaptedProduct, AdaptedStep, AdapterUse, CurrentStep, LoadedAdapter
 from tests.peft_adapters import Lora, linears, make_lora
 
 SCALING = """
@@ -227,20 +228,6 @@ def test_prefixes_of_another_salt_or_adapter_are_not_shared(
     assert (cached("8"), cached("9")) == (0, len(LONG) - 1)
 
 
-def test_steps_without_adapters_are_still_replayed(
-    tiny_model: Callable[[str], Any], lora: dict[str, Lora], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from sglang_plug.engine.cuda_graphs.decode_graphs import _decodes
-    from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
-
-    sequence = Sequence.of(request("1", None, (1, 2, 3)), 10)
-    sequence.tokens.append(4)
-    sequence.computed = 3
-    assert _decodes(ScheduledChunk(sequence, 1))
-    sequence.adapter = LoadedAdapter("x", "", "", {})
-    assert not _decodes(ScheduledChunk(sequence, 1))
-
-
 def test_without_adapters_layers_are_as_they_were(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:
     path = tiny_model("llama-3.2-1b").path
     plain = serve(replace(config(path, {}), adapters=AdapterOptions()))
@@ -337,16 +324,17 @@ def test_rows_that_are_not_the_steps_are_an_error() -> None:
     assert product(torch.ones(7, 2)).shape == (7, 2)
 
 
-def sequence(adapter: LoadedAdapter | None) -> Sequence:
+def sequence(adapter: LoadedAdapter | None) -> SequenceView:
     found = Sequence.of(request("1", None, (1,)), 4)
-    found.adapter = adapter
+    if adapter is not None:
+        found.extras["lora"] = AdapterUse(adapter)
     return found
 
 
 def test_who_was_overtaken_for_long_lets_no_other_adapter_pass() -> None:
     x, y = (LoadedAdapter(name, "", "", {}) for name in "xy")
     running = [sequence(x)]
-    limit = AdapterLimit(1)
+    limit = AdapterLimit(1, lambda one: one.extras.get("lora"))
     second, own, plain = sequence(y), sequence(x), sequence(None)
     waiting = [second, own, plain]
     for _ in range(MOST_OVERTAKEN):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from sglang_plug.contracts.model.adapters import AdaptableLayer
-from sglang_plug.contracts.model.attention import Attention
-from sglang_plug.contracts.model.model import Model
+from sglang_plug import AdaptableLayer, Attention, Kernels, Model
 from sglang_plug.layers import Linear
+
+
+def unfused(kernels: Kernels) -> Kernels:
+    """Return ``kernels`` without the product that includes the activation, because adapters act between the two."""
+    return replace(kernels, pack_gated=None)
 
 
 def adaptable_layers(model: Model) -> dict[str, Linear]:

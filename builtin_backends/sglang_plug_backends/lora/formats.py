@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from sglang_plug.config import ConfigError
-from sglang_plug.contracts.model.adapters import Adapter, AdapterReader, AdapterRequest, LayerAdapter
-from sglang_plug.engine.memory.budget import is_out_of_memory
-from sglang_plug.engine.startup.resolve import Resolved
-from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
+from sglang_plug import Adapter, AdapterReader, AdapterRequest, ConfigError, LayerAdapter, PluginError, Plugins
 from sglang_plug.plugins.attribution import attributed, check_contract
 from sglang_plug.plugins.discovery import DISTRIBUTION
-from sglang_plug.plugins.registry import Component, PluginError, Plugins
+from sglang_plug.plugins.registry import Component
+from sglang_plug.system.out_of_memory import is_out_of_memory
 
-from .adapters import Adapters, ReadAdapter
-
-
-def build_adapters(resolved: Resolved, plugins: Plugins, ranks: Ranks | None = None) -> Adapters | None:
-    """Make the adapters of an engine, none of them loaded yet; ``None`` if adapters are not enabled.
-
-    Raises ``ConfigError`` if the model cannot be served with adapters.
-    """
-    options = resolved.config.adapters
-    if not (options.enabled or options.paths):
-        return None
-    if not resolved.causal:
-        raise ConfigError(f"{resolved.choices['model'].component} is an encoder, which takes no adapters yet")
-    if options.most_in_step < 1:
-        raise ConfigError(f"--max-loras-per-batch must be at least 1, got {options.most_in_step}")
-    device, dtype = resolved.device, resolved.dtype
-    return Adapters(adapter_reader(plugins), device=device, dtype=dtype, most=options.most_loaded, ranks=ranks)
+from .adapters import ReadAdapter
 
 
 def adapter_reader(plugins: Plugins) -> ReadAdapter:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from collections.abc import Sequence as Ordered
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,9 @@ from weakref import ReferenceType, ref
 import torch
 from torch import Tensor
 
-from sglang_plug.config import ConfigError
-from sglang_plug.contracts.model.adapters import Adapter, AdapterRequest
-from sglang_plug.contracts.model.model import Model
-from sglang_plug.contracts.request import RequestError
-from sglang_plug.engine.memory.budget import is_out_of_memory
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
-from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
+from sglang_plug import Adapter, AdapterRequest, ConfigError, ExtensionRanks, Model, PluginError, RequestError
 from sglang_plug.ops.lora import AddLowRank
-from sglang_plug.plugins.registry import PluginError
+from sglang_plug.system.out_of_memory import is_out_of_memory
 
 from .adapter_tables import AdapterTables
 from .lora_batch import AdaptedProduct, AdaptedStep, CapturedStep, CurrentStep, LoadedAdapter
@@ -34,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 LONGEST_NAME = 256
 SALT_BYTES = 16
+LOAD, FORGET = "load", "forget"
+"""Commands to worker ranks, followed by an adapter's number, and for ``LOAD`` its folder."""
 NO_ROOM = "memory does not suffice; start the server with a lower --mem-fraction-static or --max-total-tokens"
 
 ReadAdapter = Callable[[AdapterRequest], Adapter]
@@ -48,7 +45,7 @@ class Adapters:
         device: the model's device.
         dtype: the dtype of the model's computations.
         most: largest number of loaded adapters; ``None``: limited by memory only.
-        ranks: the other ranks that share the model, on rank 0.
+        ranks: the ranks that share the model.
     """
 
     def __init__(
@@ -58,7 +55,7 @@ class Adapters:
         device: torch.device,
         dtype: torch.dtype,
         most: int | None,
-        ranks: Ranks | None = None,
+        ranks: ExtensionRanks,
     ) -> None:
         self._read, self.device, self._dtype, self._most, self.ranks = read, device, dtype, most, ranks
         self._numbers = count(1)
@@ -127,7 +124,7 @@ class Adapters:
             self._check(name)
             started = time.perf_counter()
             number = next(self._numbers)
-            adapter = self.read(path) if self.ranks is None else self._read_together(self.ranks, number, path)
+            adapter = self._read_together(number, path)
         except PluginError:
             raise
         except ConfigError as error:
@@ -157,14 +154,7 @@ class Adapters:
             raise RequestError(f"no adapter {name[:LONGEST_NAME]!r} is loaded; loaded: {known}", 404)
         return adapter
 
-    def computing(self, chunks: Ordered[ScheduledChunk], counts: Ordered[int]) -> AbstractContextManager[None]:
-        """Apply the adapters of ``chunks``, which have ``counts`` new tokens, to the step computed in the context."""
-        owners = [chunk.sequence.adapter for chunk in chunks]
-        if not any(owners):
-            return nullcontext()
-        return self.at_work(owners, counts)
-
-    def at_work(self, owners: Ordered[LoadedAdapter | None], counts: Ordered[int]) -> AbstractContextManager[None]:
+    def computing(self, owners: Ordered[LoadedAdapter | None], counts: Ordered[int]) -> AbstractContextManager[None]:
         """Apply the adapters ``owners`` of sequences with ``counts`` new tokens to the step computed in the context."""
         return self._current.being(AdaptedStep(owners, counts, self.device))
 
@@ -173,37 +163,28 @@ class Adapters:
         for product in self._products:
             product.forget()
 
-    def capturing(self, which: Tensor) -> AbstractContextManager[None]:
+    def capturing(self, tables: AdapterTables, which: Tensor) -> AbstractContextManager[None]:
         """Apply the adapters at the places ``which`` of each token to the step captured in the context."""
-        assert self.tables is not None
-        return self._current.being(CapturedStep(which, self.tables))
+        return self._current.being(CapturedStep(which, tables))
 
-    def controls(self) -> Mapping[str, Callable[..., Any]]:
-        """Return the control calls for loading and unloading."""
-        return {
-            "load_adapter": lambda adapter, path: self.load(adapter, path),
-            "unload_adapter": lambda adapter: self.unload(adapter),
-        }
-
-    def _read_together(self, ranks: Ranks, number: int, path: str) -> Adapter:
+    def _read_together(self, number: int, path: str) -> Adapter:
         """Read the adapter on all ranks, or on none; see ``read``."""
         self._let_go()
-        ranks.load_adapter(number, path)
+        self.ranks.send(json.dumps([LOAD, number, path]).encode())
         try:
             adapter = self.read(path)
         except Exception:
-            ranks.agreed(False, self.device)
+            self.ranks.agreed(False)
             raise
-        if not ranks.agreed(True, self.device):
+        if not self.ranks.agreed(True):
             raise ConfigError("another rank could not read its part of it; its lines in the log tell why")
         return adapter
 
     def _let_go(self) -> None:
-        """Let other ranks drop the unloaded adapters that no request uses any more."""
+        """Let the worker ranks drop the unloaded adapters that no request uses any more."""
         for number in [number for number, reference in self._leaving.items() if reference() is None]:
             del self._leaving[number]
-            if self.ranks is not None:
-                self.ranks.forget_adapter(number)
+            self.ranks.send(json.dumps([FORGET, number]).encode())
 
     def _entered(self, name: str, path: str, adapter: Adapter, number: int) -> LoadedAdapter:
         place = 0 if self.tables is None else self.tables.put(name, adapter.layers)

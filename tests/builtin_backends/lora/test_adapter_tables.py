@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from sglang_plug import AdaptableLayer, LayerAdapter, LowRank, LowRankAdapter, LowRankPart
-from sglang_plug.engine.lora.adapter_tables import AdapterTables
-from sglang_plug.engine.lora.lora_batch import LoadedAdapter
 from sglang_plug.ops.lora import add_low_rank
+from sglang_plug_backends.lora.adapter_tables import AdapterTables
+from sglang_plug_backends.lora.lora_batch import LoadedAdapter
 
 LAYERS = [
     AdaptableLayer(name=name, size_in=8, size_out=12, parts={"a": slice(0, 8), "b": slice(8, 12), name: slice(0, 12)})

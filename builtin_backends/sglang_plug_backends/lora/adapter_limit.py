@@ -1,0 +1,43 @@
+"""A limit of the number of different adapters in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Ordered
+
+from sglang_plug import SequenceView
+
+from .lora_batch import AdapterUse
+
+MOST_OVERTAKEN = 256
+"""Steps for which sequences with a place may overtake one whose adapter has no place."""
+
+
+class AdapterLimit:
+    """Leaves out waiting sequences whose adapter would be one too many.
+
+    A sequence that was overtaken for long blocks all others with adapters, so that a place becomes free in the end.
+
+    Args:
+        most: largest number of different adapters in one step.
+        use_of: returns the adapter of a sequence; ``None``: it has none.
+    """
+
+    def __init__(self, most: int, use_of: Callable[[SequenceView], AdapterUse | None]) -> None:
+        self._most, self._use_of = most, use_of
+
+    def order(self, waiting: list[SequenceView], running: Ordered[SequenceView]) -> list[SequenceView]:
+        """Return the sequences that may be admitted, the first to admit first."""
+        active = {use.adapter for sequence in running if (use := self._use_of(sequence)) is not None}
+        admitted: list[SequenceView] = []
+        closed = False
+        for sequence in waiting:
+            use = self._use_of(sequence)
+            if use is not None and (closed or (use.adapter not in active and len(active) >= self._most)):
+                use.overtaken += 1
+                closed = closed or use.overtaken > MOST_OVERTAKEN
+                continue
+            if use is not None:
+                active.add(use.adapter)
+            admitted.append(sequence)
+        return admitted

@@ -1,0 +1,141 @@
+"""The step extension that serves adapters: it decides which rows of a step have which adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Ordered
+from contextlib import AbstractContextManager
+from typing import Any
+
+from torch import Tensor
+
+from sglang_plug import (
+    AdmissionPhase,
+    ChunkView,
+    GraphPhase,
+    Kernels,
+    Model,
+    ModelPhase,
+    PlanningPhase,
+    RankPhase,
+    RequestError,
+    SequenceView,
+    ServicePhase,
+    StepExtension,
+)
+
+from .adapter_limit import AdapterLimit
+from .adapters import Adapters
+from .lora_batch import AdapterUse, LoadedAdapter
+from .lora_layers import unfused
+from .worker_rank import encode_owners
+
+DISABLED = "adapters are not enabled: start the server with --enable-lora or --lora-paths"
+
+
+class WithoutAdapters(StepExtension, AdmissionPhase, ServicePhase):
+    """Refuses requests that name an adapter, because adapters are not enabled."""
+
+    def admit(self, sequence: SequenceView) -> None:
+        """Raise ``RequestError`` if the request names an adapter."""
+        if sequence.request.adapter is not None:
+            raise RequestError(DISABLED)
+
+    def info(self) -> Mapping[str, Any]:
+        """Report that there are no adapters."""
+        return {"adapters": None}
+
+
+class Lora(StepExtension, AdmissionPhase, PlanningPhase, ModelPhase, GraphPhase, RankPhase, ServicePhase):
+    """Computes requests with the adapters that they name.
+
+    Args:
+        adapters: the adapters by name.
+        paths: adapters that are loaded at start, each ``name=folder`` or a folder.
+        most_in_step: largest number of different adapters in one step.
+        captures: decode steps with adapters are captured as graphs, where a kernel can apply them.
+    """
+
+    graph_label = "adapters"
+
+    def __init__(self, adapters: Adapters, *, paths: Ordered[str], most_in_step: int, captures: bool) -> None:
+        self.adapters = adapters
+        self._paths, self._captures = paths, captures
+        self._limit = AdapterLimit(most_in_step, self._use)
+        self._started = False
+
+    def admit(self, sequence: SequenceView) -> None:
+        """Look up the adapter, which the sequence keeps to its end. Raises ``RequestError`` if it is not loaded."""
+        if sequence.request.adapter is not None:
+            sequence.extras[self] = AdapterUse(self.adapters.find(sequence.request.adapter))
+
+    def cache_key(self, sequence: SequenceView) -> str:
+        """Return the secret salt of the adapter."""
+        adapter = self._adapter(sequence)
+        return "" if adapter is None else adapter.salt
+
+    def order(self, waiting: list[SequenceView], running: Ordered[SequenceView]) -> list[SequenceView]:
+        """Leave out sequences whose adapter would be one too many in the step."""
+        return self._limit.order(waiting, running)
+
+    def kernels(self, kernels: Kernels) -> Kernels:
+        """Return kernels whose products adapters can change."""
+        return unfused(kernels)
+
+    def inspect(self, model: Model) -> None:
+        """Check the configured adapters before the weights are loaded."""
+        self.adapters.check_first(model, self._paths)
+
+    def install(self, model: Model, kernels: Kernels) -> None:
+        """Attach the adapters to a model; at the start, load the configured ones."""
+        self.adapters.install(model, kernels.add_low_rank if self._captures else None)
+        if not self._started:
+            self._started = True
+            self.adapters.load_first(self._paths)
+
+    def context(self, chunks: Ordered[ChunkView], query_lens: Ordered[int]) -> AbstractContextManager[None] | None:
+        """Apply the adapters of ``chunks`` to the step."""
+        owners = self._owners(chunks)
+        return self.adapters.computing(owners, query_lens) if any(owners) else None
+
+    @property
+    def graph_version(self) -> int:
+        """Number of times that an adapter had more ranks than the captured graphs have room for."""
+        tables = self.adapters.tables
+        return 0 if tables is None else tables.grown
+
+    def graph_input(self, chunk: ChunkView) -> int | None:
+        """Return the place of the chunk's adapter in the tables; ``None`` if it has no place there."""
+        adapter = self._adapter(chunk.sequence)
+        return 0 if adapter is None else adapter.place or None
+
+    def capturing(self, numbers: Tensor) -> AbstractContextManager[None] | None:
+        """Let the captured step read the adapter of each row from the tables."""
+        return None if self.adapters.tables is None else self.adapters.capturing(self.adapters.tables, numbers)
+
+    def rank_step(self, chunks: Ordered[ChunkView]) -> bytes | None:
+        """Return the numbers of the chunks' adapters."""
+        owners = self._owners(chunks)
+        return encode_owners(owners) if any(owners) else None
+
+    def controls(self) -> Mapping[str, Callable[..., Any]]:
+        """Return the control calls for loading and unloading."""
+        return {
+            "load_adapter": lambda adapter, path: self.adapters.load(adapter, path),
+            "unload_adapter": lambda adapter: self.adapters.unload(adapter),
+        }
+
+    def info(self) -> Mapping[str, Any]:
+        """Report the folders of the loaded adapters by name."""
+        return {"adapters": self.adapters.paths}
+
+    def _use(self, sequence: SequenceView) -> AdapterUse | None:
+        use: AdapterUse | None = sequence.extras.get(self)
+        return use
+
+    def _adapter(self, sequence: SequenceView) -> LoadedAdapter | None:
+        use = self._use(sequence)
+        return None if use is None else use.adapter
+
+    def _owners(self, chunks: Ordered[ChunkView]) -> list[LoadedAdapter | None]:
+        return [self._adapter(chunk.sequence) for chunk in chunks]
