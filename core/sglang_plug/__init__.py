@@ -113,6 +113,8 @@ if TYPE_CHECKING:
         CallStart,
         OutputParser,
         Reasoning,
+        ReasoningBlock,
+        ReasoningBlockMarks,
         ReasoningMarks,
         Text,
     )
@@ -260,6 +262,8 @@ __all__ = [
     "RankGroup",
     "RankPhase",
     "Reasoning",
+    "ReasoningBlock",
+    "ReasoningBlockMarks",
     "ReasoningMarks",
     "ReasoningParserSpec",
     "ReasoningPrefix",

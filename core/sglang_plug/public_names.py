@@ -75,6 +75,8 @@ HOME = {
         "CallStart",
         "OutputParser",
         "Reasoning",
+        "ReasoningBlock",
+        "ReasoningBlockMarks",
         "ReasoningMarks",
         "Text",
     ),

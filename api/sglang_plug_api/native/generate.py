@@ -23,6 +23,7 @@ from sglang_plug_api.text.constraints import sampling_constraint
 from sglang_plug_api.text.gather import gather
 from sglang_plug_api.text.job import MAX_ID_CHARACTERS, Ending, Job, Piece, new_id
 from sglang_plug_api.text.meta_info import OutputSoFar, meta_info
+from sglang_plug_api.text.reasoning import with_reasoning
 from sglang_plug_api.text.sampling import DEFAULT_NEW_TOKENS
 from sglang_plug_api.text.text_engine import TextEngine
 
@@ -80,7 +81,8 @@ class Generation:
                     adapter=adapters[index],
                 )
             )
-        return cls(engine, body, [_with_next_token(job) for job in engine.expand(jobs)])
+        jobs = [_with_next_token(job) for job in engine.expand(jobs)]
+        return cls(engine, body, with_reasoning(engine, jobs))
 
     async def answer(self) -> dict[str, Any] | list[dict[str, Any]]:
         """Return the whole response: one object, or a list of them."""

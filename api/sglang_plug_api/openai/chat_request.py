@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sglang_plug import Constraint, Media, ReasoningPrefix
+from sglang_plug import Constraint, Media, ReasoningBlock, ReasoningPrefix
 from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.multimodal.images import RequestImage
 from sglang_plug_api.protocol.openai import ChatBody, Effort
@@ -62,6 +62,7 @@ class ChatPrompt:
     constraint_field: str
     """The field of the request that sets it."""
     reasoning_prefix: ReasoningPrefix | None
+    reasoning: ReasoningBlock | None
     reading: Reading
 
     def output(self) -> Choice:
@@ -114,7 +115,7 @@ async def prepare_chat(engine: TextEngine, request: ChatRequest) -> ChatPrompt:
     )
     prompt = await engine.with_images(tokens, request.images)
     constraint = tools.constraint or request.constraint
-    reading, reasoning_prefix = apply_reasoning(
+    reasoning = apply_reasoning(
         tools.reading(
             engine.parsers,
             separate=request.separate_reasoning or not request.include_reasoning,
@@ -133,6 +134,7 @@ async def prepare_chat(engine: TextEngine, request: ChatRequest) -> ChatPrompt:
         media=prompt.media,
         constraint=constraint,
         constraint_field="tools" if tools.constraint else request.constraint_field,
-        reasoning_prefix=reasoning_prefix,
-        reading=reading,
+        reasoning_prefix=reasoning.prefix,
+        reasoning=reasoning.block,
+        reading=reasoning.reading,
     )

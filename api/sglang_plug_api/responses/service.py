@@ -73,7 +73,7 @@ class ResponsesService:
         messages, prepared = await self._prepare(body)
         tokens = prepared.prompt.tokens
         constraint = with_backend(prepared.tools.constraint, body) or prepared.constraint
-        reading, reasoning_prefix = apply_reasoning(
+        reasoning = apply_reasoning(
             prepared.tools.reading(engine.parsers),
             engine.parsers.reasoning,
             engine.tokenizer,
@@ -82,6 +82,7 @@ class ResponsesService:
             constrained=constraint is not None,
             calls=prepared.tools.constraint is not None,
         )
+        reading = reasoning.reading
         params = body.sampling() | ({"skip_special_tokens": False} if reading.needs_special_tokens else {})
         job = Job(
             id=f"resp_{new_id()}",
@@ -91,7 +92,8 @@ class ResponsesService:
             sampling=_sampling(engine, params, len(tokens)),
             constraint=constraint,
             constraint_field="tools" if prepared.tools.constraint else prepared.constraint_field,
-            reasoning_prefix=reasoning_prefix,
+            reasoning_prefix=reasoning.prefix,
+            reasoning=reasoning.block,
             logprobs=LogprobOptions(top=body.top_logprobs or 0) if body.wants_logprobs else None,
             priority=body.priority or 0,
             salt=body.salt,

@@ -6,7 +6,16 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from sglang_plug import Constraint, DraftCounts, LogprobOptions, Media, ReasoningPrefix, SamplingParams, TokenLogprob
+from sglang_plug import (
+    Constraint,
+    DraftCounts,
+    LogprobOptions,
+    Media,
+    ReasoningBlock,
+    ReasoningPrefix,
+    SamplingParams,
+    TokenLogprob,
+)
 from sglang_plug.plugins.specs import Task
 from sglang_plug_api.http.callers import Caller, current_caller
 
@@ -42,6 +51,8 @@ class Job:
     """The field of the request that has the constraint, for errors; empty: the field named by its kind."""
     reasoning_prefix: ReasoningPrefix | None = None
     """Reasoning that may come before the part that ``constraint`` applies to."""
+    reasoning: ReasoningBlock | None = None
+    """Where the output reasons; ``None`` if reasoning is not told apart from the answer."""
     priority: int = 0
     salt: str = ""
     adapter: str | None = None

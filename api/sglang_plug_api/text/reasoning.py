@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sglang_plug import OutputParser, ReasoningPrefix, Tokenizer
+from sglang_plug import OutputParser, ReasoningBlock, ReasoningMarks, ReasoningPrefix, Tokenizer
 from sglang_plug_api.openai.chat_events import Choice, Reading
 
+from .job import Job
 from .text_engine import TextEngine
 
 PROMPT_TOKENS = 16
 """Tokens at the end of a prompt in which parsers look for opened or closed reasoning."""
 SWITCHES = ("enable_thinking", "thinking")
 """Template variables by which callers disable reasoning."""
+NO_REASONING = ReasoningBlock(())
+"""Says of an output that it has no reasoning."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputReasoning:
+    """The reasoning of outputs: how it is read, and where it lies."""
+
+    reading: Reading
+    prefix: ReasoningPrefix | None = None
+    """Reasoning that may precede the constrained part; ``None``: constraints apply from the first token on."""
+    block: ReasoningBlock | None = None
+    """All reasoning; ``None`` if it is not told apart from the answer."""
 
 
 def apply_reasoning(
@@ -26,8 +40,8 @@ def apply_reasoning(
     *,
     constrained: bool,
     calls: bool = False,
-) -> tuple[Reading, ReasoningPrefix | None]:
-    """Return how outputs after ``prompt`` are read, and the reasoning that may precede their constrained part.
+) -> OutputReasoning:
+    """Return how outputs after ``prompt`` are read, and where they reason.
 
     Args:
         reading: the part that does not depend on the prompt.
@@ -39,17 +53,47 @@ def apply_reasoning(
         calls: True if they are constrained to tool calls, alone or between texts.
     """
     if parser is None:
-        return reading, None
-    end = tokenizer.decode(prompt[-PROMPT_TOKENS:], skip_special=False)
+        return OutputReasoning(reading)
     disabled = any((variables or {}).get(name) is False for name in SWITCHES)
-    marks = None if disabled else parser.marks(end, calls=calls)
+    marks = None if disabled else _marks(parser, tokenizer, prompt, calls=calls)
     if marks is None:
-        return reading, None
+        return OutputReasoning(reading, block=NO_REASONING)
     reading = replace(reading, reasoning=parser, lead=marks.opened, calls_end_reasoning=not constrained)
-    if not constrained:
-        return reading, None
-    ends = tuple(_tokens(tokenizer, text) for text in marks.ends)
-    return reading, ReasoningPrefix(ends, _tokens(tokenizer, marks.opening))
+    prefix = None
+    if constrained:
+        ends = tuple(_tokens(tokenizer, text) for text in marks.ends)
+        prefix = ReasoningPrefix(ends, _tokens(tokenizer, marks.opening))
+    return OutputReasoning(reading, prefix, _block(tokenizer, marks))
+
+
+def with_reasoning(engine: TextEngine, jobs: Sequence[Job]) -> list[Job]:
+    """Return ``jobs`` whose prompts no chat template has rendered, with the reasoning of their outputs.
+
+    Their constraints apply from the first token on, so constrained outputs have no reasoning.
+    """
+    parser = engine.parsers.reasoning
+    if parser is None or not engine.has_text:
+        return list(jobs)
+    blocks: dict[int, ReasoningBlock] = {}
+    for job in jobs:
+        if id(job.tokens) not in blocks:
+            marks = _marks(parser, engine.tokenizer, job.tokens, calls=False)
+            blocks[id(job.tokens)] = NO_REASONING if marks is None else _block(engine.tokenizer, marks)
+    return [replace(job, reasoning=blocks[id(job.tokens)] if job.constraint is None else NO_REASONING) for job in jobs]
+
+
+def _marks(
+    parser: type[OutputParser], tokenizer: Tokenizer, prompt: Sequence[int], *, calls: bool
+) -> ReasoningMarks | None:
+    known = [token for token in prompt[-PROMPT_TOKENS:] if 0 <= token < tokenizer.vocab_size]
+    return parser.marks(tokenizer.decode(known, skip_special=False), calls=calls)
+
+
+def _block(tokenizer: Tokenizer, marks: ReasoningMarks) -> ReasoningBlock:
+    ends, opening, repeats = marks.ends, marks.opening, False
+    if (block := marks.block) is not None:
+        ends, opening, repeats = block.ends, block.opening, block.repeats
+    return ReasoningBlock(tuple(_tokens(tokenizer, text) for text in ends), _tokens(tokenizer, opening), repeats)
 
 
 async def reasoning_tokens(engine: TextEngine, choices: Iterable[Choice]) -> int | None:

@@ -221,6 +221,7 @@ class TextEngine:
             logprobs=job.logprobs,
             constraint=job.constraint,
             reasoning_prefix=job.reasoning_prefix,
+            reasoning=job.reasoning,
             priority=job.priority,
             salt=f"{job.caller.owner}:{job.salt}" if self.config.tenant_isolation else job.salt,
             adapter=job.adapter,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sglang_plug import Constraint, ConstraintError, ReasoningMarks
+from sglang_plug import Constraint, ConstraintError, ReasoningBlockMarks, ReasoningMarks
 
 from .call_structures import (
     Form,
@@ -31,6 +31,9 @@ RECIPIENT = re.compile(r"(?:^|\s)to=functions\.(\S+)")
 NAME = re.compile(r"\S+")
 THOUGHTS = "analysis"
 ROLE = "assistant"
+OPENING = f"{CHANNEL}{THOUGHTS}{MESSAGE}"
+NEXT_MESSAGE = f"{ENDS[0]}{START}{ROLE}"
+BLOCK = ReasoningBlockMarks((NEXT_MESSAGE, *ENDS, START), OPENING, repeats=True)
 
 
 class Harmony(SequentialParser):
@@ -178,8 +181,9 @@ class HarmonyReasoning(Harmony):
         if prompt.rstrip().endswith(MESSAGE):
             return None
         if calls:
-            return ReasoningMarks((f"<|end|>{START}{ROLE}",), f"{CHANNEL}{THOUGHTS}{MESSAGE}")
-        return ReasoningMarks((f"{CHANNEL}final{MESSAGE}", f"{CHANNEL}final {CONSTRAIN}json{MESSAGE}"))
+            return ReasoningMarks((NEXT_MESSAGE,), OPENING, block=BLOCK)
+        final = f"{CHANNEL}final"
+        return ReasoningMarks((f"{final}{MESSAGE}", f"{final} {CONSTRAIN}json{MESSAGE}"), block=BLOCK)
 
     def read_call(self, header: str, name: str) -> Steps[str]:
         """Pass the whole message on as text."""

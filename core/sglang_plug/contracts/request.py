@@ -10,6 +10,7 @@ from typing import Literal
 
 from sglang_plug.contracts.text.grammar import Constraint, ReasoningPrefix
 from sglang_plug.contracts.text.media import Media
+from sglang_plug.contracts.text.parsers import ReasoningBlock
 from sglang_plug.plugins.specs import Task
 
 from .sampling_params import SamplingParams
@@ -61,6 +62,8 @@ class Request:
     """What the output must look like."""
     reasoning_prefix: ReasoningPrefix | None = None
     """What may stand before that part of it."""
+    reasoning: ReasoningBlock | None = None
+    """Where the output reasons, constrained or not; ``None``: reasoning is not told apart from the answer."""
     task: Task = "generate"
     priority: int = 0
     """Higher is served first under the ``priority`` policy and retracted last."""

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
-from itertools import chain
 from typing import Any, Protocol
 
 from sglang_plug.config import ConfigError
@@ -34,7 +33,7 @@ from sglang_plug.engine.processes.messages import (
 )
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.sampling.processors import LogitsProcessors
-from sglang_plug.engine.scheduling.open_requests import OpenRequests, media_bytes
+from sglang_plug.engine.scheduling.open_requests import OpenRequests, check_token_ids, media_bytes
 from sglang_plug.engine.scheduling.scheduled_chunk import StepCounters
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence
@@ -262,15 +261,7 @@ class EngineLoop:
                 f"The input ({len(tokens)} tokens) does not fit the KV pool ({self.longest} tokens); "
                 "the server's --max-total-tokens or --mem-fraction-static is too small for it."
             )
-        named = [*request.params.stop_token_ids, *request.params.logit_bias]
-        named += request.logprobs.ids if request.logprobs else ()
-        if (reasoning_prefix := request.reasoning_prefix) is not None:
-            if not reasoning_prefix.ends or not all(reasoning_prefix.ends):
-                raise RequestError("a preamble needs what ends it")
-            named += [*chain.from_iterable(reasoning_prefix.ends), *reasoning_prefix.opening]
-        for field, ids in (("prompt", tokens), ("stop_token_ids, logit_bias, logprob ids or preamble", named)):
-            if ids and not (0 <= min(ids) and max(ids) < self.vocab_size):
-                raise RequestError(f"a token id in {field} is not in the vocabulary of {self.vocab_size} tokens")
+        check_token_ids(request, self.vocab_size)
         self._check_media(request)
         open_requests = len(self.constraints) + len(scheduler.waiting) + len(scheduler.running) + len(scheduler.paused)
         if open_requests >= scheduler.max_running + self.max_queued:

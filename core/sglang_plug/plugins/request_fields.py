@@ -146,6 +146,9 @@ class RequestFields:
             if name in self.refused:
                 raise RequestFieldError(name, f"{name}: {self.refused[name]}")
         self.read(given)
+        for name, value in given.items():
+            if not _can_be_sent(value):
+                raise RequestFieldError(name, f"{name}: a number does not fit 64 bits")
         return given
 
     def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,6 +191,15 @@ class RequestFields:
 
 NEUTRAL: Mapping[str, Any] = {name: getattr(SamplingParams(), name) for name in PROCESSED_PARAMS}
 """Parameter -> the value that asks for nothing."""
+
+
+def _can_be_sent(value: Any) -> bool:
+    """Report whether the engine process can be sent ``value``, whose numbers JSON does not limit."""
+    try:
+        msgspec.msgpack.encode(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def usable_processors(plugins: Plugins) -> list[Component]:

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from sglang_plug.contracts.sampling_params import SamplingParams
 from sglang_plug.contracts.serving.logits_processor import LogitsBatch, LogitsProcessor, LogitsRow, ProcessorRequest
+from sglang_plug.contracts.text.grammar import Vocabulary
+from sglang_plug.contracts.text.parsers import ReasoningBlock
 from sglang_plug.plugins.attribution import make
 from sglang_plug.plugins.registry import Plugins
 from sglang_plug.plugins.request_fields import ProcessorRequestFields
@@ -32,6 +34,7 @@ def check_logits_processor(
     settings: Any = None,
     request_fields: type | None = None,
     vocabulary: int = 64,
+    reasoning: ReasoningBlock | None = None,
 ) -> None:
     """Apply it to rows alone and together, step by step and from scratch, with rows that come and go; then on a device
     that must not be waited for.
@@ -41,13 +44,15 @@ def check_logits_processor(
         cases: parameters of requests that use it, with its request fields in ``processor_fields``.
         settings: of the component, if ``processor`` is a class.
         request_fields: the class of its request fields, if ``processor`` is a class.
-        vocabulary: tokens of the vocabulary.
+        vocabulary: tokens of the vocabulary. A processor with ``needs_vocabulary`` is told that each is one byte, but
+            for the first, which is a special token.
+        reasoning: where the outputs of the requests reason.
 
     Raises:
         AssertionError: says what is wrong, and for which case.
         PluginError: no plugin, or more than one, declares the name.
     """
-    kit = _Kit(processor, settings, request_fields, vocabulary)
+    kit = _Kit(processor, settings, request_fields, vocabulary, reasoning)
     on_cpu = kit.make(CPU)
     if kit.fields is None:
         unused = on_cpu.prepare(_request(SamplingParams(), None, (1, 2)))
@@ -80,18 +85,28 @@ class _Row:
 
 class _Kit:
     def __init__(
-        self, processor: str | type[LogitsProcessor], settings: Any, request_fields: type | None, vocabulary: int
+        self,
+        processor: str | type[LogitsProcessor],
+        settings: Any,
+        request_fields: type | None,
+        vocabulary: int,
+        reasoning: ReasoningBlock | None,
     ) -> None:
-        self.settings, self.vocabulary, self.fields = settings, vocabulary, request_fields
+        self.settings, self.vocabulary, self.fields, self.reasoning = settings, vocabulary, request_fields, reasoning
         self.kind: Any = processor
+        target: Any = processor
         if isinstance(processor, str):
             component = Plugins.discover().get("logits-processor", processor)
             found = ProcessorRequestFields.of(component)
             self.settings, self.fields = component.settings(), None if found is None else found.kind
             self.kind = lambda *given: make(component, *given, base=LogitsProcessor)
+            target = component.load(LogitsProcessor)
+        self.needs_vocabulary = getattr(target, "needs_vocabulary", False)
 
     def make(self, device: torch.device) -> LogitsProcessor:
-        made = self.kind(self.settings, self.vocabulary, device)
+        pieces = [b"", *(bytes([token % 256]) for token in range(1, self.vocabulary))]
+        texts = (Vocabulary(pieces),) if self.needs_vocabulary else ()
+        made = self.kind(self.settings, self.vocabulary, device, *texts)
         assert isinstance(made, LogitsProcessor), f"{type(made).__name__} is not a LogitsProcessor"
         return made
 
@@ -106,15 +121,17 @@ class _Kit:
                     if self.fields is None
                     else ProcessorRequestFields.convert(self.fields, params.processor_fields)
                 )
-                state = processor.prepare(_request(params, fields, tuple(drawn[:length])))
+                state = processor.prepare(_request(params, fields, tuple(drawn[:length]), self.reasoning))
                 case = f"{params}, a prompt of {length} tokens"
                 assert state is not None, f"{case}: prepare() gave None, as if the request did not use the processor"
                 found.append(_Row(case, state, drawn[:length], length, drawn[length:], len(found)))
         return found
 
 
-def _request(params: SamplingParams, fields: Any, prompt: tuple[int, ...]) -> ProcessorRequest:
-    return ProcessorRequest(params=params, fields=fields, prompt=prompt, constrained=False)
+def _request(
+    params: SamplingParams, fields: Any, prompt: tuple[int, ...], reasoning: ReasoningBlock | None = None
+) -> ProcessorRequest:
+    return ProcessorRequest(params=params, fields=fields, prompt=prompt, constrained=False, reasoning=reasoning)
 
 
 def _logits(row: _Row, step: int, width: int) -> Tensor:

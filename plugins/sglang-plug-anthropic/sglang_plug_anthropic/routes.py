@@ -46,6 +46,7 @@ def build(engine: TextEngine) -> APIRouter:
             constraint=prompt.constraint,
             constraint_field=prompt.constraint_field,
             reasoning_prefix=prompt.reasoning_prefix,
+            reasoning=prompt.reasoning,
             adapter=engine.adapters.resolve(body.model),
         )
         answer = Answer(engine, body, job, prompt.output(), request.state.id)

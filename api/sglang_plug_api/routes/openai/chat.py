@@ -87,6 +87,7 @@ class _ChatCall:
                 constraint=with_backend(prompt.constraint, body),
                 constraint_field=prompt.constraint_field,
                 reasoning_prefix=prompt.reasoning_prefix,
+                reasoning=prompt.reasoning,
             )
             for job in jobs
         ]

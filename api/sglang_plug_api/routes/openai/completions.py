@@ -28,6 +28,7 @@ from sglang_plug_api.openai.choices import (
 from sglang_plug_api.protocol.openai import CompletionBody
 from sglang_plug_api.text.job import Job, Piece
 from sglang_plug_api.text.logprobs import completion_logprobs
+from sglang_plug_api.text.reasoning import with_reasoning
 from sglang_plug_api.text.text_engine import TextEngine
 
 DEFAULT_TOKENS = 16
@@ -67,7 +68,8 @@ class _CompletionCall:
         prompts = await asyncio.gather(*(_encode(engine, prompt, body) for prompt in inputs))
         samplings = [engine.defaults.complete(params, len(tokens), DEFAULT_TOKENS) for tokens in prompts]
         logprobs = logprob_options(body, body.logprobs, echo=bool(body.echo))
-        return cls(engine, body, id, prompts, make_jobs(engine, body, prompts, samplings, logprobs, id))
+        jobs = make_jobs(engine, body, prompts, samplings, logprobs, id)
+        return cls(engine, body, id, prompts, with_reasoning(engine, jobs))
 
     async def answer(self) -> dict[str, Any]:
         """Generate and return the whole response."""

@@ -30,10 +30,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sglang_plug.contracts.sampling_params import SamplingParams
+from sglang_plug.contracts.text.parsers import ReasoningBlock
 
 if TYPE_CHECKING:  # a plugin may declare and implement in one file, which every process imports
     import torch
     from torch import Tensor
+
+    from sglang_plug.contracts.text.grammar import Vocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,8 @@ class ProcessorRequest:
     prompt: Sequence[int]
     constrained: bool
     """True if a grammar decides which tokens may come, stop tokens included."""
+    reasoning: ReasoningBlock | None = None
+    """Where the output reasons; ``None`` if reasoning is not told apart from the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,13 +105,19 @@ class LogitsProcessor(ABC):
         settings: the component's settings, ``None`` if its spec names none.
         vocab_size: width of the logits.
         device: where the logits are.
+        vocabulary: given to processors with ``needs_vocabulary`` only; ``None`` where the engine reads no tokenizer
+            (``--grammar-backend none``, ``--skip-tokenizer-init``).
     """
 
     needs_tokens: ClassVar[bool] = False
     """True if the result depends on the tokens generated so far."""
+    needs_vocabulary: ClassVar[bool] = False
+    """True if the constructor takes the text of all tokens as a fourth argument."""
 
-    def __init__(self, settings: Any, vocab_size: int, device: torch.device) -> None:
-        self.settings, self.vocab_size, self.device = settings, vocab_size, device
+    def __init__(
+        self, settings: Any, vocab_size: int, device: torch.device, vocabulary: Vocabulary | None = None
+    ) -> None:
+        self.settings, self.vocab_size, self.device, self.vocabulary = settings, vocab_size, device, vocabulary
 
     @abstractmethod
     def prepare(self, request: ProcessorRequest) -> Any | None:

@@ -53,6 +53,18 @@ Event = Text | Reasoning | CallStart | CallArguments | CallEnd
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningBlockMarks:
+    """The markers around each block of reasoning, which other text may follow before the answer."""
+
+    ends: tuple[str, ...]
+    """The first one that occurs ends a block; ``ends[0]`` may be written anywhere within one."""
+    opening: str = ""
+    """The marker that begins a block. Empty: every output begins inside one."""
+    repeats: bool = False
+    """True if a block may begin anywhere in an output, and further ones after it; otherwise only at its beginning."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReasoningMarks:
     """The markers that separate reasoning from the rest of an output; a constraint applies after one of ``ends``."""
 
@@ -61,6 +73,22 @@ class ReasoningMarks:
     """The marker that begins reasoning; an output without it has none. Empty: every output begins inside reasoning."""
     opened: str = ""
     """The marker that began the reasoning, if the prompt ends with it."""
+    block: ReasoningBlockMarks | None = None
+    """Where reasoning itself begins and ends; ``None``: at ``opening`` and ``ends``, once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningBlock:
+    """The reasoning of an output, in tokens: for components that count it or bound it."""
+
+    ends: tuple[tuple[int, ...], ...]
+    """Token sequences; the first one that occurs ends a block, ``ends[0]`` may be written anywhere within one. Where
+    the tokens are text, the same text in other tokens ends it, too. Empty: the output has no reasoning."""
+    opening: tuple[int, ...] = ()
+    """The tokens that begin a block, at the beginning of the output or after white space. Empty: the output begins
+    inside one."""
+    repeats: bool = False
+    """True if a block may begin anywhere in the output, and further ones after it."""
 
 
 class OutputParser(ABC):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ import torch
 
 from sglang_plug.contracts.request import Request, RequestError
 from sglang_plug.contracts.serving.logits_processor import LogitsProcessor, ProcessorRequest
+from sglang_plug.contracts.text.grammar import Vocabulary
 from sglang_plug.plugins.attribution import described, make
 from sglang_plug.plugins.registry import Component, Plugins
 from sglang_plug.plugins.request_fields import (
@@ -69,15 +71,25 @@ class LogitsProcessors:
     fields: RequestFields = field(default_factory=RequestFields)
 
     @classmethod
-    def build(cls, plugins: Plugins, vocab_size: int, device: torch.device) -> LogitsProcessors:
-        """Import and construct the processors. Raises ``ConfigError`` naming a component that cannot be used."""
+    def build(
+        cls,
+        plugins: Plugins,
+        vocab_size: int,
+        device: torch.device,
+        vocabulary: Callable[[], Vocabulary | None] = lambda: None,
+    ) -> LogitsProcessors:
+        """Import and construct the processors. Raises ``ConfigError`` naming a component that cannot be used.
+
+        ``vocabulary`` is called if a processor needs it, which takes a while.
+        """
         fields = RequestFields.of(plugins)
         own = {one.component.key: one for one in fields.processors}
         loaded = []
         for rank, component in enumerate(usable_processors(plugins)):
-            processor: LogitsProcessor = make(
-                component, component.settings(), vocab_size, device, base=LogitsProcessor, contract=LogitsProcessor
-            )
+            target = component.load(LogitsProcessor)
+            texts = (vocabulary(),) if getattr(target, "needs_vocabulary", False) else ()
+            arguments = component.settings(), vocab_size, device, *texts
+            processor: LogitsProcessor = make(component, *arguments, base=LogitsProcessor, contract=LogitsProcessor)
             loaded.append(LoadedProcessor(component, processor, rank, own.get(component.key)))
         return cls(tuple(loaded), fields)
 
@@ -98,6 +110,7 @@ class LogitsProcessors:
                 fields=fields.get(loaded.name),
                 prompt=request.tokens,
                 constrained=request.constraint is not None,
+                reasoning=request.reasoning,
             )
             state = self._prepare(loaded, processor_request)
             if state is not None:

@@ -16,6 +16,7 @@ from sglang_plug.contracts.model.batch import KVPool
 from sglang_plug.contracts.model.recurrent_state import StatePool
 from sglang_plug.contracts.serving.executor import SINGLE_RANK, Collectives
 from sglang_plug.contracts.serving.extension import GraphPhase
+from sglang_plug.contracts.text.grammar import Vocabulary
 from sglang_plug.engine.cuda_graphs.decode_graphs import CudaRecorder, DecodeGraphs
 from sglang_plug.engine.cuda_graphs.prefill_graphs import PrefillGraphs, prefill_graphs_of
 from sglang_plug.engine.execution.rank_components import RankComponents, build_rank_components
@@ -104,7 +105,8 @@ def _build(
     ledger: MemoryLedger,
     ranks: Ranks | None,
 ) -> EngineLoop:
-    scheduling, processors = build_scheduling_components(resolved), _logits_processors(resolved, plugins)
+    scheduling, grammars = build_scheduling_components(resolved), GrammarSources(resolved)
+    processors = _logits_processors(resolved, plugins, grammars)
     extensions, resolved = (built := _extensions(resolved, plugins, ranks)).points, built.resolved
     config = resolved.config
     with ledger.stage(WEIGHTS, advice(WEIGHTS, resolved)):
@@ -140,7 +142,7 @@ def _build(
         heartbeat=heartbeat,
         update_weights=updater,
         model_controls=lambda: runner.model.controls(),
-        constraints=_constraints(resolved),
+        constraints=_constraints(resolved, grammars),
         shortage=ledger.of_step,
         overlap=runner.asynchronous and not config.schedule.disable_overlap_schedule,
         describe=partial(described, components=resolved.components),
@@ -158,11 +160,15 @@ def _extensions(resolved: Resolved, plugins: Plugins, ranks: Ranks | None) -> Bu
     return build_extensions(resolved, plugins, collectives=ranks.collectives, command=ranks.extension_command)
 
 
-def _logits_processors(resolved: Resolved, plugins: Plugins) -> LogitsProcessors:
+def _logits_processors(resolved: Resolved, plugins: Plugins, grammars: GrammarSources) -> LogitsProcessors:
     """Build the logits processors of every plugin, if the model generates."""
     if "generate" not in resolved.tasks:
         return LogitsProcessors()
-    return LogitsProcessors.build(plugins, resolved.vocab_size, resolved.device)
+
+    def vocabulary() -> Vocabulary | None:
+        return grammars.vocabulary if "tokenizer" in resolved.choices else None
+
+    return LogitsProcessors.build(plugins, resolved.vocab_size, resolved.device, vocabulary)
 
 
 def _relief(scheduler: Scheduler, kv: KVPool | None, ranks: Ranks | None) -> MemoryRelief | None:
@@ -237,10 +243,10 @@ def _pace(resolved: Resolved) -> PrefillPace:
     return PrefillPace(None if target is None else target / 1000)
 
 
-def _constraints(resolved: Resolved) -> Constraints:
+def _constraints(resolved: Resolved, sources: GrammarSources) -> Constraints:
     if "grammar" not in resolved.choices:
         return Constraints(resolved.no_grammars or "the model does not generate")
-    return Constraints(BackendCompiler(GrammarSources(resolved)), forms=forms(resolved.grammars))
+    return Constraints(BackendCompiler(sources), forms=forms(resolved.grammars))
 
 
 def _make_graphs(

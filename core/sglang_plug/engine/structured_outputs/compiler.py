@@ -37,7 +37,7 @@ class GrammarSources:
     @cached_property
     def setup(self) -> Setup:
         """The first message to a compiling process. Raises ``ConfigError``."""
-        config, vocabulary = self._resolved.config, self._vocabulary
+        config, vocabulary = self._resolved.config, self.vocabulary
         return Setup(
             plugins=config.plugins,
             backends=self._resolved.grammar_order,
@@ -51,10 +51,11 @@ class GrammarSources:
     @cached_property
     def backends(self) -> GrammarBackend:
         """The backends of this process, which load compiled grammars. Raises ``ConfigError``."""
-        return GrammarBackends(self._resolved.grammars, self._resolved.grammar_order, self._vocabulary)
+        return GrammarBackends(self._resolved.grammars, self._resolved.grammar_order, self.vocabulary)
 
     @cached_property
-    def _vocabulary(self) -> Vocabulary:
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary of the chosen tokenizer. Raises ``ConfigError``."""
         resolved = self._resolved
         return read_vocabulary(_tokenizer(resolved), resolved.vocab_size, resolved.eos_token_ids)
 
