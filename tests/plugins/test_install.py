@@ -26,6 +26,7 @@ EXPECTED = {
     ("command", "detect-watermark"): "sglang-plug-watermark",
     ("drafter", "recall"): "sglang-plug-recall",
     ("eviction", "slru"): "sglang-plug-slru",
+    ("logits-processor", "thinking-budget"): "sglang-plug-thinking-budget",
     ("logits-processor", "watermark"): "sglang-plug-watermark",
     ("model", "GPTNeoXForCausalLM"): "sglang-plug-gpt-neox",
     ("observer", "otel"): "sglang-plug-otel",

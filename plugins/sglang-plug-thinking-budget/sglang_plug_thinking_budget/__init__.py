@@ -1,0 +1,22 @@
+"""A limit on the reasoning of a request, in tokens. Declares only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sglang_plug import LogitsProcessorSpec, hookimpl
+
+api_version = 1
+LAST = 1000
+"""After all built-in processors: a bias or a penalty must not keep the end of the reasoning from being written."""
+
+
+@hookimpl
+def register_logits_processors() -> Iterator[LogitsProcessorSpec]:
+    yield LogitsProcessorSpec(
+        name="thinking-budget",
+        target=f"{__name__}.processor:ThinkingBudget",
+        request_fields=f"{__name__}.fields:ThinkingBudgetFields",
+        order=LAST,
+        summary="ends the reasoning of a request after a number of tokens",
+    )
