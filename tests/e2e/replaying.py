@@ -31,6 +31,15 @@ def in_time(holds: Any, what: str) -> None:
         raise TooLate(f"over before the test came to it, {TIMES} times: {what}")
 
 
+def seen_in_time(holds: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
+    """Ask again and again until the answer is true, and return it. Raises ``TooLate`` after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not (answer := holds()):
+        in_time(time.monotonic() < deadline, what)
+        time.sleep(0.005)
+    return answer
+
+
 @contextlib.contextmanager
 def within(seconds: float, what: str) -> Iterator[None]:
     """Connections that the server ends are the test's fault once it took longer than ``seconds``."""

@@ -9,9 +9,9 @@ import os
 import random
 import signal
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import openai
 import pytest
 from openai.types import Batch
 
-from .replaying import in_time, replayed
+from .replaying import in_time, replayed, seen_in_time
 
 CHAT = "/v1/chat/completions"
 OVER = ("completed", "failed", "expired", "cancelled")
@@ -258,39 +258,31 @@ def test_interactive_requests_do_not_stand_behind_a_batch(server: Any, user: Cli
         assert running <= 2
     assert most_waiting <= 1  # a line that was just sent waits for the next step; more would fill the second place
     in_time(user.get(id).status == "in_progress", "there are more lines")
-    # they did not wait for the hundreds of lines behind; some are done meanwhile, more of them on a busy machine
-    assert sorted(meanwhile)[len(meanwhile) // 2] <= 20
     user.api.batches.cancel(id)
     assert user.wait(id).status == "cancelled"
+    # they did not wait for the hundreds of lines behind; some are done meanwhile, more of them on a busy machine
+    in_time(sorted(meanwhile)[len(meanwhile) // 2] <= 20, "at most 20 lines were done while each request was answered")
 
 
+@replayed
 def test_a_busy_server_starts_no_lines(server: Any, user: Client) -> None:
-    body = {"text": "Once", "sampling_params": {"max_new_tokens": 1500, "ignore_eos": True}, "stream": True}
-    stop = threading.Event()
-
-    def occupy(started: threading.Event) -> None:
-        with httpx.stream("POST", f"{server.url}/generate", json=body, timeout=PATIENCE) as answer:
-            for _ in answer.iter_raw():
-                started.set()
-                if stop.is_set():
-                    return
-
-    events = [threading.Event(), threading.Event()]
-    threads = [threading.Thread(target=occupy, args=(event,)) for event in events]
-    try:
-        for thread in threads:
-            thread.start()
-        assert all(event.wait(PATIENCE) for event in events)
-        id = user.start([chat(number) for number in range(5)]).id
-        user.wait(id, lambda batch: batch.status == "in_progress")
-        for _ in range(5):
-            counted, waiting = done(user.get(id)), server.load()[1]
-            assert (counted, waiting) == (0, 0) or not all(thread.is_alive() for thread in threads)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert done(user.wait(id)) == 5
+    """Lines are neither sent nor served while two other requests take both places, until these are aborted."""
+    params = {"max_new_tokens": 3000, "ignore_eos": True}
+    with ThreadPoolExecutor(2) as pool, httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
+        bodies = [{"text": "Once", "rid": f"busy-{place}", "sampling_params": params} for place in range(2)]
+        busy = [pool.submit(client.post, "/generate", json=body) for body in bodies]
+        try:
+            seen_in_time(lambda: server.load()[0] == 2, "both requests run")
+            id = user.start([chat(number) for number in range(5)]).id
+            user.wait(id, lambda batch: batch.status != "validating")
+            seen = [(done(user.get(id)), server.load()[1]) for _ in range(5)]
+        finally:
+            server.post("/abort_request", {"abort_all": True})
+        reasons = [one.result().json()["meta_info"]["finish_reason"]["type"] for one in busy]
+    batch = user.wait(id)
+    in_time(reasons == ["abort", "abort"], "both requests still run")
+    assert seen == [(0, 0)] * 5
+    assert done(batch) == 5
 
 
 def test_keys_are_asked_for_and_lines_need_none(launch: Any, tmp_path: Path) -> None:

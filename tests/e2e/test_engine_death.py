@@ -7,13 +7,12 @@ import json
 import os
 import signal
 import threading
-import time
 from typing import Any
 
 import httpx
 
 from .conftest import PATIENCE
-from .replaying import in_time, replayed, within
+from .replaying import in_time, replayed, seen_in_time, within
 
 LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}}
 SERVED_ON = 1.0
@@ -36,9 +35,7 @@ def test_the_engine_is_killed(launch: Any) -> None:
     with server.client.stream("POST", "/generate", json={**LONG, "stream": True, "incremental": True}) as stream:
         lines = stream.iter_lines()
         next(lines)
-        begun = time.monotonic()
-        while server.load()[0] < 2:
-            in_time(time.monotonic() - begun < 30, "both requests run")
+        seen_in_time(lambda: server.load()[0] == 2, "both requests run")
         with within(SERVED_ON, "it still answers, though its engine is gone"):
             os.kill(server.engine_pid, signal.SIGKILL)
             rest = [line for line in lines if line]

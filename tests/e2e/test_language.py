@@ -32,7 +32,7 @@ from sglang_plug_lang import (
     user,
 )
 
-from .conftest import until
+from .replaying import TooLate, in_time, replayed, seen_in_time
 
 PAGE = Path(__file__).parents[2] / "docs" / "frontend-language.md"
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -96,7 +96,10 @@ def test_a_prompt_that_ends_within_a_token(endpoint: Any) -> None:
     assert choose()["city"] == "Paris"
 
 
+@replayed
 def test_forks_run_at_the_same_time(endpoint: Any, server: Any) -> None:
+    together: list[bool] = []
+
     @function
     def tip_suggestion(s: Any) -> None:
         s += assistant("Here are two tips for staying healthy: 1. Balanced Diet. 2. Regular Exercise.\n\n")
@@ -106,13 +109,15 @@ def test_forks_run_at_the_same_time(endpoint: Any, server: Any) -> None:
                 f"Now, expand tip {index + 1} into a paragraph:\n"
                 + gen("detailed_tip", max_tokens=400, ignore_eos=True)
             )
-        until(lambda: server.load()[0] >= 2, "two forks running")
+        with contextlib.suppress(TooLate):
+            together.append(seen_in_time(lambda: server.load()[0] == 2, "two forks run"))
         s += assistant("Tip 1:" + forks[0]["detailed_tip"] + "\n")
         s += assistant("Tip 2:" + forks[1]["detailed_tip"] + "\n")
         s += assistant("To summarize the above two tips, I can say:\n" + gen("summary", max_tokens=64))
 
     state = tip_suggestion(temperature=0)
     assert state.error() is None
+    in_time(together, "two forks run")
     first, second = (state.messages()[index]["content"] for index in (2, 3))
     assert first.startswith("Tip 1:") and second.startswith("Tip 2:") and first[6:] != second[6:]
     assert state["summary"]

@@ -6,6 +6,7 @@ where somebody reads it.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from openai.types.responses.input_token_count_response import InputTokenCountRes
 from pydantic import TypeAdapter
 
 from .conftest import until
+from .replaying import in_time, replayed, seen_in_time
 from .weather import ASK, FLAT_WEATHER, nested
 
 FRANCE = "What is the capital of France?"
@@ -283,6 +285,7 @@ def test_a_request_has_an_id_that_raw_answers_show(client: openai.OpenAI) -> Non
         answer.read()
 
 
+@replayed
 def test_a_full_queue_says_when_to_come_again(client: openai.OpenAI, guarded: Any) -> None:
     """In the header that the client waits by before it tries again."""
     long: dict[str, Any] = {"model": "demo", "prompt": "Once", "max_tokens": 3000, "extra_body": {"ignore_eos": True}}
@@ -290,12 +293,13 @@ def test_a_full_queue_says_when_to_come_again(client: openai.OpenAI, guarded: An
     with ThreadPoolExecutor(2) as pool:
         busy = [pool.submit(client.completions.create, **long) for _ in range(2)]
         try:
-            until(lambda: guarded.client.get("/server_info", headers=admin).json()["waiting"] == 1, "the house is full")
+            info = functools.partial(guarded.client.get, "/server_info", headers=admin)
+            seen_in_time(lambda: info().json()["waiting"] == 1, "one request runs and one waits")
             with pytest.raises(openai.InternalServerError) as caught:
-                client.completions.create(model="demo", prompt="a", max_tokens=1)
+                in_time(not client.completions.create(model="demo", prompt="a", max_tokens=1), "the queue is full")
         finally:
             guarded.client.post("/abort_request", json={"abort_all": True}, headers=admin)
-        assert [one.result().choices[0].finish_reason for one in busy] == ["abort", "abort"]
+        in_time([one.result().choices[0].finish_reason for one in busy] == ["abort", "abort"], "neither has ended")
     assert (caught.value.status_code, caught.value.type) == (503, "ServiceUnavailableError")
     assert caught.value.response.headers["retry-after"] == "1"
     assert client.completions.create(model="demo", prompt="a", max_tokens=1).choices

@@ -225,6 +225,7 @@ async def test_clients_that_never_read_are_given_up(server: Any, impatient: Any)
         until(lambda: impatient.log[before:].count(GIVEN_UP) == DEAF, "the connections are given up")
         with within(HEADER_TIMEOUT, "the time for heads"):
             impatient.wait_whole()  # while the sockets are open
+        until(lambda: impatient.log[before:].count("reason='abort'") >= DEAF, "the ends of the requests are logged")
         ended = [line for line in impatient.log[before:].splitlines() if "reason='abort'" in line]
         assert len(ended) == DEAF
         assert all(int(line.partition("output_tokens=")[2].partition(",")[0]) < tokens for line in ended)

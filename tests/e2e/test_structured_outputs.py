@@ -10,6 +10,7 @@ import re
 import signal
 import threading
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,6 +19,7 @@ from jsonschema import Draft202012Validator
 from openai import BadRequestError, OpenAI
 
 from .conftest import command_of, until
+from .replaying import in_time, replayed
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -284,24 +286,31 @@ def test_a_held_request_is_counted_and_can_be_aborted(launch: Any) -> None:
     server.wait_gone()
 
 
+@replayed
 def test_killing_the_compiling_process_fails_no_request(server: Any) -> None:
     ask(server, regex="begun")
 
     def workers() -> set[int]:
         return {pid for pid in server.members() if b"structured_outputs.grammar_worker" in command_of(pid)}
 
-    schemas = [{"type": "object", "properties": {f"killed{n}": PERSON}, "required": [f"killed{n}"]} for n in range(42)]
+    names = [f"{uuid.uuid4()}" for _ in range(42)]  # not what was compiled before
+    schemas = [{"type": "object", "properties": {name: PERSON}, "required": [name]} for name in names]
     with ThreadPoolExecutor(len(schemas)) as pool:
         answers = [
             pool.submit(server.post, "/generate", {"text": "x", "sampling_params": {**WILD, "json_schema": schema}})
             for schema in schemas
         ]
+
+        def is_over() -> bool:
+            return all(answer.done() for answer in answers)
+
         for _ in range(2):
             killed = workers()
             for pid in killed:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            until(lambda killed=killed: workers() - killed, "another compiling process")
+            until(lambda killed=killed: workers() - killed or is_over(), "another compiling process")
+            in_time(workers() - killed, "there are schemas to compile")
         assert [answer.result().status_code for answer in answers] == [200] * len(schemas)
     server.wait_whole()
 

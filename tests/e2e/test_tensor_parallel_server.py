@@ -8,6 +8,7 @@ import signal
 from typing import Any
 
 from .conftest import command_of
+from .replaying import in_time, replayed
 
 
 def followers(server: Any) -> list[int]:
@@ -15,6 +16,7 @@ def followers(server: Any) -> list[int]:
     return [pid for pid in server.members() if b"sglang_plug.engine.tensor_parallel.worker_rank" in command_of(pid)]
 
 
+@replayed
 def test_it_serves_until_a_rank_is_gone(launch: Any) -> None:
     server = launch("--tp", "2")
     info = server.info()
@@ -37,6 +39,7 @@ def test_it_serves_until_a_rank_is_gone(launch: Any) -> None:
         os.kill(followers(server)[0], signal.SIGKILL)
         rest = list(lines)
     assert rest[-1] == "data: [DONE]"
+    in_time("error" in rest[-2], "the stream had not ended")
     assert json.loads(rest[-2].removeprefix("data: "))["code"] == 503
     assert server.exit_code() == 1
     server.wait_gone()
