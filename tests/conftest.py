@@ -99,7 +99,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     gc.unfreeze()  # libraries that count what is left at the end find nothing
 
 
-WHOLE_ENGINE = frozenset({"serve", "tiny_model", "app", "apps", "seeing", "compiling_here"})
+WHOLE_ENGINE = frozenset({"serve", "tiny_model", "app", "apps", "seeing"})
 """Fixtures that serve a model, or make one of a family."""
 
 
@@ -594,17 +594,15 @@ class Served:
         self.runner.close()
 
 
-@pytest.fixture
-def compiling_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines of this process compile grammars here; the process that servers have for that has tests of its own."""
-    monkeypatch.setattr(build, "BackendCompiler", CompilerHere)
-
-
 @pytest.fixture(scope="session", autouse=True)
-def all_but_what_stays() -> Iterator[None]:
-    """Engines of this process that free all they can leave alone what was frozen after the collection."""
+def engines_of_this_process() -> Iterator[None]:
+    """Engines of this process leave alone what was frozen after the collection, and compile grammars here.
+
+    The process that servers have for grammars takes seconds to start, and has tests of its own.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "_collect_all", gc.collect)
+        patch.setattr(build, "BackendCompiler", CompilerHere)
         yield
 
 

@@ -15,7 +15,7 @@ from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, Paral
 from .seeing_families import FAMILIES
 from .seeing_models import SeeingModel, make_seeing, png
 
-pytestmark = pytest.mark.usefixtures("compiling_here")
+pytestmark = pytest.mark.whole_engine
 
 NEW_TOKENS = 8
 PAD = "<|vision_start|><|image_pad|><|vision_end|>"

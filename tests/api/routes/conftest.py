@@ -14,14 +14,12 @@ import pytest
 
 from sglang_plug import Plugins
 from sglang_plug.engine.processes.thread_client import ThreadClient
-from sglang_plug.engine.startup import build
 from sglang_plug_api.http.app import build_app
 from sglang_plug_api.http.middleware import GateState
 from sglang_plug_api.lifecycle.server import assemble
 from sglang_plug_api.options.parsing import server_config
 from sglang_plug_api.text.parsers import load_parsers
 from sglang_plug_api.text.sampling import SamplingDefaults
-from tests.compiling import CompilerHere
 
 PATIENCE = 240.0
 
@@ -76,9 +74,7 @@ class App:
         config = server_config(argparse.Namespace(**{"device": "cpu", "max_total_tokens": 4096, **options}), plugins)
         self.runner = asyncio.Runner()
         self._engine = ThreadClient(config.engine, plugins)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(build, "BackendCompiler", CompilerHere)
-            self.info = self.run(self._engine.start())
+        self.info = self.run(self._engine.start())
         self.engine = assemble(config, plugins, self._engine, self.info)
         self.gate = GateState()
         self.application = build_app(self.engine, plugins, self.gate)

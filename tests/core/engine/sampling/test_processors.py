@@ -62,9 +62,11 @@ def all_kinds() -> list[Request]:
 
 @pytest.fixture
 def ask(serve: Callable[..., Any]) -> Callable[..., list[Any]]:
-    """``ask(requests, **options of the scheduler)``."""
+    """``ask(requests, **options of the scheduler)``: serve all at once, or one after the other if ``apart``."""
 
-    def found(requests: list[Request], *, pool: int = 2048, errors: bool = False, **options: Any) -> list[Any]:
+    def found(
+        requests: list[Request], *, pool: int = 2048, errors: bool = False, apart: bool = False, **options: Any
+    ) -> list[Any]:
         config = EngineConfig(
             cache=CacheOptions(max_total_tokens=pool),
             schedule=ScheduleOptions(**options),
@@ -72,13 +74,15 @@ def ask(serve: Callable[..., Any]) -> Callable[..., list[Any]]:
             log_level="warning",
         )
         served = serve(config)
+        if apart:
+            return [output for one in requests for output in served.outputs([one])]
         return list(served.outcomes(requests) if errors else served.outputs(requests))
 
     return found
 
 
 def test_each_output_is_what_it_is_alone(ask: Callable[..., list[Any]]) -> None:
-    alone = [ask([one])[0] for one in all_kinds()]
+    alone = ask(all_kinds(), apart=True)
     assert all(one.finish is not None and one.finish.reason != "error" for one in alone)
     together = ask(all_kinds())
     assert [one.tokens for one in together] == [one.tokens for one in alone]
@@ -153,7 +157,6 @@ def test_sequences_may_leave_while_their_tokens_are_on_the_device() -> None:
         assert drawn.read()[0] == expected and not drawn.errors
 
 
-@pytest.mark.usefixtures("compiling_here")
 def test_processors_know_of_tokens_that_a_grammar_forces(ask: Callable[..., list[Any]]) -> None:
     """A digit is forbidden where the one before it is the same: after what the grammar forces, too."""
     constraint = Constraint("regex", "(and so it goes on [01])+")

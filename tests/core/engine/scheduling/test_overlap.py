@@ -32,7 +32,7 @@ from sglang_plug.engine.scheduling.growth_reserve import GrowthReserve
 from sglang_plug.engine.startup import build
 from sglang_plug_backends.huggingface.tokenizer import load_tokenizer
 
-pytestmark = pytest.mark.usefixtures("compiling_here")
+pytestmark = pytest.mark.whole_engine
 
 QUESTIONS = ("Tell me a story.", "Count from 1 to 10.", "Who are you?", "List 3 countries and their capitals.")
 

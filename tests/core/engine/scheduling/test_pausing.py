@@ -16,7 +16,7 @@ from sglang_plug_backends.prefix_cache.radix import RadixCache
 from .scheduler_bench import Device, expected, finish, make, room, step, submit
 from .test_overlap import QUESTIONS, SCHEMA, Engine, numbers, without_numbers
 
-pytestmark = pytest.mark.usefixtures("compiling_here")
+pytestmark = pytest.mark.whole_engine
 
 
 @given(st.data())

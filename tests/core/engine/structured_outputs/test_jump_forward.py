@@ -27,7 +27,7 @@ from sglang_plug.engine.scheduling import scheduler
 from sglang_plug.engine.scheduling.growth_reserve import GrowthReserve
 from sglang_plug_backends.huggingface.tokenizer import load_tokenizer
 
-pytestmark = pytest.mark.usefixtures("compiling_here")
+pytestmark = pytest.mark.whole_engine
 
 PATTERN = r"Anna lives in (Paris|London), and she (likes|drinks) (tea|coffee) in the (morning|evening)\."
 NAMES = ("first_name", "country_of_birth", "identification_number", "favourite_colour")

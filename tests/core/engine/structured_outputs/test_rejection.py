@@ -20,7 +20,7 @@ from tests.core.engine.scheduling.test_overlap import QUESTIONS, Engine
 
 from .test_batch_grammars import Words, sequence
 
-pytestmark = pytest.mark.usefixtures("compiling_here")
+pytestmark = pytest.mark.whole_engine
 
 PLUGIN = PluginOptions(files=(str(Path(__file__).with_name("wide_grammars.py")),))
 COLOURS = r"(red|green|blue){1,4} or [a-c]{2,6}"
