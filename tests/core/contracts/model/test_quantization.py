@@ -320,7 +320,8 @@ def test_experts_that_are_multiplied_one_by_one_stay_quantized() -> None:
     assert list(experts.named_parameters()) == [] and len(experts.gate_up_proj.products) == 6
     x, chosen, factors = torch.randn(5, 8), torch.tensor([[0, 2], [1, 0], [2, 1], [0, 1], [2, 0]]), torch.rand(5, 2)
     weights = [2 * plain[f"block.experts.{name}_proj"] for name in ("gate_up", "down")]
-    torch.testing.assert_close(experts(x, chosen, factors), moe(x, *weights, chosen, factors))
+    # the products are summed in another order; a wrong weight is off by whole numbers
+    torch.testing.assert_close(experts(x, chosen, factors), moe(x, *weights, chosen, factors), rtol=1e-4, atol=1e-3)
 
 
 def test_experts_are_turned_back_as_they_are_loaded(caplog: pytest.LogCaptureFixture) -> None:
