@@ -46,8 +46,17 @@ def fake_compiler(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) ->
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin")
 
 
-@pytest.mark.usefixtures("compiled")
-def test_compiled_once(fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.fixture
+def library_file(compiled: None) -> Path:
+    """The library that the real compiler made for this session's other tests."""
+    return library._compiled()
+
+
+def test_compiled_once(
+    library_file: Path, fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = f'while [ "$1" != -o ]; do shift; done; cp "{library_file}" "$2"'
+    fake_compiler(tmp_path / "bin", monkeypatch, script)
     with caplog.at_level(logging.INFO):
         assert library.why_not() == ""
     (built,) = fresh.rglob("*.so")
