@@ -68,13 +68,13 @@ class ExtensionPoints:
 
     def step_contexts(self, chunks: Sequence[ChunkView], query_lens: Sequence[int]) -> list[StepContext]:
         """Return what surrounds the forward pass of ``chunks``, the outermost first."""
-        found = [context(chunks, query_lens) for context in self.context]
-        return [context for context in found if context is not None]
+        contexts = [context(chunks, query_lens) for context in self.context]
+        return [context for context in contexts if context is not None]
 
     def rank_data(self, chunks: Sequence[ChunkView]) -> dict[str, bytes] | None:
         """Return what worker ranks have to know about a step, by extension; ``None``: nothing."""
-        found = {name: rank_step(chunks) for name, rank_step in self.rank_step.items()}
-        return {name: data for name, data in found.items() if data is not None} or None
+        data_by_name = {name: rank_step(chunks) for name, rank_step in self.rank_step.items()}
+        return {name: data for name, data in data_by_name.items() if data is not None} or None
 
     def all_info(self) -> dict[str, Any]:
         """Return the plain data of all extensions for ``/server_info``."""
@@ -90,10 +90,12 @@ def extension_points(
         if base is GraphPhase:
             continue
         for name in (name for name, member in vars(base).items() if callable(member) and not name.startswith("_")):
-            found = {
-                of: getattr(extension, name) for of, extension in extensions.items() if overrides(extension, base, name)
+            by_extension = {
+                key: getattr(extension, name)
+                for key, extension in extensions.items()
+                if overrides(extension, base, name)
             }
-            methods[name] = found if base is RankPhase else tuple(found.values())
+            methods[name] = by_extension if base is RankPhase else tuple(by_extension.values())
     rows = (extension.most_draft_rows for extension in extensions.values() if isinstance(extension, PlanningPhase))
     return ExtensionPoints(
         **methods,
