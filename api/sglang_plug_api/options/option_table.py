@@ -114,10 +114,10 @@ MEMORY = Group(
         option(
             "--target-itl-ms",
             "engine.schedule.target_itl_ms",
-            "milliseconds between two tokens of a sequence while prompts of others are computed; by default a small "
-            "multiple of a decode step; 0 switches the limit off",
+            "milliseconds between two tokens of a sequence while prompts of others are computed; 0: no limit, -1: a "
+            "small multiple of a decode step",
             float,
-            least=0,
+            least=-1,
         ),
         option(
             "--max-running-requests",

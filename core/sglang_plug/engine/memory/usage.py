@@ -52,5 +52,12 @@ def tensor_bytes(model: object) -> int:
         elif isinstance(item, list | tuple):
             pending.extend(item)
         elif is_dataclass(item) and not isinstance(item, type):
-            pending.extend(getattr(item, field.name, None) for field in fields(item))
+            pending.extend(_values(item))
     return sum(sizes.values())
+
+
+def _values(item: Any) -> list[Any]:
+    """Return the values of a dataclass; those in its dictionary are read from there, as reading some fields raises."""
+    if hasattr(item, "__dict__"):
+        return list(vars(item).values())
+    return [getattr(item, field.name, None) for field in fields(item)]

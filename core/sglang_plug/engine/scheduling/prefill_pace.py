@@ -109,4 +109,4 @@ class PrefillPace:
     def info(self) -> dict[str, Any]:
         """Return the configured time and the learned coefficients, as plain data for ``/server_info``."""
         target = None if self._target is None else 1000 * self._target
-        return {"target_itl_ms": target, "seconds": self._model.coefficients()}
+        return {"target_itl_ms": target, "coefficients": self._model.coefficients()}

@@ -240,7 +240,7 @@ def _pace(resolved: Resolved) -> PrefillPace:
     target = resolved.config.schedule.target_itl_ms
     if resolved.whole or "generate" not in resolved.tasks:
         return PrefillPace(0.0)
-    return PrefillPace(None if target is None else target / 1000)
+    return PrefillPace(None if target < 0 else target / 1000)
 
 
 def _constraints(resolved: Resolved, sources: GrammarSources) -> Constraints:
