@@ -1,4 +1,4 @@
-"""A budget of reasoning, through real servers and clients: every reasoning parser, every generation route."""
+"""A budget of reasoning, through real servers and clients: three forms of reasoning, every generation route."""
 
 from __future__ import annotations
 
