@@ -84,7 +84,13 @@ if TYPE_CHECKING:
         ProcessorRequest,
     )
     from sglang_plug.contracts.serving.observer import Observer, RequestEvent, StepStats
-    from sglang_plug.contracts.serving.scheduling import SchedulePolicy, Waiting
+    from sglang_plug.contracts.serving.scheduling import (
+        AccountingPolicy,
+        PreemptivePolicy,
+        SchedulePolicy,
+        TokenUsage,
+        Waiting,
+    )
     from sglang_plug.contracts.text.grammar import (
         Constraint,
         ConstraintError,
@@ -153,6 +159,7 @@ __version__ = "0.1.0"
 __all__ = [
     "API_VERSION",
     "AUTO",
+    "AccountingPolicy",
     "AdaptableLayer",
     "Adapter",
     "AdapterReader",
@@ -241,6 +248,7 @@ __all__ = [
     "PluginOptions",
     "Plugins",
     "Pooling",
+    "PreemptivePolicy",
     "PrefixCache",
     "PrefixCacheSpec",
     "ProcessorRequest",
@@ -282,6 +290,7 @@ __all__ = [
     "TemplateError",
     "Text",
     "TokenLogprob",
+    "TokenUsage",
     "Tokenizer",
     "TokenizerSource",
     "TokenizerSpec",

@@ -105,12 +105,18 @@ class CacheOptions:
 class ScheduleOptions:
     """The scheduling of steps."""
 
-    policy: str = "fcfs"
+    policy: str = "fair"
     chunked_prefill_size: int = 0
     """Greatest number of new tokens in a step; 0 decides by device, -1 switches chunking off."""
     max_running_requests: int | None = None
     max_queued_requests: int = 4096
     """Greatest number of waiting sequences; one more is refused with status 503."""
+    max_running_per_caller: int | None = None
+    """Greatest number of sequences of one caller in a step; ``None``: no limit of its own."""
+    max_queued_per_caller: int | None = None
+    """Greatest number of waiting sequences of one caller; one more is refused with status 429."""
+    caller_weights: Mapping[str, float] = field(default_factory=dict)
+    """Id of a caller -> its part of the engine relative to others, whose weight is 1."""
     watchdog_timeout: float = 300.0
     """Seconds a step may take before the engine reports itself stuck and exits."""
     disable_overlap_schedule: bool = False

@@ -91,7 +91,10 @@ HOME = {
         "Projection",
     ),
     "contracts.serving.scheduling": (
+        "AccountingPolicy",
+        "PreemptivePolicy",
         "SchedulePolicy",
+        "TokenUsage",
         "Waiting",
     ),
     "contracts.model.quantization": ("LinearScheme", "Matrix", "Quantization", "QuantizationRequest", "StoredTensor"),

@@ -25,7 +25,7 @@ from sglang_plug_api.text.job import new_id
 
 logger = logging.getLogger(__name__)
 
-BUSY = 503
+BUSY = (429, 503)
 
 
 class EngineBusy(Exception):
@@ -77,7 +77,7 @@ async def call_route(app: FastAPI, caller: Caller, path: str, body: bytes) -> Ro
     except BaseException as error:
         if not is_error(error):
             raise
-        if isinstance(error, RequestError) and error.status == BUSY:
+        if isinstance(error, RequestError) and error.status in BUSY:
             raise EngineBusy from error
         refusal = from_exception(error)
         if refusal.status == 500:
@@ -119,5 +119,5 @@ def _scope(app: FastAPI, path: str) -> dict[str, Any]:
         "client": None,
         "server": None,
         "app": app,
-        "state": {},
+        "state": {"batch": True},
     }

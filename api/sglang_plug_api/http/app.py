@@ -27,6 +27,7 @@ from sglang_plug.plugins.attribution import make
 from sglang_plug.plugins.registry import Component
 from sglang_plug.plugins.request_fields import RequestFields
 from sglang_plug_api.protocol.processor_fields import add_processor_fields
+from sglang_plug_api.text.service_terms import FairnessKey
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .auth import guard
@@ -75,6 +76,7 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
     owners: list[RouteOwner] = []
     bodies = set[type[BaseModel]]()
     app.state.gate, app.state.endpoints, app.state.request_fields = gate, {}, engine.request_fields
+    app.state.fairness_key = FairnessKey(config.fairness_key)
     tasks = set(engine.info["tasks"])
     for component in _route_components(plugins):
         spec = component.spec

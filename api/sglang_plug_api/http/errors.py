@@ -26,7 +26,9 @@ ERROR_TYPES: Mapping[int, str] = {
     408: "RequestTimeoutError",
     413: "PayloadTooLargeError",
     421: "MisdirectedRequestError",
+    429: "RateLimitError",
     503: "ServiceUnavailableError",
+    504: "DeadlineExceededError",
 }
 SHOWN = 200
 """Characters of a caller's value that an error repeats."""
@@ -96,7 +98,7 @@ def from_exception(error: BaseException) -> ApiError:
             first = error.errors()[0]
             return _error_at(first["loc"][1:], first["msg"])
         case RequestError():
-            headers = {"retry-after": str(RETRY_AFTER)} if error.status == 503 else {}
+            headers = {"retry-after": str(RETRY_AFTER)} if error.status in (429, 503) else {}
             return ApiError(str(error), error.status, headers=headers)
         case EngineError():
             headers = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}

@@ -38,6 +38,7 @@ from sglang_plug_api.multimodal.image_prompts import ImagePrompts
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.text.parsers import load_parsers
 from sglang_plug_api.text.request_fields import request_fields
+from sglang_plug_api.text.service_terms import with_caller_weights
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .asyncio_exceptions import AsyncioExceptions
@@ -73,6 +74,7 @@ def serve(config: ServerConfig, plugins: Plugins) -> int:
 async def _serve(config: ServerConfig, plugins: Plugins, shutdown: Shutdown) -> int:
     asyncio.get_running_loop().set_exception_handler(AsyncioExceptions())
     check_paths(config)
+    config = with_caller_weights(config)
     image_sources(config)
     check_names(config, plugins)
     request_fields(plugins)  # a clash is told before anything is loaded

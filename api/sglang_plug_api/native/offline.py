@@ -20,6 +20,7 @@ from sglang_plug_api.options.parsing import server_config, unknown_hint
 from sglang_plug_api.pooling.native_pooling import pool_prompts
 from sglang_plug_api.protocol.base import validation_context
 from sglang_plug_api.protocol.native import GenerateBody, PoolBody
+from sglang_plug_api.text.service_terms import ServiceTerms, deadline_of, set_terms
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .generate import Generation
@@ -246,6 +247,8 @@ class Engine:
             name = {GenerateBody: "generate", PoolBody: "encode"}[kind]
             raise ApiError(f"{name} has no field {unknown[0]!r}", param=unknown[0])
         try:
-            return kind.model_validate(values, context=validation_context(self._engine.request_fields))
+            body = kind.model_validate(values, context=validation_context(self._engine.request_fields))
         except ValidationError as error:
             raise from_validation(error) from None
+        set_terms(ServiceTerms(deadline_ms=deadline_of(body)))
+        return body

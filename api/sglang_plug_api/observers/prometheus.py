@@ -33,6 +33,9 @@ COUNTERS: Mapping[str, str] = {
     "forced_tokens_total": "Output tokens that constraints left no choice about: as many steps saved",
     "spec_drafted_tokens_total": "Guesses of output tokens that were computed",
     "spec_accepted_tokens_total": "Those that came true: as many steps saved",
+    "deadline_met_total": "Requests that were complete by their deadline",
+    "deadline_missed_total": "Requests that ended after their deadline, or with an error",
+    "deadline_refused_total": "Requests that were not computed because they would have missed their deadline",
     "num_retracted_reqs_total": "Times a running request gave its KV slots back and waited again",
     "memory_relieved_tokens_total": "Cached tokens that were forgotten because the host's memory was running out",
 }
@@ -140,6 +143,8 @@ class PrometheusObserver(Observer):
         self._add("prompt_tokens_total", event.prompt_tokens)
         if event.reason not in ("stop", "length"):
             self._add("num_aborted_requests_total", 1)
+        if event.deadline:
+            self._add(f"deadline_{event.deadline}_total", 1)
         if event.first_token is not None:
             observe = self._histograms["time_to_first_token_seconds"].labels(self._label).observe
             observe(event.first_token - event.arrived)

@@ -126,6 +126,20 @@ MEMORY = Group(
             least=1,
         ),
         option(
+            "--max-running-per-caller",
+            "engine.schedule.max_running_per_caller",
+            "most sequences of one caller computed together",
+            int,
+            least=1,
+        ),
+        option(
+            "--max-queued-per-caller",
+            "engine.schedule.max_queued_per_caller",
+            "most sequences of one caller waiting; one more is refused with status 429",
+            int,
+            least=1,
+        ),
+        option(
             "--watchdog-timeout",
             "engine.schedule.watchdog_timeout",
             "seconds a step may take before the engine exits",

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator
 
-from .base import Integer, Many, Name, Prompts, RequestBody
+from .base import DeadlineMs, Integer, Many, Name, Prompts, RequestBody
 from .misplaced import ADAPTED, Remedies
 
 MAX_DOCUMENTS = 65536
@@ -21,6 +21,7 @@ class InputBody(RequestBody):
     input: Prompts
     rid: Name | None = None
     priority: Integer | None = None
+    deadline_ms: DeadlineMs = None
     user: str | None = None
 
     @field_validator("input")
@@ -77,6 +78,7 @@ class RerankBody(RequestBody):
     """The intent of the query; only for models that are asked in words."""
     rid: Name | None = None
     priority: Integer | None = None
+    deadline_ms: DeadlineMs = None
     user: str | None = None
 
     @field_validator("query")

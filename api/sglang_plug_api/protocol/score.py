@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, Field, model_validator
 
-from .base import Integer, Many, Name, Number, RequestBody, TokenId, TokenLists, Tokens
+from .base import DeadlineMs, Integer, Many, Name, Number, RequestBody, TokenId, TokenLists, Tokens
 from .misplaced import ADAPTED, Remedies
 
 MAX_LABELS = 1024
@@ -35,6 +35,7 @@ class ScoreBody(RequestBody):
     text_2: str | Texts | None = Field(None, validation_alias=AliasChoices("text_2", "documents", "data_2"))
     rid: Name | None = None
     priority: Integer | None = None
+    deadline_ms: DeadlineMs = None
     user: str | None = None
 
     @property

@@ -11,6 +11,7 @@ from sglang_plug.plugins.specs import Task
 from sglang_plug_api.http.callers import Caller, current_caller
 
 from .sampling import Sampling
+from .service_terms import ServiceTerms, current_terms
 
 MAX_ID_CHARACTERS = 256
 
@@ -47,6 +48,17 @@ class Job:
     adapter: str | None = None
     caller: Caller = field(default_factory=current_caller)
     """The caller that sent the request."""
+    terms: ServiceTerms = field(default_factory=current_terms)
+    """The caller that the sequence counts for in the engine, and its deadline."""
+
+    @property
+    def engine_caller(self) -> str:
+        """The engine's id of the caller."""
+        return self.caller.owner if self.terms.caller is None else self.terms.caller
+
+    def deadline(self, arrived: float) -> float | None:
+        """Return the time by which the output should be complete if the request arrived at ``arrived``."""
+        return None if self.terms.deadline_ms is None else arrived + self.terms.deadline_ms / 1000
 
     @property
     def engine_id(self) -> str:

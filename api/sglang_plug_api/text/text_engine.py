@@ -41,6 +41,7 @@ from .detokenizing import Detokenizer
 from .job import Job, Piece, joined, output_job
 from .parsers import Parsers
 from .sampling import SamplingDefaults
+from .service_terms import deadline_outcome
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -222,10 +223,13 @@ class TextEngine:
             priority=job.priority,
             salt=f"{job.caller.owner}:{job.salt}" if self.config.tenant_isolation else job.salt,
             adapter=job.adapter,
+            caller=job.engine_caller,
+            deadline=job.deadline(arrived),
             arrived=arrived,
         )
         await self._admission_gate.wait_open()
         first: float | None = None
+        refused = 0
         running = _RunningJob(job)
         self._running.add(running)
         try:
@@ -241,6 +245,7 @@ class TextEngine:
                         observer.on_tokens(job.id, len(piece.tokens), now)
                     yield piece
         except RequestError as error:
+            refused = error.status
             text = str(error).replace(job.engine_id, job.id)  # the client knows the job by this id
             refusal = _refusal(job, error, text)
             if refusal is not None:
@@ -250,7 +255,7 @@ class TextEngine:
             raise RequestError(text, error.status, error.about) from error
         finally:
             self._running.discard(running)
-            self._report(job, detokenizer, arrived, first)
+            self._report(job, detokenizer, arrived, first, refused)
 
     async def update_weights(self, source: str, revision: str | None = None, version: str | None = None) -> None:
         """Replace the weights by those of another checkpoint once no request is in flight; new requests wait meanwhile.
@@ -296,17 +301,20 @@ class TextEngine:
         async with contextlib.aclosing(self.stream(job)) as pieces:
             return joined([piece async for piece in pieces])
 
-    def _report(self, job: Job, detokenizer: Detokenizer, arrived: float, first: float | None) -> None:
+    def _report(self, job: Job, detokenizer: Detokenizer, arrived: float, first: float | None, refused: int) -> None:
+        """Tell the observers that a job ended; ``refused`` is the status of its refusal, or 0."""
+        finished, reason = time.time(), detokenizer.ending.reason if detokenizer.ending else ""
         event = RequestEvent(
             id=job.id,
-            reason=detokenizer.ending.reason if detokenizer.ending else "abort",
+            reason=reason or "abort",
             prompt_tokens=len(job.tokens),
             cached_tokens=detokenizer.cached_tokens,
             output_tokens=detokenizer.count,
             arrived=arrived,
             first_token=first,
-            finished=time.time(),
+            finished=finished,
             request=job.request,
+            deadline=deadline_outcome(job.deadline(arrived), finished, reason, refused),
         )
         for observer in self.guarded_observers:
             observer.on_request(event)

@@ -68,6 +68,10 @@ class Request:
     """Separates tenants: prefixes are shared only between requests of one salt."""
     adapter: str | None = None
     """Name of the adapter that it is computed with; ``None``: the model alone."""
+    caller: str = ""
+    """Id of the caller that it is served for, never a key itself; empty: callers are not told apart."""
+    deadline: float | None = None
+    """``time.time()`` at which the output should be complete; ``None``: whenever it is."""
     arrived: float = 0.0
     """``time.time()`` at the API."""
 

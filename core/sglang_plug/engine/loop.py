@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
-from itertools import chain
 from typing import Any, Protocol
 
 from sglang_plug.config import ConfigError
@@ -36,7 +35,8 @@ from sglang_plug.engine.processes.messages import (
 )
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.sampling.processors import LogitsProcessors
-from sglang_plug.engine.scheduling.open_requests import OpenRequests, media_bytes
+from sglang_plug.engine.scheduling.deadlines import Deadlines
+from sglang_plug.engine.scheduling.open_requests import OpenRequests, RequestChecks
 from sglang_plug.engine.scheduling.scheduled_chunk import StepCounters
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence
@@ -49,8 +49,6 @@ logger = logging.getLogger(__name__)
 
 Controls = Mapping[str, Callable[..., Any]]
 """Name of a control call -> function of keyword arguments that returns plain data."""
-MOST_MEDIA_BYTES = 8 << 30
-"""Largest total size of the preprocessed images of all requests in the engine."""
 POLL = 0.005
 """Seconds between two checks whether a grammar is compiled, while there is nothing else to do."""
 
@@ -84,6 +82,7 @@ class EngineLoop:
         relief: evicts cached prefixes when the host's memory runs out, if the pool is in host memory.
         extensions: take part in admission and in control calls.
         processors: the logits processors that requests may use.
+        max_queued_per_caller: number of sequences of one caller that may wait.
     """
 
     def __init__(
@@ -107,12 +106,14 @@ class EngineLoop:
         relief: MemoryRelief | None = None,
         extensions: ExtensionPoints | None = None,
         processors: LogitsProcessors | None = None,
+        max_queued_per_caller: int | None = None,
     ) -> None:
         self.describe = describe
         self.scheduler, self.runner, self.inbox, self.send = scheduler, runner, inbox, send
-        self.info, self.max_queued, self.heartbeat = info, max_queued, heartbeat
-        self.vocab_size: int = info["vocab_size"]
+        self.info, self.heartbeat = info, heartbeat
         self.longest = min(info["context_length"], scheduler.pool.capacity)
+        self._checks = RequestChecks(info, self.longest, max_queued, max_queued_per_caller)
+        self.deadlines = Deadlines()
         self._load_weights, self._model_controls = update_weights, model_controls
         self.constraints = Constraints("the engine has no grammar backend") if constraints is None else constraints
         self.pipeline = Pipeline(
@@ -163,6 +164,8 @@ class EngineLoop:
         self._relieve()
         self.pipeline.forget_dropped()
         self._release()
+        for sequence, refusal in self.deadlines.passed():
+            self._refuse_queued(sequence, refusal)
         if self.scheduler.busy:
             self._advance()
 
@@ -174,7 +177,9 @@ class EngineLoop:
             for output in outputs:
                 if output.finish is not None:
                     self.requests.end(output.id)
-            self.send(StepOutputs(outputs, self._stats(time.perf_counter() - started)))
+            stats = self._stats(time.perf_counter() - started)
+            self.deadlines.observe(stats)
+            self.send(StepOutputs(outputs, stats))
         if not self.scheduler.busy:
             self.scheduler.check()
 
@@ -206,7 +211,7 @@ class EngineLoop:
 
     def _submit(self, request: Request) -> None:
         try:
-            self._validate(request)
+            self._checks.check(request, self.requests, self.scheduler, held=len(self.constraints))
             sequence = Sequence.of(request, self.longest)
             sequence.adapter = self._adapter(request)
             if request.task == "generate":
@@ -222,7 +227,7 @@ class EngineLoop:
             return
         self.requests.add(request)
         if request.constraint is None:
-            self.scheduler.add(sequence)
+            self._queue(sequence)
 
     def _adapter(self, request: Request) -> LoadedAdapter | None:
         if request.adapter is None:
@@ -248,55 +253,27 @@ class EngineLoop:
         """Queue a sequence that waited for its grammar, unless there is nothing to compute."""
         grammar, id = sequence.grammar, sequence.request.id
         if error is None and (grammar is None or not grammar.ended):
-            self.scheduler.add(sequence)
+            self._queue(sequence)
             return
         self.requests.end(id)
         self._end(id, Finish("stop") if error is None else _refused(error))
 
+    def _queue(self, sequence: Sequence) -> None:
+        """Queue a sequence, unless it would miss its deadline."""
+        self.scheduler.add(sequence)
+        if sequence.deadline is not None and (refusal := self.deadlines.add(sequence, self.scheduler)) is not None:
+            self._refuse_queued(sequence, refusal)
+
+    def _refuse_queued(self, sequence: Sequence, refusal: RequestError) -> None:
+        """End a request that waits in the queue with an error."""
+        self.scheduler.abort(sequence.request.id)
+        self.requests.end(sequence.request.id)
+        self._end(sequence.request.id, _refused(refusal))
+        self._tell_idle()
+
     def _end(self, id: str, finish: Finish) -> None:
         """Send the only output of a request that was never computed."""
         self.send(StepOutputs([Output(id=id, finish=finish)]))
-
-    def _validate(self, request: Request) -> None:
-        scheduler, tokens = self.scheduler, request.tokens
-        if request.id in self.requests:
-            raise RequestError(f"Duplicate request ID: {request.id!r} is still being served")
-        if request.task not in self.info["tasks"]:
-            raise RequestError(f"the model cannot {request.task}; it can: {', '.join(self.info['tasks'])}")
-        if not tokens:
-            raise RequestError("the prompt has no tokens")
-        room = 1 if request.task == "generate" else 0
-        if len(tokens) + room > self.info["context_length"]:
-            raise RequestError(
-                f"The input ({len(tokens)} tokens) is longer than the model's context length "
-                f"({self.info['context_length']} tokens)."
-            )
-        if len(tokens) + room > self.longest:
-            raise RequestError(
-                f"The input ({len(tokens)} tokens) does not fit the KV pool ({self.longest} tokens); "
-                "the server's --max-total-tokens or --mem-fraction-static is too small for it."
-            )
-        named = [*request.params.stop_token_ids, *request.params.logit_bias]
-        named += request.logprobs.ids if request.logprobs else ()
-        if (reasoning_prefix := request.reasoning_prefix) is not None:
-            if not reasoning_prefix.ends or not all(reasoning_prefix.ends):
-                raise RequestError("a preamble needs what ends it")
-            named += [*chain.from_iterable(reasoning_prefix.ends), *reasoning_prefix.opening]
-        for field, ids in (("prompt", tokens), ("stop_token_ids, logit_bias, logprob ids or preamble", named)):
-            if ids and not (0 <= min(ids) and max(ids) < self.vocab_size):
-                raise RequestError(f"a token id in {field} is not in the vocabulary of {self.vocab_size} tokens")
-        self._check_media(request)
-        open_requests = len(self.constraints) + len(scheduler.waiting) + len(scheduler.running) + len(scheduler.paused)
-        if open_requests >= scheduler.max_running + self.max_queued:
-            raise RequestError(f"The request queue is full ({self.max_queued} waiting); try again later.", 503)
-
-    def _check_media(self, request: Request) -> None:
-        """Raise ``RequestError`` if the images of all open requests would take too much of the host's memory."""
-        if not request.media:
-            return
-        size = self.requests.media_bytes + media_bytes(request)
-        if size > MOST_MEDIA_BYTES:
-            raise RequestError(f"Too many images are waiting ({size} bytes with these); try again later.", 503)
 
     def _abort(self, id: str) -> None:
         if id not in self.requests:

@@ -19,7 +19,7 @@ from sglang_plug_api.text.text_engine import TextEngine
 
 logger = logging.getLogger(__name__)
 
-SECRET = frozenset({"api_key", "admin_api_key"})
+SECRET = frozenset({"api_key", "admin_api_key", "key_weight"})
 DEPRECATED = "Endpoint '/get_%s' is deprecated and will be removed in a future version. Please use '/%s' instead."
 
 

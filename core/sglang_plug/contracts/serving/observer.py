@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    pass
+DeadlineOutcome = Literal["", "met", "missed", "refused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +55,8 @@ class RequestEvent:
     finished: float
     request: str = ""
     """The caller's id of the request that this is one sequence of; empty: ``id``."""
+    deadline: DeadlineOutcome = ""
+    """What became of the request's deadline; empty if it had none, or if its client left before it."""
 
 
 class Observer:

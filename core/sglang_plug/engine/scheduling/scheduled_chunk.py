@@ -120,3 +120,12 @@ class StepCounters:
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     queue_seconds: list[float] = field(default_factory=list)
+
+    def add(self, chunks: Iterable[ScheduledChunk]) -> None:
+        """Count the sequences and tokens of a planned step."""
+        for chunk in chunks:
+            if chunk.count <= chunk.sequence.last_step_len:
+                self.decode_sequences += 1
+            else:
+                self.prefill_sequences += 1
+                self.prefill_tokens += chunk.count

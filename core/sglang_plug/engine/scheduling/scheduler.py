@@ -11,7 +11,6 @@ the tokens. See ``engine/execution/pipeline.py``.
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
 
 from sglang_plug.contracts.request import Finish, Output
 from sglang_plug.contracts.serving.cache import Match, PrefixCache
@@ -25,10 +24,10 @@ from .output_processing import append
 from .planned_step import PlannedStep
 from .scheduled_chunk import ScheduledChunk, StepCounters, StepResult
 from .sequence import Sequence
+from .shared_prefix import continuation, prefixes_in_work
+from .sharing import Sharing, ordered, rest_of_budget
 from .turns import TurnClock, with_first
 
-SHARED_RUN = 32
-"""A waiting sequence waits for the prefix of one being computed if both continue with this many equal tokens."""
 RESERVE_START, RESERVE_LEAST, RESERVE_DECAY, RESERVE_RAISE = 0.5, 0.1, 0.002, 0.2
 """Fraction of the remaining output of running sequences that admission keeps free; a retraction raises it."""
 AHEAD_OF_QUEUE = 8
@@ -49,6 +48,7 @@ class Scheduler:
         states: owner of the recurrent states, if the model has any.
         owners: the prefix cache and its eviction policy, as error messages name them.
         turns: decides which running sequences give their places to requests that have waited for long.
+        sharing: tells the policy what callers use, and which running prompts it orders.
     """
 
     def __init__(
@@ -64,13 +64,14 @@ class Scheduler:
         states: StateRows | None = None,
         owners: str = "the prefix cache",
         turns: TurnClock | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         self.allocator = KVAllocator(pool, cache, states, owners)
         self.pool, self.cache, self.policy = pool, cache, policy
         self.chunk_size, self.max_running, self.whole = chunk_size, max_running, whole
         self.extensions = extensions or ExtensionPoints()
         self.states = states
-        self.turns = turns or TurnClock()
+        self.turns, self.sharing = turns or TurnClock(), sharing or Sharing()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.paused: dict[str, Sequence] = {}
@@ -87,6 +88,7 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
         self.turns.begin(sequence)
+        self.sharing.queued(sequence)
         self.waiting.append(sequence)
         self._ahead_left = 0
 
@@ -134,7 +136,8 @@ class Scheduler:
         chunks: list[ScheduledChunk] = []
         budget = self.chunk_size
         first = self._exchange_places()
-        for sequence in list(self.running):
+        continued, prompts = self.sharing.split(self.running)
+        for sequence in continued:
             if budget <= 0:
                 break
             if self.counters.retracted and sequence not in self.running:  # retracted for an earlier sequence
@@ -146,13 +149,13 @@ class Scheduler:
             chunks.append(self._plan_chunk(sequence, count))
         if self.counters.retracted:
             chunks = [chunk for chunk in chunks if chunk.sequence in self.running]
-        else:
-            self._admit(chunks, budget, first)
+            prompts = [one for one in prompts if one in self.running]
+        self._admit(chunks, budget, first, prompts)
         if self.extensions.plan:
             step = PlannedStep(chunks, self.pool, self.chunk_size)
             for plan in self.extensions.plan:
                 plan(step)
-        self._count(chunks)
+        self.counters.add(chunks)
         self._ahead_left = 0 if self.counters.prefill_sequences or self.counters.retracted else AHEAD_OF_QUEUE
         return chunks
 
@@ -192,22 +195,13 @@ class Scheduler:
     def begin(self, chunks: list[ScheduledChunk]) -> None:
         """Make a step that was planned ahead the current one; the previous step must be committed."""
         self.counters = StepCounters()
-        self._count([chunk for chunk in chunks if not chunk.dropped])
+        self.counters.add(chunk for chunk in chunks if not chunk.dropped)
         self._lower_reserve()
 
     def _plan_chunk(self, sequence: Sequence, count: int, ahead: int = 0) -> ScheduledChunk:
         chunk = ScheduledChunk(sequence, count, ahead)
         self.allocator.planned(sequence, chunk.end)
         return chunk
-
-    def _count(self, chunks: list[ScheduledChunk]) -> None:
-        """Add the sequences and tokens of a step to the counters."""
-        for chunk in chunks:
-            if chunk.count <= chunk.sequence.last_step_len:
-                self.counters.decode_sequences += 1
-            else:
-                self.counters.prefill_sequences += 1
-                self.counters.prefill_tokens += chunk.count
 
     def _lower_reserve(self) -> None:
         self._reserve = max(RESERVE_LEAST, self._reserve - RESERVE_DECAY)
@@ -251,54 +245,53 @@ class Scheduler:
         """
         if not self.waiting or not self.turns.is_due:
             return []
-        ended, late = self.turns.exchange(self.running, self.waiting)
+        ended, late = self.turns.exchange(self.running, self.waiting, self.max_running - len(self.running))
         for sequence in ended:
             self._stop_running(sequence)
             self.turns.begin(sequence)
         self.waiting.extend(ended)
         return late if ended else []
 
-    def _admit(self, chunks: list[ScheduledChunk], budget: int, first: list[Sequence]) -> None:
-        if not self.waiting or budget <= 0 or len(self.running) >= self.max_running:
+    def _admit(self, chunks: list[ScheduledChunk], budget: int, first: list[Sequence], prompts: list[Sequence]) -> None:
+        """Plan ``prompts``, which run already, and as many waiting sequences as fit, in the order of the policy."""
+        closed = bool(self.counters.retracted) or not self.waiting or len(self.running) >= self.max_running
+        if budget <= 0 or (closed and not prompts):
             return
-        prefilling = (one for one in self.running if len(one.tokens) - one.computed > max(1, one.last_step_len))
-        in_work = {key for one in prefilling if (key := self._continuation(one, one.match))}
-        admitted = set[int]()
-        order = self.policy.order(self.waiting, self.allocator.match)
-        for filtered in self.extensions.order:
-            order = filtered(order, self.running)
+        in_work, admitted, room = prefixes_in_work(self.running), set[int](), budget
+        filters = self.extensions.order
+        order = ordered(self.policy, self.allocator.match, self.waiting, prompts, self.running, filters)
         for waiting in with_first(first, order) if first else order:
-            if budget <= 0 or len(self.running) >= self.max_running:
+            if budget <= 0 or (closed and not prompts):
                 break
-            match = self.allocator.match(waiting)
-            key = self._continuation(waiting, match)
-            if key is not None and key in in_work:
-                continue  # its prefix is being computed: wait and reuse it
-            if self.whole and chunks and len(waiting.tokens) > budget:
-                break
-            if not self._take(waiting, match):
-                break
+            if waiting in prompts:
+                budget = rest_of_budget(budget, room - budget, self.chunk_size) if admitted else budget
+                if (count := waiting.count(waiting.computed, budget) if budget > 0 else 0) > 0:
+                    chunks.append(self._plan_chunk(waiting, count))
+                    budget -= count
+                continue
+            match = self.allocator.match(waiting) if not closed else None
+            key = continuation(waiting, match)
+            if match is None or (key is not None and key in in_work):
+                continue  # there is no place, or its prefix is being computed: wait and reuse it
+            whole_next = self.whole and chunks and len(waiting.tokens) > budget
+            if whole_next or not self._take(waiting, match):
+                closed = True
+                continue
             if key is not None:
                 in_work.add(key)
             admitted.add(id(waiting))
             count = waiting.count(waiting.computed, len(waiting.tokens) if self.whole else budget)
             budget -= count
             chunks.append(self._plan_chunk(waiting, count))
+            closed = len(self.running) >= self.max_running
         if admitted:
             self.waiting = [one for one in self.waiting if id(one) not in admitted]
-
-    @staticmethod
-    def _continuation(sequence: Sequence, match: Match | None) -> Hashable:
-        """Return a key of the prefix that ``sequence`` computes next; ``None`` if it is short or not shared."""
-        start = len(match.slots) if match is not None else 0
-        if match is None or match.node is None or sequence.reusable - start < SHARED_RUN:
-            return None
-        return match.node, tuple(sequence.keys(start, start + SHARED_RUN))
 
     def _take(self, sequence: Sequence, match: Match) -> bool:
         """Admit a waiting sequence if there is room for its tokens and for the probable growth of the running ones."""
         growth = sum(one.limit - len(one.tokens) for one in self.running) + sequence.limit - len(sequence.tokens)
         if not self.allocator.begin(sequence, match, int(growth * self._reserve) if self.running else 0):
+            self.turns.found_no_room()
             return False
         if sequence.cached is None:
             sequence.cached = sequence.computed
@@ -315,7 +308,7 @@ class Scheduler:
 
         Dropped chunks have no output.
         """
-        outputs = []
+        outputs, usage = [], self.sharing.usage(chunks)
         for chunk, result in zip(chunks, results, strict=True):
             sequence = chunk.sequence
             if chunk.dropped:
@@ -337,6 +330,7 @@ class Scheduler:
             if result.token is None and result.finish is None:
                 continue
             outputs.append(self._append(chunk, result))
+        self.sharing.charge(usage)
         return outputs
 
     def fail(self, sequence: Sequence, message: str, status: int = 500) -> Output:
@@ -378,6 +372,8 @@ class Scheduler:
         self.allocator.release(sequence, remember)
 
     def _forget(self, sequence: Sequence) -> None:
+        sequence.ended = True
+        self.sharing.ended(sequence)
         for finished in self.extensions.finished:
             finished(sequence)
 

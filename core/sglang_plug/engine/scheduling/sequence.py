@@ -49,6 +49,10 @@ class Sequence:
     slot_version: int = 0
     """Incremented when a token that had a slot gets a different one."""
     retractions: int = 0
+    ended: bool = False
+    """True once the request is over, whatever its reason."""
+    charged: int = 0
+    """Leading tokens that are in the accounts of the caller, or that came from the prefix cache."""
     turn: Turn = field(default_factory=Turn)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     """Log-probabilities of the prompt from ``logprobs.start`` on; grows with the prefill."""
@@ -132,6 +136,16 @@ class Sequence:
     def arrived(self) -> float:
         """The time at which the request reached the server, from ``time.time()``."""
         return self.request.arrived
+
+    @property
+    def caller(self) -> str:
+        """Id of the caller that the request is served for."""
+        return self.request.caller
+
+    @property
+    def deadline(self) -> float | None:
+        """The time at which the output should be complete, from ``time.time()``."""
+        return self.request.deadline
 
     @property
     def prompt_len(self) -> int:

@@ -1,16 +1,22 @@
-"""Time-sliced scheduling: a sequence that has run for long gives its place to a request that has waited for long.
+"""Exchanges of places: running sequences that give theirs to waiting ones, by the policy and by time slices.
 
-Without it, requests that arrive when ``max_running`` sequences run wait until one of these ends, for minutes if their
-outputs are long; and clients that read nothing would let everybody wait, because a client's own system accepts
+Without time slices, requests that arrive when ``max_running`` sequences run wait until one of these ends, for minutes
+if their outputs are long; and clients that read nothing would let everybody wait, because a client's own system accepts
 hundreds of kilobytes before the server can notice that nobody reads them. Shorter requests are not affected.
+
+A preemptive policy is asked first, without waiting for a turn to end. Time slices then apply within each caller, and to
+callers that hold no place at all.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from sglang_plug.contracts.serving.scheduling import PreemptivePolicy
 
 if TYPE_CHECKING:
     from .sequence import Sequence
@@ -18,9 +24,14 @@ if TYPE_CHECKING:
 TURN_SECONDS = 5.0
 """Seconds after which a running sequence may lose its place, to a request that has waited as long."""
 CHECKS_PER_TURN = 5
+RETRY_SECONDS = 0.05
+"""Seconds after which a preemptive policy is asked again because a waiting sequence found too few KV slots."""
 TOKENS_PER_GENERATED = 8
 """A sequence keeps its place until it has generated one token per so many of its tokens. So the sequences generate more
 than they compute again, even if the prefix cache forgets all of them."""
+
+Exchange = tuple[list["Sequence"], list["Sequence"]]
+"""The running sequences that lose their places, and the waiting ones that are admitted first."""
 
 
 @dataclass(slots=True)
@@ -38,35 +49,119 @@ class TurnClock:
 
     Args:
         now: the clock, in seconds.
+        policy: the schedule policy, if it is preemptive.
+        name: the policy as errors name it.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._next_check = 0.0
+    def __init__(
+        self,
+        now: Callable[[], float] = time.monotonic,
+        policy: PreemptivePolicy | None = None,
+        name: str = "the schedule policy",
+    ) -> None:
+        self._now, self._policy, self._name = now, policy, name
+        self._next_check = self._next_retry = 0.0
+        self._changed = self._no_room = False
+
+    @property
+    def preempts(self) -> bool:
+        """True if waiting sequences may go before running ones now."""
+        return self._policy is not None and self._policy.preempts()
 
     @property
     def is_due(self) -> bool:
         """Report whether it is time to look at the queue again."""
-        return self._now() >= self._next_check
+        now = self._now()
+        if now >= self._next_check:
+            return True
+        return (self._changed or (self._no_room and now >= self._next_retry)) and self.preempts
 
     def begin(self, sequence: Sequence) -> None:
         """Note that ``sequence`` is queued, or admitted."""
         sequence.turn = Turn(self._now(), sequence.generated)
+        self._changed = True
 
-    def exchange(self, running: list[Sequence], waiting: list[Sequence]) -> tuple[list[Sequence], list[Sequence]]:
+    def found_no_room(self) -> None:
+        """Note that a waiting sequence found too few KV slots."""
+        self._no_room = True
+
+    def exchange(self, running: list[Sequence], waiting: list[Sequence], free: int = 0) -> Exchange:
         """Return the running sequences that lose their places, and the waiting ones that are admitted first.
 
-        The sequences with the longest turns lose theirs, to requests that are at least as urgent.
+        ``free`` is the number of free places.
         """
         now = self._now()
+        preempts = self.preempts
+        if preempts:
+            ended, first = self._by_policy(running, waiting, 0 if self._no_room else free)
+            if self._no_room:
+                self._no_room, self._next_retry = False, now + RETRY_SECONDS
+            self._changed = False
+            if ended or now < self._next_check:
+                return ended, first
         self._next_check = now + TURN_SECONDS / CHECKS_PER_TURN
-        urgency = max(sequence.priority for sequence in waiting)
-        late = [one for one in waiting if one.priority == urgency and now - one.turn.since >= TURN_SECONDS]
-        late.sort(key=_since)
-        ended = [one for one in running if one.priority <= urgency and now - one.turn.since >= TURN_SECONDS]
-        ended = [one for one in ended if _pays_off(one)]
-        ended.sort(key=_since)
-        return ended[: len(late)], late
+        return _within_callers(running, waiting, now) if preempts else _by_time(running, waiting, now)
+
+    def _by_policy(self, running: list[Sequence], waiting: list[Sequence], free: int) -> Exchange:
+        """Ask the policy. Raises ``RuntimeError`` if it names sequences that it was not given."""
+        assert self._policy is not None
+        ended, first = self._policy.exchange(running, waiting, free)
+        if not ended:
+            return [], []
+        known, queued = {id(one): one for one in running}, {id(one): one for one in waiting}
+        leaving, leading = dict.fromkeys(map(id, ended)), dict.fromkeys(map(id, first))
+        if not (leaving.keys() <= known.keys() and leading.keys() <= queued.keys()):
+            raise RuntimeError(
+                f"{self._name}: exchange() must return some of the running sequences and some of the waiting ones that "
+                "it was given, in this order"
+            )
+        return [known[number] for number in leaving], [queued[number] for number in leading]
+
+
+def _by_time(running: list[Sequence], waiting: list[Sequence], now: float) -> Exchange:
+    """Exchange the sequences with the longest turns for requests that are at least as urgent and have waited as long.
+
+    Returns no request to admit first if no sequence loses its place.
+    """
+    urgency = max(sequence.priority for sequence in waiting)
+    late = [one for one in waiting if one.priority == urgency and now - one.turn.since >= TURN_SECONDS]
+    late.sort(key=_since)
+    ended = [one for one in running if one.priority <= urgency and _has_ended(one, now)]
+    ended.sort(key=_since)
+    return ended[: len(late)], late
+
+
+def _within_callers(running: list[Sequence], waiting: list[Sequence], now: float) -> Exchange:
+    """Exchange places within each caller, and give places to callers without any."""
+    held = Counter(one.caller for one in running)
+    late = [one for one in waiting if now - one.turn.since >= TURN_SECONDS]
+    late.sort(key=lambda one: (-one.priority, one.turn.since))
+    candidates = [one for one in running if _has_ended(one, now)]
+    ended: list[Sequence] = []
+    first: list[Sequence] = []
+    for one in late:
+        if not candidates:
+            break
+        anyone = not held[one.caller]
+        if not anyone and one.caller not in {other.caller for other in candidates}:
+            continue
+        allowed = [
+            other for other in candidates if anyone or (other.caller == one.caller and other.priority <= one.priority)
+        ]
+        if not allowed:
+            continue
+        victim = min(allowed, key=lambda other: (-held[other.caller], other.turn.since))
+        candidates.remove(victim)
+        held[victim.caller] -= 1
+        held[one.caller] += 1
+        ended.append(victim)
+        first.append(one)
+    return ended, first
+
+
+def _has_ended(sequence: Sequence, now: float) -> bool:
+    """Report whether the turn of a running sequence is over."""
+    return now - sequence.turn.since >= TURN_SECONDS and _pays_off(sequence)
 
 
 def _since(sequence: Sequence) -> float:

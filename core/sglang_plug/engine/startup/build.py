@@ -49,6 +49,7 @@ from sglang_plug.engine.recurrent_state.state_steps import StateSteps
 from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.scheduling.scheduler import Scheduler
+from sglang_plug.engine.scheduling.sharing import CallerLimit
 from sglang_plug.engine.structured_outputs.batch_grammars import Grammars
 from sglang_plug.engine.structured_outputs.compiler import BackendCompiler, GrammarSources
 from sglang_plug.engine.structured_outputs.constraints import Constraints
@@ -106,10 +107,8 @@ def _build(
 ) -> EngineLoop:
     config, adapters = resolved.config, build_adapters(resolved, plugins, ranks)
     scheduling, processors = build_scheduling_components(resolved), _logits_processors(resolved, plugins)
-    extensions, resolved = (built := build_extensions(resolved, plugins)).points, built.resolved
-    if adapters is not None:
-        limit = AdapterLimit(config.adapters.most_in_step)
-        extensions = replace(extensions, order=(*extensions.order, limit.order))
+    resolved = (built := build_extensions(resolved, plugins)).resolved
+    extensions = _with_limits(built.points, config, adapters)
     with ledger.stage(WEIGHTS, advice(WEIGHTS, resolved)):
         parts = _loaded_parts(resolved, adapters, ranks)
     make_graphs = _make_graphs(resolved, parts.backend, adapters, ranks, parts.collectives)
@@ -140,6 +139,7 @@ def _build(
         send,
         info={**_info(resolved, plugins, scheduler, ledger), "adapters": None if adapters is None else adapters.paths},
         max_queued=config.schedule.max_queued_requests,
+        max_queued_per_caller=config.schedule.max_queued_per_caller,
         heartbeat=heartbeat,
         update_weights=updater if adapters is None else lambda *given: adapters.install(updater(*given)),
         model_controls=lambda: runner.model.controls(),
@@ -153,6 +153,16 @@ def _build(
         extensions=extensions,
         processors=processors,
     )
+
+
+def _with_limits(extensions: ExtensionPoints, config: EngineConfig, adapters: Adapters | None) -> ExtensionPoints:
+    """Return ``extensions`` with the limits of what is admitted: of one caller, and of different adapters."""
+    order = extensions.order
+    if config.schedule.max_running_per_caller is not None:
+        order = (CallerLimit(config.schedule.max_running_per_caller).order, *order)
+    if adapters is not None:
+        order = (*order, AdapterLimit(config.adapters.most_in_step).order)
+    return replace(extensions, order=order)
 
 
 def _logits_processors(resolved: Resolved, plugins: Plugins) -> LogitsProcessors:
@@ -235,6 +245,8 @@ def _scheduler(
         extensions=extensions,
         states=rows,
         owners=scheduling.owners,
+        turns=scheduling.turns,
+        sharing=scheduling.sharing,
     )
 
 
