@@ -36,7 +36,7 @@ from sglang_plug import EngineConfig, Plugins, Request, SamplingParams
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
 from sglang_plug.engine.processes.thread_client import ThreadClient
 from sglang_plug.testing import check_attention_backend
-from sglang_plug.testing.cases import Case
+from sglang_plug.testing.model.attention_cases import Case
 
 LOADS: Mapping[str, Sequence[tuple[int, int, int]]] = {
     "tiny": ((1, 16, 8), (4, 16, 8)),

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from sglang_plug import Constraint, Grammar, GrammarBackend
-from sglang_plug.testing.grammars.grammar import small_vocabulary
+from sglang_plug.testing.text.grammars.grammar import small_vocabulary
 
 
 def start(backend: GrammarBackend, kind: Any, source: Any) -> Grammar:

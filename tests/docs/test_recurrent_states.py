@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from sglang_plug import AttentionShape, BuildEnv, ForwardBatch, Recurrent, Runs, StatePool
-from sglang_plug.testing.attention_inputs import make_batch
+from sglang_plug.testing.model.attention_inputs import make_batch
 from sglang_plug_backends.torch_native.attention import TorchAttention
 
 PAGE = Path(__file__).parents[2] / "docs" / "recurrent-states.md"

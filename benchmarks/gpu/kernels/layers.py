@@ -21,7 +21,7 @@ from benchmarks.common.models import BYTES, SHAPES, Shape, write_model
 from benchmarks.gpu.kernels.ceilings import ceilings, median_seconds
 from sglang_plug import AttentionBackend, BuildEnv, ForwardBatch, Kernels, KVPool, Model, Plugins
 from sglang_plug.engine.cuda_graphs.decode_graphs import CudaRecorder
-from sglang_plug.testing.attention_inputs import ShuffledSlots, make_batch
+from sglang_plug.testing.model.attention_inputs import ShuffledSlots, make_batch
 
 CONTEXT = 1024
 """Context length at which several programs share the work and their results are merged."""

@@ -10,7 +10,7 @@ import torch
 from benchmarks.gpu.kernels.ceilings import ceilings, median_seconds
 from benchmarks.gpu.kernels.quantized import kernels_of
 from sglang_plug import Kernels
-from sglang_plug.testing.recurrence import RecurrenceSizes, recurrence_cases, recurrence_error
+from sglang_plug.testing.model.recurrence import RecurrenceSizes, recurrence_cases, recurrence_error
 
 QWEN_NEXT = RecurrenceSizes(key_heads=16, heads=32, dim=128, value_dim=128)
 LARGE = [(QWEN_NEXT, lengths) for lengths in ((1,) * 7, (200, 1, 1, 3), (1000,))]

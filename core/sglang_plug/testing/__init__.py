@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from .adapters import check_adapter_format
-from .attention import check_attention_backend
-from .drafter import check_drafter
-from .grammars.grammar import check_grammar_backend
-from .logits_processor import check_logits_processor
-from .model import check_model
-from .parser import check_output_parser
-from .quantization import check_quantization
-from .ranks import check_ranks
-from .recurrence import check_recurrence
-from .sampling import check_sampling
-from .step_extension import check_step_extension
+from .model.adapters import check_adapter_format
+from .model.attention import check_attention_backend
+from .model.model import check_model
+from .model.quantization import check_quantization
+from .model.ranks import check_ranks
+from .model.recurrence import check_recurrence
+from .model.sampling import check_sampling
+from .serving.drafter import check_drafter
+from .serving.eviction import check_eviction_policy
+from .serving.logits_processor import check_logits_processor
+from .serving.step_extension import check_step_extension
+from .text.grammars.grammar import check_grammar_backend
+from .text.parser import check_output_parser
 
 __all__ = [
     "check_adapter_format",
     "check_attention_backend",
     "check_drafter",
+    "check_eviction_policy",
     "check_grammar_backend",
     "check_logits_processor",
     "check_model",

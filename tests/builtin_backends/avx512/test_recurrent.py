@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from sglang_plug import Kernels, Runs
 from sglang_plug.ops import ssm
 from sglang_plug.testing import check_recurrence
-from sglang_plug.testing.recurrence import recurrence_cases
+from sglang_plug.testing.model.recurrence import recurrence_cases
 from sglang_plug_backends.avx512 import kernels
 
 pytestmark = pytest.mark.usefixtures("compiled")

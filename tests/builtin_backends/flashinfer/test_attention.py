@@ -12,7 +12,7 @@ import torch
 
 from sglang_plug import Attention, AttentionShape, BuildEnv, ConfigError, ForwardBatch, KVPool
 from sglang_plug.testing import check_attention_backend
-from sglang_plug.testing.attention_inputs import ShuffledSlots, make_batch
+from sglang_plug.testing.model.attention_inputs import ShuffledSlots, make_batch
 from sglang_plug_backends.flashinfer.settings import FlashInferSettings
 
 CPU = torch.device("cpu")

@@ -7,7 +7,7 @@ import torch
 
 from sglang_plug import Constraint, ConstraintError, GrammarBackend, Plugins, Vocabulary
 from sglang_plug.testing import check_grammar_backend
-from sglang_plug.testing.grammars.grammar import small_vocabulary
+from sglang_plug.testing.text.grammars.grammar import small_vocabulary
 from tests.builtin_backends.small_outputs import start, writes
 
 MUST = (

@@ -9,7 +9,7 @@ import torch
 
 from sglang_plug import AttentionShape, ConfigError, PluginOptions, Plugins
 from sglang_plug.testing import check_attention_backend
-from sglang_plug.testing.cases import Case
+from sglang_plug.testing.model.attention_cases import Case
 
 pytest.importorskip("triton", reason="Triton is not installed")
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sglang_plug import Attention, AttentionShape, BuildEnv, KVPool
-from sglang_plug.testing.attention_inputs import ShuffledSlots, make_batch
+from sglang_plug.testing.model.attention_inputs import ShuffledSlots, make_batch
 
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 

@@ -104,7 +104,7 @@ def test_products_of_one_row_too(launched: dict[str, dict[str, Any]], overlap: b
 @pytest.mark.parametrize("overlap", [True, False])
 def test_attention_does_as_its_settings_say(launched: dict[str, dict[str, Any]], overlap: bool) -> None:
     from sglang_plug import Attention, BuildEnv
-    from sglang_plug.testing.attention_inputs import ShuffledSlots, make_batch
+    from sglang_plug.testing.model.attention_inputs import ShuffledSlots, make_batch
 
     shape = AttentionShape(heads=2, kv_heads=1, dim=16, layers=1)
     settings = TritonSettings(splits=2, overlap_launches=overlap)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from sglang_plug import ForwardBatch, KVPool
-from sglang_plug.testing.attention_inputs import make_batch
+from sglang_plug.testing.model.attention_inputs import make_batch
 from sglang_plug_backends.triton.plan import columns_of, decode_columns, decode_rows, pack, prefill_plan, tile
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from sglang_plug import Kernels, Runs
 from sglang_plug.testing import check_recurrence
-from sglang_plug.testing.recurrence import SIZES, recurrence_cases
+from sglang_plug.testing.model.recurrence import SIZES, recurrence_cases
 from sglang_plug_backends.triton import launch, recurrent
 
 from .compiling import CompileOnly, assert_waits_first, assert_waits_first_as_assembled

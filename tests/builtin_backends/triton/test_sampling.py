@@ -7,7 +7,7 @@ import torch
 
 from sglang_plug import Kernels, SamplingOptions, SamplingParams
 from sglang_plug.testing import check_sampling
-from sglang_plug.testing.sampling import distribution, sampling_cases
+from sglang_plug.testing.model.sampling import distribution, sampling_cases
 
 pytest.importorskip("triton", reason="Triton is not installed")
 

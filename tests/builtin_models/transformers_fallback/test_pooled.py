@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from sglang_plug import BuildEnv, ConfigError, Facts, Model, Pooling, WeightError
-from sglang_plug.testing.attention_inputs import make_batch
+from sglang_plug.testing.model.attention_inputs import make_batch
 from sglang_plug_backends.torch_native.attention import TorchAttention
 from sglang_plug_models.transformers_fallback import choose_component
 from sglang_plug_models.transformers_fallback.pooled import (

@@ -10,7 +10,7 @@ import torch
 from benchmarks.gpu.kernels import recurrent as gpu_recurrent
 from benchmarks.gpu.kernels.recurrent import recurrent, recurrent_speed
 from sglang_plug import Kernels
-from sglang_plug.testing.recurrence import KERNELS, SIZES
+from sglang_plug.testing.model.recurrence import KERNELS, SIZES
 
 
 @pytest.fixture(autouse=True)

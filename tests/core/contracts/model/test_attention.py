@@ -25,7 +25,7 @@ from sglang_plug import (
 from sglang_plug.contracts.model import kernels as definitions
 from sglang_plug.contracts.model.batch import BidirectionalImage, MultimodalInputs
 from sglang_plug.testing import check_model
-from sglang_plug.testing.attention_inputs import make_batch
+from sglang_plug.testing.model.attention_inputs import make_batch
 from sglang_plug_backends.torch_native.attention import TorchAttention
 
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ from sglang_plug import LogprobOptions, Request, SamplingParams
 from sglang_plug.engine.sampling.masks import Allowed
 from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.scheduling.sequence import Sequence
-from sglang_plug.testing.waiting import META, asynchronous
+from sglang_plug.testing.serving.waiting import META, asynchronous
 
 from .sampling_cases import sequence_of
 

@@ -12,7 +12,7 @@ import pytest
 from sglang_plug import Plugins
 from sglang_plug.config import PluginOptions
 from sglang_plug.engine.execution.rank_components import _kernels
-from sglang_plug.testing import model as model_kit
+from sglang_plug.testing.model import model as model_kit
 
 SOURCE = """
     from dataclasses import dataclass

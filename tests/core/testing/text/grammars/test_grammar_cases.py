@@ -8,10 +8,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from sglang_plug.testing.grammars.grammar import small_vocabulary
-from sglang_plug.testing.grammars.grammar_cases import GrammarCase, grammar_cases
-from sglang_plug.testing.grammars.json_schema import is_allowed
-from sglang_plug.testing.grammars.schema_cases import SCHEMAS, Raw
+from sglang_plug.testing.text.grammars.grammar import small_vocabulary
+from sglang_plug.testing.text.grammars.grammar_cases import GrammarCase, grammar_cases
+from sglang_plug.testing.text.grammars.json_schema import is_allowed
+from sglang_plug.testing.text.grammars.schema_cases import SCHEMAS, Raw
 
 CASES = list(grammar_cases())
 FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER

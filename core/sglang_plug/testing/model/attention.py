@@ -23,9 +23,9 @@ from sglang_plug.contracts.model.batch import ForwardBatch, KVPool, narrowed, wi
 from sglang_plug.contracts.model.model import BuildEnv
 from sglang_plug.plugins.registry import Plugins
 
+from .attention_cases import Case, Lengths, decoder_cases, encoder_cases, graph_cases, stored_cases, weighing_cases
 from .attention_inputs import ShuffledSlots, make_batch
-from .cases import Case, Lengths, decoder_cases, encoder_cases, graph_cases, stored_cases, weighing_cases
-from .reference import attend
+from .attention_reference import attend
 
 TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
     torch.float64: (1e-5, 1e-5),

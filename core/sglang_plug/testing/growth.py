@@ -1,0 +1,53 @@
+"""Growth of run time: does work take time in proportion to its size, whatever the speed of the machine?"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+RUNS = 3
+ENOUGH = 2.0
+"""Seconds of one run after which no larger size is measured."""
+SHORTEST = 0.005
+"""Seconds below which a run is too short to measure."""
+MOST = 1.5
+"""Greatest exponent of the size: 1 is linear, 2 is quadratic; sorting and caches of the processor add a little."""
+
+
+def check_growth(prepare: Callable[[int], Callable[[], object]], sizes: Sequence[int], what: str) -> None:
+    """Raise ``AssertionError`` if the time of ``prepare(size)()`` grows faster than in proportion to ``size``.
+
+    Args:
+        prepare: makes the work for a size; only the work itself is measured.
+        sizes: ascending, each several times the one before.
+        what: the work and the unit of its size, for the message: ``"feed() of single characters"``.
+    """
+    times: dict[int, float] = {}
+    for _ in range(2):  # a second time if the first says no: the machine may have been busy
+        for size in sizes:
+            times[size] = min(times.get(size, math.inf), *(_seconds(prepare(size)) for _ in range(RUNS)))
+            if times[size] > ENOUGH:
+                break
+        if _exponent(times) <= MOST:
+            return
+    small, large = list(times)[-2:]
+    raise AssertionError(
+        f"{what}: time grows with the power {_exponent(times):.1f} of the size, and must grow in proportion: "
+        f"{times[small]:.3f} s for {small}, {times[large]:.3f} s for {large}"
+    )
+
+
+def _exponent(times: dict[int, float]) -> float:
+    if len(times) < 2:
+        return 0.0
+    small, large = list(times)[-2:]
+    if times[large] < SHORTEST:
+        return 0.0
+    return math.log(times[large] / max(times[small], 1e-7)) / math.log(large / small)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.thread_time()
+    work()
+    return time.thread_time() - began

@@ -1,0 +1,1 @@
+"""Conformance tests of components that compute: models, attention backends, kernels, quantizations."""

@@ -1,0 +1,1 @@
+"""Conformance tests of components of the engine: caches, policies, drafters, extensions."""

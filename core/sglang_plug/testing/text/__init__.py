@@ -1,0 +1,1 @@
+"""Conformance tests of components that handle text: tokenizers, grammars, output parsers, images."""
