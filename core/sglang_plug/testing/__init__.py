@@ -12,6 +12,7 @@ from .model.sampling import check_sampling
 from .serving.drafter import check_drafter
 from .serving.eviction import check_eviction_policy
 from .serving.logits_processor import check_logits_processor
+from .serving.schedule import check_schedule_policy
 from .serving.step_extension import check_step_extension
 from .text.grammars.grammar import check_grammar_backend
 from .text.parser import check_output_parser
@@ -29,5 +30,6 @@ __all__ = [
     "check_ranks",
     "check_recurrence",
     "check_sampling",
+    "check_schedule_policy",
     "check_step_extension",
 ]

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from sglang_plug import PluginError, Plugins
+from sglang_plug.testing import check_schedule_policy
+
+
+@pytest.mark.parametrize("name", Plugins.discover().names("schedule"))
+def test_built_in_policies_pass(name: str) -> None:
+    check_schedule_policy(name)
+
+
+class FirstCome:
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        return sorted(waiting, key=lambda one: one.arrived)
+
+
+class LosesTheLast(FirstCome):
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        ordered = super().order(waiting, match)
+        return ordered[:-1] if len(ordered) > 2 else ordered
+
+
+class OnlyAWindow(FirstCome):
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        return super().order(waiting, match)[:256]
+
+
+class OncePerArrival(FirstCome):
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        return list({one.arrived: one for one in waiting}.values())
+
+
+class Repeats(FirstCome):
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        return [*super().order(waiting, match), *waiting[:1]]
+
+
+class Copies(FirstCome):
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        return [type(one)(one.tokens, one.priority, one.arrived) for one in waiting]
+
+
+class EmptiesTheQueue(FirstCome):
+    def order(self, waiting: Any, match: Any) -> Any:
+        ordered = []
+        while waiting:
+            ordered.append(waiting.pop(0))
+        return ordered
+
+
+class SortsInPlace(FirstCome):
+    def order(self, waiting: Any, match: Any) -> Any:
+        waiting.sort(key=lambda one: one.arrived)
+        return tuple(waiting)
+
+
+class FailsOnEmpty(FirstCome):
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        oldest = min(one.arrived for one in waiting)
+        return sorted(waiting, key=lambda one: one.arrived - oldest)
+
+
+class ComparesSequences(FirstCome):
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        return [one for _, one in sorted((one.arrived, one) for one in waiting)]
+
+
+class Shuffles(FirstCome):
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        return random.sample(list(waiting), len(waiting))
+
+
+class Rotates(FirstCome):
+    def __init__(self) -> None:
+        self.turn = itertools.count()
+
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        start = next(self.turn) % len(waiting) if waiting else 0
+        return [*waiting[start:], *waiting[:start]]
+
+
+class Generator(FirstCome):
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        return (one for one in waiting)
+
+
+class NeedsANode(FirstCome):
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        return sorted(waiting, key=lambda one: match(one).node.depth)
+
+
+class RaisesPriority(FirstCome):
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        for one in waiting:
+            one.priority += 1
+        return super().order(waiting, match)
+
+
+class ChangesTokens(FirstCome):
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        for one in waiting:
+            if len(one.tokens) > 40:
+                one.tokens.append(0)
+        return super().order(waiting, match)
+
+
+class Remembers(FirstCome):
+    """Looks up sequences that have left."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, Any] = {}
+
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        self.known |= {id(one): one for one in waiting}
+        for one in self.known.values():
+            match(one)
+        return super().order(waiting, match)
+
+
+class Keeps(FirstCome):
+    def __init__(self) -> None:
+        self.lengths: dict[Any, int] = {}
+
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        return sorted(waiting, key=lambda one: self.lengths.setdefault(one, len(match(one).slots)))
+
+
+class Quadratic(FirstCome):
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        return sorted(waiting, key=lambda one: sum(other.arrived < one.arrived for other in waiting))
+
+
+BUGS: list[tuple[Callable[[], Any], str]] = [
+    (LosesTheLast, "order\\(\\) left out 1, which would wait for ever"),
+    (OnlyAWindow, "700 waiting sequences: order\\(\\) left out 444"),
+    (OncePerArrival, "order\\(\\) left out"),
+    (Repeats, "returned 1 of them twice"),
+    (Copies, "objects that are not those of the queue"),
+    (EmptiesTheQueue, "changed the list that it was given"),
+    (SortsInPlace, "changed the list that it was given"),
+    (FailsOnEmpty, "0 waiting sequences: order\\(\\) raised ValueError"),
+    (ComparesSequences, "order\\(\\) raised TypeError"),
+    (Shuffles, "another order when it is asked again"),
+    (Rotates, "another order when it is asked again"),
+    (Generator, "order\\(\\) gave generator, not a sequence"),
+    (NeedsANode, "order\\(\\) raised AttributeError"),
+    (RaisesPriority, "order\\(\\) raised AttributeError.*priority"),
+    (ChangesTokens, "order\\(\\) changed a sequence"),
+    (Remembers, "which is not in the queue"),
+    (Keeps, "20 sequences that have left the queue are kept"),
+    (Quadratic, "time grows with the power"),
+]
+
+
+@pytest.mark.parametrize(("policy", "message"), BUGS, ids=lambda value: getattr(value, "__name__", ""))
+def test_planted_bugs_are_named(policy: Callable[[], Any], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_schedule_policy(policy)
+
+
+def test_a_name_that_nobody_declares() -> None:
+    with pytest.raises(PluginError, match="no schedule named 'fcfz'; did you mean 'fcfs'"):
+        check_schedule_policy("fcfz")
