@@ -12,6 +12,7 @@ from .model.sampling import check_sampling
 from .serving.drafter import check_drafter
 from .serving.eviction import check_eviction_policy
 from .serving.logits_processor import check_logits_processor
+from .serving.prefix_cache import check_prefix_cache
 from .serving.schedule import check_schedule_policy
 from .serving.step_extension import check_step_extension
 from .text.grammars.grammar import check_grammar_backend
@@ -26,6 +27,7 @@ __all__ = [
     "check_logits_processor",
     "check_model",
     "check_output_parser",
+    "check_prefix_cache",
     "check_quantization",
     "check_ranks",
     "check_recurrence",
