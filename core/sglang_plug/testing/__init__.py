@@ -17,6 +17,7 @@ from .serving.schedule import check_schedule_policy
 from .serving.step_extension import check_step_extension
 from .text.grammars.grammar import check_grammar_backend
 from .text.parser import check_output_parser
+from .text.tokenizer import check_tokenizer
 
 __all__ = [
     "check_adapter_format",
@@ -34,4 +35,5 @@ __all__ = [
     "check_sampling",
     "check_schedule_policy",
     "check_step_extension",
+    "check_tokenizer",
 ]
