@@ -9,6 +9,7 @@ from .model.quantization import check_quantization
 from .model.ranks import check_ranks
 from .model.recurrence import check_recurrence
 from .model.sampling import check_sampling
+from .server.route import check_route
 from .serving.drafter import check_drafter
 from .serving.eviction import check_eviction_policy
 from .serving.logits_processor import check_logits_processor
@@ -32,6 +33,7 @@ __all__ = [
     "check_quantization",
     "check_ranks",
     "check_recurrence",
+    "check_route",
     "check_sampling",
     "check_schedule_policy",
     "check_step_extension",
