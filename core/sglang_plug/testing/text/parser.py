@@ -17,10 +17,14 @@ from sglang_plug.contracts.text.parsers import (
     joined,
 )
 from sglang_plug.plugins.registry import PluginError, Plugins
+from sglang_plug.testing.growth import check_growth
 
 KINDS = ("tool-parser", "reasoning-parser")
 CUTS = 8
 """Number of random divisions of each output."""
+GROWTH = (1000, 8000)
+PLAIN_TEXTS = ("Hello, world.", "a < b", "1 < 2 <", "so it ends with <t", "a list [1, 2")
+"""Texts that follow no format, some of which end with the beginning of a marker."""
 ANY_TEXT = ("", " ", "Hello.", "\n\n", "{", '{"a": [1, "}"]}', "<", "<a></a>", "[f(x=1)]", "é漢🙂", "a\x00b")
 
 
@@ -46,6 +50,41 @@ def check_output_parser(
         for pieces in _divisions(output):
             events = _read(parser, pieces)
             assert events == whole, f"{parser.__name__} fails {output!r}: cut as {pieces} it is {events}, whole {whole}"
+    _check_nothing_lost(parser)
+    _check_instances(parser, (*outputs, *calls))
+    for what, text in {"text": "plain words, ", "an output": "".join((*outputs, *calls)), "brackets": "[{<"}.items():
+        if text:
+            check_growth(
+                lambda count, text=text: lambda: _read(parser, list((text * count)[:count])),  # type: ignore[misc]
+                GROWTH,
+                f"{parser.__name__}.feed() of {what}, one character after another",
+            )
+
+
+def _check_nothing_lost(parser: type[OutputParser]) -> None:
+    """Plain text is given whole, even what may have become a marker."""
+    for text in PLAIN_TEXTS:
+        for pieces in ([text], list(text)):
+            given = "".join(event.text for event in _read(parser, pieces) if isinstance(event, Text | Reasoning))
+            assert given.strip() == text.strip(), (
+                f"{parser.__name__} fails {text!r}: of plain text, feed() and finish() give only {given!r}"
+            )
+
+
+def _check_instances(parser: type[OutputParser], outputs: Sequence[str]) -> None:
+    """Two outputs that are parsed at the same time do not affect each other."""
+    for output in outputs:
+        expected = _read(parser, list(output))
+        first, second = parser(), parser()
+        events, others = list[Event](), list[Event]()
+        for character in output:
+            events += first.feed(character)
+            others += second.feed(character)
+        events += first.finish()
+        others += second.finish()
+        assert joined(events) == joined(others) == expected, (
+            f"{parser.__name__} fails {output!r}: two instances that are used in turn disturb each other"
+        )
 
 
 def _declared(name: str) -> type[OutputParser]:
