@@ -44,7 +44,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is sent in a round."""
+    """The requests of a round."""
 
     streams: int
     prompts: int

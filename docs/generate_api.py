@@ -294,7 +294,7 @@ def type_of(schema: Mapping[str, Any]) -> str:
 
 
 def limits(schema: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """What bounds a value, its entries included."""
+    """Yield the limits of a value, those of its entries included."""
     for key, pattern in BOUNDS.items():
         bound = schema.get(key)
         if bound is not None and not (isinstance(bound, int) and abs(bound) >= LARGEST):

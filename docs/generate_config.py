@@ -97,7 +97,7 @@ def group_sections(plugins: Plugins) -> Iterator[str]:
 
 
 def bounds(option: Option) -> Iterator[str]:
-    """What a number must keep to."""
+    """Yield the limits of a number."""
     for name, pattern in NUMBERED.items():
         bound = getattr(option, name)
         if bound is not None:
@@ -105,7 +105,7 @@ def bounds(option: Option) -> Iterator[str]:
 
 
 def explanation(option: Option, plugins: Plugins) -> Iterator[str]:
-    """What the option does, and what can be chosen."""
+    """Yield the purpose of the option and its choices."""
     yield option.help
     names = list(option.choices)
     if option.component is not None:

@@ -116,7 +116,7 @@ def sections() -> Iterator[str]:
 
 
 def _exported(package: str) -> Iterator[ast.ClassDef | ast.FunctionDef]:
-    """What a package of core imports from its own modules, in order."""
+    """Yield the classes and functions that a package of core imports from its own modules, in order."""
     for source in parse(f"{package}.__init__").body:
         if not isinstance(source, ast.ImportFrom) or not source.level:
             continue
@@ -127,7 +127,7 @@ def _exported(package: str) -> Iterator[ast.ClassDef | ast.FunctionDef]:
 
 
 def _layer(node: ast.ClassDef) -> Iterator[str]:
-    """What it is, how it is made and how it is called: the rest is between it and the model's loader."""
+    """Yield the docstring, constructor and call of a layer; other methods serve the loader of models."""
     yield f"### {node.name}\n\n{docstring(node)}\n"
     for one in node.body:
         if isinstance(one, ast.FunctionDef) and one.name in ("__init__", "forward"):

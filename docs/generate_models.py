@@ -150,7 +150,7 @@ def served() -> dict[str, list[str]]:
 
 
 def models() -> Iterator[tuple[ModelSpec, str]]:
-    """What the project itself declares: spec, and name of the plugin."""
+    """Yield the models that the project itself declares: the spec, and the name of the plugin."""
     for one in Plugins.discover().all("model"):
         if one.found.distribution == DISTRIBUTION and isinstance(one.spec, ModelSpec):
             yield one.spec, one.found.name

@@ -60,7 +60,7 @@ def prepared(
 
 
 def written(block: ReasoningBlock, budget: int, wants: Sequence[int], steps: int = 24) -> bytes:
-    """What a model writes that wants a token at each place, and then dots; special tokens as their numbers."""
+    """Return the output of a model that prefers one token of ``wants`` at each position, and then dots."""
     made = processor()
     batch = made.batch([LogitsRow(state=prepared(made, block, budget), tokens=[4], prompt_len=1)])
     wants, output = [*wants, *letters(b".") * steps], list[int]()

@@ -1,4 +1,4 @@
-"""What requests and operators may say of the watermark."""
+"""Request fields and settings of the watermark."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def is_green(key: int, previous: int, token: int, gamma: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """What a text says of a watermark."""
+    """The evidence of a watermark in a text."""
 
     counted: int
     """Different pairs of tokens that follow each other."""

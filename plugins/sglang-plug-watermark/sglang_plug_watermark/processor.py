@@ -31,12 +31,12 @@ class Watermark(LogitsProcessor):
         self._hashes = mixed(torch.arange(vocab_size, dtype=torch.int64, device=device))
 
     def prepare(self, request: ProcessorRequest) -> WatermarkOptions | None:
-        """As ``LogitsProcessor.prepare``."""
+        """Return the watermark of a request; see ``LogitsProcessor.prepare``."""
         options: WatermarkOptions | None = request.fields.watermark
         return options
 
     def batch(self, rows: Sequence[LogitsRow]) -> LogitsBatch:
-        """As ``LogitsProcessor.batch``."""
+        """Return the batch of the rows with a watermark; see ``LogitsProcessor.batch``."""
         states: list[WatermarkOptions] = [row.state for row in rows]
         keys = [key_hash(self.settings.key if one.key is None else one.key) for one in states]
         columns = [keys, [threshold(one.gamma) for one in states], [row.tokens[-1] for row in rows]]

@@ -10,11 +10,10 @@ from collections.abc import Sequence as Ordered
 from typing import Any
 
 from .scheduled_chunk import ScheduledChunk
-from .sequence import Sequence
 from .step_time import StepTimeModel, StepWork
 
 DECODE_MULTIPLE = 4.0
-"""Time of a step with prompt tokens, in decode steps of the sequences that decode, if no time is configured."""
+"""Time of a step with prompt tokens, in decode steps of the sequences that decode, if the target is automatic."""
 LEAST_TOKENS = 16
 """Prompt tokens that a step may always have, so that prompts advance whatever the time is."""
 FIRST_TOKENS = 64
@@ -76,13 +75,13 @@ class PrefillPace:
         self.target_seconds = 0.0
         """Time of the last step in which sequences decoded and prompts were computed; 0: without a limit."""
 
-    def room(self, budget: int, decoding: Ordered[Sequence]) -> StepRoom:
-        """Return the room for at most ``budget`` prompt tokens in a step in which the sequences ``decoding`` decode."""
+    def room(self, budget: int, decoding: Ordered[ScheduledChunk]) -> StepRoom:
+        """Return the room for at most ``budget`` prompt tokens beside ``decoding``, the chunks planned so far."""
         work = StepWork()
         if self._target == 0 or not decoding or not self._model.knows_decode:
             return StepRoom(budget, work, None, 0.0)
-        for sequence in decoding:
-            work.add_decode(len(sequence.tokens))
+        for chunk in decoding:
+            work.add_decode(chunk.end)
         seconds = self._target
         if seconds is None:
             seconds = DECODE_MULTIPLE * self._model.decode_seconds(work.decode_rows, work.decode_context)

@@ -146,7 +146,7 @@ class Scheduler:
                 budget -= count
                 chunks.append(self._plan_chunk(sequence, count))
         if prompts or self.waiting:
-            room = self.pace.room(budget, [chunk.sequence for chunk in chunks])
+            room = self.pace.room(budget, chunks)
             self._plan_prompts(prompts, chunks, room)
             if not self.counters.retracted:
                 self._admit(chunks, room, first)
@@ -182,7 +182,7 @@ class Scheduler:
         for chunk in going:
             sequence = chunk.sequence
             if room is None and self.counters.prefill_sequences and not chunk.complete:
-                room = self.pace.room(budget, [one.sequence for one in planned])
+                room = self.pace.room(budget, planned)
             most = budget if room is None else room.tokens(chunk.end)
             count = sequence.count(chunk.end, most, tokens=len(sequence.tokens) + chunk.complete)
             if count > 0:
