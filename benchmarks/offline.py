@@ -18,9 +18,8 @@ from typing import Any
 from benchmarks.common.models import SHAPES, Shape, write_model
 from benchmarks.common.report import Summary, parser, table, write_json
 from benchmarks.load import Load, Reply, figures, prompts
-from sglang_plug import EngineConfig, Plugins, Request, SamplingParams, StepStats
+from sglang_plug import EngineClient, EngineConfig, Plugins, Request, SamplingParams, StepStats
 from sglang_plug.config import AUTO, BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
-from sglang_plug.engine.processes.client import EngineClient
 from sglang_plug.engine.processes.thread_client import ThreadClient
 
 

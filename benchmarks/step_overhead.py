@@ -103,7 +103,7 @@ class Engine:
 
     def submit(self, batch: int, context: int, new_tokens: int) -> None:
         """Queue ``batch`` prompts of ``context`` tokens that share nothing, and compute them."""
-        vocabulary = self.loop.vocab_size
+        vocabulary = self.loop.info["vocab_size"]
         for row in range(batch):
             tokens = tuple((row * 7919 + place * 31 + row * place) % vocabulary for place in range(context))
             params = SamplingParams(max_new_tokens=new_tokens, temperature=0.0)

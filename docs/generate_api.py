@@ -8,11 +8,12 @@ The endpoints come from the route plugins, the fields from the OpenAPI document 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -21,10 +22,9 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from generated_page import row, write_or_check
 
-from sglang_plug import Output, PluginOptions, Plugins, Request, RouteSpec, StepStats
-from sglang_plug.engine.processes.client import EngineClient
+from sglang_plug import EngineClient, Output, PluginOptions, Plugins, Request, RouteSpec, StepStats
 from sglang_plug.plugins.discovery import DISTRIBUTION
-from sglang_plug.plugins.specs import Task
+from sglang_plug.plugins.spec import Task
 from sglang_plug_api.http.app import build_app
 from sglang_plug_api.http.middleware import GateState
 from sglang_plug_api.options.config import ServerConfig, StorageConfig
@@ -88,7 +88,7 @@ The endpoints of the built-in route plugins. A running server describes them, an
   are these of SGLang and vLLM: `session_id`, `custom_labels`, `routing_key`, `conversation_id`, `ngram_corpus_id`,
   `routed_dp_rank`, `data_parallel_rank`, `disagg_prefill_dp_rank`, `kv_router_hint`, `mm_hashes`,
   `mm_content_hashes`, `log_metrics`, `no_logs`, `external_trace_header`, `stream_interval`,
-  `spaces_between_special_tokens`.
+  `spaces_between_special_tokens`. [Compatibility](compatibility.md) lists all fields of the two.
 * **Regular expressions that end an output**: `stop_regex` is one pattern of Python's syntax, or a list of at most 32.
   The output ends with the first match, as soon as its text contains one, and `matched_stop` is the pattern. The text is
   searched in time linear in its length: look-arounds, references to groups, ends of lines and borders of words, and
@@ -105,6 +105,11 @@ The endpoints of the built-in route plugins. A running server describes them, an
   first layer (for Gemma, embeddings multiplied by the square root of their width), or a list of such prompts. Models
   built on `CausalLM` support them (Llama, Mistral, Qwen, Gemma, Phi, OLMo and their mixtures of experts); others refuse
   them. A body contains at most two million numbers. Penalties count such a prompt as token 0.
+* **Responses in the background**: `background: true` of `/v1/responses` answers at once with the status `queued`;
+  `GET /v1/responses/{{id}}` shows what became of it, and `POST /v1/responses/{{id}}/cancel` ends it. A refusal of the
+  engine makes its status `failed`. With `stream: true` its events can also be read later, if a connection broke:
+  `GET /v1/responses/{{id}}?stream=true&starting_after=N`. At most `--max-stored-responses` run at once. They are kept
+  in memory and end with the server.
 * **Forms of rerank**: `/v1/rerank` answers with a list, as SGLang does; `/v2/rerank`, and `?format=jina`, with an
   object that has `results` and a `relevance_score` in each, as Cohere's and Jina's APIs do. With `texts` instead of
   `documents` the answer is that of Text Embeddings Inference (`raw_scores`, `return_text`, `truncate`).
@@ -132,10 +137,16 @@ REFUSED: Mapping[str, Remedies] = {
     "chat": misplaced.CHAT,
     "completions": misplaced.COMPLETION,
     "responses": misplaced.RESPONSES,
-    "embeddings, classify, rerank, score": misplaced.POOLING,
+    "embeddings, classify, rerank": misplaced.POOLING,
+    "score": misplaced.SCORE,
+    "`/encode`, `/classify`": misplaced.ENCODE,
     "`/tokenize`": misplaced.TOKENIZE,
     "`/generate`": misplaced.NATIVE,
     "`sampling_params`": misplaced.SAMPLING_PARAMS,
+    "`/separate_reasoning`": misplaced.SEPARATE_REASONING,
+    "`/abort_request`": misplaced.ABORT,
+    "`/load_lora_adapter`": misplaced.ADAPTERS,
+    "`/update_weights_from_disk`": misplaced.WEIGHTS,
 }
 """Whose they are -> what to do instead, besides those of all bodies."""
 
@@ -146,7 +157,7 @@ class Nobody(EngineClient):
     async def start(self) -> Mapping[str, Any]:
         raise NotImplementedError
 
-    def submit(self, request: Request) -> AsyncIterator[Output]:
+    def submit(self, request: Request) -> AsyncGenerator[Output, None]:
         raise NotImplementedError
 
     async def control(self, name: str, **arguments: Any) -> Any:
@@ -318,13 +329,19 @@ def plain(text: str) -> str:
     return re.sub(r"``([^`]+)``", r"`\1`", " ".join(text.split()))
 
 
-def page() -> str:
-    """The whole page."""
+@contextlib.contextmanager
+def application() -> Iterator[tuple[TextEngine, Plugins, FastAPI]]:
+    """The application with the built-in plugins, over an engine that nobody asks."""
     plugins = Plugins.discover(PluginOptions(allow=(DISTRIBUTION,), strict=True))
     with tempfile.TemporaryDirectory() as folder:
         config = ServerConfig(storage=StorageConfig(file_storage_path=folder))
         engine = TextEngine(config, Nobody(), FACTS, None, request_fields=request_fields(plugins))
-        app: FastAPI = build_app(engine, plugins, GateState())
+        yield engine, plugins, build_app(engine, plugins, GateState())
+
+
+def page() -> str:
+    """The whole page."""
+    with application() as (engine, plugins, app):
         document = app.openapi()
         found = list(endpoints(engine, plugins, document))
     return PAGE_TEXT.format(

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from sglang_plug import AUTO, PluginOptions, Plugins
 from sglang_plug.plugins.discovery import DISTRIBUTION
 from sglang_plug.plugins.flags import ENVIRONMENT_KEYS, plugin_flags, variable_of
 from sglang_plug.plugins.registry import import_target
+from sglang_plug.plugins.settings import settings_fields
 from sglang_plug_api.options.option import Option
 from sglang_plug_api.options.option_table import GROUPS
 
@@ -132,12 +131,9 @@ def setting_rows(plugins: Plugins) -> Iterator[str]:
     for component in plugins.all():
         if component.spec.settings is None:
             continue
-        kind = import_target(component.spec.settings)
-        types = typing.get_type_hints(kind)
-        for field in dataclasses.fields(kind):
-            default = "required" if field.default is dataclasses.MISSING else shown(field.default)
-            name = getattr(types[field.name], "__name__", str(types[field.name]))
-            yield row(f"`{component.spec.name}.{field.name}`", f"`{name}`", default, f"`{component.key}`")
+        for setting in settings_fields(import_target(component.spec.settings)):
+            default = "required" if setting.required else shown(setting.default)
+            yield row(f"`{component.spec.name}.{setting.name}`", f"`{setting.type}`", default, f"`{component.key}`")
 
 
 def shown(default: Any) -> str:

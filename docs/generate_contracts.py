@@ -23,8 +23,8 @@ INTRODUCTION = """\
 What the target of each spec implements, and what it receives. Everything here is imported from `sglang_plug` itself,
 except [layers](#layers) for models and [conformance tests](#conformance-tests) for components.
 
-| kind | spec | target | settings |
-|---|---|---|---|
+| kind | spec | target |
+|---|---|---|
 {rows}
 """
 SECTIONS = {
@@ -35,22 +35,34 @@ SECTIONS = {
     "ops.sampling": "Sampling",
     "contracts.serving.logits_processor": "Logits processors",
     "contracts.serving.drafting": "Drafters",
-    "contracts.serving.extension": "Step extensions",
+    "contracts.extension.base": "Step extensions",
+    "contracts.extension.memory_phases": "Step extensions: memory",
+    "contracts.extension.request_phases": "Step extensions: the life of a request",
+    "contracts.extension.sampling_phases": "Step extensions: sampling",
+    "contracts.extension.step_phases": "Step extensions: the computation of a step",
+    "contracts.extension.execution": "Step extensions: the forward pass",
+    "contracts.extension.views": "Step extensions: sequences, steps and ranks",
     "contracts.model.quantization": "Quantization",
     "ops.quantized_weight": "Quantized weights",
     "contracts.model.adapters": "Adapters",
     "contracts.serving.executor": "Executors",
+    "contracts.serving.engine_client": "Deployments and engine clients",
+    "contracts.serving.routing": "Routing policies",
     "contracts.serving.cache": "Prefix cache and eviction",
+    "contracts.serving.kv_store": "KV stores",
     "contracts.serving.scheduling": "Schedule policies",
     "contracts.model.checkpoint": "Checkpoints and weights",
     "contracts.model.pooling": "Pooling",
     "contracts.serving.observer": "Observers",
+    "contracts.serving.lifecycle": "Components that hold resources",
     "contracts.text.tokenizer": "Tokenizers",
     "contracts.text.media": "Images in prompts",
     "contracts.text.grammar": "Grammars",
     "contracts.text.parsers": "Output parsers",
     "ops.host_device_copy": "Copies between host and device",
-    "plugins.registry": "Facts about plugins",
+    "plugins.choice": "Facts about plugins",
+    "plugins.component": "Errors of plugins",
+    "plugins.registry": "All plugins",
     "config": "Configuration and errors",
 }
 """Module -> heading. Plugins receive the public classes of other modules but do not create them."""
@@ -78,6 +90,9 @@ KITS = """\
 
 For tests of components; imported from `sglang_plug.testing`. They need no server.
 """
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+SPECIAL = ("__init__", "__call__")
+"""Methods with underscores that are shown."""
 UNDOCUMENTED = ("plugins.registry.Plugins",)
 """Public for programs that start the engine; of all plugins only commands receive one."""
 
@@ -107,12 +122,12 @@ def sections() -> Iterator[str]:
             continue
         yield f"## {title}\n\n{_about(tree)}\n"
         for node in found:
-            yield from _class(node) if isinstance(node, ast.ClassDef) else [_method(node)]
+            yield from class_section(node) if isinstance(node, ast.ClassDef) else [function_section(node)]
     yield LAYERS
     for node in _exported("layers"):
-        yield from _layer(node) if isinstance(node, ast.ClassDef) else [_method(node)]
+        yield from _layer(node) if isinstance(node, ast.ClassDef) else [function_section(node)]
     yield KITS
-    yield from (_method(node) for node in _exported("testing") if isinstance(node, ast.FunctionDef))
+    yield from (function_section(node) for node in _exported("testing") if isinstance(node, ast.FunctionDef))
 
 
 def _exported(package: str) -> Iterator[ast.ClassDef | ast.FunctionDef]:
@@ -131,25 +146,25 @@ def _layer(node: ast.ClassDef) -> Iterator[str]:
     yield f"### {node.name}\n\n{docstring(node)}\n"
     for one in node.body:
         if isinstance(one, ast.FunctionDef) and one.name in ("__init__", "forward"):
-            yield _method(one)
+            yield function_section(one)
 
 
 def _spec_row(node: ast.ClassDef) -> str:
     kind = kind_of(node)
     _, _, target = " ".join(docstring(node).split()).partition("Target: ")
-    settings = "yes" if any(_named(one) == "takes_settings" for one in node.body) else ""
-    return f"| `{kind}` | [`{node.name}`](hooks.md#{node.name.lower()}) | {escape(target)} | {settings} |"
+    return f"| `{kind}` | [`{node.name}`](hooks.md#{node.name.lower()}) | {escape(target)} |"
 
 
-def _class(node: ast.ClassDef) -> Iterator[str]:
+def class_section(node: ast.ClassDef) -> Iterator[str]:
+    """Yield the heading, docstring, fields and public methods of a class."""
     bases = [ast.unparse(base) for base in node.bases if ast.unparse(base) not in ("ABC", "Protocol")]
     base = f"({', '.join(bases)})" if bases else ""
     yield f"### {node.name}\n\n`class {node.name}{base}`\n\n{docstring(node)}\n"
     if fields := list(_fields(node)):
         yield "\n".join(("| field | type | default | |", "|---|---|---|---|", *fields)) + "\n"
     for one in node.body:
-        if isinstance(one, ast.FunctionDef) and (one.name == "__init__" or not one.name.startswith("_")):
-            yield _method(one)
+        if isinstance(one, Function) and (one.name in SPECIAL or not one.name.startswith("_")):
+            yield function_section(one)
 
 
 def _fields(node: ast.ClassDef) -> Iterator[str]:
@@ -164,14 +179,29 @@ def _named(node: ast.stmt) -> str:
     return ast.unparse(node.target) if isinstance(node, ast.AnnAssign) else ""
 
 
-def _method(node: ast.FunctionDef) -> str:
+def function_section(node: Function) -> str:
+    """The signature and docstring of a function."""
     marks = [ast.unparse(one) for one in node.decorator_list]
     words = [word for mark, word in (("classmethod", "classmethod"), ("property", "property")) if mark in marks]
+    if isinstance(node, ast.AsyncFunctionDef):
+        words.append("asynchronous generator" if _yields(node) else "awaitable")
     words += ["**to be implemented**"] if "abstractmethod" in marks else []
     about = cleandoc(ast.get_docstring(node) or "")
     head = f"`{node.name}({ast.unparse(node.args)})" + (f" -> {ast.unparse(node.returns)}`" if node.returns else "`")
     lines = [f"**{head}**" + (f" ({', '.join(words)})" if words else ""), *([about] if about else [])]
     return "\n\n".join(lines) + "\n"
+
+
+def _yields(function: ast.AsyncFunctionDef) -> bool:
+    """Report whether a function is a generator; functions inside of it do not count."""
+    pending: list[ast.AST] = list(function.body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Yield):
+            return True
+        if not isinstance(node, Function | ast.Lambda):
+            pending += ast.iter_child_nodes(node)
+    return False
 
 
 def _about(tree: ast.Module) -> str:

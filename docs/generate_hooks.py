@@ -48,6 +48,12 @@ def parse(name: str) -> ast.Module:
     return ast.parse((CORE / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8"))
 
 
+def parse_specs() -> ast.Module:
+    """Parse the base class of specs and all specs as one module."""
+    base, specs = parse("plugins.spec"), parse("plugins.specs")
+    return ast.Module([*base.body, *specs.body], [])
+
+
 def hooks(module: ast.Module) -> Iterator[ast.FunctionDef]:
     """The hook specifications, in life-cycle order."""
     for node in module.body:
@@ -135,7 +141,7 @@ def docstring(node: ast.FunctionDef | ast.ClassDef) -> str:
 
 def page() -> str:
     """The whole page."""
-    return "\n".join(sections(parse("plugins.hookspecs"), parse("plugins.specs")))
+    return "\n".join(sections(parse("plugins.hookspecs"), parse_specs()))
 
 
 if __name__ == "__main__":

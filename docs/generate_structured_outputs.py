@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from generated_page import write_or_check
+from generated_page import with_blocks, write_or_check
 
 from sglang_plug import GrammarSpec, Plugins
 from sglang_plug_backends.grammars.json_schema.formats import DEFINED_FORMATS, FORMATS
@@ -19,7 +18,6 @@ from sglang_plug_backends.grammars.tags import FIELDS
 from sglang_plug_backends.llguidance.schema import KEYWORDS, KNOWN_FORMATS
 
 PAGE = Path(__file__).with_name("structured-outputs.md")
-BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
 
 def keywords() -> Iterator[str]:
@@ -82,8 +80,7 @@ TABLES = {
 
 def page() -> str:
     """The page with its generated blocks renewed."""
-    text = PAGE.read_text(encoding="utf-8")
-    return BLOCK.sub(lambda found: found[1] + "\n".join(TABLES[found[2]]()) + "\n" + found[3], text)
+    return with_blocks(PAGE, TABLES)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from sglang_plug import Constraint, ConstraintError
 from sglang_plug.contracts.text.grammar import GrammarBackend
-from sglang_plug.engine.structured_outputs.compiler import GrammarSources
-from sglang_plug.engine.structured_outputs.grammar_worker import _compile
+from sglang_plug_backends.structured_outputs.compiler import GrammarSources
+from sglang_plug_backends.structured_outputs.grammar_worker import _compile
 
 
 class CompilerHere:

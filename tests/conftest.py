@@ -60,11 +60,10 @@ from transformers import (
     Starcoder2Config,
 )
 
-from sglang_plug import EngineConfig, Output, Plugins, Request
+from sglang_plug import EngineClient, EngineConfig, Output, Plugins, Request
 from sglang_plug.engine import loop
-from sglang_plug.engine.processes.client import EngineClient
 from sglang_plug.engine.processes.thread_client import ThreadClient
-from sglang_plug.engine.startup import build
+from sglang_plug_backends.structured_outputs import build
 
 from .compiling import CompilerHere
 from .interpreted_process import InterpretedProcess, is_interpreted, triton_is_interpreted

@@ -9,8 +9,8 @@ raising ``ApiError``. Import this module in the file that ``target`` names, neve
 ``Job``            one sequence to generate; ``new_id`` makes an id for it
 ``Piece``          output of a job since its last piece, and its ``Ending``; ``joined`` makes one of several
 ``RequestImage``   an image in a request, for ``engine.with_images``
-``ChatRequest``    a conversation with tools and images; ``prepare_chat`` makes a ``ChatPrompt`` of it, whose ``output``
-                   is a ``ChatOutput``: it reads a job's pieces as text, reasoning and calls
+``ChatRequest``    a conversation with tools and images; ``prepare_chat`` makes a ``Job`` of it, and a ``ChatReading``,
+                   of which a ``ChatOutput`` is made: it reads a job's pieces as text, reasoning and calls
 ``Tool``           a ``Function`` that may be called, for ``ChatRequest.tools``; ``NamedTool`` must be called
 ``Effort``         the reasoning effort, for ``ChatRequest.reasoning_effort``
 ``Sampling``       a request's parameters, as ``engine.defaults.complete`` returns them
@@ -20,10 +20,12 @@ raising ``ApiError``. Import this module in the file that ``target`` names, neve
 ``takes``          registers a POST endpoint with its body in the OpenAPI document; ``read_body`` then reads it
 ``json_response``  a response with a JSON body
 ``EventStream``    server-sent events that end when the client disconnects; ``NamedEvent`` has an ``event:`` line
+``JsonLines``      the same as newline-delimited JSON (NDJSON); ``respond(..., lines=True)``
 ``first_of``       fetches a stream's first event, so that early refusals get an error status
 ``respond``        answers with either of the two; early refusals get an error status;
                    ``while_connected`` cancels earlier work, such as fetching images, on a disconnect
 ``merged``         several streams as one
+``RouteGroup``     a router with the start and stop of what it holds, and the ``ErrorFormat`` of its errors
 ``ApiError``       a refusal; ``from_exception`` converts any exception to one, as the server does
 ================== ==========================================================================================
 """
@@ -34,6 +36,7 @@ from sglang_plug_api.http.errors import ApiError, from_exception, json_response
 from sglang_plug_api.http.request_body import read_body, read_query, takes
 from sglang_plug_api.http.streaming import (
     EventStream,
+    JsonLines,
     NamedEvent,
     first_of,
     merged,
@@ -43,7 +46,9 @@ from sglang_plug_api.http.streaming import (
 )
 from sglang_plug_api.multimodal.images import RequestImage
 from sglang_plug_api.openai.chat_events import Choice as ChatOutput
-from sglang_plug_api.openai.chat_request import ChatPrompt, ChatRequest, prepare_chat
+from sglang_plug_api.openai.chat_events import Reading as ChatReading
+from sglang_plug_api.openai.chat_request import ChatRequest, prepare_chat
+from sglang_plug_api.service.route_group import ErrorFormat, RouteGroup
 from sglang_plug_api.text.job import Ending, Job, Piece, joined, new_id
 from sglang_plug_api.text.sampling import Sampling
 from sglang_plug_api.text.text_engine import TextEngine
@@ -52,21 +57,23 @@ from .protocol.base import Integer, Name, Number, ProcessorFieldsBody, RequestBo
 from .protocol.openai import Effort
 from .protocol.tools import Function, FunctionReference, NamedTool, Tool
 
-ROUTE_API_VERSION = 1
+ROUTE_API_VERSION = 2
 """Version that rises only when a name is removed or changes its meaning, not for new names."""
 
 __all__ = [
     "ApiError",
     "ChatOutput",
-    "ChatPrompt",
+    "ChatReading",
     "ChatRequest",
     "Effort",
     "Ending",
+    "ErrorFormat",
     "EventStream",
     "Function",
     "FunctionReference",
     "Integer",
     "Job",
+    "JsonLines",
     "Name",
     "NamedEvent",
     "NamedTool",
@@ -76,6 +83,7 @@ __all__ = [
     "ROUTE_API_VERSION",
     "RequestBody",
     "RequestImage",
+    "RouteGroup",
     "Sampling",
     "TextEngine",
     "TokenId",

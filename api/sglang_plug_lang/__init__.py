@@ -21,7 +21,7 @@ from .choices import (
     token_length_normalized,
     unconditional_likelihood_normalized,
 )
-from .default import flush_cache, get_server_info, set_default_backend
+from .default import flush_cache, get_server_info, global_config, set_default_backend
 from .errors import BackendError, LanguageError
 from .expressions import (
     assistant,
@@ -76,6 +76,7 @@ __all__ = [
     "gen_int",
     "gen_string",
     "get_server_info",
+    "global_config",
     "greedy_token_selection",
     "image",
     "launch_server_cmd",

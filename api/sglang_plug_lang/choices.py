@@ -17,6 +17,13 @@ class ScoredChoice:
     """Log-probability of each token, given the prompt and the tokens before it."""
     unconditional: tuple[float, ...] = ()
     """Log-probability of each token without the prompt; only for methods that need it."""
+    given_mean: float | None = None
+    """Mean log-probability, where it is known otherwise than from ``logprobs``."""
+
+    @property
+    def mean(self) -> float:
+        """Mean log-probability of the tokens."""
+        return _mean(self.logprobs) if self.given_mean is None else self.given_mean
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,11 @@ class Decision:
 
     choice: str
     meta_info: dict[str, Any]
+
+    @property
+    def decision(self) -> str:
+        """The selected choice, under SGLang's name."""
+        return self.choice
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,29 @@ class ChoicesMethod:
     scores: Callable[[Sequence[ScoredChoice]], list[float]]
     """Function that scores each choice; the highest score wins, the first of equal ones."""
     needs_unconditional: bool = False
+    details: Callable[[Sequence[ScoredChoice]], dict[str, Any]] = lambda scored: {}
+    """Function that returns further facts about the scores."""
+
+    def __call__(
+        self,
+        *,
+        choices: Sequence[str],
+        normalized_prompt_logprobs: Sequence[float],
+        input_token_logprobs: Sequence[Sequence[Sequence[Any]]],
+        output_token_logprobs: object = None,
+        unconditional_token_logprobs: Sequence[Sequence[Sequence[Any]]] | None = None,
+    ) -> Decision:
+        """Select a choice from log-probabilities in the format of ``/generate``, one list for each choice."""
+        if self.needs_unconditional and unconditional_token_logprobs is None:
+            raise ValueError(f"{self.name} needs unconditional_token_logprobs")
+        unconditional = unconditional_token_logprobs or [()] * len(choices)
+        rows = zip(choices, normalized_prompt_logprobs, input_token_logprobs, unconditional, strict=True)
+        return self.decide(
+            [
+                ScoredChoice(text, tuple(entry[1] for entry in given), _values(given), _values(alone), mean)
+                for text, mean, given, alone in rows
+            ]
+        )
 
     def decide(self, scored: Sequence[ScoredChoice]) -> Decision:
         """Select a choice."""
@@ -45,6 +80,7 @@ class ChoicesMethod:
             "choices": [choice.text for choice in scored],
             "scores": scores,
             "normalized_prompt_logprobs": _means(scored),
+            **self.details(scored),
             "input_token_logprobs": [list(zip(choice.logprobs, choice.tokens, strict=True)) for choice in scored],
         }
         if self.needs_unconditional:
@@ -53,11 +89,11 @@ class ChoicesMethod:
 
 
 def _means(scored: Sequence[ScoredChoice]) -> list[float]:
-    return [_mean(choice.logprobs) for choice in scored]
+    return [choice.mean for choice in scored]
 
 
 def _advantages(scored: Sequence[ScoredChoice]) -> list[float]:
-    return [_mean(choice.logprobs) - _mean(choice.unconditional) for choice in scored]
+    return [choice.mean - _mean(choice.unconditional) for choice in scored]
 
 
 def _greedy(scored: Sequence[ScoredChoice]) -> list[float]:
@@ -83,13 +119,29 @@ def _at(choice: ScoredChoice, position: int) -> float:
     return choice.logprobs[position] if position < len(choice.logprobs) else _mean(choice.logprobs)
 
 
+def _greedy_details(scored: Sequence[ScoredChoice]) -> dict[str, Any]:
+    longest = max(len(choice.tokens) for choice in scored)
+    return {"greedy_logprob_matrix": [[_at(choice, position) for position in range(longest)] for choice in scored]}
+
+
+def _unconditional_details(scored: Sequence[ScoredChoice]) -> dict[str, Any]:
+    return {"normalized_unconditional_prompt_logprobs": _advantages(scored)}
+
+
+def _values(entries: Sequence[Sequence[Any]]) -> tuple[float, ...]:
+    """Return log-probabilities; the first token of a text has none, which counts as 0."""
+    return tuple(entry[0] or 0.0 for entry in entries)
+
+
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
 token_length_normalized = ChoicesMethod("token_length_normalized", _means)
 """Selects the choice with the highest mean log-probability."""
-greedy_token_selection = ChoicesMethod("greedy_token_selection", _greedy)
+greedy_token_selection = ChoicesMethod("greedy_token_selection", _greedy, details=_greedy_details)
 """Selects the choice that greedy decoding among the choices would produce."""
-unconditional_likelihood_normalized = ChoicesMethod("unconditional_likelihood_normalized", _advantages, True)
+unconditional_likelihood_normalized = ChoicesMethod(
+    "unconditional_likelihood_normalized", _advantages, True, _unconditional_details
+)
 """Selects the choice whose probability the prompt increases most."""

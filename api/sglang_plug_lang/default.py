@@ -8,27 +8,37 @@ from .backends.base import Backend
 from .backends.engine import EngineBackend, EngineLike
 
 
-class _Default:
-    """Holder of this process's default backend."""
+class GlobalConfig:
+    """Configuration of this process: the default backend."""
 
-    backend: Backend | None = None
+    def __init__(self) -> None:
+        self._backend: Backend | None = None
+
+    @property
+    def default_backend(self) -> Backend | None:
+        """The backend of programs that are started without one."""
+        return self._backend
+
+    @default_backend.setter
+    def default_backend(self, backend: Any) -> None:
+        self._backend = None if backend is None else as_backend(backend)
 
 
-_default = _Default()
+global_config = GlobalConfig()
 
 
 def set_default_backend(backend: Any) -> None:
     """Set the default: a backend, an engine such as ``sglang_plug_api.Engine()``, or ``None``."""
-    _default.backend = None if backend is None else as_backend(backend)
+    global_config.default_backend = backend
 
 
 def backend_or_default(backend: Any = None) -> Backend:
     """Return ``backend``, or the default. Raises ``RuntimeError`` if there is neither."""
     if backend is not None:
         return as_backend(backend)
-    if _default.backend is None:
+    if global_config.default_backend is None:
         raise RuntimeError("no backend: give backend=..., or call set_default_backend(RuntimeEndpoint(...)) first")
-    return _default.backend
+    return global_config.default_backend
 
 
 def as_backend(value: Any) -> Backend:

@@ -55,7 +55,7 @@ def gen(
 
     Args:
         n: samples; with more than one, the variable is a list and the text continues with the first.
-        dtype: ``int``, ``float`` or ``str``: a value of this type (of ``str``: quoted text, without its quotes).
+        dtype: ``int``, ``float``, ``bool`` or ``str``: a value of this type (``str``: quoted text, without the quotes).
         choices: select the likeliest of these instead of generating; see ``select``.
         regex, json_schema: constraints on the text; they need a server with a grammar backend.
     """
@@ -127,17 +127,17 @@ def separate_reasoning(expression: Expression, model_type: str) -> Expression:
     return _with_reasoning(expression, ReasoningFormat.of(model_type))
 
 
-def system(expression: Expression | str) -> Expression:
+def system(expression: Expression | str = "") -> Expression:
     """Add a system message."""
     return RoleBlock(SYSTEM, as_expression(expression))
 
 
-def user(expression: Expression | str) -> Expression:
+def user(expression: Expression | str = "") -> Expression:
     """Add a user message."""
     return RoleBlock(USER, as_expression(expression))
 
 
-def assistant(expression: Expression | str) -> Expression:
+def assistant(expression: Expression | str = "") -> Expression:
     """Add an assistant message, which may contain ``gen``."""
     return RoleBlock(ASSISTANT, as_expression(expression))
 
@@ -176,7 +176,7 @@ def _kind(dtype: type | str | None) -> type | None:
     names = {kind.__name__: kind for kind in PATTERNS}
     kind = names.get(dtype) if isinstance(dtype, str) else dtype
     if dtype is not None and kind not in PATTERNS:
-        raise ValueError(f"dtype must be int, float or str, got {dtype!r}")
+        raise ValueError(f"dtype must be int, float, bool or str, got {dtype!r}")
     return kind
 
 

@@ -27,16 +27,21 @@ def image_bytes(source: str | bytes | Path) -> bytes:
         return source
     text = str(source)
     if text.startswith(ADDRESSES):
-        try:
-            return httpx.get(text, follow_redirects=True, timeout=30.0).raise_for_status().content
-        except httpx.HTTPError as error:
-            raise OSError(f"no image at {text}: {error}") from error
+        return content_of_url(text)
     if text.startswith("data:"):
         try:
             return base64.b64decode(text.partition(",")[2], validate=True)
         except binascii.Error as error:
             raise OSError(f"the data address is not base64: {error}") from error
     return Path(source).read_bytes()
+
+
+def content_of_url(url: str) -> bytes:
+    """Return the content of a URL. Raises ``OSError`` if it cannot be loaded."""
+    try:
+        return httpx.get(url, follow_redirects=True, timeout=30.0).raise_for_status().content
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise OSError(f"nothing could be loaded from {url}: {error}") from error
 
 
 def image_size(data: bytes) -> tuple[int, int] | None:

@@ -10,11 +10,11 @@ from typing import Any
 from .choices import ChoicesMethod
 from .reasoning import ReasoningFormat
 
-PATTERNS: Mapping[type, str] = {
-    int: r"[-+]?[0-9]{1,18}",
-    float: r"[-+]?[0-9]{1,18}(\.[0-9]{1,18})?",
-    str: r'"[^"\\\n\r]*"',
-}
+REGEX_INT = r"-?(0|[1-9][0-9]{0,17})"
+REGEX_FLOAT = r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,18})?"
+REGEX_BOOL = r"(True|False)"
+REGEX_STR = r'"[^"\\\n\r]*"'
+PATTERNS: Mapping[type, str] = {int: REGEX_INT, float: REGEX_FLOAT, bool: REGEX_BOOL, str: REGEX_STR}
 """Maps a type to the regular expression of its values."""
 
 SAMPLING_NAMES: Mapping[str, str] = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
@@ -68,6 +68,10 @@ class GenerationOptions:
         """Return the fields of ``/generate`` next to ``sampling_params``."""
         return {name: value for name, value in self._set_options().items() if name in RESULT_FIELDS}
 
+    def names(self) -> frozenset[str]:
+        """Return the names of the options that are set."""
+        return frozenset(self._set_options())
+
     def _set_options(self) -> dict[str, Any]:
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         return {name: value for name, value in values.items() if value is not None}
@@ -114,7 +118,7 @@ class Generate(Expression):
     name: str | None
     options: GenerationOptions = field(default_factory=GenerationOptions)
     dtype: type | None = None
-    """Type of the variable: ``int``, ``float`` or ``str``."""
+    """Type of the variable: ``int``, ``float``, ``bool`` or ``str``."""
     reasoning: ReasoningFormat | None = None
     """Format of reasoning before the answer, which is kept in another variable."""
 

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
-from .default import backend_or_default
+from .backends.base import Backend, CachesPrefixes
+from .default import backend_or_default, global_config
 from .errors import LanguageError
-from .interpreter import Interpreter
+from .execution.interpreter import Interpreter
+from .execution.tracing import (
+    Placeholder,
+    PrefixEnd,
+    Trace,
+    TracingBackend,
+    TracingInterpreter,
+    current_tracing,
+    tracing,
+)
 from .ir import OPTION_NAMES, SAMPLING_NAMES, GenerationOptions
 from .state import ProgramState
+from .templates import template_named
 
 MAX_THREADS = 64
 """Most concurrent programs with ``num_threads="auto"``; they mostly wait for the server."""
@@ -31,9 +43,16 @@ class Function:
     ``gen`` without that option (``temperature=0``). A parameter takes precedence over an option of the same name.
     """
 
-    def __init__(self, function: Callable[..., Any], bound: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        bound: Mapping[str, Any] | None = None,
+        num_api_spec_tokens: int | None = None,
+    ) -> None:
         functools.update_wrapper(self, function)
-        self._function = function
+        if num_api_spec_tokens is not None and num_api_spec_tokens < 1:
+            raise ValueError(f"num_api_spec_tokens must be at least 1, got {num_api_spec_tokens}")
+        self.func, self.num_api_spec_tokens = function, num_api_spec_tokens
         self._bound = dict(bound or {})
         parameters = list(inspect.signature(function).parameters.values())
         if not parameters:
@@ -43,15 +62,18 @@ class Function:
         )
 
     def __call__(self, *arguments: Any, **keywords: Any) -> ProgramState:
-        """Run the program, see ``run``."""
-        return self.run(*arguments, **keywords)
+        """Run the program, see ``run``; while another program is traced, trace it."""
+        tracer = current_tracing()
+        if tracer is None:
+            return self.run(*arguments, **keywords)
+        return self._traced(tracer.child(), arguments, self._split(keywords)[0])
 
     def bind(self, **keywords: Any) -> Function:
         """Return the same program with some arguments fixed."""
         unknown = sorted(set(keywords) - self._parameters)
         if unknown:
-            raise TypeError(f"{self._function.__name__} has no parameter {unknown[0]!r}")
-        return Function(self._function, {**self._bound, **keywords})
+            raise TypeError(f"{self.func.__name__} has no parameter {unknown[0]!r}")
+        return Function(self.func, {**self._bound, **keywords}, self.num_api_spec_tokens)
 
     def run(self, *arguments: Any, backend: Any = None, stream: bool = False, **keywords: Any) -> ProgramState:
         """Run the program and return its state, whose last generations may still be running.
@@ -63,8 +85,9 @@ class Function:
         Raises the program's own errors; a backend's errors are kept in the state.
         """
         arguments_by_name, options = self._split(keywords)
-        state = ProgramState(Interpreter(backend_or_default(backend), options, stream))
-        program = functools.partial(self._function, state, *arguments, **{**self._bound, **arguments_by_name})
+        interpreter = Interpreter(backend_or_default(backend), options, stream, self.num_api_spec_tokens)
+        state = ProgramState(interpreter)
+        program = functools.partial(self.func, state, *arguments, **{**self._bound, **arguments_by_name})
         if not stream:
             _run(program, state)
             return state
@@ -106,6 +129,41 @@ class Function:
         states = _in_order(run_one, batch, max(1, threads), progress_bar)
         return states if generator_style else list(states)
 
+    def trace(self, *, backend: Any = None, **arguments: Any) -> Trace:
+        """Return what the program appends, without running it; arguments that are not given are placeholders.
+
+        Raises ``TypeError`` if the program formats a placeholder, or decides by it.
+        """
+        tracer = TracingInterpreter(_tracing_backend(backend))
+        self._traced(tracer, (), self._with_placeholders(arguments))
+        return tracer.trace()
+
+    def cache(self, backend: Any = None) -> str:
+        """Fill the backend's prefix cache with the constant beginning of the program, and return that text.
+
+        Backends without a method ``cache_prefix`` do nothing.
+        """
+        chosen = backend_or_default(backend)
+        tracer = TracingInterpreter(chosen, only_prefix=True)
+        with contextlib.suppress(PrefixEnd, TypeError, AttributeError):  # the program may use placeholders in any way
+            self._traced(tracer, (), self._with_placeholders({}))
+        prefix = tracer.prefix()
+        if prefix and isinstance(chosen, CachesPrefixes):
+            chosen.cache_prefix(prefix)
+        return prefix
+
+    def _with_placeholders(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        given = {**self._bound, **arguments}
+        return {**given, **{name: Placeholder(name) for name in self._parameters - given.keys()}}
+
+    def _traced(
+        self, tracer: TracingInterpreter, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> ProgramState:
+        state = ProgramState(tracer)
+        with tracing(tracer):
+            state.ret_value = self.func(state, *arguments, **{**self._bound, **keywords})
+        return state
+
     def _split(self, keywords: Mapping[str, Any]) -> tuple[dict[str, Any], GenerationOptions]:
         """Split keyword arguments into arguments of the function and generation options."""
         arguments, options = {}, {}
@@ -118,9 +176,31 @@ class Function:
         return arguments, GenerationOptions(**options)
 
 
-def function(program: Callable[..., Any]) -> Function:
-    """Make a program of a Python function, whose first parameter is the state: ``@function``."""
-    return Function(program)
+@overload
+def function(program: Callable[..., Any], num_api_spec_tokens: int | None = None) -> Function: ...
+@overload
+def function(
+    program: None = None, num_api_spec_tokens: int | None = None
+) -> Callable[[Callable[..., Any]], Function]: ...
+def function(
+    program: Callable[..., Any] | None = None, num_api_spec_tokens: int | None = None
+) -> Function | Callable[[Callable[..., Any]], Function]:
+    """Make a program of a Python function, whose first parameter is the state: ``@function``.
+
+    Args:
+        num_api_spec_tokens: tokens of a request that serves several ``gen`` with stop strings, as long as the text that
+            the program appends between them is what the model generated there.
+    """
+    if program is None:
+        return functools.partial(Function, num_api_spec_tokens=num_api_spec_tokens)
+    return Function(program, num_api_spec_tokens=num_api_spec_tokens)
+
+
+def _tracing_backend(backend: Any) -> Backend:
+    """Return the backend whose chat template a trace uses; one without a model if there is none."""
+    if backend is not None or global_config.default_backend is not None:
+        return backend_or_default(backend)
+    return TracingBackend(template_named("default"))
 
 
 def _run(program: Callable[[], Any], state: ProgramState) -> None:

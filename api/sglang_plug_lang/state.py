@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import Any, Literal, overload
 
-from .interpreter import Interpreter
-from .ir import Expression, RoleBegin, RoleBlock, RoleEnd, ScopeBegin, ScopeEnd, as_expression
+from .execution.interpreter import Interpreter
+from .ir import Concatenation, Expression, RoleBegin, RoleBlock, RoleEnd, ScopeBegin, ScopeEnd, as_expression
 from .templates import ASSISTANT, SYSTEM, USER
 
 RoleContext = contextlib.AbstractContextManager["ProgramState"]
@@ -36,6 +36,10 @@ class ProgramState:
     def __contains__(self, name: object) -> bool:
         return name in self.interpreter.names()
 
+    def __str__(self) -> str:
+        """Return the whole text in ``ProgramState(...)``, as programs for SGLang expect."""
+        return f"ProgramState({self.text()})"
+
     def __enter__(self) -> ProgramState:
         return self
 
@@ -53,6 +57,14 @@ class ProgramState:
     def get_meta_info(self, name: str) -> dict[str, Any]:
         """Return the backend's facts about the generation of ``name``: tokens, finish reason, log-probabilities."""
         return self.interpreter.variable(name).meta_info
+
+    def get_var(self, name: str) -> Any:
+        """Return the variable, as ``state[name]`` does."""
+        return self[name]
+
+    def set_var(self, name: str, value: Any) -> None:
+        """Set the variable, as ``state[name] = value`` does."""
+        self[name] = value
 
     def variables(self) -> dict[str, Any]:
         """Return all variables."""
@@ -78,7 +90,11 @@ class ProgramState:
     async def text_async_iter(
         self, var_name: str | None = None, return_meta_data: bool = False
     ) -> AsyncGenerator[Any, None]:
-        """Yield pieces as ``text_iter`` does, for coroutines; with ``return_meta_data`` also the variable's facts."""
+        """Yield pieces as ``text_iter`` does, for coroutines.
+
+        With ``return_meta_data``, each piece of a variable comes with its facts. Of the lists with an entry for each
+        generated token, such as ``output_token_logprobs``, they have the entries that came with this piece.
+        """
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -90,9 +106,9 @@ class ProgramState:
             while not is_end:
                 changed.clear()
                 pieces, is_end = self.interpreter.pieces_after(count, var_name)
+                for position, piece in enumerate(pieces, count):
+                    yield (piece, self.interpreter.piece_meta_info(var_name, position)) if return_meta_data else piece
                 count += len(pieces)
-                for piece in pieces:
-                    yield (piece, self.interpreter.meta_info_now(var_name)) if return_meta_data else piece
                 if not pieces and not is_end:
                     await changed.wait()
         self.interpreter.check_end(var_name)
@@ -119,7 +135,7 @@ class ProgramState:
     @overload
     def system(self, expression: Expression | str) -> Expression: ...
     def system(self, expression: Expression | str | None = None) -> RoleContext | Expression:
-        """Add or begin a system message: ``s += s.system("...")``, or ``with s.system():``."""
+        """Add or begin a system message: ``s.system("...")``, or ``with s.system():``."""
         return self._role(SYSTEM, expression)
 
     @overload
@@ -127,7 +143,7 @@ class ProgramState:
     @overload
     def user(self, expression: Expression | str) -> Expression: ...
     def user(self, expression: Expression | str | None = None) -> RoleContext | Expression:
-        """Add or begin a user message: ``s += s.user("...")``, or ``with s.user():``."""
+        """Add or begin a user message: ``s.user("...")``, or ``with s.user():``."""
         return self._role(USER, expression)
 
     @overload
@@ -135,11 +151,15 @@ class ProgramState:
     @overload
     def assistant(self, expression: Expression | str) -> Expression: ...
     def assistant(self, expression: Expression | str | None = None) -> RoleContext | Expression:
-        """Add or begin an assistant message: ``s += s.assistant(gen("..."))``, or ``with s.assistant():``."""
+        """Add or begin an assistant message: ``s.assistant(gen("..."))``, or ``with s.assistant():``."""
         return self._role(ASSISTANT, expression)
 
     def _role(self, role: str, expression: Expression | str | None) -> RoleContext | Expression:
-        return self._message(role) if expression is None else RoleBlock(role, as_expression(expression))
+        """Return a context; or add the message, and return an empty expression for ``s += s.user(...)``."""
+        if expression is None:
+            return self._message(role)
+        self.interpreter.submit(RoleBlock(role, as_expression(expression)))
+        return Concatenation(())
 
     @contextlib.contextmanager
     def _message(self, role: str) -> Iterator[ProgramState]:
@@ -148,8 +168,14 @@ class ProgramState:
         self += RoleEnd(role)
 
 
+Appended = Expression | str | Sequence[Expression | str] | Callable[[int], Expression | str]
+
+
 class ForkGroup(Sequence[ProgramState]):
-    """Forks of one state. ``+=`` appends to every fork, or with a list to each fork its own entry."""
+    """Forks of one state.
+
+    ``+=`` appends to every fork; a list has an entry for each fork, a function returns it for the fork's index.
+    """
 
     def __init__(self, states: list[ProgramState], parent: ProgramState) -> None:
         self._states, self._parent = states, parent
@@ -170,8 +196,11 @@ class ForkGroup(Sequence[ProgramState]):
         if state is not self._states[index]:
             raise TypeError("a fork cannot be replaced")
 
-    def __iadd__(self, value: Expression | str | Sequence[Expression | str]) -> ForkGroup:
-        values = [value] * len(self) if isinstance(value, Expression | str) else list(value)
+    def __iadd__(self, value: Appended) -> ForkGroup:
+        if isinstance(value, Expression | str):
+            values = [value] * len(self)
+        else:
+            values = [value(index) for index in range(len(self))] if callable(value) else list(value)
         if len(values) != len(self):
             raise ValueError(f"{len(values)} values for {len(self)} forks")
         for state, item in zip(self._states, values, strict=True):

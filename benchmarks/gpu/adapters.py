@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.adapters import Bench
 from benchmarks.common.models import SHAPES
+from benchmarks.gpu.executors import DECODE_GRAPHS, decode_graphs, without
 from benchmarks.load import Load, prompts
 from benchmarks.offline import Choice
 from sglang_plug import LogprobOptions, Request, SamplingParams
@@ -59,7 +60,7 @@ def _logprobs(device: str, backend: str, kernels: str) -> Result:
             )
             bench.inbox.messages.append(Submit(request))
         outputs = bench.finish()
-        graphs = bench.loop.runner.graphs
+        graphs = decode_graphs(bench.loop.runner)
         if graphs is not None and graphs.captured and device.startswith("cuda") and not graphs.variants.captured:
             raise AssertionError("steps with adapters are not captured; the log tells why")
     return {
@@ -83,10 +84,10 @@ def adapter_steps(device: str, shape: str, backend: str) -> dict[str, Any]:
             load = Load(url="", requests=batch, input_len=32, output_len=48, vocabulary=SHAPES[shape].vocabulary)
             kinds: dict[str, Sequence[str | None]] = {"none": [None], "one": bench.names[:1], "several": bench.names}
             times = {name: 1e3 * bench.step(load, names) for name, names in kinds.items()}
-            graphs = bench.loop.runner.graphs
-            if graphs is not None:
-                bench.loop.runner.graphs = None
+            executors = bench.loop.runner.executors
+            if decode_graphs(bench.loop.runner) is not None:
+                bench.loop.runner.executors = without(bench.loop.runner, DECODE_GRAPHS)
                 times["several, without graphs"] = 1e3 * bench.step(load, bench.names)
-                bench.loop.runner.graphs = graphs
+                bench.loop.runner.executors = executors
             results[str(batch)] = times
     return results

@@ -9,24 +9,37 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
 
 from benchmarks.common.engine_driver import ListInbox, nobody
 from benchmarks.common.models import Shape
+from benchmarks.gpu.executors import decode_graphs
 from benchmarks.load import Load, prompts
 from benchmarks.offline import Choice
-from sglang_plug import LogprobOptions, Output, Plugins, Request, SamplingParams
-from sglang_plug.contracts.text.grammar import MASK_BITS, Grammar
+from sglang_plug import (
+    AllowedTokens,
+    LogprobOptions,
+    Output,
+    PendingMask,
+    Plugins,
+    Request,
+    SamplingParams,
+    SamplingPhase,
+    SequenceView,
+    StepExtension,
+    TokenDecision,
+)
+from sglang_plug.contracts.text.grammar import MASK_BITS
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.processes.messages import FromEngine, StepOutputs, Submit
 from sglang_plug.engine.processes.watchdog import Heartbeat
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
 from sglang_plug.engine.startup.build import build_engine
 from sglang_plug.ops.host_device_copy import Fetched
 
@@ -55,31 +68,44 @@ SETTLED = 3
 """Decode steps before the timed ones, and left over after them."""
 
 
-class StripedGrammar(Grammar):
-    """Grammar that allows only tokens with a certain remainder, which depends on the number of tokens so far."""
+class StripedMasks(StepExtension, SamplingPhase):
+    """Allows constrained sequences only tokens with a certain remainder, which depends on the number of tokens so far.
 
-    may_end = ended = False
+    It is set up in place of structured outputs, so that no tokenizer is needed.
+    """
 
     def __init__(self, vocabulary: int) -> None:
-        self._count = 0
-        allowed = torch.arange(-(-vocabulary // MASK_BITS) * MASK_BITS).view(-1, MASK_BITS)
+        tokens = torch.arange(-(-vocabulary // MASK_BITS) * MASK_BITS).view(-1, MASK_BITS)
         bits = torch.tensor([1 << bit for bit in range(MASK_BITS)])
-        rows = [(((allowed % STRIPES == rest) & (allowed < vocabulary)) * bits).sum(1) for rest in range(STRIPES)]
+        rows = [(((tokens % STRIPES == rest) & (tokens < vocabulary)) * bits).sum(1) for rest in range(STRIPES)]
         self._rows = [row.to(torch.int32) for row in rows]
 
-    def fill(self, mask: Tensor, row: int) -> None:
-        """Fill the mask with the stripe of the next token."""
-        mask[row].copy_(self._rows[self._count % STRIPES])
+    def allowed(self, sequences: Sequence[SequenceView], *, asynchronous: bool) -> PendingMask | None:
+        """Return the stripes of the next tokens of constrained sequences."""
+        rows = [row for row, sequence in enumerate(sequences) if sequence.constrained]
+        if not rows:
+            return None
+        mask = torch.stack([self._rows[sequences[row].generated % STRIPES] for row in rows])
+        return ReadyMask(AllowedTokens(rows, mask))
 
-    def accept(self, token: int) -> bool:
-        """Return True if the token is in its stripe."""
-        right = token % STRIPES == self._count % STRIPES
-        self._count += right
-        return right
+    def sampled(self, sequences: Sequence[SequenceView], tokens: Sequence[int]) -> Mapping[int, TokenDecision]:
+        """Reject tokens that are not in their stripe."""
+        return {
+            row: TokenDecision(rejected=True)
+            for row, (sequence, token) in enumerate(zip(sequences, tokens, strict=True))
+            if sequence.constrained and token >= 0 and token % STRIPES != sequence.generated % STRIPES
+        }
 
-    def rollback(self, count: int) -> None:
-        """Return to an earlier stripe."""
-        self._count -= count
+
+@dataclass(frozen=True, slots=True)
+class ReadyMask:
+    """A mask that nobody has to wait for. A ``PendingMask``."""
+
+    tokens: AllowedTokens
+
+    def result(self) -> AllowedTokens:
+        """Return the mask."""
+        return self.tokens
 
 
 class Stopwatch:
@@ -211,11 +237,11 @@ def _agreement(kind: object, outputs: list[Output], others: list[Output]) -> tup
 
 def _constrain(loop: EngineLoop, vocabulary: int, first: int = 0) -> None:
     """Constrain each request whose id is a number from ``first`` on."""
-    add = loop.scheduler.add
+    add, masks = loop.scheduler.add, StripedMasks(vocabulary)
+    loop.runner.extensions = replace(loop.runner.extensions, allowed=(masks.allowed,), sampled=(masks.sampled,))
 
-    def constrained(sequence: Sequence) -> None:
-        if int(sequence.request.id) >= first:
-            sequence.grammar = StripedGrammar(vocabulary)
+    def constrained(sequence: EngineSequence) -> None:
+        sequence.sampling.constrained = int(sequence.request.id) >= first
         add(sequence)
 
     loop.scheduler.add = constrained  # type: ignore[method-assign]
@@ -262,7 +288,7 @@ def _measured(loop: EngineLoop, inbox: ListInbox, watch: Stopwatch, load: Load) 
 
 def _watch(loop: EngineLoop, watch: Stopwatch) -> bool:
     """Time the graph replays, or the model if there are none; return True if there are."""
-    graphs = loop.runner.graphs
+    graphs = decode_graphs(loop.runner)
     if graphs is None or not graphs.captured:
         model: Any = loop.runner.model
         model.forward = watch.timed(model.forward)

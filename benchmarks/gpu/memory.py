@@ -11,6 +11,7 @@ import torch
 
 from benchmarks.common.engine_driver import ListInbox
 from benchmarks.common.models import Shape
+from benchmarks.gpu.executors import decode_graphs
 from benchmarks.load import Load, prompts
 from benchmarks.offline import Choice
 from sglang_plug import Plugins, Request, SamplingParams
@@ -73,7 +74,7 @@ def start_and_serve(
 
 
 def _figures(loop: EngineLoop, memory: DeviceMemory, after_start: int) -> dict[str, Any]:
-    graphs = loop.runner.graphs
+    graphs = decode_graphs(loop.runner)
     return {
         "total": memory.total(),
         "stages": {name: loop.info["memory"].get(name, 0) for name in STAGES},

@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.common.engine_driver import ListInbox, nobody
 from benchmarks.common.models import SHAPES, Shape
+from benchmarks.gpu.executors import PIECEWISE_GRAPHS, prefill_graphs, without
 from benchmarks.load import Load, prompts
 from benchmarks.offline import Choice
 from sglang_plug import Plugins, Request, SamplingParams
@@ -47,14 +48,14 @@ def _of_shape(device: str, backend: str, shape: Shape) -> dict[str, Any]:
     inbox = ListInbox()
     with tempfile.TemporaryDirectory() as folder:
         loop = build_engine(choice.config(Path(folder)), Plugins.discover(), inbox, nobody, Heartbeat())
-    pieces = loop.runner.prefill_graphs
+    pieces, executors = prefill_graphs(loop.runner), loop.runner.executors
     if device.startswith("cuda") and (pieces is None or not pieces.captured):
         raise AssertionError("the model was not captured in pieces; the log tells why")
     results: dict[str, Any] = {}
     for length in LENGTHS:
         ways = {}
-        for name, used in (("eager", None), ("pieces", pieces)):
-            loop.runner.prefill_graphs = used
+        for name, used in (("eager", without(loop.runner, PIECEWISE_GRAPHS)), ("pieces", executors)):
+            loop.runner.executors = used
             ways[name] = _milliseconds(loop, inbox, length, shape.vocabulary)
         results[str(length)] = {**ways, "ratio": ways["eager"] / ways["pieces"]}
     return results

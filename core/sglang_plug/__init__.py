@@ -12,6 +12,48 @@ from .public_names import HOME
 from .renamed import current_name
 
 if TYPE_CHECKING:
+    from sglang_plug.contracts.extension.base import ExtensionContext, StepExtension
+    from sglang_plug.contracts.extension.execution import (
+        DeviceTokens,
+        ExecutionContext,
+        ExecutionPhase,
+        StepExecutor,
+        StepLogits,
+    )
+    from sglang_plug.contracts.extension.memory_phases import (
+        CachePhase,
+        MemoryPhase,
+        MemoryRequest,
+        ProfilingPhase,
+        StatePhase,
+    )
+    from sglang_plug.contracts.extension.request_phases import AdmissionPhase, OutputPhase, PlanningPhase, ServicePhase
+    from sglang_plug.contracts.extension.sampling_phases import (
+        AllowedTokens,
+        BlockingRequest,
+        HoldPhase,
+        PendingMask,
+        ReadySequence,
+        SamplingPhase,
+        TokenDecision,
+        WatchdogPhase,
+    )
+    from sglang_plug.contracts.extension.step_phases import (
+        ForwardPhase,
+        GraphPhase,
+        InputPhase,
+        ModelPhase,
+        RankPhase,
+        StaticInputPhase,
+    )
+    from sglang_plug.contracts.extension.views import (
+        ChunkView,
+        ExtensionRanks,
+        PrefixPool,
+        PromptLayout,
+        SequenceView,
+        StepPlan,
+    )
     from sglang_plug.contracts.model.adapters import (
         AdaptableLayer,
         Adapter,
@@ -56,8 +98,15 @@ if TYPE_CHECKING:
         TokenLogprob,
     )
     from sglang_plug.contracts.sampling_params import SamplingParams
-    from sglang_plug.contracts.serving.cache import EvictionPolicy, Match, NodeStats, PrefixCache
+    from sglang_plug.contracts.serving.cache import CachedRun, EvictionPolicy, Match, NodeStats, PrefixCache
     from sglang_plug.contracts.serving.drafting import Drafter, SequenceDrafter
+    from sglang_plug.contracts.serving.engine_client import (
+        EngineClient,
+        EngineError,
+        EngineLaunch,
+        ReplicaReply,
+        ReplicaStatus,
+    )
     from sglang_plug.contracts.serving.executor import (
         Collectives,
         Executor,
@@ -66,29 +115,23 @@ if TYPE_CHECKING:
         RankGroup,
         own_slice,
     )
-    from sglang_plug.contracts.serving.extension import (
-        AdmissionPhase,
-        ChunkView,
-        ExtensionContext,
-        ExtensionRanks,
-        GraphPhase,
-        ModelPhase,
-        OutputPhase,
-        PlanningPhase,
-        RankPhase,
-        SequenceView,
-        ServicePhase,
-        StepExtension,
-        StepPlan,
-    )
+    from sglang_plug.contracts.serving.kv_store import KVBlock, KVStore, KVStoreError, KVStoreStats
+    from sglang_plug.contracts.serving.lifecycle import Lifecycle
     from sglang_plug.contracts.serving.logits_processor import (
         LogitsBatch,
         LogitsProcessor,
         LogitsRow,
         ProcessorRequest,
     )
-    from sglang_plug.contracts.serving.observer import Observer, RequestEvent, StepStats
-    from sglang_plug.contracts.serving.scheduling import SchedulePolicy, Waiting
+    from sglang_plug.contracts.serving.observer import MetricTotal, Observer, RequestEvent, StepStats
+    from sglang_plug.contracts.serving.routing import CacheAwareRouting, ReplicaLoad, RoutingPolicy, prefix_digests
+    from sglang_plug.contracts.serving.scheduling import (
+        AccountingPolicy,
+        PreemptivePolicy,
+        SchedulePolicy,
+        TokenUsage,
+        Waiting,
+    )
     from sglang_plug.contracts.text.grammar import (
         Constraint,
         ConstraintError,
@@ -123,18 +166,23 @@ if TYPE_CHECKING:
     from sglang_plug.ops.lora import LowRank, LowRankPart, LowRankTable
     from sglang_plug.ops.quantized_weight import QuantizedWeight
     from sglang_plug.ops.sampling import SamplingOptions
+    from sglang_plug.plugins.choice import Facts
+    from sglang_plug.plugins.component import PluginError
     from sglang_plug.plugins.hookspecs import API_VERSION, hookimpl
-    from sglang_plug.plugins.registry import Facts, PluginError, Plugins
+    from sglang_plug.plugins.registry import Plugins
+    from sglang_plug.plugins.spec import Spec
     from sglang_plug.plugins.specs import (
         AdapterSpec,
         AttentionSpec,
         CheckpointSpec,
         CommandSpec,
+        DeploymentSpec,
         DrafterSpec,
         EvictionSpec,
         ExecutorSpec,
         GrammarSpec,
         KernelSpec,
+        KVStoreSpec,
         LogitsProcessorSpec,
         MediaProcessorSpec,
         ModelSpec,
@@ -143,8 +191,8 @@ if TYPE_CHECKING:
         QuantizationSpec,
         ReasoningParserSpec,
         RouteSpec,
+        RoutingSpec,
         ScheduleSpec,
-        Spec,
         StepExtensionSpec,
         TokenizerSpec,
         ToolParserSpec,
@@ -159,18 +207,24 @@ __version__ = "0.1.0"
 __all__ = [
     "API_VERSION",
     "AUTO",
+    "AccountingPolicy",
     "AdaptableLayer",
     "Adapter",
     "AdapterReader",
     "AdapterRequest",
     "AdapterSpec",
     "AdmissionPhase",
+    "AllowedTokens",
     "Attention",
     "AttentionBackend",
     "AttentionShape",
     "AttentionSpec",
     "BidirectionalImage",
+    "BlockingRequest",
     "BuildEnv",
+    "CacheAwareRouting",
+    "CachePhase",
+    "CachedRun",
     "CallArguments",
     "CallEnd",
     "CallStart",
@@ -185,12 +239,19 @@ __all__ = [
     "ConfigError",
     "Constraint",
     "ConstraintError",
+    "DeploymentSpec",
+    "DeviceTokens",
     "DraftCounts",
     "Drafter",
     "DrafterSpec",
+    "EngineClient",
     "EngineConfig",
+    "EngineError",
+    "EngineLaunch",
     "EvictionPolicy",
     "EvictionSpec",
+    "ExecutionContext",
+    "ExecutionPhase",
     "Executor",
     "ExecutorSpec",
     "ExtensionContext",
@@ -198,21 +259,30 @@ __all__ = [
     "Facts",
     "Finish",
     "ForwardBatch",
+    "ForwardPhase",
     "Grammar",
     "GrammarBackend",
     "GrammarSpec",
     "GraphCapable",
     "GraphPhase",
     "GraphRecorder",
+    "HoldPhase",
+    "InputPhase",
     "Joinable",
     "JoinedAdapters",
+    "KVBlock",
     "KVPool",
     "KVScale",
     "KVScaleTensor",
+    "KVStore",
+    "KVStoreError",
+    "KVStoreSpec",
+    "KVStoreStats",
     "KernelSpec",
     "Kernels",
     "LaunchSpec",
     "LayerAdapter",
+    "Lifecycle",
     "LinearScheme",
     "LogitsBatch",
     "LogitsProcessor",
@@ -234,6 +304,9 @@ __all__ = [
     "MediaProcessorSpec",
     "MediaPrompt",
     "MediaSource",
+    "MemoryPhase",
+    "MemoryRequest",
+    "MetricTotal",
     "Model",
     "ModelPhase",
     "ModelSpec",
@@ -245,15 +318,20 @@ __all__ = [
     "OutputParser",
     "OutputPhase",
     "OwnPart",
+    "PendingMask",
     "PlanningPhase",
     "PluginError",
     "PluginOptions",
     "Plugins",
     "Pooling",
+    "PreemptivePolicy",
     "PrefixCache",
     "PrefixCacheSpec",
+    "PrefixPool",
     "ProcessorRequest",
+    "ProfilingPhase",
     "Projection",
+    "PromptLayout",
     "Quantization",
     "QuantizationRequest",
     "QuantizationSpec",
@@ -261,6 +339,7 @@ __all__ = [
     "RankEndpoint",
     "RankGroup",
     "RankPhase",
+    "ReadySequence",
     "Reasoning",
     "ReasoningBlock",
     "ReasoningBlockMarks",
@@ -268,23 +347,33 @@ __all__ = [
     "ReasoningParserSpec",
     "ReasoningPrefix",
     "Recurrent",
+    "ReplicaLoad",
+    "ReplicaReply",
+    "ReplicaStatus",
     "Request",
     "RequestError",
     "RequestEvent",
     "RouteSpec",
+    "RoutingPolicy",
+    "RoutingSpec",
     "Runs",
     "SamplingOptions",
     "SamplingParams",
+    "SamplingPhase",
     "SchedulePolicy",
     "ScheduleSpec",
     "SequenceDrafter",
     "SequenceView",
     "ServicePhase",
     "Spec",
+    "StatePhase",
     "StatePool",
     "StateShape",
+    "StaticInputPhase",
+    "StepExecutor",
     "StepExtension",
     "StepExtensionSpec",
+    "StepLogits",
     "StepPlan",
     "StepStats",
     "StoredCapable",
@@ -293,13 +382,16 @@ __all__ = [
     "SupportsImages",
     "TemplateError",
     "Text",
+    "TokenDecision",
     "TokenLogprob",
+    "TokenUsage",
     "Tokenizer",
     "TokenizerSource",
     "TokenizerSpec",
     "ToolParserSpec",
     "Vocabulary",
     "Waiting",
+    "WatchdogPhase",
     "WeighingCapable",
     "WeightError",
     "WeightLoader",
@@ -307,6 +399,7 @@ __all__ = [
     "hookimpl",
     "own_slice",
     "pinned",
+    "prefix_digests",
     "send",
     "upload",
     "upload_array",

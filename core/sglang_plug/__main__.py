@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug.plugins.discovery import DISTRIBUTION
 from sglang_plug.plugins.flags import plugin_flags, read_plugin_flags
 from sglang_plug.plugins.registry import Component, Plugins
@@ -54,7 +55,7 @@ def _run(argv: list[str]) -> int:
     if name is None:
         return _top_level(arguments, plugins)
     component = plugins.get("command", name)
-    command: Any = component.load()
+    command: Any = component.load() if component.spec.settings is None else make_with_settings(component)
     parser = Parser(
         prog=f"{PROGRAM} {name}",
         description=component.spec.summary or None,

@@ -22,6 +22,8 @@ EXTENSION = "extension"
 """Key of an option's metadata: the step extension that serves the option."""
 FLAG = "flag"
 """Key of an option's metadata: its flag, as errors name the option."""
+OFF = "off"
+"""Key of an option's metadata: the value that switches the feature off, which needs no extension either."""
 
 
 class ConfigError(ValueError):
@@ -48,6 +50,8 @@ class PluginOptions:
     """``kind:name`` -> distribution."""
     strict: bool = False
     """True if every plugin failure stops the start."""
+    locked: str = ""
+    """A lock file: other plugins than those that it lists are an error, before anything is imported."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Component name -> option -> value, from ``--set name.key=value`` and YAML."""
 
@@ -91,13 +95,15 @@ class CacheOptions:
     mem_fraction_static: float | None = None
     """On an accelerator, the share of its memory for weights, KV pool, the largest step and graphs together; on the
     host, the share of the memory that is free after loading the weights, for the pool alone. ``None``: 0.9 and 0.5."""
-    max_states: int | None = None
+    max_states: int | None = field(default=None, metadata={EXTENSION: "recurrent-state", FLAG: "--max-states"})
     """Recurrent states in memory, of running sequences and of cached prefixes, in models that have them; ``None`` sizes
     their pool from free memory."""
     kv_dtype: str = AUTO
     """The dtype of the KV pool: ``fp8_e4m3``, ``fp8_e5m2``, ``bfloat16``, ``float16`` or ``float32``; ``auto``: the
     checkpoint's, or the model's if the checkpoint does not define one."""
     prefix_cache: str = AUTO
+    kv_stores: tuple[str, ...] = field(default=(), metadata={EXTENSION: "kv-tiers", FLAG: "--kv-store"})
+    """The stores below the prefix cache, the fastest first."""
     eviction_policy: str = "lru"
 
 
@@ -105,7 +111,7 @@ class CacheOptions:
 class ScheduleOptions:
     """The scheduling of steps."""
 
-    policy: str = "fcfs"
+    policy: str = "fair"
     chunked_prefill_size: int = 0
     """Greatest number of new tokens in a step; 0 decides by device, -1 switches chunking off."""
     target_itl_ms: float = 0.0
@@ -114,6 +120,12 @@ class ScheduleOptions:
     max_running_requests: int | None = None
     max_queued_requests: int = 4096
     """Greatest number of waiting sequences; one more is refused with status 503."""
+    max_running_per_caller: int | None = None
+    """Greatest number of sequences of one caller in a step; ``None``: no limit of its own."""
+    max_queued_per_caller: int | None = None
+    """Greatest number of waiting sequences of one caller; one more is refused with status 429."""
+    caller_weights: Mapping[str, float] = field(default_factory=dict)
+    """Id of a caller -> its part of the engine relative to others, whose weight is 1."""
     watchdog_timeout: float = 300.0
     """Seconds a step may take before the engine reports itself stuck and exits."""
     disable_overlap_schedule: bool = False
@@ -130,17 +142,23 @@ class BackendOptions:
     kernels: str = AUTO
     quantization: str = AUTO
     """``none``: weights stay in ``dtype``; ``auto``: that, unless the checkpoint is quantized."""
-    grammar: str = AUTO
+    grammar: str = field(
+        default=AUTO, metadata={EXTENSION: "structured-outputs", FLAG: "--grammar-backend", OFF: NO_GRAMMARS}
+    )
     """``none`` refuses structured outputs."""
-    grammar_timeout: float = 10.0
+    grammar_timeout: float = field(default=10.0, metadata={EXTENSION: "structured-outputs", FLAG: "--grammar-timeout"})
     """Seconds of CPU time that compiling one grammar may take."""
-    disable_jump_forward: bool = False
+    disable_jump_forward: bool = field(
+        default=False, metadata={EXTENSION: "structured-outputs", FLAG: "--disable-jump-forward"}
+    )
     """Compute tokens one by one even if a constraint forces them."""
     disable_cuda_graph: bool = False
     """Run decode steps operation by operation, on a CPU too."""
-    cuda_graph_max_bs: int = 256
+    cuda_graph_max_bs: int = field(default=256, metadata={EXTENSION: "decode-graphs", FLAG: "--cuda-graph-max-bs"})
     """Greatest number of sequences of a decode step that is captured as a graph."""
-    piecewise_cuda_graph_max_tokens: int = 0
+    piecewise_cuda_graph_max_tokens: int = field(
+        default=0, metadata={EXTENSION: "piecewise-graphs", FLAG: "--piecewise-cuda-graph-max-tokens"}
+    )
     """Greatest number of tokens of a prefill step that is captured as piecewise graphs; 0: none."""
 
 
@@ -152,6 +170,10 @@ class ParallelOptions:
     """Number of ranks that each hold a part of every layer, on as many devices."""
     executor: str = AUTO
     """The component that starts the ranks."""
+    replica: int = 0
+    """Number of this engine among the replicas of the model: its devices follow those of the replicas before it."""
+    replicas: int = 1
+    """Number of replicas that share this machine's memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+from .deprecation import warn_deprecated
 
 RENAMED = {
     "CodedWeight": "QuantizedWeight",
@@ -22,5 +22,5 @@ def current_name(name: str) -> str:
     """Return the name that ``name`` has now, with a ``DeprecationWarning`` if it is an earlier one."""
     if name not in RENAMED:
         return name
-    warnings.warn(f"sglang_plug.{name} is now sglang_plug.{RENAMED[name]}", DeprecationWarning, stacklevel=3)
+    warn_deprecated(f"sglang_plug.{name} is now sglang_plug.{RENAMED[name]}")
     return RENAMED[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 from sglang_plug import (
     DraftCounts,
+    EngineClient,
     EngineConfig,
     Finish,
     LogprobOptions,
@@ -24,7 +25,6 @@ from sglang_plug import (
     TokenLogprob,
 )
 from sglang_plug.config import ModelOptions
-from sglang_plug.engine.processes.client import EngineClient
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.text.text_engine import TextEngine
 
@@ -130,6 +130,8 @@ class ScriptedEngine(EngineClient):
         self.requests: list[Request] = []
         self.aborted: list[str] = []
         self.error: Exception | None = None
+        self.interruptions: list[Exception] = []
+        """Errors that end the next requests after some tokens."""
         self.dead: str | None = None
         self.listeners: list[Callable[[StepStats], None]] = []
         self.drafts: DraftCounts | None = None
@@ -139,7 +141,7 @@ class ScriptedEngine(EngineClient):
     async def start(self) -> Mapping[str, Any]:
         return INFO
 
-    async def submit(self, request: Request) -> AsyncIterator[Output]:
+    async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
         self.requests.append(request)
         if self.error is not None:
             raise self.error
@@ -154,6 +156,8 @@ class ScriptedEngine(EngineClient):
             for at in range(0, end + 1, self.burst) or [0]:
                 await asyncio.sleep(0)
                 await self.pause.wait()
+                if at > 2 * self.burst and self.interruptions:
+                    raise self.interruptions.pop()
                 part = tuple(tokens[at : min(at + self.burst, end + 1)])
                 finished = at + self.burst > end
                 yield Output(

@@ -45,7 +45,7 @@ def test_steps_and_compiling_are_measured(tmp_path: Path) -> None:
         for name in LONG:
             cost = measure(bench, name, 2, blocks=2, steps=2)
             assert cost.plain > 0 and cost.quartiles[0] <= cost.ratio <= cost.quartiles[1]
-    bench.loop.constraints.close()
+    bench.loop.close()
     for name in COMPILED:
         result = compiling(bench.backend, name, 1)
         assert result is not None and result.bytes > 0

@@ -15,6 +15,8 @@ from sglang_plug.plugins.discovery import DISTRIBUTION
 from sglang_plug.plugins.flags import read_plugin_flags
 from sglang_plug_api.options.option_table import options
 from sglang_plug_api.options.parsing import server_config
+from tests.api.protocol.endpoints_of_others import SGLANG, VLLM
+from tests.api.protocol.fields_of_others import REQUESTS
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -23,7 +25,7 @@ def text(page: str) -> str:
     return (DOCS / f"{page}.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", ["api", "config"])
+@pytest.mark.parametrize("page", ["api", "compatibility", "config"])
 def test_the_page_is_what_would_be_written(page: str) -> None:
     command = [sys.executable, str(DOCS / f"generate_{page}.py"), "--check"]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
@@ -35,6 +37,17 @@ def test_every_group_of_routes_is_on_the_page() -> None:
     names = Plugins.discover(PluginOptions(allow=(DISTRIBUTION,))).names("route")
     assert len(names) > 10
     assert [name for name in names if f"`route:{name}`" not in page] == []
+
+
+def test_every_field_and_endpoint_of_the_others_is_on_the_compatibility_page() -> None:
+    page = text("compatibility")
+    endpoints, _, fields = page.partition("## Fields")
+    for path in (*SGLANG.split(), *VLLM.split()):
+        assert f"| `{path}` |" in endpoints
+    sections = dict(re.findall(r"^### (.*?)\n(.*?)(?=^### |\Z)", fields, re.MULTILINE | re.DOTALL))
+    for request in REQUESTS:
+        (section,) = (rows for title, rows in sections.items() if title.split(": ")[-1] == request.place)
+        assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == request.names
 
 
 def test_links_within_the_api_page_lead_somewhere() -> None:

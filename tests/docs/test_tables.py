@@ -11,15 +11,18 @@ import pytest
 
 from sglang_plug import Plugins
 from sglang_plug.plugins.flags import plugin_flags
-from sglang_plug_api.options.parsing import add_arguments
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("docs/*.md"), ROOT / "README.md"])
 OTHERS = {
     "docs/benchmarks.md": None,
+    "docs/compatibility-policy.md": {"--for", "--release"},
     "docs/config.md": {"--name", "--no-name"},
     "docs/deployment.md": {"--url"},
+    "docs/kv-tiers.md": {"--bytes"},
     "docs/operations.md": {"--url"},
+    "docs/plugin-index.md": {"--index", "--kind"},
+    "docs/write-a-plugin.md": {"--into", "--junit", "--strict"},
 }
 """Options of other programs, and examples; of a page with ``None`` all may be."""
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
@@ -29,8 +32,11 @@ KINDS = {
     "quantization": "quantization",
     "grammar": "grammar",
     "prefix cache": "prefix-cache",
+    "KV store": "kv-store",
     "eviction": "eviction",
     "schedule": "schedule",
+    "deployment": "deployment",
+    "routing": "routing",
     "weights": "weights",
     "checkpoint": "checkpoint",
     "tokenizer": "tokenizer",
@@ -49,9 +55,19 @@ def plugins() -> Plugins:
 
 @functools.cache
 def flags() -> set[str]:
-    parser = argparse.ArgumentParser(parents=[plugin_flags()], conflict_handler="resolve")
-    add_arguments(parser, plugins())
-    return {flag for action in parser._actions for flag in action.option_strings}
+    """The options of all commands and of their actions."""
+    known = set()
+    for name in plugins().names("command"):
+        parser = argparse.ArgumentParser(parents=[plugin_flags()], conflict_handler="resolve")
+        plugins().get("command", name).load().arguments(parser, plugins())
+        known |= flags_of(parser)
+    return known
+
+
+def flags_of(parser: argparse.ArgumentParser) -> set[str]:
+    known = {flag for action in parser._actions for flag in action.option_strings}
+    actions = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return known.union(*(flags_of(chosen) for action in actions for chosen in action.choices.values()))
 
 
 def text(page: str) -> str:

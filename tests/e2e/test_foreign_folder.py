@@ -19,7 +19,7 @@ from .conftest import PATIENCE, command_of
 LOADED = """
 import sys
 import sglang_plug.engine.processes.worker
-import sglang_plug.engine.structured_outputs.grammar_worker
+import sglang_plug_backends.structured_outputs.grammar_worker
 import sglang_plug.engine.tensor_parallel.worker_rank
 import sglang_plug_api.lifecycle.server
 print(*{name.partition(".")[0] for name in sys.modules})
@@ -52,9 +52,9 @@ def test_a_server_there_executes_none_of_its_files(planted: Path, launch: Any) -
     server = launch(".", "--tp-size", "2", "--set", "processes.threads=1", folder=planted)
     body = {"text": "A number: ", "sampling_params": {"json_schema": json.dumps(SCHEMA), "max_new_tokens": 40}}
     assert isinstance(json.loads(server.generate(body)["text"])["n"], int)
-    modules = ("processes.worker", "tensor_parallel.worker_rank", "structured_outputs.grammar_worker")
+    modules = ("engine.processes.worker", "engine.tensor_parallel.worker_rank", "structured_outputs.grammar_worker")
     commands = [command_of(pid) for pid in server.members()]
-    assert all(any(f"engine.{name}".encode() in one for one in commands) for name in modules)
+    assert all(any(name.encode() in one for one in commands) for name in modules)
     assert executed(planted) == ""
 
 

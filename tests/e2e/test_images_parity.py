@@ -200,10 +200,14 @@ def test_the_engine_bounds_what_images_take(
     seeing: Callable[[str], SeeingModel], serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = seeing("qwen2.5-vl")
-    engine, asked = serve(config(model.path)), request(model, "one image", "bounded", 1)
-    monkeypatch.setattr("sglang_plug.engine.loop.MOST_MEDIA_BYTES", asked.media[0].size)
-    engine.outputs([asked])
-    monkeypatch.setattr("sglang_plug.engine.loop.MOST_MEDIA_BYTES", asked.media[0].size - 1)
-    with pytest.raises(RequestError, match="Too many images") as caught:
-        engine.outputs([asked])
-    assert caught.value.status == 503
+    asked = request(model, "one image", "bounded", 1)
+    for most, refused in ((asked.media[0].size, False), (asked.media[0].size - 1, True)):
+        monkeypatch.setattr("sglang_plug_backends.multimodal.extension.MOST_BYTES", most)
+        engine = serve(config(model.path))
+        if not refused:
+            engine.outputs([asked])
+            engine.outputs([asked])
+            continue
+        with pytest.raises(RequestError, match="Too many images") as caught:
+            engine.outputs([asked])
+        assert caught.value.status == 503

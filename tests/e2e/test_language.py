@@ -31,6 +31,7 @@ from sglang_plug_lang import (
     unconditional_likelihood_normalized,
     user,
 )
+from sglang_plug_lang.lang.chat_template import get_chat_template
 
 from .replaying import TooLate, in_time, replayed, seen_in_time
 
@@ -258,6 +259,8 @@ def test_an_engine_in_this_process() -> None:
 def test_a_server_of_its_own() -> None:
     with Runtime(max_total_tokens=4096, log_level="error", timeout=240) as runtime:
         assert text_qa(FRANCE, backend=runtime, temperature=0)["answer"] == PARIS
+        runtime.endpoint.chat_template = get_chat_template("llama-3-instruct")
+        assert text_qa(FRANCE, backend=runtime).text().startswith("<|start_header_id|>user")
         process = runtime._process
     assert process.returncode == 0
 

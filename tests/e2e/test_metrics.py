@@ -17,6 +17,9 @@ COUNTERS |= {
     "spec_drafted_tokens",
     "spec_accepted_tokens",
     "memory_relieved_tokens",
+    "deadline_met",
+    "deadline_missed",
+    "deadline_refused",
 }
 HISTOGRAMS = {"time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds"}
 HISTOGRAMS |= {"queue_time_seconds"}

@@ -103,7 +103,7 @@ def test_delete(client: openai.OpenAI) -> None:
 
 
 def test_refusals_name_the_field(client: openai.OpenAI) -> None:
-    hosted: Any = {"tools.0": [{"type": "web_search"}], "background": True, "input": []}
+    hosted: Any = {"tools.0": [{"type": "web_search"}], "truncation": "middle", "input": []}
     for field, value in hosted.items():
         arguments: Any = {"model": "any", "input": FRANCE, field.partition(".")[0]: value}
         for stream in (False, True):

@@ -50,8 +50,8 @@ HANGING_OBSERVER = """
         yield ObserverSpec(name="hanging", target=f"{__name__}:Hanging")
 
     class Hanging(Observer):
-        def on_stop(self):
-            threading.Event().wait()
+        async def on_stop(self):
+            threading.Event().wait()  # blocks the event loop
 """
 
 WHOM = pytest.mark.parametrize("whom", ["process", "group"])

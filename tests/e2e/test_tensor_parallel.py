@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from sglang_plug import ConfigError, EngineConfig, LogprobOptions, Request, RequestError, SamplingParams
+from sglang_plug import ConfigError, EngineConfig, EngineError, LogprobOptions, Request, RequestError, SamplingParams
 from sglang_plug.config import (
     BackendOptions,
     CacheOptions,
@@ -21,7 +21,6 @@ from sglang_plug.config import (
     SpeculativeOptions,
 )
 from sglang_plug.engine.execution.rank_components import RankComponents
-from sglang_plug.engine.processes.client import EngineError
 
 from .test_update_weights import copy_of
 

@@ -83,7 +83,7 @@ class Engine:
                 while self.messages or self.loop.busy:
                     self.loop.step()
         finally:
-            self.loop.constraints.close()
+            self.loop.close()
         self.loop.scheduler.check()
         for output in self.outputs.values():
             assert output.finish is not None and output.finish.reason != "error", output.finish

@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor
 
 from sglang_plug import ForwardBatch
-from sglang_plug.engine.cuda_graphs.piecewise_graphs import Pieces
+from sglang_plug_backends.cuda_graphs.piecewise_graphs import Pieces
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.gpu.executors import decode_graphs
 from sglang_plug import LogprobOptions, Model, Plugins
+from sglang_plug_backends.recurrent_state.extension import RecurrentState
 from tests.e2e.seeing_families import FAMILIES as SEEING
 from tests.e2e.seeing_models import make_seeing, png
 from tests.fake_cuda.device.tensors import DeviceTensor, clock
@@ -75,7 +77,7 @@ def test_image_encoding_is_profiled_before_the_pool_is_sized(
         return states
 
     monkeypatch.setattr(target, "encode_images", noted)
-    monkeypatch.setattr("sglang_plug.engine.multimodal.image_inputs.AT_ONCE", 40)
+    monkeypatch.setattr("sglang_plug_backends.multimodal.image_inputs.AT_ONCE", 40)
     model = make_seeing(family, tmp_path)
     largest = {"gemma3": 32, "mistral3": 90, "qwen3-vl": 100}[family]
     engine = Engine(model.path, pool=None, chunk=32, dtype="bfloat16", context=110, disable_cuda_graph=True)
@@ -90,10 +92,12 @@ def test_image_encoding_is_profiled_before_the_pool_is_sized(
 @pytest.mark.parametrize("family", ["llama-3.2-1b", "qwen3.5"])
 def test_the_pool_is_sized_by_trying(tiny_model: Tiny, family: str) -> None:
     engine = Engine(tiny_model(family).path, pool=None, cuda_graph_max_bs=2)
-    kv, states = engine.loop.runner.kv, engine.loop.runner.states
+    kv, states = engine.loop.runner.kv, engine.loop.extensions.memory
     assert kv is not None and all(isinstance(tensor, DeviceTensor) for tensor in (*kv.k, *kv.v))
-    assert (states is not None) == (family == "qwen3.5")
-    assert states is None or all(isinstance(state, DeviceTensor) for state in states.pool.states)
+    assert len(states) == (family == "qwen3.5")
+    for extension in states:
+        assert isinstance(extension, RecurrentState)
+        assert all(isinstance(state, DeviceTensor) for state in extension.pool.states)
     submit_all_kinds(engine)
     engine.finish()
 
@@ -139,7 +143,7 @@ def test_a_decode_step_queues_little(tiny_model: Tiny) -> None:
 @pytest.mark.usefixtures("idle_device")
 def test_static_tensors_stay_where_they_are(tiny_model: Tiny) -> None:
     engine = Engine(tiny_model("llama-3.2-1b").path, cuda_graph_max_bs=4)
-    graphs = engine.loop.runner.graphs
+    graphs = decode_graphs(engine.loop.runner)
     assert graphs is not None and sorted(graphs.captured) == graphs.sizes
 
     def addresses() -> list[int]:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from benchmarks.gpu.executors import prefill_graphs
 from sglang_plug import Attention, ForwardBatch, LogprobOptions, Model, Plugins
+from sglang_plug.engine.execution.executors import StepExecutors
 from tests.builtin_backends.speculation.drafting_bench import speculation
 from tests.builtin_backends.speculation.test_speculation_engine import knowing
 from tests.fake_cuda.device.tensors import clock
@@ -28,7 +30,7 @@ def pieced(path: Any, **options: Any) -> Engine:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_step_waits(tiny_model: Tiny, family: str) -> None:
     engine = pieced(tiny_model(family).path, dtype="bfloat16")
-    graphs = engine.loop.runner.prefill_graphs
+    graphs = prefill_graphs(engine.loop.runner)
     assert graphs is not None and sorted(graphs.captured) == graphs.sizes == [8, 16, 32, 40]
     layers = sum(isinstance(module, Attention) for module in engine.loop.runner.model.modules())
     clock.executed.clear()
@@ -63,7 +65,7 @@ def test_results_equal_those_of_a_cpu(tiny_model: Tiny, family: str) -> None:
 def test_a_prompt_takes_few_launches(tiny_model: Tiny) -> None:
     """Each layer launches a piece, its attention, and the copies to the next piece."""
     engine = pieced(tiny_model("llama-3.2-1b").path, dtype="bfloat16")
-    graphs = engine.loop.runner.prefill_graphs
+    graphs = prefill_graphs(engine.loop.runner)
     assert graphs is not None
     for length in (10, 12):
         clock.executed.clear()
@@ -78,7 +80,7 @@ def test_a_prompt_takes_few_launches(tiny_model: Tiny) -> None:
 @pytest.mark.usefixtures("idle_device")
 def test_new_weights_are_captured(tiny_model: Tiny) -> None:
     engine = pieced(tiny_model("llama-3.2-1b").path, dtype="bfloat16")
-    graphs = engine.loop.runner.prefill_graphs
+    graphs = prefill_graphs(engine.loop.runner)
     assert graphs is not None
     before = dict(graphs.captured)
     engine.loop._update_weights(str(tiny_model("llama-3.2-1b").path))
@@ -121,18 +123,19 @@ def test_steps_with_drafts_are_replayed(tiny_model: Tiny) -> None:
     plain, engine = Engine(path, dtype="bfloat16"), pieced(path, dtype="bfloat16")
     plain.submit(prompt, 12)
     (known,) = plain.finish().values()
-    graphs = engine.loop.runner.prefill_graphs
+    graphs = prefill_graphs(engine.loop.runner)
     assert graphs is not None
     guess = knowing([[*prompt, *known.tokens]], 0.0, 100)
     engine.loop.scheduler.extensions, _ = speculation(guess, vocabulary=engine.loop.info["vocab_size"])
-    replayed, run = list[int](), graphs.run
+    replayed, run = list[int](), graphs.hidden
 
     def noted(model: Model, batch: ForwardBatch) -> Tensor | None:
         result = run(model, batch)
         replayed.append(len(batch.input_ids) if result is not None else 0)
         return result
 
-    graphs.run = noted  # type: ignore[method-assign]
+    graphs.hidden = noted  # type: ignore[method-assign]
+    engine.loop.runner.executors = StepExecutors.of(engine.loop.runner.executors.by_name)
     engine.submit(prompt, 12)
     (result,) = engine.finish().values()
     assert result.tokens == known.tokens

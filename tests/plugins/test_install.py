@@ -23,6 +23,7 @@ PLUGINS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.to
 DEMO = ROOT / "builtin_models" / "sglang_plug_models" / "demo"
 READY = re.compile(r"http://127\.0\.0\.1:\d+")
 EXPECTED = {
+    ("command", "check-sglang-program"): "sglang-compat",
     ("command", "detect-watermark"): "sglang-plug-watermark",
     ("drafter", "recall"): "sglang-plug-recall",
     ("eviction", "slru"): "sglang-plug-slru",
@@ -149,6 +150,12 @@ def greedy(model: GPTNeoXForCausalLM, tokens: list[int], count: int) -> list[int
 @pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
 def test_its_own_tests_pass_where_it_is_installed(plugin: Path, python: Path) -> None:
     run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", plugin / "tests", cwd=ROOT)
+
+
+@pytest.mark.slow
+def test_installed_their_components_conform(python: Path) -> None:
+    strict = [] if unavailable() else ["--strict"]
+    run(python, "-m", "sglang_plug", "plugins", "test", *strict, *(plugin.name for plugin in PLUGINS))
 
 
 @pytest.mark.slow

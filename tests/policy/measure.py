@@ -34,11 +34,10 @@ FEATURES = {
     "graphs": re.compile(r"graph", re.IGNORECASE),
 }
 """What an identifier of a module that mentions a feature looks like."""
-PACKAGES = frozenset("structured_outputs multimodal recurrent_state tensor_parallel cuda_graphs".split())
+PACKAGES = frozenset("multimodal recurrent_state tensor_parallel".split())
 """Folders of the engine that consist of one feature."""
 REPRESENTATIONS = (
-    "ChatBody ChatRequest ChatPrompt Job Request Sequence ScheduledChunk ForwardBatch SampledTokens StepResult Output "
-    "Piece"
+    "ChatBody ChatRequest Job Request Sequence ScheduledChunk ForwardBatch SampledTokens StepResult Output Piece"
 ).split()
 """Classes that stand for one request, or for its part in a step, on its way; the chunk at the end has no class."""
 PATCHES = frozenset("setattr setitem setenv delattr delitem delenv syspath_prepend chdir context".split())

@@ -8,13 +8,18 @@ from typing import Any
 
 import sglang_plug
 import sglang_plug_api.plugin
+import sglang_plug_lang
 
-PUBLIC_PACKAGES = ("sglang_plug.layers.", "sglang_plug.testing.")
+SGLANG_NAMES = ("sglang_plug_lang.lang.", "sglang_plug_lang.srt.", "sglang_plug_lang.test.")
+"""Packages of the frontend language with the names that programs for SGLang import."""
+PUBLIC_PACKAGES = ("sglang_plug.layers.", "sglang_plug.testing.", *SGLANG_NAMES)
 
 
 def test_only_public_names_are_imported(plugin_sources: list[Any]) -> None:
     public = {f"sglang_plug.{name}" for name in sglang_plug.__all__}
     public |= {f"sglang_plug_api.plugin.{name}" for name in sglang_plug_api.plugin.__all__}
+    public |= {"sglang_plug_api.Engine", "sglang_plug_lang", "sglang_plug_lang.utils.*"}
+    public |= {f"sglang_plug_lang.{name}" for name in sglang_plug_lang.__all__}
     for source in plugin_sources:
         own = source.path.parts[1].replace("-", "_")
         ours = {name for name in source.imports() if name.startswith("sglang_plug")}

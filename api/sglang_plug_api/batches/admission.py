@@ -34,7 +34,8 @@ class BatchAdmission:
     def __init__(self, engine: TextEngine, *, limit: int, capacity: int, closed: Callable[[], bool]) -> None:
         self._engine, self._limit, self._capacity, self._closed = engine, limit, capacity, closed
         self._held = 0
-        self._waiting = 0
+        self._waiting = dict[int, int]()
+        """Replica -> sequences that waited at its last step."""
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
         engine.client.on_step(self._on_step)
@@ -64,11 +65,16 @@ class BatchAdmission:
             return False
         in_flight = self._engine.in_flight
         if not in_flight:
-            self._waiting = 0  # sequences that waited at the last step have ended since
+            self._waiting.clear()  # sequences that waited at the last step have ended since
         # in_flight includes lines that have reached the engine; counting them twice leaves as many sequences free
         needed = min(width, max(1, self._capacity // 2))
-        return not self._waiting and in_flight + self._held + needed <= self._capacity
+        return not self._somebody_waits() and in_flight + self._held + needed <= self._capacity
+
+    def _somebody_waits(self) -> bool:
+        if not any(self._waiting.values()):
+            return False
+        return any(self._waiting.get(one.replica, 0) for one in self._engine.client.replicas if one.failure is None)
 
     def _on_step(self, stats: StepStats) -> None:
-        self._waiting = stats.waiting
+        self._waiting[stats.replica] = stats.waiting
         self._changed.set()

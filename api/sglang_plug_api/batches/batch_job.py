@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from itertools import islice
 from typing import Any
 
-from sglang_plug.engine.processes.client import EngineError
+from sglang_plug import EngineError
 
 from .admission import BatchAdmission
 from .lines import Line, LineError, check_file, read_lines

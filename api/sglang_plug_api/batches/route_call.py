@@ -15,8 +15,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from starlette.types import Message, Receive
 
-from sglang_plug import RequestError
-from sglang_plug.engine.processes.client import EngineError
+from sglang_plug import EngineError, RequestError
 from sglang_plug.system.library_panics import is_error
 from sglang_plug_api.http.callers import Caller, acting_as
 from sglang_plug_api.http.errors import ApiError, from_exception
@@ -25,7 +24,7 @@ from sglang_plug_api.text.job import new_id
 
 logger = logging.getLogger(__name__)
 
-BUSY = 503
+BUSY = (429, 503)
 
 
 class EngineBusy(Exception):
@@ -77,7 +76,7 @@ async def call_route(app: FastAPI, caller: Caller, path: str, body: bytes) -> Ro
     except BaseException as error:
         if not is_error(error):
             raise
-        if isinstance(error, RequestError) and error.status == BUSY:
+        if isinstance(error, RequestError) and error.status in BUSY:
             raise EngineBusy from error
         refusal = from_exception(error)
         if refusal.status == 500:
@@ -119,5 +118,5 @@ def _scope(app: FastAPI, path: str) -> dict[str, Any]:
         "client": None,
         "server": None,
         "app": app,
-        "state": {},
+        "state": {"batch": True},
     }

@@ -12,7 +12,7 @@ from functools import partial
 
 from fastapi import FastAPI
 
-from sglang_plug.engine.processes.client import EngineError
+from sglang_plug import EngineError
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .admission import BatchAdmission

@@ -7,11 +7,21 @@ from collections.abc import Iterator
 from sglang_plug import CommandSpec, hookimpl
 
 COMMANDS = "sglang_plug_api.commands"
+BENCHMARKING = "sglang_plug_api.benchmarking"
+TERMINAL = "sglang_plug_api.terminal"
 
 
 @hookimpl
 def register_commands() -> Iterator[CommandSpec]:
     yield CommandSpec(name="serve", target=f"{COMMANDS}.serve:command", summary="serve a model over HTTP")
+    yield CommandSpec(name="bench", target=f"{BENCHMARKING}.command:command", summary="measure a running server")
+    yield CommandSpec(name="chat", target=f"{TERMINAL}.chat:command", summary="chat with a model in the terminal")
+    yield CommandSpec(name="complete", target=f"{TERMINAL}.complete:command", summary="continue a text in the terminal")
     yield CommandSpec(name="plugins", target=f"{COMMANDS}.plugins:command", summary="list, show and check plugins")
+    yield CommandSpec(
+        name="completion", target=f"{TERMINAL}.completion:command", summary="completion for bash, zsh and fish"
+    )
+    yield CommandSpec(name="download", target=f"{COMMANDS}.download:command", summary="fetch a model's files")
+    yield CommandSpec(name="env", target=f"{COMMANDS}.env:command", summary="report on this machine, for an issue")
     yield CommandSpec(name="experts", target=f"{COMMANDS}.experts:command", summary="plot recorded expert choices")
     yield CommandSpec(name="version", target=f"{COMMANDS}.version:command", summary="versions of what is installed")

@@ -16,17 +16,25 @@ from sglang_plug import PluginError, Plugins
 from sglang_plug.plugins.declaration import hook_names
 from sglang_plug.plugins.discovery import DISTRIBUTION, GROUP, Found
 from sglang_plug.plugins.registry import Component, Failure
-from sglang_plug_api.lifecycle.heavy_imports import heavy_imports
+from sglang_plug_api.lifecycle.declaration_costs import declaration_costs
 from sglang_plug_api.lifecycle.plugin_check import check_component, settings_of
-from sglang_plug_api.lifecycle.plugin_table import availability, plugin_table, slow_plugins
+from sglang_plug_api.lifecycle.plugin_table import availability, disagreements, plugin_table, slow_plugins
 
+from .plugin_diff import add_diff_action
+from .plugin_freeze import add_freeze_action
+from .plugin_new import add_new_action
+from .plugin_search import add_search_action
+from .plugin_tests import add_test_action
 from .version import versions
 
+MOST_NAMES, FEW_NAMES = 30, 5
+"""Known names that a message lists in full, and the nearest ones that it names if there are more."""
 RED, PLAIN = "\x1b[31m", "\x1b[0m"
 
 
 class PluginsCommand:
-    """The command with its actions ``list``, ``show``, ``check`` and ``doctor``."""
+    """The command with its actions ``list``, ``show``, ``check``, ``test``, ``new``, ``freeze``, ``diff``, ``search``
+    and ``doctor``."""
 
     def arguments(self, parser: argparse.ArgumentParser, plugins: Plugins) -> None:
         """Add one subparser for each action."""
@@ -36,11 +44,16 @@ class PluginsCommand:
         listing.add_argument("--kind", help=f"only this kind: {', '.join(plugins.kinds())}")
         listing.set_defaults(act=_list)
         show = actions.add_parser("show", help="one plugin or component in full")
-        show.add_argument("key", metavar="KEY", help="a plugin, kind:name or name")
+        show.add_argument("key", metavar="KEY", help="a plugin, a distribution, kind:name or name")
         show.set_defaults(act=_show)
         check = actions.add_parser("check", help="load everything a plugin declares; status 1 on a problem")
         check.add_argument("name", metavar="NAME", help="a plugin or a distribution")
         check.set_defaults(act=_check)
+        add_test_action(actions)
+        add_new_action(actions)
+        add_freeze_action(actions)
+        add_diff_action(actions)
+        add_search_action(actions)
         doctor = actions.add_parser("doctor", help="look at the whole installation; status 1 if something is broken")
         doctor.set_defaults(act=_doctor)
 
@@ -70,6 +83,11 @@ def _list(options: argparse.Namespace, plugins: Plugins) -> int:
     _print_columns([("KIND", "NAME", "PLUGIN", "DISTRIBUTION", "STATUS"), *rows])
     for row in table["blocked"]:
         print(f"blocked: {row['name']}" + (f" ({row['distribution']})" if "distribution" in row else ""))
+    strangers = [row["name"] for row in table["askers"] if not row["name"].startswith(f"{DISTRIBUTION}:")]
+    if strangers:
+        print(f"may choose components for 'auto', in this order: {', '.join(strangers)}")
+    for row in table["disagreements"]:
+        print(_red(row["reason"]))
     for failure in plugins.failures:
         print(_red(str(failure)))
     return 0
@@ -77,8 +95,8 @@ def _list(options: argparse.Namespace, plugins: Plugins) -> int:
 
 def _show(options: argparse.Namespace, plugins: Plugins) -> int:
     key: str = options.key
-    loaded = [plugin for plugin in plugins.loaded if plugin.name == key]
-    failures = [failure for failure in plugins.failures if failure.found.name == key]
+    loaded = [plugin for plugin in plugins.loaded if key in (plugin.name, plugin.distribution)]
+    failures = [one for one in plugins.failures if key in (one.found.name, one.found.distribution)]
     components = [item for item in plugins.all() if key in (item.spec.name, f"{item.spec.kind}:{item.spec.name}")]
     if not loaded and not failures and not components:
         raise PluginError(_unknown("plugin or component", key, _every_key(plugins)))
@@ -148,8 +166,10 @@ def _check(options: argparse.Namespace, plugins: Plugins) -> int:
     problems += [
         f"plugin {item.name!r} of {item.origin} implements no hook" for item in chosen if _is_empty(item, plugins)
     ]
-    problems += _heavy(plugin for plugin in chosen if plugin in plugins.loaded)
+    problems += _costly(plugin for plugin in chosen if plugin in plugins.loaded)
     problems += [line for line in slow_plugins(plugins) if any(repr(plugin.name) in line for plugin in chosen)]
+    names = {f"{plugin.distribution}:{plugin.name}" for plugin in chosen}
+    problems += [row["reason"] for row in disagreements(plugins) if any(name in row["reason"] for name in names)]
     for component in plugins.all():
         if component.found not in chosen:
             continue
@@ -183,7 +203,7 @@ def _doctor(options: argparse.Namespace, plugins: Plugins) -> int:
             print(f"note     {component} is {status}: {reason}")
     for plugin in plugins.blocked:
         print(f"note     plugin {plugin.name!r} of {plugin.origin} is blocked")
-    for line in (*_heavy(plugins.loaded), *slow_plugins(plugins)):
+    for line in (*_costly(plugins.loaded), *slow_plugins(plugins)):
         print(f"warning  {line}")
     return _report(problems)
 
@@ -193,13 +213,22 @@ def _clash(component: Component, plugins: Plugins) -> list[str]:
     return [f"{component} is {reason}"] if status == "clash" else []
 
 
-def _heavy(plugins: Iterable[Found]) -> list[str]:
-    return [
-        f"plugin {plugin.name!r} of {plugin.origin} imports {', '.join(names)} while declaring, which slows every "
-        "command; move the implementation to another file"
-        for plugin, names in heavy_imports(list(plugins)).items()
-        if names
-    ]
+def _costly(plugins: Iterable[Found]) -> list[str]:
+    """Return a line about each plugin whose declaration imports something heavy, or waits."""
+    lines = []
+    for plugin, cost in declaration_costs(list(plugins)).items():
+        where = f"plugin {plugin.name!r} of {plugin.origin}"
+        if cost.heavy:
+            lines.append(
+                f"{where} imports {', '.join(cost.heavy)} while declaring, which slows every command; move the "
+                "implementation to another file"
+            )
+        if cost.waited:
+            lines.append(
+                f"{where} waits for {cost.waited:.1f} s while declaring, mostly in {cost.module}, which delays every "
+                "command; sleeping, files and networks belong to the implementation"
+            )
+    return lines
 
 
 def _report(problems: Sequence[str]) -> int:
@@ -212,13 +241,18 @@ def _report(problems: Sequence[str]) -> int:
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
     names = sorted(set(known))
     near = get_close_matches(name, names, 1)
-    return f"no {kind} named {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}")
+    if near or len(names) <= MOST_NAMES:
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+    else:
+        nearest = get_close_matches(name, names, FEW_NAMES, cutoff=0.0)
+        hint = f"the nearest names are {', '.join(nearest)}; all: sglang-plug plugins list"
+    return f"no {kind} named {name!r}; {hint}"
 
 
 def _every_key(plugins: Plugins) -> list[str]:
     components = plugins.all()
     return [
-        *(plugin.name for plugin in plugins.loaded),
+        *(name for plugin in plugins.loaded for name in (plugin.name, plugin.distribution)),
         *(component.spec.name for component in components),
         *(f"{component.spec.kind}:{component.spec.name}" for component in components),
     ]

@@ -26,9 +26,7 @@ class ServeCommand:
             print(f"warning: {' '.join(str(failure).split())}", file=sys.stderr)
         for line in [*misspelt_variables(os.environ), *slow_plugins(plugins)]:
             print(f"warning: {line}", file=sys.stderr)
-        for component in plugins.all():
-            if component.given:
-                component.settings()  # reports mistakes in the settings of unused components, too
+        plugins.check_settings()
         with collecting_later():
             from sglang_plug_api.lifecycle.server import serve  # the web framework is not needed for --help
 

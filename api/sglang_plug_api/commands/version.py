@@ -7,6 +7,7 @@ import importlib.metadata
 import platform
 
 from sglang_plug import Plugins
+from sglang_plug.plugins.hookspecs import CONTRACT_VERSION
 
 DISTRIBUTIONS = ("sglang-plug", "torch", "transformers", "pluggy")
 
@@ -14,7 +15,8 @@ DISTRIBUTIONS = ("sglang-plug", "torch", "transformers", "pluggy")
 def versions() -> dict[str, str]:
     """Map sglang-plug, Python and the libraries that matter in a bug report to their versions."""
     installed = {name: installed_version(name) for name in DISTRIBUTIONS}
-    return {"sglang-plug": installed.pop("sglang-plug"), "python": platform.python_version(), **installed}
+    own = {"sglang-plug": installed.pop("sglang-plug"), "contract": CONTRACT_VERSION}
+    return {**own, "python": platform.python_version(), **installed}
 
 
 def installed_version(distribution: str) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import re
 import warnings
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,16 +21,17 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-from sglang_plug import ConfigError, Plugins, RequestError, RouteSpec, __version__
-from sglang_plug.engine.processes.client import EngineError
-from sglang_plug.plugins.attribution import make
+from sglang_plug import ConfigError, EngineError, Plugins, RequestError, RouteSpec, __version__
+from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug.plugins.registry import Component
 from sglang_plug.plugins.request_fields import RequestFields
 from sglang_plug_api.protocol.processor_fields import add_processor_fields
+from sglang_plug_api.service.fairness_key import FairnessKey
+from sglang_plug_api.service.route_group import GroupErrorFormats, as_route_group
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .auth import guard
-from .errors import ApiError, from_exception
+from .errors import ApiError, error_response, from_exception
 from .hosts import CheckHost, HostPolicy
 from .middleware import REQUEST_ID, AnswerHead, BodyLimit, CatchAllErrors, Gate, GateState, RequestIds, failure
 from .origins import CheckOrigin, reading_with_effects
@@ -38,6 +39,9 @@ from .request_body import Endpoint
 from .route_ownership import RouteOwner, refuse_clashes, route_owners
 
 logger = logging.getLogger(__name__)
+
+OPTIONAL_ROUTES: Mapping[str, str] = {"/v1/messages": "anthropic", "/v1/messages/count_tokens": "anthropic"}
+"""Maps paths that clients commonly call to the extra that installs the plugin that has them."""
 
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 REFERENCE = "#/components/schemas/{model}"
@@ -54,6 +58,7 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
     effects: list[re.Pattern[str]] = []
     owners: list[RouteOwner] = []
     heads: list[RouteOwner] = []
+    formats = GroupErrorFormats()
     app = _App(
         title="sglang-plug",
         version=__version__,
@@ -77,6 +82,8 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
         app.add_exception_handler(kind, _error_response)
     bodies = set[type[BaseModel]]()
     app.state.gate, app.state.endpoints, app.state.request_fields = gate, {}, engine.request_fields
+    app.state.error_formats = formats
+    app.state.fairness_key = FairnessKey(config.fairness_key)
     tasks, others = set(engine.info["tasks"]), list[Component]()
     for component in _route_components(plugins):
         spec = component.spec
@@ -84,8 +91,10 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
         if spec.tasks and not spec.tasks & tasks:
             others.append(component)
             continue
-        router = make(component, engine, contract=APIRouter)
-        owners += route_owners(router, component)
+        group = as_route_group(component, make_with_settings(component, engine))
+        router, own = group.router, route_owners(group.router, component)
+        owners += own
+        formats.add(component, group, own)
         bodies |= _body_models(router)
         app.state.endpoints.update(_body_endpoints(router))
         limits.update(_body_limits(router))
@@ -115,7 +124,7 @@ def _refusing_router(component: Component, engine: TextEngine, owners: Sequence[
     spec = component.spec
     assert isinstance(spec, RouteSpec)
     try:
-        router: APIRouter = make(component, engine, contract=APIRouter)
+        router = as_route_group(component, make_with_settings(component, engine, is_used=False)).router
     except Exception as error:
         logger.debug("%s has no routes for this model: %s", component, error)
         return None
@@ -183,11 +192,15 @@ async def _error_response(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         status = error.status_code
         path = request.scope["path"][:200]
-        text = f"there is no route {path!r}" if status == 404 else f"{error.detail}: {request.method} {path!r}"
-        return ApiError(text, status, headers=error.headers).response()
+        text = f"{error.detail}: {request.method} {path!r}"
+        if status == 404:
+            extra = OPTIONAL_ROUTES.get(path)
+            remedy = f"; pip install 'sglang-plug[{extra}]' adds it" if extra else ""
+            text = f"there is no route {path!r}{remedy}"
+        return error_response(request.scope, ApiError(text, status, headers=error.headers))
     refusal = from_exception(error)
     if refusal.status != 500:
-        return refusal.response()
+        return error_response(request.scope, refusal)
     return failure(request.scope, error)  # Starlette handles unexpected errors outside all middlewares
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import Request
 
-from sglang_plug.plugins.specs import Auth
+from sglang_plug.plugins.spec import Auth
 from sglang_plug_api.options.config import ServerConfig
 
 from .callers import Callers, set_caller

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
+from starlette.types import Scope
 
-from sglang_plug import RequestError
-from sglang_plug.engine.processes.client import EngineError
+from sglang_plug import EngineError, RequestError
 
 ERROR_TYPES: Mapping[int, str] = {
     400: "BadRequestError",
@@ -26,7 +26,9 @@ ERROR_TYPES: Mapping[int, str] = {
     408: "RequestTimeoutError",
     413: "PayloadTooLargeError",
     421: "MisdirectedRequestError",
+    429: "RateLimitError",
     503: "ServiceUnavailableError",
+    504: "DeadlineExceededError",
 }
 SHOWN = 200
 """Characters of a caller's value that an error repeats."""
@@ -67,6 +69,31 @@ class ApiError(Exception):
         return json_response(self.body(), self.status, self.headers)
 
 
+class ErrorFormats(Protocol):
+    """The formats of errors that groups of routes have chosen, see ``RouteGroup.errors``."""
+
+    def response(self, scope: Scope, error: ApiError) -> Response | None:
+        """Return the response in the format of the request's route; ``None``: it has none of its own."""
+
+
+def error_response(scope: Scope, error: ApiError) -> Response:
+    """Return the response to ``error`` in the format of the request's route."""
+    formats: ErrorFormats | None = getattr(getattr(scope.get("app"), "state", None), "error_formats", None)
+    response = None if formats is None else formats.response(scope, error)
+    return error.response() if response is None else response
+
+
+def error_line(scope: Scope, error: ApiError) -> bytes:
+    """Return the body of ``error_response`` in one line, for an error in the middle of a stream."""
+    body = bytes(error_response(scope, error).body)
+    if b"\n" not in body:
+        return body
+    try:
+        return json_bytes(json.loads(body))
+    except ValueError:  # the format of the route is not JSON
+        return json_bytes(error.body())
+
+
 class WrongField(ValueError):
     """An error about one field, raised by a validator of a whole body, so that the refusal names the field."""
 
@@ -86,7 +113,14 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
 
 
 def from_exception(error: BaseException) -> ApiError:
-    """Return the refusal that a client gets for an exception; unexpected ones reveal nothing."""
+    """Return the refusal that a client gets for an exception, which is its cause; unexpected ones reveal nothing."""
+    refusal = _refusal(error)
+    if refusal is not error:
+        refusal.__cause__ = error
+    return refusal
+
+
+def _refusal(error: BaseException) -> ApiError:
     match error:
         case ApiError():
             return error
@@ -96,7 +130,7 @@ def from_exception(error: BaseException) -> ApiError:
             first = error.errors()[0]
             return _error_at(first["loc"][1:], first["msg"])
         case RequestError():
-            headers = {"retry-after": str(RETRY_AFTER)} if error.status == 503 else {}
+            headers = {"retry-after": str(RETRY_AFTER)} if error.status in (429, 503) else {}
             return ApiError(str(error), error.status, headers=headers)
         case EngineError():
             headers = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}

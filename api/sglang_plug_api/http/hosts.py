@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sglang_plug import ConfigError
 
-from .errors import SHOWN, ApiError
+from .errors import SHOWN, ApiError, error_response
 
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5})?)?")
 PATTERN = re.compile(r"(\*|(?:\*\.)?[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
@@ -85,7 +85,7 @@ class CheckHost:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle an ASGI call."""
         if scope["type"] == "http" and (refusal := self._refusal(host_header(scope))) is not None:
-            await refusal.response()(scope, receive, send)
+            await error_response(scope, refusal)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

@@ -14,12 +14,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sglang_plug.system.library_panics import is_error
 from sglang_plug_api.text.job import new_id
 
-from .errors import ApiError, from_exception, json_bytes
+from .errors import ApiError, error_line, error_response, from_exception
 from .route_ownership import RouteOwner
 
 logger = logging.getLogger(__name__)
 
-EVENT_STREAM = "text/event-stream"
+EVENT_STREAM, JSON_LINES = "text/event-stream", "application/x-ndjson"
 REQUEST_ID = "x-request-id"
 ID_HEADER = REQUEST_ID.encode()
 CLIENT_ID = re.compile(rb"[!-~]{1,128}")
@@ -68,7 +68,7 @@ def failure(scope: Scope, error: BaseException) -> Response:
     """Log an error that is not the client's fault, and return the response to it with the request id."""
     id = (client_request_id(scope) or new_id().encode()).decode("ascii")
     logger.error("%s %s failed, request %s", scope["method"], scope["path"], id, exc_info=error)
-    response = from_exception(error).response()
+    response = error_response(scope, from_exception(error))
     response.headers[REQUEST_ID] = id
     return response
 
@@ -121,7 +121,7 @@ class Gate:
         state = self._state
         if state.closing:
             refusal = ApiError("the server is shutting down", 503, headers={"connection": "close"})
-            await refusal.response()(scope, receive, send)
+            await error_response(scope, refusal)(scope, receive, send)
             return
         state.in_flight += 1
         started: Message | None = None
@@ -145,9 +145,13 @@ async def _answer_aborted(started: Message | None, scope: Scope, receive: Receiv
     """End the response to a request that the shutdown aborted: with status 503, or its stream with an error event."""
     refusal = ApiError("the server is shutting down; the request was aborted", 503, headers={"connection": "close"})
     if started is None:
-        await refusal.response()(scope, receive, send)
-    elif Headers(raw=started["headers"]).get("content-type", "").startswith(EVENT_STREAM):
-        await send({"type": "http.response.body", "body": b"data: " + json_bytes(refusal.body()) + b"\n\n"})
+        await error_response(scope, refusal)(scope, receive, send)
+        return
+    kind, line = Headers(raw=started["headers"]).get("content-type", ""), error_line(scope, refusal)
+    if kind.startswith(EVENT_STREAM):
+        await send({"type": "http.response.body", "body": b"data: " + line + b"\n\n"})
+    elif kind.startswith(JSON_LINES):
+        await send({"type": "http.response.body", "body": line + b"\n"})
 
 
 class GateState:
@@ -180,7 +184,7 @@ class BodyLimit:
         limit = max(self._limit, self._larger.get(scope["path"], 0))
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if not declared.isdigit() or int(declared) > limit:
-            await self._refusal(limit).response()(scope, receive, send)
+            await error_response(scope, self._refusal(limit))(scope, receive, send)
             return
         await self._app(scope, self._limited(receive, limit), send)
 

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .errors import SHOWN, ApiError
+from .errors import SHOWN, ApiError, error_response
 from .hosts import Host, HostPolicy
 
 READING = frozenset({"GET", "HEAD"})
@@ -43,7 +43,7 @@ class CheckOrigin:
         if scope["type"] == "http" and self._has_effects(scope):
             refusal = self._refusal(Headers(scope=scope))
             if refusal is not None:
-                await refusal.response()(scope, receive, send)
+                await error_response(scope, refusal)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

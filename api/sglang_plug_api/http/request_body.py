@@ -15,8 +15,10 @@ from starlette.requests import ClientDisconnect
 
 from sglang_plug.plugins.request_fields import RequestFields
 from sglang_plug_api.protocol.base import validation_context
+from sglang_plug_api.service.terms import set_terms
 from sglang_plug_api.text.job import new_id
 
+from .callers import current_caller
 from .errors import SHOWN, ApiError, from_validation
 from .middleware import client_request_id
 from .streaming import CLIENT_CLOSED_REQUEST
@@ -56,11 +58,21 @@ async def read_body(request: Request, model: type[Body]) -> Body:
     try:
         body = model.model_validate_json(raw, context=_context(request))
         _check_finite(raw, bare)
+        _set_terms(request, body)
         return _with_request_id(request, body)
     except ValidationError as error:
         raise from_validation(error) from None
     except (ValueError, RecursionError) as error:
         raise ApiError(f"the body is not valid JSON: {str(error)[:200]}") from None
+
+
+def _set_terms(request: Request, body: BaseModel) -> None:
+    """Serve the rest of the request on the terms of its body and headers."""
+    app = request.scope.get("app")
+    key = None if app is None else getattr(app.state, "fairness_key", None)
+    if key is not None:
+        batch = bool(request.scope.get("state", {}).get("batch"))
+        set_terms(key.terms(current_caller(), request.headers, body, batch=batch))
 
 
 def _context(request: Request) -> dict[str, RequestFields] | None:

@@ -18,7 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from sglang_plug.system.library_panics import is_error
 
-from .errors import ApiError, from_exception, json_bytes, json_response
+from .errors import ApiError, error_line, from_exception, json_bytes, json_response
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class NamedEvent:
 class EventStream(Response):
     """Server-sent events: one ``data:`` line for each value of ``events``, then ``[DONE]`` unless ``done`` is unset.
 
-    An exception becomes an error event. ``events`` is always closed before the call returns.
+    An exception becomes an error event in the format of the route. ``events`` is always closed before the call returns.
     """
 
     media_type = "text/event-stream"
@@ -86,7 +86,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until they end or the client disconnects."""
-        producer = asyncio.ensure_future(self._produce(send))
+        producer = asyncio.ensure_future(self._produce(scope, send))
         gone = asyncio.ensure_future(_disconnect(receive))
         try:
             await asyncio.wait((producer, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -94,11 +94,17 @@ class EventStream(Response):
             await _stop(producer, gone)
             await self._events.aclose()
 
-    async def _produce(self, send: Send) -> None:
+    def encode(self, data: bytes, name: str = "") -> bytes:
+        """Return one event, of which ``data`` is the JSON in one line."""
+        head = f"event: {name}\n".encode() if name else b""
+        return head + b"data: " + data + b"\n\n"
+
+    async def _produce(self, scope: Scope, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
             async for event in self._events:
-                await _send_connected(send, _chunk(_lines(event)))
+                name, data = (event.name, event.data) if isinstance(event, NamedEvent) else ("", event)
+                await _send_connected(send, _chunk(self.encode(json_bytes(data), name)))
         except ClientDisconnected:
             return
         except BaseException as error:
@@ -107,8 +113,21 @@ class EventStream(Response):
             refusal = from_exception(error)
             if refusal.status == 500:
                 logger.exception("a stream failed")
-            await send(_chunk(_lines(refusal.body())))
+            await send(_chunk(self.encode(error_line(scope, refusal))))
         await send({"type": "http.response.body", "body": self._last, "more_body": False})
+
+
+class JsonLines(EventStream):
+    """Newline-delimited JSON: one line for each value of ``events``; in all else like ``EventStream``."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, events: AsyncGenerator[Any, None], headers: dict[str, str] | None = None) -> None:
+        super().__init__(events, headers, done=False)
+
+    def encode(self, data: bytes, name: str = "") -> bytes:
+        """Return one line; lines have no names."""
+        return data + b"\n"
 
 
 async def respond(
@@ -119,13 +138,16 @@ async def respond(
     headers: dict[str, str] | None = None,
     *,
     done: bool = True,
+    lines: bool = False,
 ) -> Response:
     """Stream ``events`` if ``streamed``, else return ``answer`` as JSON; either ends when the client disconnects.
 
-    Errors before the first event are raised. ``done`` is as in ``EventStream``.
+    Errors before the first event are raised. ``done`` is as in ``EventStream``; with ``lines`` the stream is
+    ``JsonLines``.
     """
     if streamed:
-        return EventStream(await while_connected(request, first_of(events())), headers, done=done)
+        begun = await while_connected(request, first_of(events()))
+        return JsonLines(begun, headers) if lines else EventStream(begun, headers, done=done)
 
     async def whole() -> Response:
         return json_response(await answer(), headers=headers)
@@ -202,12 +224,6 @@ async def _send_connected(send: Send, message: Message) -> None:
         await send(message)
     except OSError:
         raise ClientDisconnected from None
-
-
-def _lines(event: Any) -> bytes:
-    name, data = (event.name, event.data) if isinstance(event, NamedEvent) else ("", event)
-    head = f"event: {name}\n".encode() if name else b""
-    return head + b"data: " + json_bytes(data) + b"\n\n"
 
 
 def _chunk(data: bytes) -> Message:

@@ -31,10 +31,6 @@ class GuardedObserver(Observer):
         """Pass the call on, see ``Observer.on_step``."""
         self._call(self.observer.on_step, stats)
 
-    def on_stop(self) -> None:
-        """Pass the call on, see ``Observer.on_stop``."""
-        self._call(self.observer.on_stop)
-
     def _call(self, method: Callable[..., None], *arguments: Any) -> None:
         try:
             method(*arguments)

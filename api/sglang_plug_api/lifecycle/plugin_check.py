@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from sglang_plug.config import ConfigError
 from sglang_plug.plugins.attribution import graphs_problem, image_support_problem, signature_problems
 from sglang_plug.plugins.registry import Component, import_target
 from sglang_plug.plugins.request_fields import ProcessorRequestFields
+from sglang_plug.plugins.settings import is_settings_class, settings_fields
 from sglang_plug.plugins.specs import LogitsProcessorSpec
 
 CONTRACTS = {
@@ -23,13 +23,20 @@ CONTRACTS = {
     "executor": "sglang_plug.contracts.serving.executor:Executor",
     "logits-processor": "sglang_plug.contracts.serving.logits_processor:LogitsProcessor",
     "drafter": "sglang_plug.contracts.serving.drafting:Drafter",
+    "kv-store": "sglang_plug.contracts.serving.kv_store:KVStore",
 }
 """Maps a kind to the class that a target must be a subclass of."""
-METHODS = {"eviction": ("eviction_priority",), "schedule": ("order",), "command": ("arguments", "run")}
+METHODS = {
+    "eviction": ("eviction_priority",),
+    "schedule": ("order",),
+    "routing": ("choose",),
+    "command": ("arguments", "run"),
+}
 """Maps a kind to the methods that a target must have."""
 PROTOCOLS = {
     "eviction": "sglang_plug.contracts.serving.cache:EvictionPolicy",
     "schedule": "sglang_plug.contracts.serving.scheduling:SchedulePolicy",
+    "routing": "sglang_plug.contracts.serving.routing:RoutingPolicy",
 }
 """Maps a kind to the protocol that an instance of a target must implement."""
 KERNELS = "sglang_plug.contracts.model.kernels:Kernels"
@@ -55,10 +62,8 @@ def settings_of(component: Component) -> list[tuple[str, str, str]]:
     """
     if component.spec.settings is None:
         return []
-    return [
-        (item.name, item.type.__name__ if type(item.type) is type else str(item.type), _default(item))
-        for item in dataclasses.fields(import_target(component.spec.settings))
-    ]
+    fields = settings_fields(import_target(component.spec.settings))
+    return [(item.name, item.type, "" if item.required else repr(item.default)) for item in fields]
 
 
 def _check_target(component: Component) -> Iterator[str]:
@@ -89,8 +94,7 @@ def _check_kernels(component: Component, target: Any) -> Iterator[str]:
     if callable(target) and not isinstance(target, contract):
         if not _can_be_made(component):
             return
-        settings = component.settings()
-        kernels = target() if settings is None else target(settings)
+        kernels = target(*component.settings_arguments())
     if not isinstance(kernels, contract):
         yield f"{component}: {component.spec.target!r} is not a Kernels, but {type(kernels).__name__}"
 
@@ -99,8 +103,8 @@ def _check_settings(component: Component) -> Iterator[str]:
     if component.spec.settings is None:
         return
     kind = import_target(component.spec.settings)
-    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
-        yield f"{component}: settings {component.spec.settings!r} must be a dataclass"
+    if not is_settings_class(kind):
+        yield f"{component}: settings {component.spec.settings!r} must be a dataclass or a msgspec.Struct"
         return
     if _can_be_made(component):
         component.settings()
@@ -115,19 +119,6 @@ def _check_request_fields(component: Component) -> Iterator[str]:
 def _can_be_made(component: Component) -> bool:
     """Return False if a setting without a default was not given: then there is nothing to check."""
     kind = None if component.spec.settings is None else import_target(component.spec.settings)
-    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+    if not is_settings_class(kind):
         return True  # there is no setting; or making the component reports the problem
-    return {item.name for item in dataclasses.fields(kind) if _has_no_default(item)} <= component.given.keys()
-
-
-def _has_no_default(item: dataclasses.Field[Any]) -> bool:
-    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
-
-
-def _default(item: dataclasses.Field[Any]) -> str:
-    if item.default is not dataclasses.MISSING:
-        return repr(item.default)
-    if item.default_factory is dataclasses.MISSING:
-        return ""
-    make: Callable[[], Any] = item.default_factory
-    return repr(make())
+    return {item.name for item in settings_fields(kind) if item.required} <= component.given.keys()

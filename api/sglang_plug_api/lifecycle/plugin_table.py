@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from sglang_plug.plugins.choice import disagreement, rivals
 from sglang_plug.plugins.discovery import Found
-from sglang_plug.plugins.registry import Component, Failure, Plugins
+from sglang_plug.plugins.registry import Component, Facts, Failure, PluginError, Plugins
 
 
 def plugin_table(plugins: Plugins) -> dict[str, list[dict[str, Any]]]:
-    """Return ``plugins``, ``components``, ``failures`` and ``blocked``, ready for JSON.
+    """Return ``plugins``, ``components``, ``failures``, ``blocked``, ``askers`` and ``disagreements``, ready for JSON.
 
     A component's ``status`` is ``available``, ``unavailable``, ``clash`` (several declare the name) or ``unused``
     (``--prefer`` chose another one); ``reason`` says why it is not ``available``.
@@ -25,7 +26,25 @@ def plugin_table(plugins: Plugins) -> dict[str, list[dict[str, Any]]]:
         "components": [describe_component(component, plugins) for component in plugins.all()],
         "failures": [describe_failure(failure) for failure in plugins.failures],
         "blocked": [*map(describe_plugin, plugins.blocked), *({"name": name} for name in hidden)],
+        "askers": [{"name": name} for name in plugins.askers()],
+        "disagreements": disagreements(plugins),
     }
+
+
+def disagreements(plugins: Plugins) -> list[dict[str, str]]:
+    """Describe the choices for ``auto`` that plugins disagree about, as far as they choose without knowing the model.
+
+    Each has a ``kind`` and a ``reason``, which names the plugins.
+    """
+    found = []
+    for kind in plugins.kinds():
+        try:
+            given = plugins.answers(kind, Facts())
+        except PluginError:  # a start that needs the answer tells it
+            continue
+        if given and (others := rivals(given)):
+            found.append({"kind": kind, "reason": disagreement(kind, given[0], others)})
+    return found
 
 
 def slow_plugins(plugins: Plugins) -> list[str]:

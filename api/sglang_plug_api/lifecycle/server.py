@@ -19,6 +19,8 @@ import uvicorn
 
 from sglang_plug import (
     ConfigError,
+    EngineClient,
+    EngineError,
     Facts,
     MediaProcessor,
     MediaSource,
@@ -26,10 +28,7 @@ from sglang_plug import (
     ObserverSpec,
     Plugins,
 )
-from sglang_plug.engine.processes.client import EngineClient, EngineError
-from sglang_plug.engine.processes.process_client import ProcessClient
-from sglang_plug.engine.processes.restart import RestartingClient
-from sglang_plug.plugins.attribution import attributed, make, make_with_settings
+from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug.system.freed_memory import return_large_blocks
 from sglang_plug_api.http.app import build_app
 from sglang_plug_api.http.connection_limit import ConnectionLimit
@@ -37,15 +36,18 @@ from sglang_plug_api.http.connection_timeouts import TimeoutProtocol, http_proto
 from sglang_plug_api.http.middleware import GateState
 from sglang_plug_api.multimodal.image_prompts import ImagePrompts
 from sglang_plug_api.options.config import ServerConfig
+from sglang_plug_api.service.fairness_key import with_caller_weights
 from sglang_plug_api.text.parsers import load_parsers
 from sglang_plug_api.text.request_fields import request_fields
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .asyncio_exceptions import AsyncioExceptions
+from .engine_clients import engine_is_in_process, make_client
 from .open_files import max_connections, raise_limit
 from .plugin_table import plugin_table
 from .shutdown import SHUTDOWN_GRACE, Shutdown
 from .start_checks import check_media_processor, check_names, check_paths, image_sources
+from .start_report import limits_line, server_args_line, start_report
 from .tokenizer_loading import EarlyTokenizer, load_tokenizer
 from .warm_up import WarmUpError, warm_up_until_served
 
@@ -54,9 +56,6 @@ logger = logging.getLogger(__name__)
 FAILED_EXIT = 1
 BACKLOG = 2048
 POLL = 0.05
-MAX_RESTARTS = 3
-RESTARTS_WINDOW = 600.0
-"""Seconds in which an engine may be restarted ``MAX_RESTARTS`` times."""
 GRACE = 1
 """Seconds for sending responses after the last request has ended."""
 
@@ -75,15 +74,18 @@ def serve(config: ServerConfig, plugins: Plugins) -> int:
 async def _serve(config: ServerConfig, plugins: Plugins, shutdown: Shutdown, started: float) -> int:
     asyncio.get_running_loop().set_exception_handler(AsyncioExceptions())
     check_paths(config)
+    config = with_caller_weights(config)
     image_sources(config)
     check_names(config, plugins)
     request_fields(plugins)  # a clash is told before anything is loaded
     observers = load_observers(config, plugins)
     with _bind(config) as listener:  # a taken port is reported before the weights are loaded
+        logger.info("%s", server_args_line(config))
         client = make_client(config, plugins)
         shutdown.kill = client.kill
         try:
-            early = EarlyTokenizer(config, plugins)
+            is_early = not (config.skip_tokenizer_init or engine_is_in_process(config, plugins))
+            early = EarlyTokenizer(config, plugins) if is_early else None
             starting = asyncio.create_task(start_engine(client, early), name="start")
             shutdown.on_signal(partial(_stop_start, starting, shutdown))
             try:
@@ -92,7 +94,13 @@ async def _serve(config: ServerConfig, plugins: Plugins, shutdown: Shutdown, sta
                 logger.critical("the engine did not start: %s", error)
                 return FAILED_EXIT
             engine = assemble(config, plugins, client, info, early=early, observers=observers)
-            return await _Server(config, plugins, engine, listener, shutdown, started).run()
+            logger.info("%s", limits_line(info))
+            logger.info("%s", start_report(config, plugins, info, engine.model_name))
+            server = _Server(config, plugins, engine, listener, shutdown, started)
+            components = asyncio.create_task(start_components(engine, plugins), name="start components")
+            shutdown.on_signal(partial(_stop_start, components, shutdown))
+            await components
+            return await server.run()
         except asyncio.CancelledError:
             if not shutdown.signals:
                 raise
@@ -101,6 +109,7 @@ async def _serve(config: ServerConfig, plugins: Plugins, shutdown: Shutdown, sta
         finally:
             shutdown.expect_end()
             shutdown.on_signal(client.kill)
+            await plugins.lifecycle.stop_async()
             await client.close()
 
 
@@ -111,11 +120,13 @@ def _stop_start(starting: asyncio.Task[Any], shutdown: Shutdown) -> None:
         shutdown.kill()
 
 
-async def start_engine(client: EngineClient, early: EarlyTokenizer) -> Mapping[str, Any]:
-    """Start the engine and load the tokenizer meanwhile; return the engine's description of itself.
+async def start_engine(client: EngineClient, early: EarlyTokenizer | None) -> Mapping[str, Any]:
+    """Start the engine and load the tokenizer meanwhile, if it may be; return the engine's description of itself.
 
     Raises ``ConfigError`` if either fails, without waiting for the other one, and ``EngineError``.
     """
+    if early is None:  # two threads that import the same libraries would meet unfinished modules
+        return await client.start()
     early.start()
     starting = asyncio.create_task(client.start(), name="engine client")
     try:
@@ -130,13 +141,6 @@ async def start_engine(client: EngineClient, early: EarlyTokenizer) -> Mapping[s
     finally:
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
-
-
-def make_client(config: ServerConfig, plugins: Plugins) -> EngineClient:
-    """Return a client for the engine's process, not started; with ``--engine-restart`` it restarts the process."""
-    if not config.engine_restart:
-        return ProcessClient(config.engine, plugins)
-    return RestartingClient(lambda: ProcessClient(config.engine, plugins), most=MAX_RESTARTS, window=RESTARTS_WINDOW)
 
 
 def assemble(
@@ -165,13 +169,17 @@ def assemble(
         image_prompts=image_prompts,
         request_fields=request_fields(plugins),
     )
-    facts = {**info, "served_model_name": engine.model_name, "log_interval": config.engine.schedule.log_interval}
-    for name, observer in observers.items():
-        with attributed(plugins.get("observer", name), "in on_start"):
-            observer.on_start(facts)
-    for observer in engine.guarded_observers:
-        client.on_step(observer.on_step)
     return engine
+
+
+async def start_components(engine: TextEngine, plugins: Plugins) -> None:
+    """Start the components of this process that hold resources. Raises ``PluginError`` for one that fails."""
+    interval = engine.config.engine.schedule.log_interval
+    await plugins.lifecycle.start_async(
+        {**engine.info, "served_model_name": engine.model_name, "log_interval": interval}
+    )
+    for observer in engine.guarded_observers:
+        engine.client.on_step(observer.on_step)
 
 
 def load_image_prompts(config: ServerConfig, plugins: Plugins, info: Mapping[str, Any]) -> ImagePrompts | None:
@@ -183,7 +191,7 @@ def load_image_prompts(config: ServerConfig, plugins: Plugins, info: Mapping[str
     facts = Facts(device=str(info["device"]), model=model)
     component = plugins.resolve("media-processor", config.engine.model.media_processor, facts)
     source = MediaSource(path=Path(info["checkpoint_path"]), limits=config.media)
-    processor: MediaProcessor = make(component, source, contract=MediaProcessor)
+    processor: MediaProcessor = make_with_settings(component, source, contract=MediaProcessor)
     return_large_blocks()
     return ImagePrompts(processor, config.media, image_sources(config))
 
@@ -248,8 +256,6 @@ class _Server:
             for task in (watch, ready):
                 task.cancel()
             await asyncio.gather(watch, ready, return_exceptions=True)
-            for observer in self._engine.guarded_observers:
-                observer.on_stop()
         return self._code
 
     async def _end_requests(self) -> None:
@@ -302,6 +308,7 @@ class _Server:
     async def _announce(self) -> None:
         while not self._uvicorn.started:
             await asyncio.sleep(POLL)
+        logger.info("Uvicorn running on %s (Press CTRL+C to quit)", _address(self._listener))
         if not self._config.skip_server_warmup:
             try:
                 await warm_up_until_served(self._engine)
@@ -342,10 +349,15 @@ def _bind(config: ServerConfig) -> socket.socket:
     return listener
 
 
-def _ready_text(engine: TextEngine, listener: socket.socket) -> str:
+def _address(listener: socket.socket) -> str:
+    """Return the address that a browser on this machine opens."""
     host, port = listener.getsockname()[:2]
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    url = f"http://{shown}:{port}"
+    return f"http://{shown}:{port}"
+
+
+def _ready_text(engine: TextEngine, listener: socket.socket) -> str:
+    url = _address(listener)
     lines = [f"sglang-plug serves {engine.model_name} at {url}"]
     if engine.has_text and "generate" in engine.info["tasks"]:
         body = '{"messages": [{"role": "user", "content": "What is the capital of France?"}]}'

@@ -29,8 +29,8 @@ def check_paths(config: ServerConfig) -> None:
         if not Path(folder).is_dir():
             raise ConfigError(f"--allow-update-from {folder!r} is not a folder, so nothing could be read below it")
     tokenizer = config.engine.model.tokenizer_path
-    if tokenizer is not None and not Path(tokenizer).is_dir():
-        raise ConfigError(f"--tokenizer-path {tokenizer!r} is not a folder")
+    if tokenizer is not None and not Path(tokenizer).exists():
+        raise ConfigError(f"--tokenizer-path {tokenizer!r}: there is no such folder or file")
     template = config.chat_template
     if template is not None and not {"{", "\n"} & set(template) and not Path(template).expanduser().is_file():
         raise ConfigError(f"--chat-template {template!r} is neither a Jinja template nor a file")
@@ -42,7 +42,10 @@ def check_paths(config: ServerConfig) -> None:
 
 
 def check_names(config: ServerConfig, plugins: Plugins) -> None:
-    """Raise ``ConfigError`` for a chosen component of this process that no plugin declares."""
+    """Raise ``ConfigError`` for a component of this process that no plugin declares, or that cannot be imported.
+
+    Also if its settings do not fit. Tokenizers are imported by ``EarlyTokenizer``, which takes seconds.
+    """
     model = config.engine.model
     named = {
         "tokenizer": model.tokenizer_mode,
@@ -52,7 +55,11 @@ def check_names(config: ServerConfig, plugins: Plugins) -> None:
     }
     for kind, name in named.items():
         if name not in (AUTO, NO_PARSER):
-            plugins.get(kind, name)
+            component = plugins.get(kind, name)
+            if kind != "tokenizer":
+                component.check()
+    for name in plugins.names("route"):
+        plugins.get("route", name).check()
 
 
 def image_sources(config: ServerConfig) -> ImageSources:

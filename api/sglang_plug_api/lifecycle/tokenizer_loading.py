@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_plug import AUTO, ConfigError, Facts, Plugins, Tokenizer, TokenizerSource
-from sglang_plug.plugins.attribution import make
+from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug.plugins.registry import Component
 from sglang_plug.system.gc_control import collecting_later
 from sglang_plug_api.options.config import ServerConfig
@@ -31,9 +31,8 @@ class EarlyTokenizer:
         self._thread = threading.Thread(target=self._load, name="tokenizer", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, unless the server runs without a tokenizer."""
-        if not self._config.skip_tokenizer_init:
-            self._thread.start()
+        """Start the thread."""
+        self._thread.start()
 
     @property
     def is_loading(self) -> bool:
@@ -53,17 +52,20 @@ class EarlyTokenizer:
 
     def _load(self) -> None:
         model = self._config.engine.model
+        place = model.tokenizer_path or (model.path if model.path != AUTO else None)
+        source = None
+        if place is not None and Path(place).is_dir():  # the reader of a checkpoint in a file knows its tokenizer
+            source = TokenizerSource(path=Path(place), chat_template=self._config.chat_template)
         try:
-            component = self._plugins.resolve("tokenizer", model.tokenizer_mode, Facts())
-            component.load()
+            facts = _facts(self._config, source) if source is not None else Facts()
+            component = self._plugins.resolve("tokenizer", model.tokenizer_mode, facts)
+            component.check()
         except ConfigError as error:
             if model.tokenizer_mode != AUTO:  # an automatic choice may depend on facts that only the engine knows
                 self._error = error
             return
-        folder = model.tokenizer_path or (model.path if model.path != AUTO else None)
-        if folder is None or not Path(folder).is_dir():
+        if source is None:
             return
-        source = TokenizerSource(path=Path(folder), chat_template=self._config.chat_template)
         try:
             with collecting_later():
                 self._loaded = component, source, _make(component, source)
@@ -75,11 +77,12 @@ def load_tokenizer(
     config: ServerConfig, plugins: Plugins, info: Mapping[str, Any], early: EarlyTokenizer | None = None
 ) -> Tokenizer:
     """Return the tokenizer of the model. Raises ``ConfigError``."""
-    component = plugins.resolve("tokenizer", config.engine.model.tokenizer_mode, Facts(device=str(info["device"])))
     path = Path(config.engine.model.tokenizer_path or info["checkpoint_path"])
-    if not path.is_dir():
-        raise ConfigError(f"--tokenizer-path {str(path)!r} is not a folder")
+    if config.engine.model.tokenizer_path and not path.exists():
+        raise ConfigError(f"--tokenizer-path {str(path)!r}: there is no such folder or file")
     source = TokenizerSource(path=path, chat_template=config.chat_template)
+    facts = _facts(config, source, str(info["device"]))
+    component = plugins.resolve("tokenizer", config.engine.model.tokenizer_mode, facts)
     loaded = early.get(component, source) if early is not None else None
     tokenizer = _make(component, source) if loaded is None else loaded
     if tokenizer.vocab_size > info["vocab_size"]:
@@ -91,6 +94,10 @@ def load_tokenizer(
     return tokenizer
 
 
+def _facts(config: ServerConfig, source: TokenizerSource, device: str = "cpu") -> Facts:
+    return Facts(device=device, source=config.engine.model.path, subjects={"tokenizer": source})
+
+
 def _make(component: Component, source: TokenizerSource) -> Tokenizer:
-    tokenizer: Tokenizer = make(component, source, contract=Tokenizer)
+    tokenizer: Tokenizer = make_with_settings(component, source, contract=Tokenizer)
     return GuardedTokenizer(tokenizer, str(component))

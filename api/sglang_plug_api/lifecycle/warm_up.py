@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import logging
 
-from sglang_plug import RequestError
-from sglang_plug.engine.processes.client import EngineError
+from sglang_plug import EngineError, RequestError
 from sglang_plug_api.pooling.pooling import probe_model
 from sglang_plug_api.text.text_engine import TextEngine
 
@@ -50,4 +49,4 @@ async def warm_up(engine: TextEngine) -> None:
     tokens = await engine.encode(PROMPT) if engine.has_text else [0]
     await probe_model(engine, tokens, new_tokens=TOKENS)
     with contextlib.suppress(EngineError, RequestError):
-        await engine.client.control("flush_cache")
+        await engine.client.control("flush_cache", stored=False)

@@ -13,13 +13,14 @@ from pydantic import ValidationError
 from sglang_plug import ConfigError, PluginOptions, Plugins, Tokenizer
 from sglang_plug.engine.processes.thread_client import ThreadClient
 from sglang_plug_api.http.errors import ApiError, from_validation
-from sglang_plug_api.lifecycle.server import assemble
+from sglang_plug_api.lifecycle.server import assemble, start_components
 from sglang_plug_api.multimodal.offline_images import load_offline_images
 from sglang_plug_api.options.option_table import by_key
 from sglang_plug_api.options.parsing import server_config, unknown_hint
 from sglang_plug_api.pooling.native_pooling import pool_prompts
 from sglang_plug_api.protocol.base import validation_context
 from sglang_plug_api.protocol.native import GenerateBody, PoolBody
+from sglang_plug_api.service.terms import ServiceTerms, deadline_of, set_terms
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .generate import Generation
@@ -48,14 +49,18 @@ class Engine:
             hint = unknown_hint(unknown[0], by_key())
             raise ConfigError(f"Engine has no option {unknown[0]!r}{hint}; see 'sglang-plug serve --help'")
         discovered = Plugins.discover(plugins)
-        config = server_config(argparse.Namespace(**options), discovered)
+        named = {by_key()[name].key: value for name, value in options.items()}
+        config = server_config(argparse.Namespace(**named), discovered)
+        if config.replicas > 1 or named.get("deployment", "thread") != "thread":
+            raise ConfigError("Engine is one engine in this process; 'sglang-plug serve' has replicas and deployments")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="engine-loop", daemon=True)
         self._thread.start()
-        self._client = ThreadClient(config.engine, discovered)
+        self._client, self._lifecycle = ThreadClient(config.engine, discovered), discovered.lifecycle
         try:
             info = self._run(self._client.start())
             self._engine: TextEngine = assemble(config, discovered, self._client, info)
+            self._run(start_components(self._engine, discovered))
         except BaseException:
             try:
                 self._run(self._client.close())
@@ -160,6 +165,7 @@ class Engine:
         """Stop the engine and free its memory."""
         if self._thread.is_alive():
             try:
+                self._run(self._lifecycle.stop_async())
                 self._run(self._client.close())
             finally:
                 self._stop_loop()
@@ -246,6 +252,8 @@ class Engine:
             name = {GenerateBody: "generate", PoolBody: "encode"}[kind]
             raise ApiError(f"{name} has no field {unknown[0]!r}", param=unknown[0])
         try:
-            return kind.model_validate(values, context=validation_context(self._engine.request_fields))
+            body = kind.model_validate(values, context=validation_context(self._engine.request_fields))
         except ValidationError as error:
             raise from_validation(error) from None
+        set_terms(ServiceTerms(deadline_ms=deadline_of(body)))
+        return body

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sglang_plug import Observer, StepStats
@@ -12,24 +13,29 @@ logger = logging.getLogger(__name__)
 
 
 class LogObserver(Observer):
-    """Logs a line for each step that computes prompts, and one per interval of decode steps."""
+    """Logs a line for each step that computes prompts, and one per interval of decode steps.
+
+    With several replicas a line begins with the replica, as in ``DP1``.
+    """
 
     def __init__(self) -> None:
         self._interval = 40
-        self._steps = self._tokens = self._accepted = 0
-        self._drafted = False
-        self._since: float | None = None
+        self._names_replica = False
+        self._decoded: dict[int, _Decoded] = {}
 
     def on_start(self, info: Mapping[str, Any]) -> None:
         """Take the interval from ``--decode-log-interval``."""
         self._interval = max(1, int(info.get("log_interval", self._interval)))
+        self._names_replica = "replica_states" in info
 
     def on_step(self, stats: StepStats) -> None:
         """Write a line if it is time for one."""
+        name = f"DP{stats.replica} " if self._names_replica else ""
         if stats.prefill_sequences:
             logger.info(
-                "Prefill batch, #new-seq: %d, #new-token: %d, #cached-token: %d, token usage: %.2f, "
+                "%sPrefill batch, #new-seq: %d, #new-token: %d, #cached-token: %d, token usage: %.2f, "
                 "#running-req: %d, #queue-req: %d",
+                name,
                 stats.prefill_sequences,
                 stats.prefill_tokens,
                 stats.cached_tokens,
@@ -39,30 +45,42 @@ class LogObserver(Observer):
             )
         if not stats.decode_sequences:
             return
-        if self._since is None:
-            self._since = stats.time - stats.seconds
-        self._steps += 1
-        self._tokens += stats.decode_sequences + stats.accepted_tokens
-        self._accepted += stats.accepted_tokens
-        self._drafted |= stats.drafted_tokens > 0
-        if self._steps < self._interval:
+        decoded = self._decoded.setdefault(stats.replica, _Decoded(since=stats.time - stats.seconds))
+        decoded.steps += 1
+        decoded.tokens += stats.decode_sequences + stats.accepted_tokens
+        decoded.accepted += stats.accepted_tokens
+        decoded.has_drafts |= stats.drafted_tokens > 0
+        if decoded.steps < self._interval:
             return
-        seconds = stats.time - self._since
+        seconds = stats.time - decoded.since
         logger.info(
-            "Decode batch, #running-req: %d, #token: %d, token usage: %.2f, %sgen throughput (token/s): %.2f, "
+            "%sDecode batch, #running-req: %d, #token: %d, token usage: %.2f, %sgen throughput (token/s): %.2f, "
             "#queue-req: %d",
+            name,
             stats.running,
             stats.used_slots,
             _usage(stats),
-            self._accept_length(),
-            self._tokens / seconds if seconds > 0 else 0.0,
+            decoded.accept_length(),
+            decoded.tokens / seconds if seconds > 0 else 0.0,
             stats.waiting,
         )
-        self._steps, self._tokens, self._accepted, self._drafted, self._since = 0, 0, 0, False, stats.time
+        self._decoded[stats.replica] = _Decoded(since=stats.time)
 
-    def _accept_length(self) -> str:
+
+@dataclass(slots=True)
+class _Decoded:
+    """Sums over the decode steps of one replica since its last line."""
+
+    since: float
+    """Time at which they begin."""
+    steps: int = 0
+    tokens: int = 0
+    accepted: int = 0
+    has_drafts: bool = False
+
+    def accept_length(self) -> str:
         """Return the tokens per sequence and step, if any were drafted."""
-        return f"accept len: {self._tokens / (self._tokens - self._accepted):.2f}, " if self._drafted else ""
+        return f"accept len: {self.tokens / (self.tokens - self.accepted):.2f}, " if self.has_drafts else ""
 
 
 def _usage(stats: StepStats) -> float:

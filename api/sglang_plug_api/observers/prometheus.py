@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from sglang_plug import Observer, RequestEvent, StepStats
+
+from .extension_counters import ExtensionCounters
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SECONDS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
@@ -34,9 +37,21 @@ COUNTERS: Mapping[str, str] = {
     "forced_tokens_total": "Output tokens that constraints left no choice about: as many steps saved",
     "spec_drafted_tokens_total": "Guesses of output tokens that were computed",
     "spec_accepted_tokens_total": "Those that came true: as many steps saved",
+    "deadline_met_total": "Requests that were complete by their deadline",
+    "deadline_missed_total": "Requests that ended after their deadline, or with an error",
+    "deadline_refused_total": "Requests that were not computed because they would have missed their deadline",
     "num_retracted_reqs_total": "Times a running request gave its KV slots back and waited again",
     "memory_relieved_tokens_total": "Cached tokens that were forgotten because the host's memory was running out",
 }
+OF_REPLICA = frozenset(
+    (
+        "num_running_reqs num_queue_reqs num_used_tokens num_cached_tokens token_usage cache_hit_rate "
+        "step_target_seconds spec_accept_length spec_accept_rate cached_tokens_total forced_tokens_total "
+        "spec_drafted_tokens_total spec_accepted_tokens_total num_retracted_reqs_total memory_relieved_tokens_total "
+        "queue_time_seconds"
+    ).split()
+)
+"""Metrics of steps: with several replicas they have the label ``dp_rank``."""
 HISTOGRAMS: Mapping[str, str] = {
     "queue_time_seconds": "From arrival to the step that begins to compute the request",
     "time_to_first_token_seconds": "From arrival to the first token",
@@ -57,26 +72,33 @@ class PrometheusObserver(Observer):
         self.registry = CollectorRegistry()
         self._label = ""
         self._last: dict[str, float] = {}
-        self._admitted = self._cached = 0
-        self._decoded = self._drafted = self._accepted = 0
+        self._replicas = 1
+        self._totals: dict[int, _Totals] = {}
         self._window_start, self._window_tokens = 0.0, 0
-        self._gauges = {
-            name: Gauge(f"sglang:{name}", text, ["model_name"], registry=self.registry) for name, text in GAUGES.items()
-        }
-        self._counters = {
-            name: Counter(f"sglang:{name}", text, ["model_name"], registry=self.registry)
-            for name, text in COUNTERS.items()
-        }
-        self._histograms = {
-            name: Histogram(f"sglang:{name}", text, ["model_name"], buckets=SECONDS, registry=self.registry)
-            for name, text in HISTOGRAMS.items()
-        }
+        self._create()
+        self._extension_counters = ExtensionCounters(self.registry)
         self._plugins = Gauge(
             "sglang:plugin_info",
             "1 for each component in use",
             ["kind", "name", "plugin", "distribution", "version"],
             registry=self.registry,
         )
+
+    def _create(self) -> None:
+        def labels(name: str) -> list[str]:
+            return ["model_name", "dp_rank"] if self._replicas > 1 and name in OF_REPLICA else ["model_name"]
+
+        self._gauges = {
+            name: Gauge(f"sglang:{name}", text, labels(name), registry=self.registry) for name, text in GAUGES.items()
+        }
+        self._counters = {
+            name: Counter(f"sglang:{name}", text, labels(name), registry=self.registry)
+            for name, text in COUNTERS.items()
+        }
+        self._histograms = {
+            name: Histogram(f"sglang:{name}", text, labels(name), buckets=SECONDS, registry=self.registry)
+            for name, text in HISTOGRAMS.items()
+        }
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
@@ -86,41 +108,51 @@ class PrometheusObserver(Observer):
     def on_start(self, info: Mapping[str, Any]) -> None:
         """Label the metrics with the model, and report the components in use."""
         self._label = str(info["served_model_name"])
-        for metric in (*self._gauges.values(), *self._counters.values(), *self._histograms.values()):
-            metric.labels(self._label)
+        self._replicas = len(info.get("replica_states", (None,)))
+        if self._replicas > 1:
+            for metric in (*self._gauges.values(), *self._counters.values(), *self._histograms.values()):
+                self.registry.unregister(metric)
+            self._create()
+        for metrics in (self._gauges, self._counters, self._histograms):
+            for name, metric in metrics.items():
+                for replica in range(self._replicas):
+                    metric.labels(*self._labels(name, replica))
         for kind, component in info["components"].items():
             labels = (component["name"], component["plugin"], component["distribution"], component["version"])
             self._plugins.labels(kind, *labels).set(1)
 
     def on_step(self, stats: StepStats) -> None:
         """Update the gauges and the counters of steps."""
-        self._admitted += stats.prefill_tokens + stats.cached_tokens
-        self._cached += stats.cached_tokens
-        self._set("num_running_reqs", stats.running)
-        self._set("num_queue_reqs", stats.waiting)
-        self._set("num_used_tokens", stats.used_slots)
-        self._set("num_cached_tokens", stats.cached_slots)
-        self._set("token_usage", stats.used_slots / stats.capacity if stats.capacity else 0.0)
-        self._set("cache_hit_rate", self._cached / self._admitted if self._admitted else 0.0)
-        self._set("step_target_seconds", stats.target_seconds)
-        self._add("cached_tokens_total", stats.cached_tokens)
-        self._add("forced_tokens_total", stats.forced_tokens)
-        self._add("num_retracted_reqs_total", stats.retracted)
-        self._add("memory_relieved_tokens_total", stats.relieved_tokens)
-        self._record_speculation(stats)
+        replica = stats.replica
+        totals = self._totals.setdefault(replica, _Totals())
+        totals.admitted += stats.prefill_tokens + stats.cached_tokens
+        totals.cached += stats.cached_tokens
+        self._set("num_running_reqs", stats.running, replica)
+        self._set("num_queue_reqs", stats.waiting, replica)
+        self._set("num_used_tokens", stats.used_slots, replica)
+        self._set("num_cached_tokens", stats.cached_slots, replica)
+        self._set("token_usage", stats.used_slots / stats.capacity if stats.capacity else 0.0, replica)
+        self._set("cache_hit_rate", totals.cached / totals.admitted if totals.admitted else 0.0, replica)
+        self._set("step_target_seconds", stats.target_seconds, replica)
+        self._add("cached_tokens_total", stats.cached_tokens, replica)
+        self._add("forced_tokens_total", stats.forced_tokens, replica)
+        self._add("num_retracted_reqs_total", stats.retracted, replica)
+        self._add("memory_relieved_tokens_total", stats.relieved_tokens, replica)
+        self._record_speculation(stats, totals)
+        self._extension_counters.record(stats.totals, self._label, replica if self._replicas > 1 else None)
         for seconds in stats.queue_seconds:
-            self._histograms["queue_time_seconds"].labels(self._label).observe(seconds)
+            self._observe("queue_time_seconds", seconds, replica)
 
-    def _record_speculation(self, stats: StepStats) -> None:
-        self._decoded += stats.decode_sequences
-        self._drafted += stats.drafted_tokens
-        self._accepted += stats.accepted_tokens
-        if not self._drafted:
+    def _record_speculation(self, stats: StepStats, totals: _Totals) -> None:
+        totals.decoded += stats.decode_sequences
+        totals.drafted += stats.drafted_tokens
+        totals.accepted += stats.accepted_tokens
+        if not totals.drafted:
             return
-        self._add("spec_drafted_tokens_total", stats.drafted_tokens)
-        self._add("spec_accepted_tokens_total", stats.accepted_tokens)
-        self._set("spec_accept_length", 1 + self._accepted / self._decoded)
-        self._set("spec_accept_rate", self._accepted / self._drafted)
+        self._add("spec_drafted_tokens_total", stats.drafted_tokens, stats.replica)
+        self._add("spec_accepted_tokens_total", stats.accepted_tokens, stats.replica)
+        self._set("spec_accept_length", 1 + totals.accepted / totals.decoded, stats.replica)
+        self._set("spec_accept_rate", totals.accepted / totals.drafted, stats.replica)
 
     def on_tokens(self, request: str, tokens: int, time: float) -> None:
         """Record the latency between tokens, and the throughput."""
@@ -130,7 +162,7 @@ class PrometheusObserver(Observer):
         before = self._last.get(request)
         if before is not None:
             for _ in range(tokens):
-                self._histograms["inter_token_latency_seconds"].labels(self._label).observe((time - before) / tokens)
+                self._observe("inter_token_latency_seconds", (time - before) / tokens)
         self._last[request] = time
         self._window_tokens += tokens
         self._measure_throughput(time)
@@ -142,10 +174,11 @@ class PrometheusObserver(Observer):
         self._add("prompt_tokens_total", event.prompt_tokens)
         if event.reason not in ("stop", "length"):
             self._add("num_aborted_requests_total", 1)
+        if event.deadline:
+            self._add(f"deadline_{event.deadline}_total", 1)
         if event.first_token is not None:
-            observe = self._histograms["time_to_first_token_seconds"].labels(self._label).observe
-            observe(event.first_token - event.arrived)
-        self._histograms["e2e_request_latency_seconds"].labels(self._label).observe(event.finished - event.arrived)
+            self._observe("time_to_first_token_seconds", event.first_token - event.arrived)
+        self._observe("e2e_request_latency_seconds", event.finished - event.arrived)
 
     def _measure_throughput(self, now: float) -> None:
         """Update the throughput. It also runs when metrics are read, since no other event follows the last token."""
@@ -156,9 +189,26 @@ class PrometheusObserver(Observer):
             self._set("gen_throughput", self._window_tokens / seconds)
         self._window_start, self._window_tokens = now, 0
 
-    def _set(self, name: str, value: float) -> None:
-        self._gauges[name].labels(self._label).set(value)
+    def _labels(self, name: str, replica: int) -> tuple[str, ...]:
+        return (self._label, str(replica)) if self._replicas > 1 and name in OF_REPLICA else (self._label,)
 
-    def _add(self, name: str, value: float) -> None:
+    def _set(self, name: str, value: float, replica: int = 0) -> None:
+        self._gauges[name].labels(*self._labels(name, replica)).set(value)
+
+    def _add(self, name: str, value: float, replica: int = 0) -> None:
         if value:
-            self._counters[name].labels(self._label).inc(value)
+            self._counters[name].labels(*self._labels(name, replica)).inc(value)
+
+    def _observe(self, name: str, value: float, replica: int = 0) -> None:
+        self._histograms[name].labels(*self._labels(name, replica)).observe(value)
+
+
+@dataclass(slots=True)
+class _Totals:
+    """Sums over the steps of one replica."""
+
+    admitted: int = 0
+    cached: int = 0
+    decoded: int = 0
+    drafted: int = 0
+    accepted: int = 0

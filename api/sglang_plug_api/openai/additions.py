@@ -10,7 +10,7 @@ from sglang_plug import LogprobOptions, Tokenizer, TokenLogprob
 from sglang_plug_api.protocol.openai import GenerationBody
 from sglang_plug_api.text.job import Job, Piece
 from sglang_plug_api.text.logprobs import finite
-from sglang_plug_api.text.meta_info import OutputSoFar, meta_info
+from sglang_plug_api.text.meta_info import OutputSoFar, cached_tokens_details, meta_info
 from sglang_plug_api.text.text_engine import TextEngine
 
 
@@ -54,7 +54,7 @@ class Additions:
         """Return the fields beside ``choices``; ``piece`` is the end of the first output, or of one in a stream."""
         if not self._body.return_cached_tokens_details:
             return {}
-        return {"sglext": {"cached_tokens_details": {"device": piece.cached_tokens, "host": 0}}}
+        return {"sglext": {"cached_tokens_details": cached_tokens_details(piece)}}
 
     def prompt_logprobs(self, piece: Piece) -> dict[str, Any]:
         """Return the log-probabilities of an output's prompt, as clients of vLLM read them."""

@@ -35,10 +35,11 @@ class Reading:
     include_reasoning: bool = True
     """False leaves the reasoning out."""
 
-    @property
-    def needs_special_tokens(self) -> bool:
-        """True if the parsers need the model's special tokens in the text."""
-        return any(parser is not None and parser.needs_special_tokens for parser in (self.tools, self.reasoning))
+    def sampling(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``params``, in native names, with the parameters that the parsers need."""
+        parsers = [parser for parser in (self.tools, self.reasoning) if parser is not None]
+        needs_special_tokens = any(parser.needs_special_tokens for parser in parsers)
+        return {**params, **({"skip_special_tokens": False} if needs_special_tokens else {})}
 
 
 class Choice:

@@ -1,4 +1,4 @@
-"""Preparation of a chat request: from a conversation with tools and images to a prompt and readers of its outputs."""
+"""Preparation of a chat request: from a conversation with tools and images to a job and the reading of its outputs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sglang_plug import Constraint, Media, ReasoningBlock, ReasoningPrefix
+from sglang_plug import Constraint
 from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.multimodal.images import RequestImage
 from sglang_plug_api.protocol.openai import ChatBody, Effort
 from sglang_plug_api.protocol.tools import Tool, ToolChoice
-from sglang_plug_api.text.constraints import check_writable
+from sglang_plug_api.text.constraints import check_writable, with_backend
+from sglang_plug_api.text.job import Job
 from sglang_plug_api.text.reasoning import apply_reasoning
 from sglang_plug_api.text.template_variables import template_variables
 from sglang_plug_api.text.text_engine import TextEngine
 
-from .chat_events import Choice, Reading
+from .chat_events import Reading
 from .choices import generation_truncation
 from .tools import SCHEMA, tooling
 
@@ -38,6 +39,8 @@ class ChatRequest:
     """The constraint that the request itself sets."""
     constraint_field: str = ""
     """The field that sets it, for errors; empty: the field named by its kind."""
+    grammar_backend: str | None = None
+    """The grammar backend that must enforce constraints, those of tool calls included; ``None``: the first that can."""
     reasoning_effort: Effort | None = None
     prefer_no_reasoning: bool = False
     """Disable reasoning where the chat template can; an effort of ``none`` is refused where it cannot."""
@@ -51,41 +54,22 @@ class ChatRequest:
     """True if outputs continue the last message."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatPrompt:
-    """The result of ``prepare_chat``: fields of the ``Job``, and readers of its outputs."""
-
-    tokens: Sequence[int]
-    media: tuple[Media, ...]
-    constraint: Constraint | None
-    """The constraint of tool calls, or the request's own."""
-    constraint_field: str
-    """The field of the request that sets it."""
-    reasoning_prefix: ReasoningPrefix | None
-    reasoning: ReasoningBlock | None
-    reading: Reading
-
-    def output(self) -> Choice:
-        """Return a reader for one output, which splits pieces into text, reasoning and calls."""
-        return Choice(self.reading)
-
-    def sampling(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return ``params``, in native names, with the parameters that the parsers need."""
-        return {**params, **({"skip_special_tokens": False} if self.reading.needs_special_tokens else {})}
-
-
-def truncated_chat(engine: TextEngine, body: ChatBody, prompt: ChatPrompt) -> ChatPrompt:
-    """Return ``prompt``, cut to ``truncate_prompt_tokens``. Raises ``ApiError`` if images would be cut."""
+def truncated_chat(engine: TextEngine, body: ChatBody, job: Job) -> Job:
+    """Return ``job`` with its prompt cut to ``truncate_prompt_tokens``. Raises ``ApiError`` if images would be cut."""
     truncation = generation_truncation(engine, body)
-    if truncation is None or len(prompt.tokens) <= truncation.most:
-        return prompt
-    if prompt.media:
+    if truncation is None or len(job.tokens) <= truncation.most:
+        return job
+    if job.media:
         raise ApiError("a prompt with images cannot be truncated", param="truncate_prompt_tokens")
-    return replace(prompt, tokens=truncation.cut(prompt.tokens))
+    return replace(job, tokens=truncation.cut(job.tokens))
 
 
-async def prepare_chat(engine: TextEngine, request: ChatRequest) -> ChatPrompt:
-    """Check, render and tokenize a chat request. Raises ``ApiError``."""
+async def prepare_chat(engine: TextEngine, request: ChatRequest) -> tuple[Job, Reading]:
+    """Check, render and tokenize a chat request. Raises ``ApiError``.
+
+    Returns a job with the prompt and its constraint, which lacks everything that the conversation does not determine
+    (sampling parameters, ids, priority, adapter), and how its outputs are read (``Choice``).
+    """
     has_format = request.constraint is not None
     if request.constraint is not None:
         check_writable(request.constraint, request.constraint_field or request.constraint.kind)
@@ -129,12 +113,12 @@ async def prepare_chat(engine: TextEngine, request: ChatRequest) -> ChatPrompt:
         constrained=constraint is not None,
         calls=tools.constraint is not None,
     )
-    return ChatPrompt(
+    job = Job(
         tokens=prompt.tokens,
         media=prompt.media,
-        constraint=constraint,
+        constraint=with_backend(constraint, request.grammar_backend),
         constraint_field="tools" if tools.constraint else request.constraint_field,
         reasoning_prefix=reasoning.prefix,
         reasoning=reasoning.block,
-        reading=reasoning.reading,
     )
+    return job, reasoning.reading

@@ -6,13 +6,13 @@ import contextlib
 import string
 import time
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 from sglang_plug import LogprobOptions
 from sglang_plug_api.http.streaming import merged
 from sglang_plug_api.protocol.openai import GenerationBody
-from sglang_plug_api.text.constraints import generation_constraint, generation_field
 from sglang_plug_api.text.gather import gather
 from sglang_plug_api.text.job import MAX_ID_CHARACTERS, Job, Piece, new_id
 from sglang_plug_api.text.sampling import Sampling
@@ -23,30 +23,27 @@ from sglang_plug_api.text.truncation import Truncation, truncation_of
 def make_jobs(
     engine: TextEngine,
     body: GenerationBody,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Job],
     samplings: Sequence[Sampling],
     logprobs: LogprobOptions | None,
     id: str,
 ) -> list[Job]:
-    """Return a job for each output of each prompt. Raises ``ApiError``."""
-    constraint = generation_constraint(body)
+    """Return a job for each output of each of ``prompts``, which have tokens and constraints. Raises ``ApiError``."""
     adapter = engine.adapters.resolve(body.model, body.lora_path)
     single = len(prompts) == 1
     return engine.expand(
         [
-            Job(
+            replace(
+                prompt,
                 id=id if single else f"{id}-{index}",
                 request=id,
-                tokens=tokens,
                 sampling=sampling,
                 logprobs=logprobs,
-                constraint=constraint,
-                constraint_field=generation_field(body, constraint),
                 priority=body.priority or 0,
                 salt=body.salt,
                 adapter=adapter,
             )
-            for index, (tokens, sampling) in enumerate(zip(prompts, samplings, strict=True))
+            for index, (prompt, sampling) in enumerate(zip(prompts, samplings, strict=True))
         ]
     )
 

@@ -79,7 +79,7 @@ def tooling(
             raise ApiError(f"Tools cannot be empty if tool choice is set to {said}.", param="tool_choice")
         return Tooling(constrained=has_format)
     _check_unique(tools)
-    chosen = [one for one in tools if named in (None, one.function.name)]
+    chosen = [tool for tool in tools if named in (None, tool.function.name)]
     if not chosen:
         raise _not_found(str(named))
     if choice == "none":
@@ -91,10 +91,10 @@ def tooling(
     parser = parsers.for_tools()
     wanted = named is None and parallel is not False
     constraint = None
-    if required or (not has_format and any(one.function.strict for one in tools)):
+    if required or (not has_format and any(tool.function.strict for tool in tools)):
         constraint = _structure(parser, chosen, fields, required=required, parallel=wanted)
-    shown = [one.model_dump(exclude_unset=True) for one in tools]
-    functions = {one.function.name: one.function.parameters or {} for one in tools}
+    shown = [tool.model_dump(exclude_unset=True) for tool in tools]
+    functions = {tool.function.name: tool.function.parameters or {} for tool in tools}
     return Tooling(parser, shown, constraint, wanted, functions, constraint is not None or has_format)
 
 
@@ -141,8 +141,10 @@ def _structure(
 ) -> Constraint:
     """Return the structural tag that calls must follow; ``fields`` names where the request has the schema of each."""
     functions = {
-        one.function.name: _schema(one, fields[one.function.name]) if required or one.function.strict else ANY_OBJECT
-        for one in tools
+        tool.function.name: _schema(tool, fields[tool.function.name])
+        if required or tool.function.strict
+        else ANY_OBJECT
+        for tool in tools
     }
     try:
         found = parser.structure(functions, required=required, parallel=parallel)

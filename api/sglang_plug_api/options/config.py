@@ -64,6 +64,10 @@ class ServerConfig:
     """Bearer token of the administrative routes; ``None``: any of the ``api_keys``."""
     shared_storage: bool = False
     """Let every API key use the files, batches, responses and running requests of every other."""
+    fairness_key: str = "api-key"
+    """What tells callers apart that share the engine: ``api-key``, ``user`` or ``header:NAME``."""
+    key_weights: tuple[str, ...] = ()
+    """``KEY=WEIGHT``: the part of the engine that a caller gets relative to others, whose weight is 1."""
     tenant_isolation: bool = False
     """Share the prefix cache only between requests with the same API key."""
     allow_origins: tuple[str, ...] = ()
@@ -105,6 +109,12 @@ class ServerConfig:
     """Seconds that requests in flight get to finish after SIGTERM."""
     engine_restart: bool = False
     """Start the engine again if it dies, instead of ending the server."""
+    deployment: str = "process"
+    """Where engines run."""
+    replicas: int = 1
+    """Number of engines behind this server; each of several is started again if it dies."""
+    routing_policy: str = "prefix-affinity"
+    """Chooses the replica of a request."""
     max_connections: int = 16384
     """Most open connections, if the limit of open files allows it; beyond that, idle ones are closed."""
     header_timeout: float = 30.0

@@ -19,6 +19,20 @@ HTTP = Group(
         ),
         option("--admin-api-key", "admin_api_key", "bearer token of the administrative routes", metavar="TOKEN"),
         option(
+            "--fairness-key",
+            "fairness_key",
+            "what tells callers apart that share the engine: api-key, user (the field of the request) or header:NAME",
+            metavar="KIND",
+        ),
+        option(
+            "--key-weight",
+            "key_weights",
+            "part of the engine that a caller (an API key, user or value of the header) gets relative to others, whose "
+            "weight is 1; repeatable, or several separated by commas",
+            tuple,
+            metavar="KEY=WEIGHT",
+        ),
+        option(
             "--tenant-isolation",
             "tenant_isolation",
             "share the prefix cache only between requests with the same API key",

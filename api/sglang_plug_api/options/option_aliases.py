@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-ONE_DEVICE = "ranks share a model by --tp-size alone; for more, run several servers with a load balancer in front"
+ONE_DEVICE = "ranks share a model by --tp-size alone, and --replicas serve it side by side, on one machine"
 SPECULATION = (
     "use --speculative-algorithm (drafters are plugins; no draft model is loaded) and --set for their settings"
 )
@@ -31,7 +31,6 @@ def use(flag: str, note: str = "") -> str:
 EXACT: Mapping[str, str] = MappingProxyType(
     {
         "pp": ONE_DEVICE,
-        "dp": ONE_DEVICE,
         "ep": ONE_DEVICE,
         "pp-size": ONE_DEVICE,
         "nnodes": ONE_DEVICE,
@@ -71,7 +70,6 @@ EXACT: Mapping[str, str] = MappingProxyType(
         "runner": use("--task"),
         "convert": use("--task"),
         "download-dir": "set HF_HOME in the environment instead",
-        "load-balance-method": ONE_DEVICE,
         "swap-space": NO_OFFLOAD,
         "cpu-offload-gb": NO_OFFLOAD,
         "num-gpu-blocks-override": use("--max-total-tokens"),

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import get_args
 
 from sglang_plug.config import AUTO, NO_GRAMMARS, NO_QUANTIZATION, NO_SPECULATION
-from sglang_plug.plugins.specs import Task
+from sglang_plug.plugins.spec import Task
 
 from .adapter_options import ADAPTERS
 from .http_options import HTTP
 from .option import Group, Option, option
+from .replica_options import REPLICAS
 from .storage_options import STORAGE
 
 TASKS = (AUTO, *get_args(Task))
@@ -103,6 +104,13 @@ MEMORY = Group(
             "policy that chooses the unused prefix to evict first",
             component="eviction",
         ),
+        option(
+            "--kv-store",
+            "engine.cache.kv_stores",
+            "stores that keep computed prefixes outside of the KV pool, the fastest first",
+            tuple,
+            component="kv-store",
+        ),
         option("--schedule-policy", "engine.schedule.policy", "order of the waiting queue", component="schedule"),
         option(
             "--chunked-prefill-size",
@@ -130,6 +138,20 @@ MEMORY = Group(
             "--max-queued-requests",
             "engine.schedule.max_queued_requests",
             "most sequences waiting; one more is refused with status 503",
+            int,
+            least=1,
+        ),
+        option(
+            "--max-running-per-caller",
+            "engine.schedule.max_running_per_caller",
+            "most sequences of one caller computed together",
+            int,
+            least=1,
+        ),
+        option(
+            "--max-queued-per-caller",
+            "engine.schedule.max_queued_per_caller",
+            "most sequences of one caller waiting; one more is refused with status 429",
             int,
             least=1,
         ),
@@ -272,7 +294,7 @@ OBSERVABILITY = Group(
     ),
 )
 
-GROUPS = (MODEL, HTTP, MEMORY, BACKENDS, ADAPTERS, OBSERVABILITY, STORAGE)
+GROUPS = (MODEL, HTTP, MEMORY, BACKENDS, REPLICAS, ADAPTERS, OBSERVABILITY, STORAGE)
 
 
 def options() -> Iterator[Option]:

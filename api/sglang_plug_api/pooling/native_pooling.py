@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import Response
 
-from sglang_plug.plugins.specs import Task
+from sglang_plug.plugins.spec import Task
 from sglang_plug_api.http.errors import json_response
 from sglang_plug_api.native.generate import prompt_adapters, prompt_ids
 from sglang_plug_api.protocol.base import refuse

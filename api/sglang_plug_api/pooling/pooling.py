@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sglang_plug.plugins.specs import Task
+from sglang_plug.plugins.spec import Task
 from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.openai.choices import complete_all
 from sglang_plug_api.protocol.embeddings import InputBody, TruncatedBody

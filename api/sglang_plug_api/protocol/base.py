@@ -25,6 +25,7 @@ MAX_NAME = 256
 MAX_TOKENS_IN_LIST = 1 << 22
 MAX_PROMPTS = 65536
 INT64 = 1 << 63
+MAX_DEADLINE_MS = 1 << 53
 
 NOT_YET = "is not supported by this server"
 
@@ -37,6 +38,8 @@ def _no_bool(value: Any) -> Any:
 
 Number = Annotated[float, BeforeValidator(_no_bool)]
 Integer = Annotated[int, Field(ge=-INT64, lt=INT64), BeforeValidator(_no_bool)]
+DeadlineMs = Annotated[Integer | None, Field(ge=1, le=MAX_DEADLINE_MS)]
+"""Milliseconds from the arrival of a request in which its output should be complete."""
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=INT64)]
 Name = Annotated[str, Field(max_length=MAX_NAME)]
 TruncatedLength = Annotated[Integer, Field(ge=-1)]
@@ -123,9 +126,11 @@ class ProcessorFieldsBody(RequestBody):
 
 
 class SharedFields(RequestBody):
-    """Fields of every request: its priority in the queue, and its salt in the prefix cache."""
+    """Fields of every request: its place in the queue, and its salt in the prefix cache."""
 
     priority: Integer | None = None
+    deadline_ms: DeadlineMs = None
+    user: str | None = None
     cache_salt: Name | None = None
     extra_key: Name | None = None
 

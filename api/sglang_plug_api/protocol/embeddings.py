@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from sglang_plug_api.http.errors import WrongField
 
-from .base import Integer, Many, Name, Prompts, RequestBody, Side, TruncatedLength
+from .base import DeadlineMs, Integer, Many, Name, Prompts, RequestBody, Side, TruncatedLength
 from .misplaced import POOLING, Remedies
 
 MAX_DOCUMENTS = 65536
@@ -32,6 +32,7 @@ class InputBody(TruncatedBody):
     """Add the special tokens that the model expects around a text."""
     rid: Name | None = None
     priority: Integer | None = None
+    deadline_ms: DeadlineMs = None
     user: str | None = None
 
     @field_validator("input")
@@ -96,6 +97,7 @@ class RerankBody(TruncatedBody):
     """Tokens of a document that are read; the rest is left out."""
     rid: Name | None = None
     priority: Integer | None = None
+    deadline_ms: DeadlineMs = None
     user: str | None = None
 
     @field_validator("query")

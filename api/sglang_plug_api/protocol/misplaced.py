@@ -16,6 +16,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "embed_dtype": ("float32",),
     "endianness": ("native", "little"),
     "function_call": ("none",),
+    "include_reasoning": (True,),
     "image": ({"context_compression": "auto"}, {"context_compression": "disabled"}),
     "modalities": (["text"],),
     "length_penalty": (1.0,),
@@ -27,10 +28,11 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 """Values of such fields that are accepted because they change nothing."""
 
-FALSE_ASKS = frozenset({"use_activation"})
+FALSE_ASKS = frozenset({"use_activation", "include_reasoning"})
 """Fields of which false asks for something, too."""
 
 _PROCESSOR = "images are processed as the checkpoint says"
+_WATERMARK = "install sglang-plug-watermark, which adds the field watermark to what generates text"
 _NOT_SPLIT = "this server computes prompts and outputs itself"
 EVERYWHERE: Remedies = {
     "guided_json": "use response_format with type json_schema",
@@ -48,11 +50,15 @@ EVERYWHERE: Remedies = {
     "max_length": "use max_tokens (max_new_tokens on /generate)",
     "extra_body": "it is an argument of OpenAI's client; on the wire its keys stand at the top level",
     "mm_processor_kwargs": _PROCESSOR,
+    "mm_payload": "send images, which the server processes",
     "media_io_kwargs": _PROCESSOR,
     "images_config": _PROCESSOR,
     "max_dynamic_patch": _PROCESSOR,
     "min_dynamic_patch": _PROCESSOR,
     "use_audio_in_video": "there are no videos",
+    "video_config": "there are no videos",
+    "watermark": _WATERMARK,
+    "watermarking": _WATERMARK,
     "kv_transfer_params": _NOT_SPLIT,
     "ec_transfer_params": _NOT_SPLIT,
     "bootstrap_host": _NOT_SPLIT,
@@ -75,6 +81,7 @@ PLAIN: Remedies = {
 ADAPTED: Remedies = {**EVERYWHERE, "lora_path": "name the adapter as model"}
 """Remedies for bodies that have a ``model`` and no field for an adapter."""
 
+_NO_SAMPLING_MASK = "which tokens could be drawn is not told; use log-probabilities of the likeliest tokens"
 _EXPERTS = "routed experts are not told; record their distribution"
 _SESSIONS = "sessions are not supported; send the whole conversation"
 GENERATION: Remedies = {
@@ -89,11 +96,11 @@ GENERATION: Remedies = {
     "custom_params": "there is no custom logits processor",
     "return_hidden_states": "hidden states are not told",
     "return_routed_experts": _EXPERTS,
+    "return_spec_tokens_details": "see /metrics",
     "return_tokens_as_token_ids": "use return_token_ids",
     "return_prompt_text": "use return_prompt_token_ids, and /detokenize",
     "logprob_token_ids": "use token_ids_logprob of /generate",
     "repetition_detection": "use repetition_penalty, or stop",
-    "watermarking": "install sglang-plug-watermark, which adds the field watermark",
     "session_params": _SESSIONS,
     "moderation": "nothing is moderated",
     "thinking_token_budget": "use max_tokens",
@@ -104,6 +111,12 @@ CHAT: Remedies = {
     **GENERATION,
     "functions": "use tools",
     "function_call": "use tool_choice",
+    "return_input_ids_in_sglext": "use return_prompt_token_ids",
+    "return_output_ids_in_sglext": "use return_token_ids",
+    "return_sampling_mask": _NO_SAMPLING_MASK,
+    "sampling_logprobs_mode": _NO_SAMPLING_MASK,
+    "return_flat_raw_output_top_logprobs": "use top_logprobs",
+    "return_flat_raw_top_logprobs_b64": "use top_logprobs",
     "audio": "there is no audio output",
     "modalities": "there is no output but text",
     "web_search_options": "nothing is searched; declare a function",
@@ -160,12 +173,15 @@ RESPONSES: Remedies = {
     "conversation": "use previous_response_id",
     "context_management": "nothing is compacted; use truncation",
     "moderation": "nothing is moderated",
+    "include_reasoning": "reasoning is an item of its own, which may be left out when it is read",
     "n": "one response is made for each request",
     "enable_response_messages": "use /v1/responses/{id}/input_items",
     "previous_input_messages": "use input",
     "previous_response": "use previous_response_id",
 }
 
+_NO_CONVERSATION = "send the text that the chat template renders"
+_ABORTED = "outputs end with the reason abort"
 _OVERRIDES = "embeddings of single tokens cannot be replaced"
 POOLING: Remedies = {
     **ADAPTED,
@@ -181,8 +197,56 @@ POOLING: Remedies = {
     "messages": "send the text that the chat template renders",
     "rank_fields": "documents are texts",
     "max_chunks_per_doc": "use max_tokens_per_doc",
+    "max_tokens_per_query": "use truncate_prompt_tokens",
+    "add_generation_prompt": _NO_CONVERSATION,
+    "continue_final_message": _NO_CONVERSATION,
+    "chat_template_kwargs": _NO_CONVERSATION,
+    "instruction": "use instruct",
 }
-"""Remedies for embeddings, classification, rerank and score."""
+"""Remedies for embeddings, classification and rerank."""
+
+SCORE: Remedies = {
+    **POOLING,
+    "max_tokens_per_doc": "use truncate_prompt_tokens",
+    "instruction": "write it into the query",
+    "score_extraction_token": "use label_token_ids",
+}
+"""Remedies for ``/v1/score``."""
+
+ENCODE: Remedies = {
+    **PLAIN,
+    "truncate_prompt_tokens": "use /v1/embeddings",
+    "embed_override_token_id": _OVERRIDES,
+    "embed_overrides": _OVERRIDES,
+    "positional_embed_overrides": _OVERRIDES,
+    "return_pooled_hidden_states": "use /v1/embeddings",
+    "return_prompt_token_ids": "use /tokenize",
+    "multi_item_delimiter_indices": "use /v1/score",
+    "lora_id": "use lora_path",
+}
+"""Remedies for ``/encode`` and ``/classify``."""
+
+ABORT: Remedies = {
+    "weight_versions": "name a request, or set abort_all",
+    "finished_reason": _ABORTED,
+    "abort_message": _ABORTED,
+}
+"""Remedies for ``/abort_request``."""
+
+ADAPTERS: Remedies = {
+    "load_inplace": "unload the adapter first",
+}
+"""Remedies for loading adapters."""
+
+WEIGHTS: Remedies = {
+    "is_async": "the answer comes once the weights are served",
+    "keep_pause": "requests go on after an update",
+    "manifest": "all weights of the checkpoint are loaded",
+}
+"""Remedies for updates of weights."""
+
+SEPARATE_REASONING: Remedies = {"return_blocks": "reasoning is one text"}
+"""Remedies for ``/separate_reasoning``."""
 
 TOKENIZE: Remedies = {**EVERYWHERE, "documents": "use chat_template_kwargs"}
 """Remedies for ``/tokenize``."""
@@ -208,13 +272,17 @@ NATIVE: Remedies = {
     "session_params": _SESSIONS,
     "return_routed_experts": _EXPERTS,
     "return_indexer_topk": "what attention selects is not told",
-    "return_sampling_mask": "use logprob_start_len and top_logprobs_num",
+    "return_sampling_mask": _NO_SAMPLING_MASK,
     "return_entropy": "use top_logprobs_num",
     "return_flat_raw_top_logprobs": "log-probabilities are lists of [logprob, token, text]",
     "return_flat_raw_top_logprobs_b64": "log-probabilities are lists of [logprob, token, text]",
     "positional_embed_overrides": "use input_embeds",
     "multi_item_delimiter_indices": "use /v1/score",
-    "video_config": "there are no videos",
+    "image_max_dynamic_patch": _PROCESSOR,
+    "video_max_dynamic_patch": _PROCESSOR,
+    "return_flat_raw_output_top_logprobs": "log-probabilities are lists of [logprob, token, text]",
+    "return_bytes": "outputs are text and token ids",
+    "sampling_logprobs_mode": _NO_SAMPLING_MASK,
     "lora_id": "use lora_path",
     "bootstrap_pair_key": _NOT_SPLIT,
     "decode_tp_size": _NOT_SPLIT,

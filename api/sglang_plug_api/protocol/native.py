@@ -20,7 +20,7 @@ from .base import (
     Tokens,
     request_fields_of,
 )
-from .misplaced import NATIVE, PLAIN, SAMPLING_PARAMS, Remedies, asks
+from .misplaced import ENCODE, NATIVE, SAMPLING_PARAMS, Remedies, asks
 from .sampling import ConstraintFields, SamplingFields
 
 MAX_TOP_LOGPROBS = 1024
@@ -115,7 +115,7 @@ class PromptsBody(SharedFields):
     def inputs(self) -> list[Any]:
         """One entry for each prompt: a text, token ids, or states."""
         given = (self.text, self.input_ids, self.input_embeds)
-        found: Any = next(one for one in given if one is not None)
+        found: Any = next(value for value in given if value is not None)
         return found if self.is_batch else [found]
 
 
@@ -173,7 +173,7 @@ class GenerateBody(PromptsBody):
 class PoolBody(PromptsBody):
     """``POST /encode`` and ``POST /classify``."""
 
-    misplaced: ClassVar[Remedies] = {**PLAIN, "truncate_prompt_tokens": "use /v1/embeddings"}
+    misplaced: ClassVar[Remedies] = ENCODE
 
     model: Name | None = None
     dimensions: Integer | None = Field(None, ge=1)

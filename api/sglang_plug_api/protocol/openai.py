@@ -42,7 +42,6 @@ class GenerationBody(SamplingFields, ConstraintFields, SharedFields):
     include_stop_str_in_output: bool | None = None
     rid: Name | None = None
     request_id: Name | None = None
-    user: str | None = None
     response_format: dict[str, Any] | None = None
     structured_outputs: StructuredOutputs | None = None
     prompt_logprobs: Integer | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)

@@ -24,4 +24,4 @@ def add_processor_fields(schemas: dict[str, Any], fields: RequestFields) -> None
 
 
 def _all_bodies(kind: type[ProcessorFieldsBody]) -> set[type[ProcessorFieldsBody]]:
-    return {kind}.union(*(_all_bodies(one) for one in kind.__subclasses__()))
+    return {kind}.union(*(_all_bodies(subclass) for subclass in kind.__subclasses__()))

@@ -105,7 +105,6 @@ class ResponsesBody(SamplingFields, ConstraintFields, SharedFields):
     chat_template_kwargs: dict[str, Any] | None = None
     include: Many[str] | None = None
     top_logprobs: Integer | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
-    user: str | None = None
 
     @field_validator("metadata")
     @classmethod

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, Field, model_validator
 
-from .base import Integer, Many, Name, Number, TokenId, TokenLists, Tokens
+from .base import DeadlineMs, Integer, Many, Name, Number, TokenId, TokenLists, Tokens
 from .embeddings import TruncatedBody
+from .misplaced import SCORE, Remedies
 
 MAX_LABELS = 1024
 MAX_ITEMS = 65536
@@ -17,6 +18,8 @@ Texts = Annotated[Many[str], Field(min_length=1, max_length=MAX_ITEMS)]
 
 class ScoreBody(TruncatedBody):
     """``POST /v1/score``: how likely each label follows the query with each item, or how well two texts fit."""
+
+    misplaced: ClassVar[Remedies] = SCORE
 
     model: Name | None = None
     query: str | Tokens | None = None
@@ -33,6 +36,7 @@ class ScoreBody(TruncatedBody):
     text_2: str | Texts | None = Field(None, validation_alias=AliasChoices("text_2", "documents", "data_2"))
     rid: Name | None = None
     priority: Integer | None = None
+    deadline_ms: DeadlineMs = None
     user: str | None = None
 
     @property

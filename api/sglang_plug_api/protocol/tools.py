@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from .base import Many, Name, RequestBody
+from .misplaced import SEPARATE_REASONING, Remedies
 
 MAX_TOOLS = 1024
 MAX_PARSED_TEXT = 1 << 20
@@ -177,6 +178,8 @@ class ParseCallsBody(RequestBody):
 
 class SeparateReasoningBody(RequestBody):
     """``POST /separate_reasoning``."""
+
+    misplaced: ClassVar[Remedies] = SEPARATE_REASONING
 
     text: ParsedText
     reasoning_parser: Name | None = None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from .base import RequestBody
+from .misplaced import WEIGHTS, Remedies
 
 PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 """Pattern of names without control characters: names are logged, and line breaks could forge lines of the log."""
@@ -12,6 +15,8 @@ PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 
 class UpdateWeightsBody(RequestBody):
     """``POST /update_weights_from_disk``: a checkpoint of the same shape as the served one."""
+
+    misplaced: ClassVar[Remedies] = WEIGHTS
 
     model_path: str = Field(min_length=1, max_length=4096, pattern=PRINTABLE)
     revision: str | None = Field(None, max_length=256, pattern=PRINTABLE)

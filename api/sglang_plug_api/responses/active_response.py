@@ -60,7 +60,7 @@ class ActiveResponse:
         self._tokens = self._cached = self._reasoning = self._sequence = 0
         self._ending: Ending | None = None
         self._error: ApiError | None = None
-        self._cancelled = self._closed = False
+        self._started = self._cancelled = self._closed = False
 
     @property
     def id(self) -> str:
@@ -69,14 +69,37 @@ class ActiveResponse:
 
     @property
     def status(self) -> str:
-        """The status: ``in_progress``, then ``completed``, ``incomplete``, ``cancelled`` or ``failed``."""
+        """The status: ``queued`` (in the background only), ``in_progress``, then how it ended.
+
+        It ends as ``completed``, ``incomplete``, ``cancelled`` or ``failed``.
+        """
         if self._error is not None:
             return "failed"
         if self._cancelled:
             return "cancelled"
         if self._ending is None:
-            return "cancelled" if self._closed else "in_progress"
+            return "cancelled" if self._closed else "in_progress" if self._started else "queued"
         return {"stop": "completed", "length": "incomplete"}.get(self._ending.reason, "cancelled")
+
+    @property
+    def background(self) -> bool:
+        """True if no request waits for the response."""
+        return bool(self._body.background)
+
+    @property
+    def streams(self) -> bool:
+        """True if its events were asked for."""
+        return bool(self._body.stream)
+
+    @property
+    def started(self) -> bool:
+        """True after ``first_events``."""
+        return self._started
+
+    @property
+    def cancelled(self) -> bool:
+        """True after ``cancel``."""
+        return self._cancelled
 
     @property
     def conversation(self) -> list[Mapping[str, Any]]:
@@ -118,8 +141,8 @@ class ActiveResponse:
             "created_at": self._created,
             "completed_at": self._completed,
             "status": status,
-            "background": False,
-            "error": None if self._error is None else {"code": "server_error", "message": self._error.message},
+            "background": self.background,
+            "error": None if self._error is None else _error(self._error),
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
@@ -142,9 +165,16 @@ class ActiveResponse:
             "user": body.user,
         }
 
+    def queued_events(self) -> Iterator[NamedEvent]:
+        """Yield the events of a response in the background that waits for its first piece."""
+        yield self._event("response.created", {"response": self.as_dict()})
+        yield self._event("response.queued", {"response": self.as_dict()})
+
     def first_events(self) -> Iterator[NamedEvent]:
         """Yield the events before the first item; call it before the first piece is added."""
-        yield self._event("response.created", {"response": self.as_dict()})
+        self._started = True
+        if not self.background:
+            yield self._event("response.created", {"response": self.as_dict()})
         yield self._event("response.in_progress", {"response": self.as_dict()})
 
     def last_events(self) -> Iterator[NamedEvent]:
@@ -173,3 +203,8 @@ class ActiveResponse:
             "completion_tokens": self._tokens,
             "completion_tokens_details": {"reasoning_tokens": self._reasoning},
         }
+
+
+def _error(error: ApiError) -> dict[str, str]:
+    """Return the error of a failed response in the terms of the Responses API."""
+    return {"code": "invalid_prompt" if error.status == 400 else "server_error", "message": error.message}

@@ -31,6 +31,13 @@ class ItemQuery(BaseModel):
     limit: int = Field(20, ge=1, le=100)
 
 
+class RetrieveQuery(BaseModel):
+    """Query of ``GET /v1/responses/{id}``: the response, or its events after a number."""
+
+    stream: bool = False
+    starting_after: int = Field(-1, ge=-1)
+
+
 def full_items(input: str | Sequence[GivenItem]) -> list[Item]:
     """Return the items of a request's input with all optional fields filled in."""
     if isinstance(input, str):

@@ -11,10 +11,9 @@ from typing import Any
 from sglang_plug import Constraint, LogprobOptions, MediaPrompt
 from sglang_plug.system.library_panics import is_error
 from sglang_plug_api.http.callers import current_caller
-from sglang_plug_api.http.errors import SHOWN, ApiError, from_exception
+from sglang_plug_api.http.errors import RETRY_AFTER, SHOWN, ApiError, from_exception
 from sglang_plug_api.http.streaming import NamedEvent
 from sglang_plug_api.openai.tools import Tooling, tooling
-from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.items import check_outputs
 from sglang_plug_api.protocol.openai import MAX_MESSAGES
 from sglang_plug_api.protocol.responses import ResponsesBody
@@ -27,6 +26,7 @@ from sglang_plug_api.text.template_variables import template_variables
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .active_response import ActiveResponse
+from .background import BackgroundTasks, EventLog
 from .input_items import ItemQuery, items_page
 from .message_images import ImageMessage, Message, split_images
 from .prompt import render
@@ -63,6 +63,9 @@ class ResponsesService:
         self._engine, self._storage = engine, engine.storage
         self._store = ResponseStore(config.max_stored_responses, config.max_stored_response_bytes)
         self._running: dict[str, ActiveResponse] = {}
+        self._logs: dict[str, EventLog] = {}
+        """Events of the responses that are streamed in the background."""
+        self.background_tasks = BackgroundTasks()
 
     async def prepare(self, body: ResponsesBody, request: str = "") -> ActiveResponse:
         """Check, render and tokenize a request. Raises ``ApiError``.
@@ -72,7 +75,7 @@ class ResponsesService:
         engine = self._engine
         messages, prepared = await self._prepare(body)
         tokens = prepared.prompt.tokens
-        constraint = with_backend(prepared.tools.constraint, body) or prepared.constraint
+        constraint = with_backend(prepared.tools.constraint, body.grammar_backend) or prepared.constraint
         reasoning = apply_reasoning(
             prepared.tools.reading(engine.parsers),
             engine.parsers.reasoning,
@@ -83,7 +86,7 @@ class ResponsesService:
             calls=prepared.tools.constraint is not None,
         )
         reading = reasoning.reading
-        params = body.sampling() | ({"skip_special_tokens": False} if reading.needs_special_tokens else {})
+        params = reading.sampling(body.sampling())
         job = Job(
             id=f"resp_{new_id()}",
             request=request,
@@ -115,19 +118,65 @@ class ResponsesService:
         self._remember(response)
         return response.as_dict()
 
-    async def events(self, response: ActiveResponse) -> AsyncGenerator[NamedEvent, None]:
-        """Yield events while the response is generated; the first waits for a token, so that refusals precede it.
+    def start(self, response: ActiveResponse) -> dict[str, Any]:
+        """Generate a response in the background, and return it as it is now. Raises ``ApiError`` if too many run."""
+        limit = self._engine.config.max_stored_responses
+        if len(self.background_tasks) >= limit:
+            raise ApiError(
+                f"{limit} responses are generated in the background, which is the most (--max-stored-responses); "
+                "try again later",
+                503,
+                param="background",
+                headers={"retry-after": str(RETRY_AFTER)},
+            )
+        self._running[response.id] = response
+        log = self._logs[response.id] = EventLog()
+        self.background_tasks.start(self._generate(response, log))
+        return response.as_dict()
 
-        However the stream ends, the response is stored with its output so far.
+    def replay(self, id: str, after: int = -1) -> AsyncGenerator[NamedEvent, None]:
+        """Return the events of a response that is or was streamed in the background, those after number ``after``.
+
+        Raises ``ApiError`` for any other response.
+        """
+        running = self._running_response(id)
+        streams = running is not None and running.keep and running.streams
+        log = self._logs.get(id) if streams else None if running is not None else self._stored(id).events
+        if log is None:
+            raise ApiError("only a response created with background and stream can be streamed later", param="stream")
+        return log.read(after)
+
+    async def _generate(self, response: ActiveResponse, log: EventLog) -> None:
+        """Generate a response in the background; its events are kept only if they were asked for."""
+        try:
+            async with contextlib.aclosing(self.events(response)) as events:
+                async for event in events:
+                    if response.streams:
+                        log.add(event)
+        finally:
+            log.end()
+            self._finish(response)
+            self._logs.pop(response.id, None)
+
+    async def events(self, response: ActiveResponse) -> AsyncGenerator[NamedEvent, None]:
+        """Yield events while the response is generated.
+
+        The first waits for a token, so that refusals precede it; in the background refusals are events, too. However
+        the stream ends, the response is stored with its output so far.
         """
         error: ApiError | None = None
         try:
+            if response.background:
+                for event in response.queued_events():
+                    yield event
             async with contextlib.aclosing(self._engine.stream(response.job)) as pieces:
                 async for piece in pieces:
-                    if response.id not in self._running:
+                    if not response.started:
                         self._running[response.id] = response
                         for event in response.first_events():
                             yield event
+                    if response.cancelled:  # maybe before the engine had the job
+                        self._engine.abort(response.id)
                     for event in response.add(piece):
                         yield event
             await response.count_reasoning()
@@ -138,8 +187,8 @@ class ResponsesService:
             logger.warning("response %s failed: %s", response.id, failure, exc_info=error.status == 500)
         finally:
             response.close(error)
-            if self._running.pop(response.id, None) is not None:
-                self._remember(response)
+            if not response.background:  # in the background the last events are stored, too
+                self._finish(response)
         for event in response.last_events():
             yield event
 
@@ -182,7 +231,9 @@ class ResponsesService:
     async def _prepare(self, body: ResponsesBody) -> tuple[list[Message], _PreparedRequest]:
         """Return the conversation and the prepared request. Raises ``ApiError``."""
         self._engine.check_model(body.model)
-        refuse(body, "background", remedy="use stream")
+        if body.background and (body.store is False or not self._store.enabled):
+            reason = "store is false" if self._store.enabled else "this server stores no responses"
+            raise ApiError(f"a response in the background is stored until it is read, but {reason}", param="background")
         messages, template_messages = self._conversation(body)
         constraint, field = _constraint(body)
         tools = _tooling(self._engine, body, has_format=constraint is not None)
@@ -243,10 +294,15 @@ class ResponsesService:
             raise _unknown(id)
         return stored
 
+    def _finish(self, response: ActiveResponse) -> None:
+        if self._running.pop(response.id, None) is not None:
+            self._remember(response)
+
     def _remember(self, response: ActiveResponse) -> None:
         if response.keep:
             owner = response.job.caller.owner
-            stored = StoredResponse(response.as_dict(), response.conversation, response.items, owner)
+            log = self._logs.get(response.id) if response.streams else None
+            stored = StoredResponse(response.as_dict(), response.conversation, response.items, owner, log)
             self._store.put(response.id, stored)
 
 

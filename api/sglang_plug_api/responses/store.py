@@ -11,6 +11,7 @@ from sglang_plug_api.http.callers import current_caller
 from sglang_plug_api.http.errors import json_bytes
 from sglang_plug_api.protocol.items import is_image
 
+from .background import EventLog
 from .message_images import without_images
 
 
@@ -24,12 +25,15 @@ class StoredResponse:
     """Input items of the request itself, in the form in which they are listed."""
     owner: str = ""
     """Id of the API key of its request."""
+    events: EventLog | None = None
+    """Its events, if it was streamed in the background."""
 
     @property
     def size(self) -> int:
-        """Size in bytes: that of its JSON and of its images as they were sent."""
+        """Size in bytes: that of its JSON, of its events and of its images as they were sent."""
         images = [part for message in self.messages for part in _images(message)]
         sent = sum(len(part["image_url"] or "") for part in images)
+        sent += self.events.size if self.events is not None else 0
         return sent + len(json_bytes([self.answer, [without_images(message) for message in self.messages], self.items]))
 
 

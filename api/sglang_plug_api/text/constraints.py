@@ -67,9 +67,9 @@ def sampling_constraint(params: SamplingBody, name: str = "sampling_params") -> 
     return _single([(constraint, f"{name}.{constraint.kind}") for constraint in constraints], params)
 
 
-def with_backend(constraint: Constraint | None, body: ConstraintFields) -> Constraint | None:
-    """Return the constraint with the grammar backend that the body names."""
-    return constraint and replace(constraint, backend=body.grammar_backend or "")
+def with_backend(constraint: Constraint | None, backend: str | None) -> Constraint | None:
+    """Return the constraint with the grammar backend that must enforce it; unchanged if none is named."""
+    return replace(constraint, backend=backend) if constraint and backend else constraint
 
 
 def constraint_field(
@@ -95,7 +95,7 @@ def _single(constraints: list[tuple[Constraint, str]], body: ConstraintFields) -
         raise ApiError(ONLY_ONE, param=constraints[1][1])
     for constraint, field in constraints:
         check_writable(constraint, field)
-    return with_backend(constraints[0][0] if constraints else None, body)
+    return with_backend(constraints[0][0] if constraints else None, body.grammar_backend)
 
 
 def check_writable(constraint: Constraint, field: str) -> None:

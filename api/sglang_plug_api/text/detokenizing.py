@@ -29,6 +29,7 @@ class Detokenizer:
         self._patterns = PatternMatcher(sampling.stop_patterns) if sampling.stop_patterns else None
         self.count = 0
         self.cached_tokens = 0
+        self._loaded_tokens: tuple[tuple[str, int], ...] = ()
         self.ending: Ending | None = None
         self._drafts: DraftCounts | None = None
 
@@ -37,6 +38,7 @@ class Detokenizer:
         finish = output.finish
         tokens = output.tokens
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
+        self._loaded_tokens = output.loaded_tokens or self._loaded_tokens
         self._drafts = output.drafts or self._drafts
         ends_by_token = finish is not None and finish.matched is not None and not self._sampling.keep_stop
         shown = tokens[:-1] if ends_by_token else tokens
@@ -58,6 +60,7 @@ class Detokenizer:
             completion_tokens=self.count,
             cached_tokens=self.cached_tokens,
             retractions=output.retractions,
+            loaded_tokens=self._loaded_tokens,
             values=output.values,
             drafts=self._drafts,
         )

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from sglang_plug import (
     Constraint,
     DraftCounts,
+    Finish,
     LogprobOptions,
     Media,
+    Output,
     ReasoningBlock,
     ReasoningPrefix,
     SamplingParams,
     TokenLogprob,
 )
-from sglang_plug.plugins.specs import Task
+from sglang_plug.plugins.spec import Task
 from sglang_plug_api.http.callers import Caller, current_caller
+from sglang_plug_api.service.terms import ServiceTerms, current_terms
 
 from .sampling import Sampling
 
@@ -58,6 +63,17 @@ class Job:
     adapter: str | None = None
     caller: Caller = field(default_factory=current_caller)
     """The caller that sent the request."""
+    terms: ServiceTerms = field(default_factory=current_terms)
+    """The caller that the sequence counts for in the engine, and its deadline."""
+
+    @property
+    def engine_caller(self) -> str:
+        """The engine's id of the caller."""
+        return self.caller.owner if self.terms.caller is None else self.terms.caller
+
+    def deadline(self, arrived: float) -> float | None:
+        """Return the time by which the output should be complete if the request arrived at ``arrived``."""
+        return None if self.terms.deadline_ms is None else arrived + self.terms.deadline_ms / 1000
 
     @property
     def engine_id(self) -> str:
@@ -86,6 +102,8 @@ class Piece:
     """Count of all output tokens so far."""
     cached_tokens: int
     retractions: int
+    loaded_tokens: tuple[tuple[str, int], ...] = ()
+    """Those of ``cached_tokens`` that came from KV stores, by the name of the store."""
     values: tuple[float, ...] = ()
     """Result of a pooling task."""
     drafts: DraftCounts | None = None
@@ -104,6 +122,7 @@ def joined(pieces: Sequence[Piece]) -> Piece:
         completion_tokens=last.completion_tokens,
         cached_tokens=last.cached_tokens,
         retractions=last.retractions,
+        loaded_tokens=last.loaded_tokens,
         values=last.values,
         drafts=last.drafts,
     )
@@ -118,3 +137,40 @@ def output_job(job: Job, index: int) -> Job:
         params = replace(params, seed=params.seed + index)
     sampling = replace(job.sampling, params=params, n=1)
     return replace(job, id=f"{job.id}-{index}", request=job.request or job.id, sampling=sampling)
+
+
+class RunningJob:
+    """A job in flight that other tasks can abort."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._waiting: asyncio.Task[Any] | None = None
+        self.aborted = False
+        """True once the job has to end, with its output so far."""
+
+    def belongs_to(self, request: str, caller: Caller) -> bool:
+        """Return True if ``caller`` may use the job and ``request`` is its id."""
+        return request in (self._job.id, self._job.request) and caller.may_use(self._job.caller.owner)
+
+    def abort(self) -> None:
+        """Make the next output, awaited already or not, the last."""
+        self.aborted = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def next(self, outputs: AsyncGenerator[Output, None]) -> Output:
+        """Return the next of ``outputs``, or an ending if the job was aborted.
+
+        ``abort`` may interrupt the task only while it waits here; at other times it handles an earlier output.
+        """
+        task = asyncio.current_task()
+        if not self.aborted and task is not None:
+            self._waiting, cancellations = task, task.cancelling()
+            try:
+                return await anext(outputs)
+            except asyncio.CancelledError:
+                if not self.aborted or task.uncancel() > cancellations:
+                    raise  # something else cancelled the task
+            finally:
+                self._waiting = None
+        return Output(id=self._job.id, finish=Finish("abort"))

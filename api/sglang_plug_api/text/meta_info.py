@@ -12,6 +12,9 @@ from .job import Job, Piece
 from .logprobs import alternative_triples, token_triples
 from .text_engine import TextEngine
 
+HOST = "host"
+"""Name of the KV store in the host's memory."""
+
 
 class OutputSoFar:
     """Text, tokens and log-probabilities of one output so far."""
@@ -49,6 +52,7 @@ def meta_info(
         "prompt_tokens": len(job.tokens),
         "completion_tokens": piece.completion_tokens,
         "cached_tokens": piece.cached_tokens,
+        "cached_tokens_details": cached_tokens_details(piece),
         "num_retractions": piece.retractions,
         "weight_version": engine.weight_version,
         "e2e_latency": time.time() - started,
@@ -58,6 +62,18 @@ def meta_info(
     if job.logprobs is not None:
         meta.update(_logprob_meta(job.logprobs, record, texts))
     return meta
+
+
+def cached_tokens_details(piece: Piece) -> dict[str, int | str]:
+    """Return where the cached tokens of an output's prompt were: in the KV pool, in the host's memory, or elsewhere.
+
+    The store ``host`` has a name of its own; all others are ``storage``.
+    """
+    stored = {store: tokens for store, tokens in piece.loaded_tokens if store != HOST}
+    host = sum(tokens for store, tokens in piece.loaded_tokens if store == HOST)
+    elsewhere = sum(stored.values())
+    details: dict[str, int | str] = {"device": max(0, piece.cached_tokens - host - elsewhere), "host": host}
+    return {**details, "storage": elsewhere, "storage_backend": ",".join(stored)} if stored else details
 
 
 def _logprob_meta(options: LogprobOptions, record: OutputSoFar, tokenizer: Tokenizer | None) -> dict[str, Any]:

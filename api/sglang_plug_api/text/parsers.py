@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 from sglang_plug import OutputParser, Plugins, Tokenizer, ToolParserSpec
 from sglang_plug.config import AUTO, ConfigError
-from sglang_plug.plugins.attribution import make
+from sglang_plug.plugins.attribution import attributed
 from sglang_plug.plugins.discovery import DISTRIBUTION
 from sglang_plug.plugins.registry import PluginError
 from sglang_plug_api.http.errors import ApiError
@@ -53,8 +52,10 @@ def load_parsers(config: ServerConfig, plugins: Plugins, tokenizer: Tokenizer | 
 
     def find(kind: str, name: str) -> ParserClass:
         component = plugins.get(kind, name)
-        make(component, base=OutputParser)  # every output gets its own instance: check now that one can be made
-        return cast(ParserClass, component.load(OutputParser))
+        parser: ParserClass = component.load_class(OutputParser)
+        with attributed(component, "to start"):
+            parser()  # every output gets its own instance: check now that one can be made
+        return parser
 
     tools, reasoning = config.tool_call_parser, config.reasoning_parser
     refusal = ""

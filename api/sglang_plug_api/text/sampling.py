@@ -38,8 +38,10 @@ class Sampling:
 
 
 class SamplingDefaults:
-    """Completes requests. What a request names comes first, then the operator's ``--preferred-sampling-params``,
-    then the checkpoint's ``generation_config.json`` (unless ``--sampling-defaults openai``), then ours.
+    """Completes and checks the sampling parameters of requests.
+
+    What a request names comes first, then the operator's ``--preferred-sampling-params``, then the checkpoint's
+    ``generation_config.json`` (unless ``--sampling-defaults openai``), then ours.
     """
 
     def __init__(
@@ -56,8 +58,12 @@ class SamplingDefaults:
         self.longest = min(self.context_length, info["max_total_tokens"])
 
     def complete(self, given: Mapping[str, Any], prompt: int, default_new_tokens: int | None) -> Sampling:
-        """``given`` in native names, without what was left out. ``None`` for the default number of new tokens
-        stands for all that fit. Raises ``ApiError``.
+        """Return the parameters of a request. Raises ``ApiError`` that names the field that is wrong.
+
+        Args:
+            given: what the request names, by the names of ``sampling_params`` of ``/generate``.
+            prompt: number of tokens in the prompt.
+            default_new_tokens: most tokens to generate where nobody says how many; ``None``: as many as fit.
         """
         values = {**self.values, **given}
         self._check_prompt(prompt)

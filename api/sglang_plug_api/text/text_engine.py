@@ -10,35 +10,35 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from sglang_plug import (
     AUTO,
-    Finish,
+    EngineClient,
+    EngineError,
     MediaPrompt,
     Observer,
-    Output,
     Request,
     RequestError,
     RequestEvent,
     TemplateError,
     Tokenizer,
 )
-from sglang_plug.engine.processes.client import EngineClient
 from sglang_plug.plugins.request_fields import RequestFields
 from sglang_plug_api.batches.storage import Storage
 from sglang_plug_api.http.admission_gate import AdmissionGate
-from sglang_plug_api.http.callers import Caller, Callers, current_caller
+from sglang_plug_api.http.callers import Callers, current_caller
 from sglang_plug_api.http.errors import SHOWN, ApiError
 from sglang_plug_api.lifecycle.observer_guard import GuardedObserver
 from sglang_plug_api.multimodal.image_prompts import ImagePrompts
 from sglang_plug_api.multimodal.images import RequestImage
 from sglang_plug_api.options.config import ServerConfig
+from sglang_plug_api.service.terms import deadline_outcome
 
 from .adapter_names import AdapterNames
 from .constraints import constraint_refusal
 from .detokenizing import Detokenizer
-from .job import Job, Piece, joined, output_job
+from .job import Job, Piece, RunningJob, joined, output_job
 from .parsers import Parsers
 from .sampling import SamplingDefaults
 
@@ -104,7 +104,7 @@ class TextEngine:
         self.warming_up = False
         """True until the server's own first request has ended."""
         self._chat_threads = ThreadPoolExecutor(CHAT_THREADS, "chat-template")
-        self._running = set[_RunningJob]()
+        self._running = set[RunningJob]()
         self._admission_gate = AdmissionGate()
 
     @property
@@ -205,45 +205,47 @@ class TextEngine:
         self.check_sequences(sum(job.sampling.n for job in jobs))
         return [output_job(job, index) for job in jobs for index in range(job.sampling.n)]
 
-    async def stream(self, job: Job) -> AsyncGenerator[Piece, None]:
+    async def stream(self, job: Job, *, whole: bool = False) -> AsyncGenerator[Piece, None]:
         """Yield pieces as they arrive; the last has ``ending`` set. Closing early aborts the request.
 
-        Raises ``RequestError`` if the engine refuses the job and ``EngineError`` if it is not running.
+        With ``whole``, the only piece is the whole output; it is computed once more if its replica fails while others
+        serve, since nothing of it was delivered. Raises ``RequestError`` if the engine refuses the job and
+        ``EngineError`` if it is not running.
         """
         arrived = time.time()
         detokenizer = Detokenizer(job, self._tokenizer)
-        request = Request(
-            id=job.engine_id,
-            tokens=tuple(job.tokens),
-            media=job.media,
-            params=job.sampling.params,
-            task=job.task,
-            logprobs=job.logprobs,
-            constraint=job.constraint,
-            reasoning_prefix=job.reasoning_prefix,
-            reasoning=job.reasoning,
-            priority=job.priority,
-            salt=f"{job.caller.owner}:{job.salt}" if self.config.tenant_isolation else job.salt,
-            adapter=job.adapter,
-            arrived=arrived,
-        )
+        request = self._request(job, arrived)
         await self._admission_gate.wait_open()
         first: float | None = None
-        running = _RunningJob(job)
+        refused, repeats = 0, int(whole)
+        running, pieces = RunningJob(job), list[Piece]()
         self._running.add(running)
         try:
-            outputs = cast(AsyncGenerator[Output, None], self.client.submit(request))
-            async with contextlib.aclosing(outputs):
-                while detokenizer.ending is None:
-                    output = await running.next(outputs)
-                    piece = detokenizer.feed(output)
-                    now = time.time()
-                    if output.tokens:
-                        first = now if first is None else first
-                    for observer in self.guarded_observers:
-                        observer.on_tokens(job.id, len(piece.tokens), now)
-                    yield piece
+            while detokenizer.ending is None:
+                try:
+                    async with contextlib.aclosing(self.client.submit(request)) as outputs:
+                        while detokenizer.ending is None:
+                            output = await running.next(outputs)
+                            piece = detokenizer.feed(output)
+                            now = time.time()
+                            if output.tokens:
+                                first = now if first is None else first
+                            for observer in self.guarded_observers:
+                                observer.on_tokens(job.id, len(piece.tokens), now)
+                            if not whole:
+                                yield piece
+                            else:
+                                pieces.append(piece)
+                except EngineError as error:
+                    if error.replica is None or not repeats:
+                        raise
+                    repeats -= 1
+                    detokenizer, first = Detokenizer(job, self._tokenizer), None
+                    pieces.clear()
+            if whole:
+                yield joined(pieces)
         except RequestError as error:
+            refused = error.status
             text = str(error).replace(job.engine_id, job.id)  # the client knows the job by this id
             refusal = _refusal(job, error, text)
             if refusal is not None:
@@ -253,7 +255,7 @@ class TextEngine:
             raise RequestError(text, error.status, error.about) from error
         finally:
             self._running.discard(running)
-            self._report(job, detokenizer, arrived, first)
+            self._report(job, detokenizer, arrived, first, refused)
 
     async def update_weights(self, source: str, revision: str | None = None, version: str | None = None) -> None:
         """Replace the weights by those of another checkpoint once no request is in flight; new requests wait meanwhile.
@@ -296,20 +298,42 @@ class TextEngine:
 
     async def complete(self, job: Job) -> Piece:
         """Return the whole output as one piece."""
-        async with contextlib.aclosing(self.stream(job)) as pieces:
-            return joined([piece async for piece in pieces])
+        async with contextlib.aclosing(self.stream(job, whole=True)) as pieces:
+            return await anext(pieces)
 
-    def _report(self, job: Job, detokenizer: Detokenizer, arrived: float, first: float | None) -> None:
+    def _request(self, job: Job, arrived: float) -> Request:
+        return Request(
+            id=job.engine_id,
+            tokens=tuple(job.tokens),
+            media=job.media,
+            params=job.sampling.params,
+            task=job.task,
+            logprobs=job.logprobs,
+            constraint=job.constraint,
+            reasoning_prefix=job.reasoning_prefix,
+            reasoning=job.reasoning,
+            priority=job.priority,
+            salt=f"{job.caller.owner}:{job.salt}" if self.config.tenant_isolation else job.salt,
+            adapter=job.adapter,
+            caller=job.engine_caller,
+            deadline=job.deadline(arrived),
+            arrived=arrived,
+        )
+
+    def _report(self, job: Job, detokenizer: Detokenizer, arrived: float, first: float | None, refused: int) -> None:
+        """Tell the observers that a job ended; ``refused`` is the status of its refusal, or 0."""
+        finished, reason = time.time(), detokenizer.ending.reason if detokenizer.ending else ""
         event = RequestEvent(
             id=job.id,
-            reason=detokenizer.ending.reason if detokenizer.ending else "abort",
+            reason=reason or "abort",
             prompt_tokens=len(job.tokens),
             cached_tokens=detokenizer.cached_tokens,
             output_tokens=detokenizer.count,
             arrived=arrived,
             first_token=first,
-            finished=time.time(),
+            finished=finished,
             request=job.request,
+            deadline=deadline_outcome(job.deadline(arrived), finished, reason, refused),
         )
         for observer in self.guarded_observers:
             observer.on_request(event)
@@ -345,39 +369,3 @@ def _refusal(job: Job, error: RequestError, text: str) -> ApiError | None:
             return ApiError(text, error.status, param=re.split(r"[\s:]", text, maxsplit=1)[0])
         case _:
             return None
-
-
-class _RunningJob:
-    """A job in flight that other tasks can abort."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._waiting: asyncio.Task[Any] | None = None
-        self.aborted = False
-
-    def belongs_to(self, request: str, caller: Caller) -> bool:
-        """Return True if ``caller`` may use the job and ``request`` is its id."""
-        return request in (self._job.id, self._job.request) and caller.may_use(self._job.caller.owner)
-
-    def abort(self) -> None:
-        """Make the next output, awaited already or not, the last."""
-        self.aborted = True
-        if self._waiting is not None:
-            self._waiting.cancel()
-
-    async def next(self, outputs: AsyncGenerator[Output, None]) -> Output:
-        """Return the next of ``outputs``, or an ending if the job was aborted.
-
-        ``abort`` may interrupt the task only while it waits here; at other times it handles an earlier output.
-        """
-        task = asyncio.current_task()
-        if not self.aborted and task is not None:
-            self._waiting, cancellations = task, task.cancelling()
-            try:
-                return await anext(outputs)
-            except asyncio.CancelledError:
-                if not self.aborted or task.uncancel() > cancellations:
-                    raise  # something else cancelled the task
-            finally:
-                self._waiting = None
-        return Output(id=self._job.id, finish=Finish("abort"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -35,6 +36,36 @@ class Completion:
     meta_info: Mapping[str, Any] = field(default_factory=dict)
     others: tuple[str, ...] = ()
     """The second and further samples, if ``n`` requested several."""
+
+
+class TokenUsage:
+    """Tokens of a backend's requests; several threads may count."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.prompt_tokens = self.completion_tokens = 0
+
+    def __repr__(self) -> str:
+        return f"TokenUsage(prompt_tokens={self.prompt_tokens}, completion_tokens={self.completion_tokens})"
+
+    def reset(self) -> None:
+        """Count from zero."""
+        with self._lock:
+            self.prompt_tokens = self.completion_tokens = 0
+
+    def add(self, usage: Mapping[str, Any]) -> None:
+        """Add the tokens of one response; fields that are missing or ``None`` count as 0."""
+        with self._lock:
+            self.prompt_tokens += usage.get("prompt_tokens") or 0
+            self.completion_tokens += usage.get("completion_tokens") or 0
+
+
+@runtime_checkable
+class CachesPrefixes(Protocol):
+    """A backend with a prefix cache that can be filled."""
+
+    def cache_prefix(self, prefix_str: str) -> None:
+        """Fill the prefix cache with a text."""
 
 
 @runtime_checkable

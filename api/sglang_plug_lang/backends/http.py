@@ -21,7 +21,7 @@ class JsonClient:
         self.base_url = base_url.rstrip("/")
         self._client = httpx.Client(
             headers=bearer(api_key),
-            verify=_verify(verify),
+            verify=certificates(verify),
             timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
         )
@@ -81,7 +81,8 @@ def bearer(api_key: str | None) -> dict[bytes, bytes]:
     return {} if api_key is None else {b"Authorization": f"Bearer {api_key}".encode()}
 
 
-def _verify(verify: bool | str | None) -> Any:
+def certificates(verify: bool | str | None) -> Any:
+    """Return the trusted certificates as httpx takes them; a text is the name of a file."""
     if isinstance(verify, str):
         import ssl
 

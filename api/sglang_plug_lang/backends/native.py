@@ -10,7 +10,7 @@ from sglang_plug_lang.choices import ChoicesMethod, Decision
 from sglang_plug_lang.ir import GenerationOptions
 from sglang_plug_lang.templates import ChatTemplate
 
-from .base import Completion, Prompt
+from .base import Completion, Prompt, TokenUsage
 from .scoring import HEALED_TOKENS, scored_choices
 
 NO_GENERATION: Mapping[str, Any] = {"max_new_tokens": 0, "temperature": 0.0}
@@ -32,20 +32,30 @@ class NativeGeneration:
 
     def __init__(self, transport: Transport, template: ChatTemplate) -> None:
         self._transport, self.chat_template = transport, template
+        self.token_usage = TokenUsage()
+
+    def get_chat_template(self) -> ChatTemplate:
+        """Return the chat template."""
+        return self.chat_template
+
+    def cache_prefix(self, prefix_str: str) -> None:
+        """Fill the prefix cache with a text."""
+        self._send({"text": prefix_str, "sampling_params": dict(NO_GENERATION)})
 
     def generate(self, prompt: Prompt, options: GenerationOptions) -> Completion:
         """Return the whole continuation."""
-        answer = self._transport.generate(self._body(prompt, options))
+        answer = self._send(self._body(prompt, options))
         first, *others = answer if isinstance(answer, list) else [answer]
         return Completion(first["text"], first["meta_info"], tuple(sample["text"] for sample in others))
 
     def stream(self, prompt: Prompt, options: GenerationOptions) -> Generator[Completion, None, None]:
         """Yield the continuation in pieces."""
-        emitted = 0
+        emitted, meta_info = 0, {}
         for event in self._transport.events(self._body(prompt, options)):
-            text = event["text"]
-            yield Completion(text[emitted:], event["meta_info"])
+            text, meta_info = event["text"], event["meta_info"]
+            yield Completion(text[emitted:], meta_info)
             emitted = len(text)
+        self.token_usage.add(meta_info)
 
     def select(self, prompt: Prompt, choices: Sequence[str], method: ChoicesMethod, temperature: float) -> Decision:
         """Return the likeliest choice: send the prompt alone, which fills the cache, then all choices in one batch."""
@@ -53,9 +63,9 @@ class NativeGeneration:
         no_generation = {**NO_GENERATION, "temperature": temperature}
         prompt_len = 0
         if prompt.text:
-            answer = self._transport.generate({"text": prompt.text, "sampling_params": no_generation, **images})
+            answer = self._send({"text": prompt.text, "sampling_params": no_generation, **images})
             prompt_len = answer["meta_info"]["prompt_tokens"]
-        answers = self._transport.generate(
+        answers = self._send(
             {
                 "text": [prompt.text + choice for choice in choices],
                 "sampling_params": no_generation,
@@ -74,7 +84,7 @@ class NativeGeneration:
 
     def _unconditional(self, tokens: list[list[int]]) -> list[tuple[float, ...]]:
         """Return log-probabilities without the prompt; the first token has none, which counts as 0."""
-        answers = self._transport.generate(
+        answers = self._send(
             {
                 "input_ids": tokens,
                 "sampling_params": dict(NO_GENERATION),
@@ -83,6 +93,12 @@ class NativeGeneration:
             }
         )
         return [tuple(entry[0] or 0.0 for entry in answer["meta_info"]["input_token_logprobs"]) for answer in answers]
+
+    def _send(self, body: dict[str, Any]) -> Any:
+        answer = self._transport.generate(body)
+        for one in answer if isinstance(answer, list) else [answer]:
+            self.token_usage.add(one.get("meta_info") or {})
+        return answer
 
     def _body(self, prompt: Prompt, options: GenerationOptions) -> dict[str, Any]:
         sampling = options.sampling_params()

@@ -11,9 +11,9 @@ from typing import Any
 from sglang_plug_lang.choices import ChoicesMethod, Decision
 from sglang_plug_lang.errors import BackendError
 from sglang_plug_lang.ir import GenerationOptions, plain
-from sglang_plug_lang.templates import ASSISTANT, template_for, template_named
+from sglang_plug_lang.templates import ASSISTANT, ChatTemplate, template_for, template_named
 
-from .base import Completion, Prompt
+from .base import Completion, Prompt, TokenUsage
 from .http import JsonClient
 from .scoring import scored_choices
 
@@ -37,6 +37,7 @@ class OpenAIEndpoint:
         is_chat_model: True sends messages to ``/chat/completions``; False sends all text to ``/completions``, which
             ``select`` needs. Text outside of messages goes to ``/completions`` in either case.
         chat_template_name: template that renders messages as text; by default chosen by the model's name.
+        chat_template: the template itself.
     """
 
     def __init__(
@@ -47,17 +48,20 @@ class OpenAIEndpoint:
         *,
         is_chat_model: bool = True,
         chat_template_name: str | None = None,
+        chat_template: ChatTemplate | None = None,
         verify: bool | str | None = None,
     ) -> None:
         name = chat_template_name
-        self.chat_template = template_for(model) if name is None else template_named(name)
+        self.chat_template = chat_template or (template_for(model) if name is None else template_named(name))
         self.model, self.is_chat_model = model, is_chat_model
         self._client = JsonClient(base_url, api_key, verify)
+        self.token_usage = TokenUsage()
 
     def generate(self, prompt: Prompt, options: GenerationOptions) -> Completion:
         """Return the whole continuation."""
         path, body = self._request(prompt, options)
         answer = self._client.post(path, body)
+        self.token_usage.add(answer.get("usage") or {})
         first, *others = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
         meta = _meta(answer, first, answer.get("usage"))
         return Completion(_text(first, "message"), meta, tuple(_text(choice, "message") for choice in others))
@@ -69,6 +73,7 @@ class OpenAIEndpoint:
         for event in self._client.events(path, {**body, "stream": True, "stream_options": {"include_usage": True}}):
             choice = event["choices"][0] if event.get("choices") else {}
             last = {**last, **{name: value for name, value in choice.items() if value is not None}}
+            self.token_usage.add(event.get("usage") or {})
             yield Completion(_text(choice, "delta"), _meta(event, last, event.get("usage")))
 
     def select(self, prompt: Prompt, choices: Sequence[str], method: ChoicesMethod, temperature: float) -> Decision:
@@ -121,6 +126,7 @@ class OpenAIEndpoint:
     def _echoed(self, texts: Sequence[str], temperature: float, ids: dict[str, int]) -> list[dict[str, Any]]:
         body = {"model": self.model, "prompt": list(texts), "max_tokens": 0, "echo": True, "logprobs": 1}
         answer = self._client.post("/completions", {**body, "temperature": temperature})
+        self.token_usage.add(answer.get("usage") or {})
         rows: list[dict[str, Any]] = []
         for choice in sorted(answer["choices"], key=lambda item: int(item["index"])):
             if not choice.get("logprobs"):
@@ -176,6 +182,7 @@ def OpenAI(
     is_chat_model: bool | None = None,
     chat_template_name: str | None = None,
     *,
+    chat_template: ChatTemplate | None = None,
     base_url: str | None = None,
     api_key: str | None = None,
 ) -> OpenAIEndpoint:
@@ -184,7 +191,7 @@ def OpenAI(
     Args:
         model_name: OpenAI's name of the model.
         is_chat_model: see ``OpenAIEndpoint``; ``None`` decides by the name.
-        chat_template_name: see ``OpenAIEndpoint``.
+        chat_template_name, chat_template: see ``OpenAIEndpoint``.
         base_url: URL of another server; ``None`` takes ``$OPENAI_BASE_URL``, or OpenAI's own.
         api_key: the API key; ``None`` takes ``$OPENAI_API_KEY``.
     """
@@ -194,6 +201,7 @@ def OpenAI(
         api_key or os.environ.get("OPENAI_API_KEY") or None,
         is_chat_model=TEXT_MODELS.search(model_name) is None if is_chat_model is None else is_chat_model,
         chat_template_name=chat_template_name,
+        chat_template=chat_template,
     )
 
 

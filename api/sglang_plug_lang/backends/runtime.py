@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Generator
 from typing import Any
 
+from sglang_plug_lang.errors import BackendError
 from sglang_plug_lang.templates import template_for, template_named
 from sglang_plug_lang.utils import launch_server, terminate_process, wait_for_server
 
@@ -62,6 +64,11 @@ class RuntimeEndpoint(NativeGeneration):
         """The server's URL."""
         return self._client.base_url
 
+    @property
+    def endpoint(self) -> RuntimeEndpoint:
+        """The backend itself; programs use it because SGLang's ``Runtime`` has a separate one."""
+        return self
+
     def get_model_name(self) -> str:
         """Return the path or hub id of the model."""
         return str(self.model_info["model_path"])
@@ -75,17 +82,31 @@ class RuntimeEndpoint(NativeGeneration):
         info: dict[str, Any] = self._client.get("/server_info")
         return info
 
+    def start_profile(self) -> None:
+        """Start profiling in the server."""
+        self._profile("/start_profile")
+
+    def stop_profile(self) -> None:
+        """End profiling, and write what was recorded."""
+        self._profile("/stop_profile")
+
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
 
+    def _profile(self, path: str) -> None:
+        status = self._client.status("POST", path)
+        if status != 200:
+            raise BackendError(f"the server refused {path}", status)
+
 
 class Runtime(RuntimeEndpoint):
-    """A server that is started with this interpreter and ended by ``shutdown``.
+    """A server that is started with this interpreter, and ended by ``shutdown`` or with the program.
 
     Args:
         model_path: a local folder or a hub id; ``None`` takes the embedded demo model.
         timeout: seconds to wait for the server.
+        launch_timeout: the same, under SGLang's name.
         options: options of ``sglang-plug serve``, with underscores: ``max_total_tokens=4096``.
     """
 
@@ -94,6 +115,7 @@ class Runtime(RuntimeEndpoint):
         model_path: str | None = None,
         *,
         timeout: float = 600.0,
+        launch_timeout: float | None = None,
         chat_template_name: str | None = None,
         **options: Any,
     ) -> None:
@@ -103,19 +125,31 @@ class Runtime(RuntimeEndpoint):
             flag = "--" + name.replace("_", "-")
             arguments += [flag] if value is True else [] if value in (None, False) else [flag, str(value)]
         self._process, port = launch_server(arguments, host="127.0.0.1")
+        self._end = weakref.finalize(self, terminate_process, self._process)
+        limit = timeout if launch_timeout is None else launch_timeout
         try:
             key = options.get("api_key")
             url = f"http://127.0.0.1:{port}"
-            wait_for_server(url, timeout=timeout, process=self._process, api_key=key)
+            wait_for_server(url, timeout=limit, process=self._process, api_key=key)
             super().__init__(url, api_key=key, chat_template_name=chat_template_name)
         except BaseException:
-            terminate_process(self._process)
+            self._end()
             raise
+
+    @property
+    def url(self) -> str:
+        """The server's URL."""
+        return self.base_url
+
+    @property
+    def generate_url(self) -> str:
+        """URL of the server's ``/generate``."""
+        return self.base_url + "/generate"
 
     def shutdown(self) -> None:
         """End the server."""
         self.close()
-        terminate_process(self._process)
+        self._end()
 
     def __enter__(self) -> Runtime:
         return self

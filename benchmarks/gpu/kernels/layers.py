@@ -20,8 +20,8 @@ from transformers import AutoConfig
 from benchmarks.common.models import BYTES, SHAPES, Shape, write_model
 from benchmarks.gpu.kernels.ceilings import ceilings, median_seconds
 from sglang_plug import AttentionBackend, BuildEnv, ForwardBatch, Kernels, KVPool, Model, Plugins
-from sglang_plug.engine.cuda_graphs.decode_graphs import CudaRecorder
 from sglang_plug.testing.model.attention_inputs import ShuffledSlots, make_batch
+from sglang_plug_backends.cuda_graphs.cuda_recorder import CudaRecorder
 
 CONTEXT = 1024
 """Context length at which several programs share the work and their results are merged."""

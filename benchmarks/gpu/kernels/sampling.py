@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from sglang_plug import Kernels, LogprobOptions, Plugins, Request, SamplingParams
-from sglang_plug.engine.sampling.masks import Allowed
+from sglang_plug import AllowedTokens, Kernels, LogprobOptions, Plugins, Request, SamplingParams
 from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.sampling.sampler import SampledTokens, Sampler
 from sglang_plug.engine.scheduling.sequence import Sequence
@@ -44,7 +43,7 @@ def sampling_is_right(device: str) -> dict[str, Any]:
             rows = rows if mixed else rows[:4]
             logits = torch.randn(len(rows), VOCABULARY, device=device)
             mask = torch.full((2, -(-VOCABULARY // 32)), -1, dtype=torch.int32)
-            for allowed in (None, Allowed([0, 2], mask)):
+            for allowed in (None, AllowedTokens([0, 2], mask)):
                 sampler.draw(logits.clone(), rows, allowed).read()  # compiles
                 copies = [logits.clone() for _ in range(2)]
                 with _no_waiting(device):
@@ -99,7 +98,7 @@ def _rows(device: str, count: int, kind: str, logprobs: LogprobOptions | None = 
     ]
     found = [Sequence.of(request, 1 << 20) for request in requests]
     for one in found:
-        one.processors = _processors(device).admit(one.request)
+        one.sampling.processors = _processors(device).admit(one.request)
     return found
 
 

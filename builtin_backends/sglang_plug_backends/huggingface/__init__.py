@@ -12,6 +12,7 @@ def register_weight_loaders() -> Iterator[CheckpointSpec]:
     yield CheckpointSpec(
         name="huggingface",
         target="sglang_plug_backends.huggingface.checkpoint:open_checkpoint",
+        detects="sglang_plug_backends.huggingface.detection:detect_checkpoint",
         summary="config.json and safetensors in a local folder, the hub's cache or the hub",
         needs=("transformers", "huggingface_hub"),
     )

@@ -49,7 +49,7 @@ class MinimumBatch(LogitsBatch):
 
     def apply(self, logits: Tensor, generated: Sequence[int]) -> Tensor:
         """Forbid the stop tokens of rows that have not reached their minimum."""
-        rows = [row for row, one in enumerate(self._minimums) if generated[row] < one.tokens]
+        rows = [row for row, minimum in enumerate(self._minimums) if generated[row] < minimum.tokens]
         if rows != self._rows:
             places = [row * self._width + token for row in rows for token in self._minimums[row].stops]
             self._rows, self._places = rows, upload(places, torch.int64, self._device)

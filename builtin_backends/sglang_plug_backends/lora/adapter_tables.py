@@ -41,8 +41,8 @@ class AdapterTables:
         self._add = add
         self._free = list(range(places, 0, -1))
         self._tables = {
-            one.name: LowRankTable(segments_of(one.parts), one.size_in, places=places, dtype=dtype, device=device)
-            for one in layers
+            layer.name: LowRankTable(segments_of(layer.parts), layer.size_in, places=places, dtype=dtype, device=device)
+            for layer in layers
         }
         self.grown = 0
         """Number of times that an adapter had more ranks than all before; graphs captured earlier are invalid."""
@@ -74,7 +74,7 @@ class AdapterTables:
         self._add(x, y, self._tables[name], which)
 
     def _room(self) -> list[tuple[int, int]]:
-        return [(one.most_ranks, one.most_part_ranks) for one in self._tables.values()]
+        return [(table.most_ranks, table.most_part_ranks) for table in self._tables.values()]
 
     def _give_back(self, place: int) -> None:
         for table in self._tables.values():

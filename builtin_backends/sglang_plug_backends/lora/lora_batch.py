@@ -58,7 +58,7 @@ class AdaptedStep:
 
     def __init__(self, owners: Ordered[LoadedAdapter | None], counts: Ordered[int], device: torch.device) -> None:
         self.tokens = sum(counts)
-        self.adapters: Joint = tuple(dict.fromkeys(one for one in owners if one is not None))
+        self.adapters: Joint = tuple(dict.fromkeys(owner for owner in owners if owner is not None))
         self._owners, self._counts, self._device = owners, counts, device
         self._rows: dict[LoadedAdapter, slice | Tensor] = {}
         self._which: dict[Joint, Tensor] = {}
@@ -78,7 +78,7 @@ class AdaptedStep:
     def which(self, joint: Joint) -> Tensor:
         """Return ``[T]`` int64: the index in ``joint`` of each token's adapter; ``len(joint)``: none of them."""
         if joint not in self._which:
-            places = {one: place for place, one in enumerate(joint)}
+            places = {adapter: place for place, adapter in enumerate(joint)}
             numbers: list[int] = []
             for owner, count in zip(self._owners, self._counts, strict=True):
                 numbers += [len(joint) if owner is None else places.get(owner, len(joint))] * count
@@ -141,7 +141,7 @@ class AdaptedProduct:
             step.tables.add(self._name, x, y, step.which)
             return y
         adapters: AdaptersOfLayer = [
-            (one, layer) for one in step.adapters if (layer := one.layers.get(self._name)) is not None
+            (adapter, layer) for adapter in step.adapters if (layer := adapter.layers.get(self._name)) is not None
         ]
         if len(x) != step.tokens:
             raise RuntimeError(f"{self._name!r} got {len(x)} rows in a step of {step.tokens} tokens: no adapter fits")

@@ -31,7 +31,7 @@ def adaptable_layers(model: Model) -> dict[str, Linear]:
 
 def described(model: Model, layers: dict[str, Linear]) -> list[AdaptableLayer]:
     """Describe ``layers`` for adapter formats."""
-    return [_described(model, name, one) for name, one in layers.items()]
+    return [_described(model, name, layer) for name, layer in layers.items()]
 
 
 def _described(model: Model, name: str, layer: Linear) -> AdaptableLayer:

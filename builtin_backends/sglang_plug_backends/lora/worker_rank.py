@@ -67,7 +67,7 @@ class WorkerRankLora(StepExtension, ModelPhase, RankPhase):
 
 def encode_owners(owners: Ordered[LoadedAdapter | None]) -> bytes:
     """Return the number of each sequence's adapter, 0 for none, for the worker ranks."""
-    return array("q", [0 if one is None else one.number for one in owners]).tobytes()
+    return array("q", [0 if owner is None else owner.number for owner in owners]).tobytes()
 
 
 def _decode_owners(data: bytes) -> array[int]:

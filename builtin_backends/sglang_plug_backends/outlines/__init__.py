@@ -1,4 +1,4 @@
-"""Structured outputs with outlines-core: JSON schemas without recursion, regular expressions, choices."""
+"""Structured outputs with outlines-core: JSON of bounded depth, regular expressions, choices."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def register_grammar_backends() -> Iterator[GrammarSpec]:
         settings="sglang_plug_backends.outlines.settings:OutlinesSettings",
         summary="JSON schemas without recursion, regular expressions and choices, as tables of states",
         needs=("outlines_core",),
-        forms=frozenset({"json_schema", "regex", "choice"}),
+        forms=frozenset({"json_schema", "json_object", "regex", "choice"}),
     )

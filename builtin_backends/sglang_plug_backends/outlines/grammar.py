@@ -32,8 +32,10 @@ from sglang_plug_backends.grammars.json_schema.schema import schema_to_ebnf
 from sglang_plug_backends.grammars.refusal import Refusal
 from sglang_plug_backends.grammars.text_tokens import text_mask
 
+from .bounded_json import with_bounded_values
 from .settings import OutlinesSettings
 
+ANY_OBJECT = '{"type": "object"}'
 MARK = "\0"
 """End mark of one byte, so that no token contains a part of it."""
 MOST_TOKENS = 1 << 31
@@ -89,8 +91,10 @@ class OutlinesBackend(GrammarBackend):
 
     def _rules(self, constraint: Constraint) -> Rules:
         match constraint.kind:
-            case "json_schema":
-                return read_ebnf(schema_to_ebnf(constraint.source, self._settings.whitespace))
+            case "json_schema" | "json_object":
+                source = constraint.source if constraint.kind == "json_schema" else ANY_OBJECT
+                rules = read_ebnf(schema_to_ebnf(source, self._settings.whitespace))
+                return with_bounded_values(rules, max(self._settings.any_depth, 0))
             case "regex":
                 return read_ebnf(f"root ::= {regex_to_ebnf(constraint.source)}")
             case "choice":

@@ -15,6 +15,8 @@ class OutlinesSettings:
     """Let the model choose blanks and line ends between the tokens of JSON; by default it writes as ``json.dumps``."""
     most_whitespace: int = 4
     """Maximum characters of white space at one place, with ``any_whitespace``."""
+    any_depth: int = 2
+    """Levels of lists and objects in values that a schema says nothing about. Tables grow fourfold with each."""
 
     @property
     def whitespace(self) -> Whitespace:

@@ -14,12 +14,15 @@ import heapq
 import itertools
 from array import array
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sglang_plug import EvictionPolicy, Match, NodeStats, PrefixCache
+from sglang_plug import CachedRun, EvictionPolicy, Match, NodeStats, PrefixCache
 
+LOOKED_AT = 4
+"""Nodes that an outline looks at for each one that it returns."""
 FIRST_COMPARED = 64
 """Tokens compared at first between a prompt and a run; doubled as long as they agree."""
 
@@ -119,6 +122,27 @@ class RadixCache(PrefixCache):
     @property
     def evictable(self) -> int:
         return self._evictable
+
+    def outline(self, most: int) -> Sequence[CachedRun]:
+        """Return the runs used last: of the ones with very many siblings, the oldest and the newest are looked at."""
+        now, left, runs = self.clock(), most * LOOKED_AT, list[CachedRun]()
+        frontier: list[tuple[float, int, int | None, _Node]] = []
+        parents: list[tuple[int | None, _Node]] = [(None, root) for root in itertools.islice(_ends(self._roots), most)]
+        while True:
+            for place, parent in parents:
+                for node in itertools.islice(_ends(parent.children), min(most, left)):
+                    heapq.heappush(frontier, (-node.stats.used, node.serial, place, node))
+                    left -= 1
+            if not frontier or len(runs) >= most:
+                return runs
+            _, _, place, node = heapq.heappop(frontier)
+            stats = node.stats
+            runs.append(
+                CachedRun(
+                    place, stats.tokens, stats.hits, max(0.0, now - stats.used), node.locks > 0, len(node.children)
+                )
+            )
+            parents = [(len(runs) - 1, node)]
 
     def check(self) -> None:
         nodes = list(self._nodes())
@@ -252,6 +276,12 @@ class RadixCache(PrefixCache):
     def _first(self, tokens: Sequence[int], start: int) -> Hashable:
         """Return the key of a node among its siblings: the first page."""
         return tokens[start] if self.page_size == 1 else tuple(tokens[start : start + self.page_size])
+
+
+def _ends(nodes: dict[Any, _Node]) -> Iterator[_Node]:
+    """Yield each node once, alternately of the oldest and of the newest."""
+    pairs = zip(nodes.values(), reversed(nodes.values()), strict=True)
+    return itertools.islice(itertools.chain.from_iterable(pairs), len(nodes))
 
 
 def common_length(run: array[int], tokens: Sequence[int], start: int) -> int:

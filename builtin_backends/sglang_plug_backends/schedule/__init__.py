@@ -7,10 +7,26 @@ from collections.abc import Iterator
 from sglang_plug import ScheduleSpec, hookimpl
 
 POLICIES = "sglang_plug_backends.schedule.policies"
+CALLERS = "sglang_plug_backends.schedule.callers"
 
 
 @hookimpl
 def register_schedule_policies() -> Iterator[ScheduleSpec]:
+    yield ScheduleSpec(
+        name="fair",
+        target=f"{CALLERS}:FairShare",
+        settings=f"{CALLERS}:FairSettings",
+        summary="the caller that was served least first; first come, first served within a caller",
+    )
+    yield ScheduleSpec(
+        name="fair-lpm",
+        target=f"{CALLERS}:FairShareLongestPrefix",
+        settings=f"{CALLERS}:FairSettings",
+        summary="the caller that was served least first; the longest cached prefix first within a caller",
+    )
+    yield ScheduleSpec(
+        name="deadline", target=f"{POLICIES}:EarliestDeadline", summary="the earliest deadline of a request first"
+    )
     yield ScheduleSpec(name="fcfs", target=f"{POLICIES}:FirstCome", summary="first come, first served")
     yield ScheduleSpec(name="lpm", target=f"{POLICIES}:LongestPrefix", summary="the longest cached prefix first")
     yield ScheduleSpec(name="priority", target=f"{POLICIES}:Priority", summary="the highest request priority first")
@@ -23,4 +39,4 @@ def register_schedule_policies() -> Iterator[ScheduleSpec]:
 
 @hookimpl(trylast=True)
 def choose_component(kind: str) -> str | None:
-    return "fcfs" if kind == "schedule" else None
+    return "fair" if kind == "schedule" else None

@@ -34,6 +34,27 @@ class Priority:
         return sorted(waiting, key=lambda item: (-item.priority, item.arrived))
 
 
+class EarliestDeadline:
+    """Order by deadline, then by arrival; sequences without a deadline come last and give up their places."""
+
+    def order(self, waiting: Sequence[Waiting], match: Lookup) -> Sequence[Waiting]:
+        return sorted(waiting, key=_urgency)
+
+    def preempts(self) -> bool:
+        return True
+
+    def exchange(
+        self, running: Sequence[Waiting], waiting: Sequence[Waiting], free: int
+    ) -> tuple[Sequence[Waiting], Sequence[Waiting]]:
+        """Give the places with the latest deadlines to waiting sequences with earlier ones."""
+        if free > 0:
+            return [], []
+        urgent = sorted((sequence for sequence in waiting if sequence.deadline is not None), key=_urgency)
+        latest = sorted(running, key=_due, reverse=True)
+        pairs = [(old, new) for old, new in zip(latest, urgent, strict=False) if _due(new) < _due(old)]
+        return [old for old, _ in pairs], [new for _, new in pairs]
+
+
 class LongestPrefix:
     """Order by the length of the cached prefix, then by arrival."""
 
@@ -142,3 +163,11 @@ def _shared(first: array[int], other: array[int]) -> int:
 
 def _arrival(waiting: Waiting) -> float:
     return waiting.arrived
+
+
+def _due(item: Waiting) -> float:
+    return float("inf") if item.deadline is None else item.deadline
+
+
+def _urgency(item: Waiting) -> tuple[float, float]:
+    return _due(item), item.arrived

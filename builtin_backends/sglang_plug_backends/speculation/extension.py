@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from collections.abc import Sequence as Ordered
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sglang_plug import (
     AdmissionPhase,
     ChunkView,
+    DraftCounts,
     Drafter,
+    Output,
     OutputPhase,
     PlanningPhase,
     SequenceDrafter,
@@ -47,9 +49,15 @@ class DraftState:
     """Length of the sequence from which on drafts are tried again."""
     expected: tuple[int, int] | None = None
     """Position and token of a draft for which the engine waited for a step."""
+    drafted: int = 0
+    """Draft tokens that were verified."""
+    accepted: int = 0
+    """Draft tokens that became tokens of the sequence."""
 
     def record_acceptance(self, drafted: int, accepted: int, length: int, most: int) -> None:
         """Adapt depth and pauses: ``accepted`` of ``drafted`` tokens are right; the sequence has ``length`` tokens."""
+        self.drafted += drafted
+        self.accepted += accepted
         if accepted:
             self.misses = max(0, self.misses - accepted)
             self.depth = min(most, 2 * drafted if accepted == drafted else accepted + 1)
@@ -115,6 +123,13 @@ class Speculation(StepExtension, AdmissionPhase, PlanningPhase, OutputPhase):
     def verified(self, sequence: SequenceView, drafted: int, accepted: int) -> None:
         """Adapt the number of draft tokens of ``sequence``."""
         self._state(sequence).record_acceptance(drafted, accepted, len(sequence.tokens), self.most)
+
+    def output(self, sequence: SequenceView, output: Output) -> Output:
+        """Add the counts of draft tokens to the output of a sequence that had some."""
+        state: DraftState | None = sequence.extras.get(self)
+        if state is None or not state.drafted:
+            return output
+        return replace(output, drafts=DraftCounts(state.drafted, state.accepted))
 
     def finished(self, sequence: SequenceView) -> None:
         """Let the drafter have the last tokens of an output."""

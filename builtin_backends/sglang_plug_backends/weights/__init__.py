@@ -12,6 +12,7 @@ def register_weight_loaders() -> Iterator[WeightsSpec]:
     yield WeightsSpec(
         name="safetensors",
         target="sglang_plug_backends.weights.safetensors:load_safetensors",
+        detects="sglang_plug_backends.weights.safetensors:detect_safetensors",
         summary="streams the checkpoint's safetensors files, one tensor at a time",
         needs=("safetensors",),
     )

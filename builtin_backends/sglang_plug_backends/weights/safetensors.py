@@ -26,6 +26,11 @@ def load_safetensors(checkpoint: Checkpoint, model: Model) -> Iterator[tuple[str
     return _stream(find_shards(checkpoint.path))
 
 
+def detect_safetensors(checkpoint: Checkpoint) -> bool:
+    """Report whether the checkpoint's folder holds safetensors files, or an index of such files."""
+    return (checkpoint.path / INDEX).is_file() or any(checkpoint.path.glob("*.safetensors"))
+
+
 def find_shards(folder: Path) -> list[Path]:
     """Return the files to read: those of the index, else ``model.safetensors``, else every ``*.safetensors``."""
     index = folder / INDEX
@@ -44,7 +49,7 @@ def find_shards(folder: Path) -> list[Path]:
             f"{folder} holds {other[0]} but no *.safetensors: only safetensors weights are read; "
             "convert the checkpoint (save_pretrained writes safetensors)"
         )
-    raise ConfigError(f"{folder} holds no *.safetensors; use --load-format dummy to try the model without weights")
+    raise ConfigError(f"{folder} holds no *.safetensors")
 
 
 def _indexed(index: Path) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sglang_plug import ModelSpec, hookimpl
-from sglang_plug.plugins.specs import Task
+from sglang_plug.plugins.spec import Task
 
 CLASSIFIERS = ("Gemma2", "Llama", "Mistral", "Qwen2", "Qwen3")
 

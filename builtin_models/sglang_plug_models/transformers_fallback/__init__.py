@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from importlib import import_module
 
 from sglang_plug import Facts, ModelSpec, hookimpl
-from sglang_plug.plugins.specs import Task
+from sglang_plug.plugins.spec import Task
 
 CAUSAL = ("ForCausalLM", "LMHeadModel")
 """Suffixes of class names of generative models in transformers."""

@@ -11,7 +11,7 @@ from typing import Literal
 from sglang_plug.contracts.text.grammar import Constraint, ReasoningPrefix
 from sglang_plug.contracts.text.media import Media
 from sglang_plug.contracts.text.parsers import ReasoningBlock
-from sglang_plug.plugins.specs import Task
+from sglang_plug.plugins.spec import Task
 
 from .sampling_params import SamplingParams
 
@@ -71,6 +71,10 @@ class Request:
     """Separates tenants: prefixes are shared only between requests of one salt."""
     adapter: str | None = None
     """Name of the adapter that it is computed with; ``None``: the model alone."""
+    caller: str = ""
+    """Id of the caller that it is served for, never a key itself; empty: callers are not told apart."""
+    deadline: float | None = None
+    """``time.time()`` at which the output should be complete; ``None``: whenever it is."""
     arrived: float = 0.0
     """``time.time()`` at the API."""
 
@@ -118,6 +122,8 @@ class Output:
     finish: Finish | None = None
     cached_tokens: int = 0
     """Prompt tokens that were taken from the prefix cache."""
+    loaded_tokens: tuple[tuple[str, int], ...] = ()
+    """Those of them that were loaded for this request, by the name of the KV store."""
     retractions: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
     """One for each of ``tokens``, if asked for."""

@@ -13,12 +13,15 @@ from typing import Any, Protocol
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import Finish, Output, Request, RequestError
-from sglang_plug.contracts.serving.observer import StepStats
+from sglang_plug.contracts.serving.observer import MetricTotal, StepStats
+from sglang_plug.engine.admission.activity import activity
+from sglang_plug.engine.admission.deadlines import Deadlines
+from sglang_plug.engine.admission.open_requests import OpenRequests, RequestChecks
 from sglang_plug.engine.execution.pipeline import Pipeline
 from sglang_plug.engine.execution.runner import Runner
+from sglang_plug.engine.extensions.held_sequences import HeldSequences
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.memory.memory_relief import MemoryRelief
-from sglang_plug.engine.multimodal.image_inputs import view_of
 from sglang_plug.engine.processes.messages import (
     Abort,
     Close,
@@ -33,12 +36,10 @@ from sglang_plug.engine.processes.messages import (
 )
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.sampling.processors import LogitsProcessors
-from sglang_plug.engine.scheduling.open_requests import OpenRequests, check_token_ids, media_bytes
 from sglang_plug.engine.scheduling.scheduled_chunk import StepCounters
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.engine.scheduling.step_stats import step_stats
-from sglang_plug.engine.structured_outputs.constraints import Constraints
 from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
 from sglang_plug.system.freed_memory import return_freed_memory
 
@@ -46,10 +47,10 @@ logger = logging.getLogger(__name__)
 
 Controls = Mapping[str, Callable[..., Any]]
 """Name of a control call -> function of keyword arguments that returns plain data."""
-MOST_MEDIA_BYTES = 8 << 30
-"""Largest total size of the preprocessed images of all requests in the engine."""
+TOTALS_PERIOD = 1.0
+"""Seconds between two reports of the totals of step extensions."""
 POLL = 0.005
-"""Seconds between two checks whether a grammar is compiled, while there is nothing else to do."""
+"""Seconds between two checks whether held requests are ready, while there is nothing else to do."""
 
 
 class Inbox(Protocol):
@@ -72,14 +73,14 @@ class EngineLoop:
         heartbeat: notified when a step begins and ends.
         update_weights: builds the model with the weights of a checkpoint and revision.
         model_controls: returns the control calls of the model being served.
-        constraints: holds constrained requests until their grammars are compiled.
         shortage: returns the message for an error that says that memory did not suffice for a step.
         overlap: plan and launch steps while the previous one is on the device.
         describe: returns an error in one line, with the plugin whose code raised it.
         ranks: the other ranks that share the model; they end with the engine.
         relief: evicts cached prefixes when the host's memory runs out, if the pool is in host memory.
-        extensions: take part in admission, control calls and ``info``.
+        extensions: take part in admission, control calls and ``info``, and may hold requests.
         processors: the logits processors that requests may use.
+        max_queued_per_caller: number of sequences of one caller that may wait.
     """
 
     def __init__(
@@ -94,7 +95,6 @@ class EngineLoop:
         heartbeat: Heartbeat,
         update_weights: Callable[[str, str | None], Model],
         model_controls: Callable[[], Controls] = dict,
-        constraints: Constraints | None = None,
         shortage: Callable[[Exception], str | None] = lambda error: None,
         overlap: bool = False,
         describe: Callable[[BaseException], str] = repr,
@@ -102,22 +102,23 @@ class EngineLoop:
         relief: MemoryRelief | None = None,
         extensions: ExtensionPoints | None = None,
         processors: LogitsProcessors | None = None,
+        max_queued_per_caller: int | None = None,
     ) -> None:
         self.describe = describe
         self.scheduler, self.runner, self.inbox, self.send = scheduler, runner, inbox, send
         self.extensions = extensions or ExtensionPoints()
-        self.info, self.max_queued, self.heartbeat = {**info, **self.extensions.all_info()}, max_queued, heartbeat
-        self.vocab_size: int = info["vocab_size"]
+        self.info, self.heartbeat = {**info, **self.extensions.all_info()}, heartbeat
         self.longest = min(info["context_length"], scheduler.pool.capacity)
+        self._checks = RequestChecks(info, self.longest, max_queued, max_queued_per_caller)
+        self.deadlines = Deadlines()
         self._load_weights, self._model_controls = update_weights, model_controls
-        self.constraints = Constraints("the engine has no grammar backend") if constraints is None else constraints
         self.pipeline = Pipeline(
             scheduler, runner, overlap=overlap, shortage=shortage, describe=describe, shared=ranks is not None
         )
         self.ranks, self.relief, self._relieved = ranks, relief, 0
-        self.requests = OpenRequests()
+        self.requests, self.held = OpenRequests(), HeldSequences(self.extensions)
         self.processors = LogitsProcessors() if processors is None else processors
-        self._closed = False
+        self._closed, self._next_totals = False, 0.0
         self._controls = self._all_controls()
 
     def run(self) -> None:
@@ -130,33 +131,35 @@ class EngineLoop:
                 raise RuntimeError(lost) from error
             raise
         finally:
-            self._close()
+            self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """Release everything that other processes or extensions hold, even if releasing one of them fails."""
         with ExitStack() as stack:
             if self.ranks is not None:
                 stack.callback(self.ranks.close)
             for close in self.extensions.close:
                 stack.callback(close)
-            stack.callback(self.constraints.close)
 
     @property
     def busy(self) -> bool:
         """True while a request is being served."""
-        return self.scheduler.busy or len(self.constraints) > 0 or len(self.scheduler.paused) > 0
+        return self.scheduler.busy or len(self.held) > 0 or len(self.scheduler.paused) > 0
 
     def step(self) -> None:
         """Run one iteration: handle messages, run one step of the model, send its outputs."""
-        held = POLL if len(self.constraints) else None if self.relief is None else self.relief.patience
-        messages = list(self.inbox.take(wait=not self.scheduler.busy, timeout=held))
+        timeout = POLL if len(self.held) else None if self.relief is None else self.relief.patience
+        messages = list(self.inbox.take(wait=not self.scheduler.busy, timeout=timeout))
         if self.pipeline.in_flight and any(isinstance(message, Control | Pause) for message in messages):
             self._advance(ahead=False)  # control calls and pauses need a state without a step in flight
         for message in messages:
             self.handle(message)
         self._relieve()
         self.pipeline.forget_dropped()
-        self._release()
+        if len(self.held):
+            self._release()
+        for sequence, refusal in self.deadlines.passed():
+            self._refuse_queued(sequence, refusal)
         if self.scheduler.busy:
             self._advance()
 
@@ -168,7 +171,11 @@ class EngineLoop:
             for output in outputs:
                 if output.finish is not None:
                     self.requests.end(output.id)
-            self.send(StepOutputs(outputs, self._stats(time.perf_counter() - started)))
+            stats = self._stats(time.perf_counter() - started)
+            self.deadlines.observe(stats)
+            for step_done in self.extensions.step_done:
+                step_done(stats)
+            self.send(StepOutputs(outputs, stats))
         if not self.scheduler.busy:
             self.scheduler.check()
 
@@ -200,85 +207,50 @@ class EngineLoop:
 
     def _submit(self, request: Request) -> None:
         try:
-            self._validate(request)
+            self._checks.check(request, self.requests, self.scheduler, held=len(self.held))
             sequence = Sequence.of(request, self.longest)
+            sequence.sampling.constrained = self.extensions.is_constrained(sequence)
             if request.task == "generate":
-                sequence.processors = self.processors.admit(request)
-            if request.media:
-                sequence.view = view_of(self.runner.model, request)
+                sequence.sampling.processors = self.processors.admit(request, constrained=sequence.constrained)
             self.extensions.admit_sequence(sequence)
-            if request.constraint is not None:
-                self.constraints.hold(sequence)
+            is_held = self.held.hold(sequence)
         except RequestError as error:
             self._end(request.id, _refused(error))
             return
         self.requests.add(request)
-        if request.constraint is None:
-            self.scheduler.add(sequence)
+        if not is_held:
+            self._queue(sequence)
 
     def _release(self) -> None:
-        """Queue the sequences whose grammars are compiled, with the tokens that these force at the beginning."""
-        released = list(self.constraints.release())
-        begun = [place for place, (_, error) in enumerate(released) if error is None]
-        verdicts = self.runner.open([released[place][0] for place in begun]) if begun else {}
-        result_by_place = {begun[row]: result for row, result in verdicts.items()}
-        for place, (sequence, error) in enumerate(released):
-            result = result_by_place.get(place)
-            if result is not None:
-                sequence.tokens += result.forced
-                error = result.error
-            self._admit(sequence, error)
+        """Queue the sequences that no step extension holds any more, unless their requests have ended."""
+        for sequence, finish in self.held.release():
+            if finish is None:
+                self._queue(sequence)
+                continue
+            self.requests.end(sequence.request.id)
+            self._end(sequence.request.id, finish if isinstance(finish, Finish) else _refused(finish))
 
-    def _admit(self, sequence: Sequence, error: RequestError | None) -> None:
-        """Queue a sequence that waited for its grammar, unless there is nothing to compute."""
-        grammar, id = sequence.grammar, sequence.request.id
-        if error is None and (grammar is None or not grammar.ended):
-            self.scheduler.add(sequence)
-            return
-        self.requests.end(id)
-        self._end(id, Finish("stop") if error is None else _refused(error))
+    def _queue(self, sequence: Sequence) -> None:
+        """Queue a sequence, unless it would miss its deadline."""
+        self.scheduler.add(sequence)
+        if sequence.deadline is not None and (refusal := self.deadlines.add(sequence, self.scheduler)) is not None:
+            self._refuse_queued(sequence, refusal)
+
+    def _refuse_queued(self, sequence: Sequence, refusal: RequestError) -> None:
+        """End a request that waits in the queue with an error."""
+        self.scheduler.abort(sequence.request.id)
+        self.requests.end(sequence.request.id)
+        self._end(sequence.request.id, _refused(refusal))
+        self._tell_idle()
 
     def _end(self, id: str, finish: Finish) -> None:
         """Send the only output of a request that was never computed."""
         self.send(StepOutputs([Output(id=id, finish=finish)]))
 
-    def _validate(self, request: Request) -> None:
-        scheduler, tokens = self.scheduler, request.tokens
-        if request.id in self.requests:
-            raise RequestError(f"Duplicate request ID: {request.id!r} is still being served")
-        if request.task not in self.info["tasks"]:
-            raise RequestError(f"the model cannot {request.task}; it can: {', '.join(self.info['tasks'])}")
-        if not tokens:
-            raise RequestError("the prompt has no tokens")
-        room = 1 if request.task == "generate" else 0
-        if len(tokens) + room > self.info["context_length"]:
-            raise RequestError(
-                f"The input ({len(tokens)} tokens) is longer than the model's context length "
-                f"({self.info['context_length']} tokens)."
-            )
-        if len(tokens) + room > self.longest:
-            raise RequestError(
-                f"The input ({len(tokens)} tokens) does not fit the KV pool ({self.longest} tokens); "
-                "the server's --max-total-tokens or --mem-fraction-static is too small for it."
-            )
-        check_token_ids(request, self.vocab_size)
-        self._check_media(request)
-        open_requests = len(self.constraints) + len(scheduler.waiting) + len(scheduler.running) + len(scheduler.paused)
-        if open_requests >= scheduler.max_running + self.max_queued:
-            raise RequestError(f"The request queue is full ({self.max_queued} waiting); try again later.", 503)
-
-    def _check_media(self, request: Request) -> None:
-        """Raise ``RequestError`` if the images of all open requests would take too much of the host's memory."""
-        if not request.media:
-            return
-        size = self.requests.media_bytes + media_bytes(request)
-        if size > MOST_MEDIA_BYTES:
-            raise RequestError(f"Too many images are waiting ({size} bytes with these); try again later.", 503)
-
     def _abort(self, id: str) -> None:
         if id not in self.requests:
             return
-        if not self.constraints.abort(id):
+        if not self.held.abort(id):
             self.scheduler.abort(id)
         self.requests.end(id)
         self._end(id, Finish("abort"))
@@ -308,6 +280,7 @@ class EngineLoop:
         """Collect the control calls of engine, model and extensions. Raises ``ConfigError`` if two share a name."""
         own: Controls = {
             "info": self._info,
+            "activity": lambda: activity(self.scheduler, self.requests, self.held.sequences()),
             "flush_cache": self._flush_cache,
             "check": self._check,
             "update_weights": self._update_weights,
@@ -324,16 +297,16 @@ class EngineLoop:
 
     def _info(self) -> dict[str, Any]:
         scheduler = self.scheduler
-        waiting = len(scheduler.waiting) + len(self.constraints)
+        waiting = len(scheduler.waiting) + len(self.held)
         load: dict[str, Any] = {"running": len(scheduler.running), "waiting": waiting, "paused": len(scheduler.paused)}
         load["step_time"] = scheduler.pace.info()
-        states = None if scheduler.states is None else scheduler.states.accounts()
         relief = None if self.relief is None else asdict(self.relief.done)
-        known = {"slots": scheduler.accounts(), "states": states, **load, "memory_relief": relief}
+        known = {"slots": scheduler.accounts(), **load, "memory_relief": relief}
         return {**self.info, **known, **self.extensions.all_info()}
 
-    def _flush_cache(self) -> dict[str, Any]:
-        done = not self.busy and self.scheduler.flush()
+    def _flush_cache(self, stored: bool = True) -> dict[str, Any]:
+        """Empty the prefix cache; ``stored``: also what extensions have stored of it elsewhere."""
+        done = not self.busy and self.scheduler.flush(stored=stored)
         self._tell_idle()
         logger.info("Cache flushed successfully!" if done else "Cache not flushed: requests are running or waiting")
         return {"success": done, "message": "Cache flushed." if done else "Requests are running or waiting."}
@@ -356,7 +329,10 @@ class EngineLoop:
 
     def _stats(self, seconds: float) -> StepStats:
         relieved, self._relieved = self._relieved, 0
-        return step_stats(self.scheduler, held=len(self.constraints), seconds=seconds, relieved=relieved)
+        totals, now = tuple[MetricTotal, ...](), time.monotonic()
+        if self.extensions.totals and now >= self._next_totals:
+            totals, self._next_totals = self.extensions.all_totals(), now + TOTALS_PERIOD
+        return step_stats(self.scheduler, held=len(self.held), seconds=seconds, relieved=relieved, totals=totals)
 
 
 def _refused(error: RequestError) -> Finish:

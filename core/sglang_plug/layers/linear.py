@@ -72,6 +72,11 @@ class Linear(nn.Module):
                 raise ConfigError(f"{quantization.name!r} expects stored tensors of {name!r}, which has none")
             self.weight = None
             for part, stored in self._scheme.stored.items():
+                if stored.parts and len(stored.parts) != len(self._part_sizes):
+                    raise ConfigError(
+                        f"{quantization.name!r} has {len(stored.parts)} tensors for {name!r}, which has "
+                        f"{len(self._part_sizes)} parts"
+                    )
                 room = torch.empty(stored.shape, dtype=stored.dtype, device=self._device)
                 setattr(self, part, nn.Parameter(room, requires_grad=False))
         elif self._scheme is None:
@@ -94,6 +99,9 @@ class Linear(nn.Module):
         If several ranks share the matrix, only this rank's part is copied. Raises ``ValueError`` if the shapes differ.
         """
         stored = self._stored_as(parameter)
+        if stored is not None and stored.parts:
+            self._load_part(stored, parameter, tensor, shard)
+            return
         if self._ranks.size > 1:
             tensor = self._own_part(parameter, tensor, shard)
         target = parameter if shard is None else parameter[self._slice(stored, shard)]
@@ -105,6 +113,40 @@ class Linear(nn.Module):
             raise ValueError(f"expected shape {tuple(target.shape)}, found {tuple(tensor.shape)}")
         target.copy_(tensor)
 
+    def stored_dtype(self, parameter: Tensor, shard: str | None) -> torch.dtype:
+        """Return the dtype that the checkpoint's tensor, or that of one part, must have."""
+        stored = self._stored_as(parameter)
+        if stored is None or not stored.parts or shard is None:
+            return parameter.dtype
+        return stored.parts[self._part_index(shard)].dtype
+
+    def _load_part(self, stored: StoredTensor, parameter: Tensor, tensor: Tensor, shard: str | None) -> None:
+        """Copy the tensor of a part that has its own shape and dtype; a shard of ``None`` means the bytes of all parts.
+
+        Raises ``ValueError`` for another shape.
+        """
+        if shard is None:
+            parameter.copy_(checked(tensor, tuple(parameter.shape)))
+            return
+        index = self._part_index(shard)
+        part = stored.parts[index]
+        tensor = self._own_rows(part, tensor, shard)
+        stored.part(parameter, index).copy_(checked(tensor, part.shape))
+
+    def _part_index(self, shard: str) -> int:
+        raise ValueError(f"it has no part {shard!r}")
+
+    def _own_rows(self, stored: StoredTensor, tensor: Tensor, shard: str) -> Tensor:
+        """Return this rank's rows of a part's tensor."""
+        return tensor
+
+    def _held(self, name: str, tensor: Tensor) -> dict[str, Tensor]:
+        """Return the loaded tensors of one name, as ``LinearScheme.pack`` receives them."""
+        stored = None if self._scheme is None else self._scheme.stored.get(name)
+        if stored is None or not stored.parts:
+            return {name: tensor}
+        return {f"{name}.{index}": stored.part(tensor, index) for index in range(len(stored.parts))}
+
     def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:
         """Return the shape of ``parameter`` in checkpoints, with all parts in one tensor and the parts of all ranks."""
         return self._all_ranks(parameter)
@@ -113,7 +155,10 @@ class Linear(nn.Module):
         """Let the quantization or the kernel set prepare the weight for many multiplications."""
         bias = None if self.bias is None else self.bias.detach()
         names = list(self._scheme.stored) if self._scheme is not None and self._scheme.stored else ["weight"]
-        held = {name: tensor.detach() for name in names if (tensor := getattr(self, name)) is not None}
+        held: dict[str, Tensor] = {}
+        for name in names:
+            if (tensor := getattr(self, name)) is not None:
+                held.update(self._held(name, tensor.detach()))
         if not held:
             return
         self._multiply = self._pack(held["weight"], bias) if self._scheme is None else self._scheme.pack(held, bias)
@@ -286,6 +331,8 @@ class Packed(Linear):
     def _all_ranks(self, parameter: Tensor) -> tuple[int, ...]:
         """Return ``[out, in]`` or ``[out]`` of all parts, or the shape that a quantized checkpoint has."""
         if (stored := self._stored_as(parameter)) is not None:
+            if stored.parts:
+                return tuple(parameter.shape)
             return resized(parameter, stored.axis, sum(-(-size // stored.rows) for size in self._whole.values()))
         return (sum(self._whole.values()), *parameter.shape[1:])
 
@@ -305,6 +352,12 @@ class Packed(Linear):
         parts = tensor.split_with_sizes([-(-size // stored.rows) for size in self._whole.values()], stored.axis)
         own = [stored.own_rows(part, rows) for part, rows in zip(parts, self._own.values(), strict=True)]
         return torch.cat(own, stored.axis)
+
+    def _part_index(self, shard: str) -> int:
+        return self.shards.index(shard)
+
+    def _own_rows(self, stored: StoredTensor, tensor: Tensor, shard: str) -> Tensor:
+        return tensor if self._ranks.size == 1 else stored.own_rows(tensor, self._own[shard])
 
     @property
     def _part_sizes(self) -> tuple[int, ...]:

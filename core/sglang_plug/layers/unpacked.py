@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sglang_plug.config import ConfigError
 from sglang_plug.contracts.model.quantization import LinearScheme, StoredTensor
 
 
@@ -30,6 +31,8 @@ class Unpacking:
         self._layer = layer
         self._arrived: dict[str, dict[str, Tensor]] = {}
         first = next(iter(schemes.values()))
+        if any(stored.parts for scheme in schemes.values() for stored in scheme.stored.values()):
+            raise ConfigError("a layer whose weight is restored has one part; StoredTensor.of_parts is for several")
         self._parameters = {
             name: nn.Parameter(torch.empty(stored.shape, dtype=stored.dtype, device="meta"), requires_grad=False)
             for name, stored in first.stored.items()

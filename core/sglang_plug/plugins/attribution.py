@@ -75,7 +75,13 @@ def _is_part(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
 
 
-def make(component: Component, *arguments: Any, base: type | None = None, contract: type | None = None) -> Any:
+def make(
+    component: Component,
+    *arguments: Any,
+    base: type | None = None,
+    contract: type | None = None,
+    is_used: bool = True,
+) -> Any:
     """Call the component's target with ``arguments`` and return the result.
 
     Args:
@@ -83,20 +89,30 @@ def make(component: Component, *arguments: Any, base: type | None = None, contra
         arguments: for the target.
         base: class that the target must be a subclass of.
         contract: class of the result, or a protocol whose members it must have.
+        is_used: False for a result that is only looked at, and neither started nor stopped.
 
-    Raises ``PluginError`` if the target raises or returns something else, and the target's own ``ConfigError``.
+    An object that has ``on_start`` or ``on_stop`` is noted, see ``Lifecycle``. Raises ``PluginError`` if the target
+    raises or returns something else, and the target's own ``ConfigError``.
     """
     target = component.load(base)
     with attributed(component, "to start"):
         made = target(*arguments)
     check_contract(component, made, contract)
+    if is_used:
+        component.lifecycle.add(component, made)
     return made
 
 
-def make_with_settings(component: Component, *, base: type | None = None, contract: type | None = None) -> Any:
-    """Call ``make`` with the component's settings, if it declares any, as the only argument."""
-    settings = component.settings()
-    return make(component, *(() if settings is None else (settings,)), base=base, contract=contract)
+def make_with_settings(
+    component: Component,
+    *arguments: Any,
+    base: type | None = None,
+    contract: type | None = None,
+    is_used: bool = True,
+) -> Any:
+    """Call ``make`` with the component's settings, if it declares any, as the last argument."""
+    arguments = (*arguments, *component.settings_arguments())
+    return make(component, *arguments, base=base, contract=contract, is_used=is_used)
 
 
 def image_support_problem(component: Component, target: type) -> str | None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator
-from difflib import get_close_matches
 from types import ModuleType
 from typing import Any
 
 from sglang_plug.config import ConfigError
+from sglang_plug.system.hints import nearest_names
 
 from . import hookspecs
-from .specs import Spec
+from .spec import Spec
 
 
 class DeclarationError(ConfigError):
@@ -40,9 +40,7 @@ def check_module(module: ModuleType) -> None:
         if name in known:
             _check_arguments(name, function)
         elif not optional:
-            near = get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            raise DeclarationError(f"implements unknown hook {name!r}; {hint}")
+            raise DeclarationError(f"implements unknown hook {name!r}; {nearest_names(name, known, 'hook')}")
     for name in known:
         own = vars(module).get(name)
         if inspect.isfunction(own) and own.__module__ == module.__name__ and not _options(own):

@@ -19,9 +19,9 @@ ENVIRONMENT_PREFIX = "SGLANG_PLUG_"
 LIST_KEYS = ("plugins", "block_plugin", "plugin", "plugins_dir")
 MAP_KEYS = {"prefer": "KIND:NAME=DISTRIBUTION", "set": "NAME.KEY=VALUE"}
 """The format of each value on the command line."""
-KEYS = frozenset({*LIST_KEYS, *MAP_KEYS, "strict_plugins", "config"})
+KEYS = frozenset({*LIST_KEYS, *MAP_KEYS, "strict_plugins", "locked", "config"})
 """The keys of these flags in a configuration file."""
-ENVIRONMENT_KEYS = ("plugins", "block_plugin", "strict_plugins")
+ENVIRONMENT_KEYS = ("plugins", "block_plugin", "strict_plugins", "locked")
 SWITCHES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -48,6 +48,12 @@ def plugin_flags() -> Parser:
         default=argparse.SUPPRESS,
         help="a plugin that fails to load stops the start",
     )
+    group.add_argument(
+        "--locked",
+        metavar="FILE",
+        default=argparse.SUPPRESS,
+        help="refuse to start with other plugins than those of this file, see `sglang-plug plugins freeze`",
+    )
     return parser
 
 
@@ -68,7 +74,7 @@ def read_plugin_flags(
     ]
     lists: dict[str, tuple[str, ...]] = {}
     maps: dict[str, dict[str, Any]] = {key: {} for key in MAP_KEYS}
-    strict = False
+    strict, locked = False, ""
     for pattern, source in sources:
         for key in sorted(KEYS & source.keys()):
             where = pattern.format(file=flags.config, key=key, variable=variable_of(key), dashed=key.replace("_", "-"))
@@ -78,6 +84,8 @@ def read_plugin_flags(
                 _merge(maps[key], _pairs(source[key], where, MAP_KEYS[key]))
             elif key == "strict_plugins":
                 strict = _switch(source[key], where)
+            elif key == "locked":
+                locked = _file_name(source[key], where)
     options = PluginOptions(
         allow=lists.get("plugins", ()),
         block=lists.get("block_plugin", ()),
@@ -85,6 +93,7 @@ def read_plugin_flags(
         dirs=lists.get("plugins_dir", ()),
         prefer={key: str(value) for key, value in maps["prefer"].items()},
         strict=strict,
+        locked=locked,
         settings=_by_component(maps["set"]),
     )
     return options, flags, rest
@@ -126,6 +135,12 @@ def _names(value: Any, where: str, split: bool) -> tuple[str, ...]:
         raise ConfigError(f"{where}: must be a name or a list of names, got {value!r}")
     parts = [part for name in names for part in (name.split(",") if split else [name])]
     return tuple(part.strip() for part in parts if part.strip())
+
+
+def _file_name(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{where}: must be the name of a file, got {value!r}")
+    return os.path.abspath(value)  # the engine process reads it, too
 
 
 def _pairs(value: Any, where: str, form: str) -> dict[str, Any]:

@@ -20,11 +20,13 @@ from .specs import (
     AttentionSpec,
     CheckpointSpec,
     CommandSpec,
+    DeploymentSpec,
     DrafterSpec,
     EvictionSpec,
     ExecutorSpec,
     GrammarSpec,
     KernelSpec,
+    KVStoreSpec,
     LogitsProcessorSpec,
     MediaProcessorSpec,
     ModelSpec,
@@ -33,6 +35,7 @@ from .specs import (
     QuantizationSpec,
     ReasoningParserSpec,
     RouteSpec,
+    RoutingSpec,
     ScheduleSpec,
     StepExtensionSpec,
     TokenizerSpec,
@@ -48,6 +51,10 @@ if TYPE_CHECKING:
 API_VERSION = 1
 """Rises only when a hook, an argument or an exported name is removed. A plugin module may state
 ``api_version = 1``; another version is refused when the plugin is loaded."""
+API_MINOR_VERSION = 0
+"""Rises when the contract gains or deprecates something; it begins again at 0 when ``API_VERSION`` rises."""
+CONTRACT_VERSION = f"{API_VERSION}.{API_MINOR_VERSION}"
+"""The version of everything that plugins may use; docs/compatibility-policy.md says what it guarantees."""
 
 hookspec = pluggy.HookspecMarker("sglang_plug")
 hookimpl = pluggy.HookimplMarker("sglang_plug")
@@ -89,6 +96,14 @@ def register_cache_policies() -> Iterable[PrefixCacheSpec | EvictionSpec]:  # ty
 
 
 @hookspec
+def register_kv_stores() -> Iterable[KVStoreSpec]:  # type: ignore[empty-body]
+    """Stores that keep computed prefixes outside of the KV pool, selectable with ``--kv-store``.
+
+    Several may be named, the fastest first. None is used by default.
+    """
+
+
+@hookspec
 def register_schedule_policies() -> Iterable[ScheduleSpec]:  # type: ignore[empty-body]
     """Orders of the waiting queue selectable with ``--schedule-policy``."""
 
@@ -97,6 +112,22 @@ def register_schedule_policies() -> Iterable[ScheduleSpec]:  # type: ignore[empt
 def register_executors() -> Iterable[ExecutorSpec]:  # type: ignore[empty-body]
     """Components that start the ranks of one model, selectable with ``--executor``; asked for where ``--tp-size`` is
     more than 1."""
+
+
+@hookspec
+def register_deployments() -> Iterable[DeploymentSpec]:  # type: ignore[empty-body]
+    """Places where engines run, selectable with ``--deployment``: a process of this machine, or another platform.
+
+    The target is called in the API process, once for each of ``--replicas`` and again for each restart.
+    """
+
+
+@hookspec
+def register_routing_policies() -> Iterable[RoutingSpec]:  # type: ignore[empty-body]
+    """Choices of the replica that serves a request, selectable with ``--routing-policy``; they live in the API process.
+
+    Asked for where ``--replicas`` is more than 1.
+    """
 
 
 @hookspec
@@ -191,8 +222,10 @@ def register_observers() -> Iterable[ObserverSpec]:  # type: ignore[empty-body]
 def choose_component(kind: str, facts: Facts) -> str | None:
     """The component of ``kind`` to use where the user said ``auto``; ``None`` passes.
 
-    Asked once per kind. The last installed distribution is asked first, sglang-plug's own answers come
-    last (they are marked ``trylast``). ``kind="model-path"`` asks for the model to serve when none was named,
+    Asked once per kind, in this order: files and folders that the user named, the last named one first; installed
+    distributions in alphabetical order; sglang-plug itself. The first answer counts, and a warning at the start names
+    plugins that would choose another component. ``tryfirst`` and ``trylast`` of ``hookimpl`` come before and after all
+    others. ``kind="model-path"`` asks for the model to serve when none was named,
     ``kind="model"`` for a generic one where nothing is declared under the architecture of ``facts.model``.
     """
 

@@ -2,49 +2,35 @@
 
 from __future__ import annotations
 
-import importlib
+import logging
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, field, is_dataclass, replace
-from difflib import get_close_matches
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import pluggy
 
 from sglang_plug.config import AUTO, ConfigError, EngineConfig, PluginOptions
+from sglang_plug.system.hints import nearest_names
 
 from . import hookspecs
+from .choice import FLAGS, Answer, Facts, answers, asked_order, disagreement, rivals
+from .component import Component, PluginError, import_target, start_error
 from .declaration import check_module, declared_specs
 from .discovery import DISTRIBUTION, Found, find_plugins
-from .requirements import unmet
-from .settings import parse_settings
-from .specs import Spec
+from .lifecycle import ComponentLifecycle
+from .lock import check_lock
+
+__all__ = ["Component", "Facts", "Failure", "Fingerprint", "PluginError", "Plugins", "import_target"]
+
+logger = logging.getLogger(__name__)
 
 SLOW = 1.0
 """Seconds of computing after which loading a plugin is worth a warning."""
 Fingerprint = tuple[tuple[str, str, str], ...]
 """``(plugin, distribution, version)`` of every loaded plugin, in load order."""
-
-
-class PluginError(ConfigError):
-    """A plugin is broken, ambiguous or absent; the message names the culprit and the remedy."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """Facts that ``choose_component`` may decide by. Plain values; one that is not known yet is ``None``."""
-
-    device: str = "cpu"
-    dtype: str | None = None
-    model: Any = None
-    """The checkpoint's configuration, once it has been read."""
-    shape: Any = None
-    """The ``AttentionShape``, once the model class is known."""
-    platform: Mapping[str, Any] = field(default_factory=dict)
-    """What else is known of the machine, e.g. ``{"capability": (9, 0)}`` on CUDA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,70 +45,20 @@ class Failure:
         return f"plugin {self.found.name!r} of {self.found.origin} failed: {self.message}"
 
 
-@dataclass(frozen=True, slots=True)
-class Component:
-    """A declared component, who declared it, and the settings the user gave it."""
-
-    spec: Spec
-    found: Found
-    given: Mapping[str, Any]
-
-    def load(self, base: type | None = None) -> Any:
-        """Import the target. The user selected it, so a failure is fatal and attributed.
-
-        Raises ``PluginError`` if the import fails or the target is not a subclass of ``base``.
-        """
-        if missing := self.unavailable():
-            raise PluginError(f"{self} is unavailable: {missing}")
-        try:
-            target = import_target(self.spec.target)
-        except (Exception, SystemExit) as error:
-            raise PluginError(
-                f"{self} could not be imported from {self.spec.target!r}: {type(error).__name__}: {error}"
-            ) from error
-        if base is not None and not (isinstance(target, type) and issubclass(target, base)):
-            raise PluginError(f"{self}: {self.spec.target!r} must be a subclass of {base.__qualname__}")
-        return target
-
-    def settings(self) -> Any:
-        """The component's settings object, or ``None`` if it declares none. Raises ``ConfigError``."""
-        if self.spec.settings is None:
-            if self.given:
-                raise ConfigError(f"{self} has no settings, but --set {self.spec.name}.{min(self.given)} was given")
-            return None
-        try:
-            kind = import_target(self.spec.settings)
-        except (Exception, SystemExit) as error:
-            raise PluginError(
-                f"settings of {self} could not be imported from {self.spec.settings!r}: {type(error).__name__}: {error}"
-            ) from error
-        if not (isinstance(kind, type) and is_dataclass(kind)):
-            raise PluginError(f"{self}: settings {self.spec.settings!r} must be a dataclass")
-        return parse_settings(kind, self.given, self.spec.name)
-
-    def unavailable(self) -> str:
-        """Return the reason that the component cannot be used here, or an empty string."""
-        return unmet(self.spec.needs)
-
-    @property
-    def key(self) -> str:
-        """``kind:name``."""
-        return f"{self.spec.kind}:{self.spec.name}"
-
-    def __str__(self) -> str:
-        return f"{self.spec.kind} {self.spec.name!r} from {self.found.origin} (plugin {self.found.name!r})"
-
-
 @dataclass(slots=True)
 class Plugins:
     """The loaded plugins and what they declared."""
 
     options: PluginOptions
     loaded: list[Found] = field(default_factory=list)
+    imported: list[Found] = field(default_factory=list)
+    """All plugins whose declaring modules are imported, including ones that fail or whose components are hidden."""
     blocked: list[Found] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     slow: dict[Found, float] = field(default_factory=dict)
     """Seconds of computing that loading took, of plugins that delay every command."""
+    lifecycle: ComponentLifecycle = field(default_factory=lambda: ComponentLifecycle(start_error))
+    """The objects of this process that have ``on_start`` or ``on_stop``."""
     _manager: pluggy.PluginManager = field(default_factory=lambda: _manager())
     _components: dict[tuple[str, str], list[Component]] = field(default_factory=dict)
     _hidden: list[Component] = field(default_factory=list)
@@ -133,24 +69,37 @@ class Plugins:
     def discover(cls, options: PluginOptions | None = None) -> Plugins:
         """Import every plugin that is not blocked, the project's own first, and ask each what it offers.
 
-        Raises ``PluginError`` for an unknown name in the options, and for any failure if ``options.strict``.
+        Raises ``PluginError`` for an unknown name in the options, and for any failure if ``options.strict``. Raises
+        ``ConfigError`` if the plugins are not those of the lock file.
         """
         plugins = cls(options or PluginOptions())
         found = find_plugins(plugins.options)
         if not found:
             raise PluginError("no plugins found; is sglang-plug installed? (pip install .)")
-        for one in found:
-            if plugins._is_blocked(one):
-                plugins.blocked.append(one)
+        plugins.imported = [plugin for plugin in found if not plugins._is_blocked(plugin)]
+        if plugins.options.locked:
+            check_lock(plugins.options.locked, plugins.imported)
+        for plugin in found:
+            if plugin not in plugins.imported:
+                plugins.blocked.append(plugin)
                 continue
             began = time.process_time()  # not the clock's: the machine may be busy with something else
-            with plugins._isolated(one):
-                plugins._load(one)
+            with plugins._isolated(plugin):
+                plugins._load(plugin)
             if (took := time.process_time() - began) > SLOW:
-                plugins.slow[one] = took
+                plugins.slow[plugin] = took
         plugins._settle_settings()
         plugins._check_names(found)
         return plugins
+
+    def separate(self) -> Plugins:
+        """Return the same plugins with a lifecycle of their own, for another engine or rank in this process."""
+        lifecycle = ComponentLifecycle(start_error)
+        components = {
+            key: [replace(component, lifecycle=lifecycle) for component in entries]
+            for key, entries in self._components.items()
+        }
+        return replace(self, lifecycle=lifecycle, _components=components)
 
     def kinds(self) -> list[str]:
         """Every kind that something was declared of."""
@@ -177,39 +126,66 @@ class Plugins:
         """The one component of that name. Raises ``PluginError`` if there is none, or more than one."""
         found = self._components.get((kind, name), [])
         wanted = self.options.prefer.get(f"{kind}:{name}")
-        chosen = [one for one in found if wanted in (None, one.found.distribution)]
+        chosen = [plugin for plugin in found if wanted in (None, plugin.found.distribution)]
         if len(chosen) == 1:
             return chosen[0]
         if chosen:
             raise PluginError(
                 f"{' and '.join(map(str, chosen))} clash; add --prefer {kind}:{name}=DISTRIBUTION "
-                f"with one of: {', '.join(one.found.distribution for one in chosen)}"
+                f"with one of: {', '.join(component.found.distribution for component in chosen)}"
             )
         if found:
             raise PluginError(
                 f"--prefer {kind}:{name}={wanted}: that of {wanted!r} is not among --plugins, "
                 f"only that of {found[0].found.distribution!r} is"
             )
-        raise PluginError(f"no {kind} named {name!r}; {self._hint(name, self.names(kind))}{self._failed_lines()}")
+        raise PluginError(
+            f"no {kind} named {name!r}; {nearest_names(name, self.names(kind), kind)}{self._failed_lines()}"
+        )
 
     def choose(self, kind: str, facts: Facts) -> str | None:
         """Return the plugins' choice for a ``kind`` left at ``auto``. Raises ``PluginError`` if one fails."""
-        return self._answer(kind, facts)[0]
+        answer = self._answer(kind, facts)
+        return None if answer is None else answer.name
 
     def resolve(self, kind: str, name: str, facts: Facts) -> Component:
-        """``get``, after asking the plugins if ``name`` is ``auto``."""
+        """``get``, after ``detect`` and then asking the plugins if ``name`` is ``auto``."""
         if name != AUTO:
             return self.get(kind, name)
-        chosen, plugin = self._answer(kind, facts)
-        if chosen is None:
+        if (detected := self.detect(kind, facts)) is not None:
+            return self.get(kind, detected.spec.name)
+        answer = self._answer(kind, facts)
+        if answer is None:
             raise PluginError(
                 f"no plugin chose a {kind} for {AUTO!r}; name one of: "
                 f"{', '.join(self.names(kind)) or 'none is declared'}{self._failed_lines()}"
             )
         try:
-            return self.get(kind, chosen)
+            return self.get(kind, answer.name)
         except PluginError as error:
-            raise PluginError(f"{error}\n  (chosen for {AUTO!r} by plugin {plugin!r})") from None
+            raise PluginError(f"{error}\n  (chosen for {AUTO!r} by plugin {answer.plugin!r})") from None
+
+    def detect(self, kind: str, facts: Facts) -> Component | None:
+        """Return the component of ``kind`` that recognises what ``facts`` has for it, or ``None``.
+
+        Raises ``PluginError`` if two recognise it, or if one fails.
+        """
+        subject = facts.subjects.get(kind)
+        claims = [] if subject is None else [component for component in self.all(kind) if component.detects(subject)]
+        if len(claims) > 1:
+            both = " and ".join(map(str, claims))
+            raise PluginError(f"{both} recognise the model {facts.source!r}; name one with {FLAGS[kind]}")
+        return claims[0] if claims else None
+
+    def tried(self, kind: str) -> str:
+        """List the components of ``kind`` that ``detect`` asks, for an error about a source that none recognises."""
+        names = []
+        for component in self.all(kind):
+            if getattr(component.spec, "detects", None) is not None:
+                missing = component.unavailable()
+                state = f", unavailable: {missing}" if missing else ""
+                names.append(f"{component.spec.name} ({component.found.origin}{state})")
+        return ", ".join(names) or "none that are installed detect anything"
 
     def configure(self, config: EngineConfig) -> None:
         """Let every plugin refuse the final configuration by raising ``ConfigError``."""
@@ -223,33 +199,41 @@ class Plugins:
                     f"plugin {call.plugin_name!r} failed in configure: {type(error).__name__}: {error}"
                 ) from error
 
-    def _answer(self, kind: str, facts: Facts) -> tuple[str | None, str]:
-        """The first answer to ``choose_component``, and the plugin that gave it; the last loaded is asked first.
+    def answers(self, kind: str, facts: Facts) -> list[Answer]:
+        """Every plugin's choice of a ``kind`` left at ``auto``, in the order in which they are asked; the first counts.
 
-        Without an answer it is the first component whose spec says that it suits the model.
+        A component whose spec suits the model counts as chosen by its plugin where no plugin answers. Raises
+        ``PluginError`` if a plugin fails.
         """
-        given = {"kind": kind, "facts": facts}
-        for call in reversed(self._manager.hook.choose_component.get_hookimpls()):
-            try:
-                answer: Any = call.function(*(given[name] for name in call.argnames))
-            except (Exception, SystemExit) as error:
-                raise PluginError(
-                    f"plugin {call.plugin_name!r} failed to choose a {kind}: {type(error).__name__}: {error}"
-                ) from error
-            if not isinstance(answer, str | None):
-                raise PluginError(
-                    f"plugin {call.plugin_name!r} chose {answer!r} as {kind}; choose_component returns a name or None"
-                )
-            if answer is not None:
-                return answer, call.plugin_name
-        return next(
-            ((one.spec.name, one.found.name) for one in self.all(kind) if one.spec.suits(facts.model)), (None, "")
-        )
+        calls = asked_order(self._manager.hook.choose_component.get_hookimpls(), self.loaded)
+        given = list(answers(calls, kind, facts))
+        suited = (component for component in self.all(kind) if component.spec.suits(facts.model))
+        return given or [Answer(one.spec.name, f"{one.found.distribution}:{one.found.name}") for one in suited][:1]
+
+    def askers(self) -> list[str]:
+        """The plugins that may choose components, as ``distribution:plugin``, in the order in which they are asked."""
+        calls = asked_order(self._manager.hook.choose_component.get_hookimpls(), self.loaded)
+        return [call.plugin_name for call in calls]
+
+    def _answer(self, kind: str, facts: Facts) -> Answer | None:
+        """The first answer to ``choose_component``, if any; warns if another plugin would have chosen differently."""
+        given = self.answers(kind, facts)
+        if not given:
+            return None
+        if others := rivals(given):
+            logger.warning("%s", disagreement(kind, given[0], others))
+        return given[0]
+
+    def check_settings(self) -> None:
+        """Raise ``ConfigError`` for settings that do not fit, also of components that are not used."""
+        for component in self.all():
+            if component.given:
+                component.settings()
 
     @property
     def fingerprint(self) -> Fingerprint:
         """The plugins and versions that every process of one server must agree on."""
-        return tuple((one.name, one.distribution, one.version) for one in self.loaded)
+        return tuple((plugin.name, plugin.distribution, plugin.version) for plugin in self.loaded)
 
     def _is_blocked(self, found: Found) -> bool:
         allow, block = self.options.allow, self.options.block
@@ -264,7 +248,8 @@ class Plugins:
         module = found.load()
         check_module(module)
         specs = list(declared_specs(module))
-        components = [Component(spec, found, self.options.settings.get(spec.name, {})) for spec in specs]
+        given = self.options.settings
+        components = [Component(spec, found, given.get(spec.name, {}), self.lifecycle) for spec in specs]
         self._refuse_twins(components)
         visible = [component for component in components if self._is_visible(component)]
         for component in components:
@@ -283,7 +268,9 @@ class Plugins:
         having = {component.spec.name for component in self.all() if component.spec.settings is not None}
         for (_, name), entries in self._components.items():
             if name in having:
-                entries[:] = [one if one.spec.settings is not None else replace(one, given={}) for one in entries]
+                entries[:] = [
+                    entry if entry.spec.settings is not None else replace(entry, given={}) for entry in entries
+                ]
 
     def _refuse_twins(self, components: list[Component]) -> None:
         """``--prefer`` settles clashes between distributions; within one there is nothing to prefer."""
@@ -309,29 +296,29 @@ class Plugins:
 
     def _check_names(self, found: list[Found]) -> None:
         """Every name the user gave must be known: a typo must not switch anything off silently."""
-        plugins = {one.name for one in found} | {one.distribution for one in found}
+        plugins = {plugin.name for plugin in found} | {plugin.distribution for plugin in found}
         declared = self._declared
         for flag, given in (("--plugins", self.options.allow), ("--block-plugin", self.options.block)):
             for name in given:
                 if name not in plugins and not (":" in name and name in declared):
                     what, known = ("component", declared) if ":" in name else ("plugin", plugins)
-                    raise PluginError(f"{flag}: no {what} named {name!r}; {self._hint(name, sorted(known))}")
+                    raise PluginError(f"{flag}: no {what} named {name!r}; {nearest_names(name, sorted(known), what)}")
         for key, wanted in self.options.prefer.items():
             if key not in declared:
-                raise PluginError(f"--prefer: nothing declares {key!r}; {self._hint(key, sorted(declared))}")
+                raise PluginError(
+                    f"--prefer: nothing declares {key!r}; {nearest_names(key, sorted(declared), 'component')}"
+                )
             if wanted not in (owners := declared[key]):
-                hint = self._hint(wanted, sorted(owners))
+                hint = nearest_names(wanted, sorted(owners), "distribution")
                 raise PluginError(
                     f"--prefer {key}={wanted}: {wanted!r} does not declare it; {hint}{self._failed_lines()}"
                 )
         names = {name for _, name in self._components}
         for name in self.options.settings:
             if name not in names:
-                raise PluginError(f"--set: no component named {name!r}; {self._hint(name, sorted(names))}")
-
-    def _hint(self, name: str, known: list[str]) -> str:
-        near = get_close_matches(name, known, 1)
-        return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
+                raise PluginError(
+                    f"--set: no component named {name!r}; {nearest_names(name, sorted(names), 'component')}"
+                )
 
     def _failed_lines(self) -> str:
         return "".join(f"\n  {failure}" for failure in self.failures)
@@ -348,15 +335,6 @@ class Plugins:
             if self.options.strict:
                 raise PluginError(f"{failure} (--strict-plugins)") from error
             self.failures.append(failure)
-
-
-def import_target(target: str) -> Any:
-    """The object that ``"package.module:attribute"`` names."""
-    module, _, attribute = target.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in attribute.split("."):
-        found = getattr(found, part)
-    return found
 
 
 def _manager() -> pluggy.PluginManager:

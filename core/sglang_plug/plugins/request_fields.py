@@ -66,9 +66,9 @@ class ProcessorRequestFields:
         except Exception as error:
             raise PluginError(f"{where} has a type that no request can hold: {error}") from error
         assert isinstance(found, types.DataclassType | types.StructType)
-        if required := [one.encode_name for one in found.fields if one.required]:
+        if required := [field.encode_name for field in found.fields if field.required]:
             raise PluginError(f"{where}: {required[0]!r} needs a default, requests may leave it out")
-        return cls(component, kind, tuple(one.encode_name for one in found.fields))
+        return cls(component, kind, tuple(field.encode_name for field in found.fields))
 
     def read(self, values: Mapping[str, Any]) -> Any:
         """An instance with ``values`` as they were in JSON. Raises ``RequestFieldError`` naming the field."""
@@ -110,7 +110,7 @@ class RequestFields:
         Raises ``ConfigError`` if two processors declare one field, or one declares a reserved field.
         """
         usable, missing = _usable(plugins)
-        found = [fields for one in usable if (fields := ProcessorRequestFields.of(one)) is not None]
+        found = [fields for candidate in usable if (fields := ProcessorRequestFields.of(candidate)) is not None]
         taken = {*reserved, *SamplingParams.__dataclass_fields__}
         owners: dict[str, ProcessorRequestFields] = {}
         for fields in found:
@@ -178,12 +178,12 @@ class RequestFields:
             reference: how a schema is referred to, with ``{name}`` in it.
             taken: names of other schemas; one of a processor with such a name has the processor's name before it.
         """
-        for one in self.processors:
-            parts = _schemas(one.kind, reference)
+        for processor in self.processors:
+            parts = _schemas(processor.kind, reference)
             if parts.keys() & taken:
-                prefix = "".join(filter(str.isalnum, one.component.spec.name.title()))
-                parts = {prefix + name: schema for name, schema in _schemas(one.kind, reference, prefix).items()}
-            whole = next(schema for name, schema in parts.items() if name.endswith(one.kind.__name__))
+                prefix = "".join(filter(str.isalnum, processor.component.spec.name.title()))
+                parts = {prefix + name: schema for name, schema in _schemas(processor.kind, reference, prefix).items()}
+            whole = next(schema for name, schema in parts.items() if name.endswith(processor.kind.__name__))
             definitions = {name: schema for name, schema in parts.items() if schema is not whole}
             for name, schema in whole.get("properties", {}).items():
                 yield name, schema, definitions
@@ -216,7 +216,7 @@ def _schemas(kind: type, reference: str, prefix: str = "") -> dict[str, Any]:
 def _usable(plugins: Plugins) -> tuple[list[Component], list[tuple[Component, str]]]:
     """Return the processors that can be used, in their order; and the others, with the reason."""
     usable: list[Component] = []
-    missing = [(one, f"{one} is blocked (--plugins, --block-plugin)") for one in plugins.hidden(KIND)]
+    missing = [(candidate, f"{candidate} is blocked (--plugins, --block-plugin)") for candidate in plugins.hidden(KIND)]
     for name in plugins.names(KIND):
         component = plugins.get(KIND, name)
         if reason := component.unavailable():
@@ -232,7 +232,7 @@ def _order(component: Component) -> tuple[int, str]:
 
 
 def _refused_params(usable: list[Component], missing: list[tuple[Component, str]]) -> dict[str, str]:
-    applied = {name for one in usable for name in _params(one)}
+    applied = {name for component in usable for name in _params(component)}
     reasons = {name: why for one, why in missing for name in _params(one)}
     return {
         name: reasons.get(name, "no logits processor of this server applies it")
@@ -258,14 +258,16 @@ def _names(component: Component) -> tuple[str, ...]:
 def _unknown(kind: types.Type, value: Any, place: str = "") -> str:
     """Path of the first key of ``value`` that its type does not have; empty if there is none."""
     if isinstance(kind, types.UnionType):
-        objects = [one for one in kind.types if isinstance(one, types.DataclassType | types.StructType)]
+        objects = [
+            item_type for item_type in kind.types if isinstance(item_type, types.DataclassType | types.StructType)
+        ]
         return _unknown(objects[0], value, place) if len(objects) == 1 else ""
     if isinstance(kind, types.ListType | types.VarTupleType) and isinstance(value, list):
-        found = (_unknown(kind.item_type, one, f"{place}.{index}") for index, one in enumerate(value))
+        found = (_unknown(kind.item_type, item, f"{place}.{index}") for index, item in enumerate(value))
         return next(filter(None, found), "")
     if not isinstance(kind, types.DataclassType | types.StructType) or not isinstance(value, Mapping):
         return ""
-    known = {one.encode_name: one.type for one in kind.fields}
+    known = {field.encode_name: field.type for field in kind.fields}
     for name, inner in value.items():
         path = f"{place}.{name}" if place else str(name)
         if name not in known:

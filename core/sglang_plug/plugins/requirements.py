@@ -4,16 +4,38 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import re
 from collections.abc import Sequence
 from itertools import takewhile
 
 AT_LEAST = ">="
+OF_EXTRA = re.compile(r"""(?P<name>[\w.-]+).*;.*\bextra *== *["'](?P<extra>[\w.-]+)["']""")
+"""A requirement of an extra, in the metadata of a distribution."""
 
 
 def unmet(needs: Sequence[str]) -> str:
     """Return why the requirements ``needs`` (``module``, ``module>=1.2``) are not met, or an empty string."""
     wrong = [text for text in map(_wrong, needs) if text]
     return f"not installed: {', '.join(wrong)}" if wrong else ""
+
+
+def remedy(needs: Sequence[str], distribution: str) -> str:
+    """Return the extra of ``distribution`` that installs what is missing of ``needs``, for pip; empty if none does."""
+    try:
+        requires = importlib.metadata.requires(distribution) or []
+    except importlib.metadata.PackageNotFoundError:  # a file or folder
+        return ""
+    missing = {_normalise(need.partition(AT_LEAST)[0]) for need in needs if _wrong(need)}
+    extras: dict[str, set[str]] = {}
+    for line in requires:
+        if found := OF_EXTRA.match(line):
+            extras.setdefault(found["extra"], set()).add(_normalise(found["name"]))
+    sizes = [(len(names), extra) for extra, names in extras.items() if missing and missing <= names]
+    return f"pip install '{distribution}[{min(sizes)[1]}]'" if sizes else ""
+
+
+def _normalise(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _wrong(need: str) -> str:

@@ -2,103 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from sglang_plug.contracts.sampling_params import PROCESSED_PARAMS
 from sglang_plug.contracts.text.grammar import CONSTRAINT_KINDS, ConstraintKind
 
-Task = Literal["generate", "embed", "classify", "rerank"]
-Auth = Literal["public", "user", "admin"]
-
-EXTENSION_FIELDS = ("adapter",)
-"""Fields of ``Request`` that only step extensions serve; ``None`` where a request does not use one."""
-ANY_DEVICE: frozenset[str] = frozenset({"any"})
-NAME = re.compile(r"(?!auto$)[^\s=:,]+")
-TARGET = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
-
-
-def _set_of(names: Sequence[str] = ()) -> tuple[Callable[[Any], bool], str]:
-    """Return a check for a frozenset of text, or of some of ``names``, and its description."""
-
-    def accepts(value: Any) -> bool:
-        return isinstance(value, frozenset) and all(
-            isinstance(one, str) and (not names or one in names) for one in value
-        )
-
-    return accepts, "a frozenset of " + (f"some of {', '.join(names)}" if names else "text, as frozenset({'cpu'})")
-
-
-ACCEPTED: Mapping[Any, tuple[Callable[[Any], bool], str]] = {
-    "str": (lambda value: isinstance(value, str), "text"),
-    "str | None": (lambda value: isinstance(value, str | None), "text or None"),
-    "bool": (lambda value: isinstance(value, bool), "True or False"),
-    "int": (lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
-    "tuple[str, ...]": (
-        lambda value: isinstance(value, tuple) and all(isinstance(one, str) for one in value),
-        "a tuple of text, as ('torch',)",
-    ),
-    "frozenset[str]": _set_of(),
-    "frozenset[Task]": _set_of(get_args(Task)),
-    "frozenset[ConstraintKind]": _set_of(CONSTRAINT_KINDS),
-    "Auth": (lambda value: value in get_args(Auth), f"one of {', '.join(get_args(Auth))}"),
-}
-"""Annotation of a field -> what it may hold, and how an error says that."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
-    """A named component and where to find it.
-
-    ``target`` is ``"package.module:attribute"`` and is imported only when the component is selected, so a
-    module that declares specs must not import torch or any other heavy library.
-    """
-
-    kind: ClassVar[str]
-    takes_settings: ClassVar[bool] = False
-
-    name: str
-    target: str
-    summary: str = ""
-    """One line for ``plugins list`` and ``--help``."""
-    settings: str | None = None
-    """``"package.module:Dataclass"``: the component's own options, set with ``--set name.key=value``. Only for kinds
-    whose targets are given settings."""
-    needs: tuple[str, ...] = ()
-    """Importable module names without which the component is listed as unavailable; ``"module>=1.2"`` for one whose
-    distribution, of the same name, must have a version."""
-
-    def __post_init__(self) -> None:
-        """Raise ``ValueError`` for a field that does not hold what it should: nobody else looks before it is used."""
-        for item in fields(self):
-            accepts, wanted = ACCEPTED[item.type]
-            value = getattr(self, item.name)
-            if not accepts(value):
-                raise ValueError(f"{type(self).__name__}({self.name!r}): {item.name} must be {wanted}, not {value!r}")
-        for name, pattern, wanted in (
-            ("name", NAME, "a word without blanks and any of '=:,', other than 'auto'"),
-            ("target", TARGET, "'package.module:attribute'"),
-            ("settings", TARGET, "'package.module:Dataclass'"),
-            ("request_fields", TARGET, "'package.module:Dataclass'"),
-        ):
-            value = getattr(self, name, None)
-            if value is not None and not pattern.fullmatch(value):
-                raise ValueError(f"{type(self).__name__}({self.name!r}): {name} must be {wanted}, not {value!r}")
-        if self.settings is not None and not self.takes_settings:
-            raise ValueError(
-                f"{type(self).__name__}({self.name!r}): a {self.kind} is given no settings; leave them out"
-            )
-
-    def suits(self, model: Any) -> bool:
-        """Report whether the component suits the model with this configuration, so that no plugin has to choose it."""
-        return False
+from .spec import ANY_DEVICE, EXTENSION_FIELDS, Auth, Spec, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec(Spec):
-    """A model class; ``name`` is the checkpoint's ``architectures[0]``. Target: a ``Model`` subclass."""
+    """A model class; ``name`` is the checkpoint's ``architectures[0]``. Target: a ``Model`` subclass, whose
+    attribute ``settings`` are its settings."""
 
     kind: ClassVar[str] = "model"
 
@@ -118,10 +34,10 @@ class ModelSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSpec(Spec):
-    """An attention backend. Target: an ``AttentionBackend`` subclass."""
+    """An attention backend. Target: an ``AttentionBackend`` subclass, made with the shape, the device and its settings
+    or ``None``."""
 
     kind: ClassVar[str] = "attention"
-    takes_settings: ClassVar[bool] = True
 
     devices: frozenset[str] = ANY_DEVICE
     """Device types it runs on, or ``{"any"}``."""
@@ -138,7 +54,6 @@ class KernelSpec(Spec):
     with nothing if it has none."""
 
     kind: ClassVar[str] = "kernels"
-    takes_settings: ClassVar[bool] = True
 
     devices: frozenset[str] = ANY_DEVICE
 
@@ -149,45 +64,70 @@ class QuantizationSpec(Spec):
     which raises ``ConfigError`` for a checkpoint, dtype or device that it does not support."""
 
     kind: ClassVar[str] = "quantization"
-    takes_settings: ClassVar[bool] = True
 
     devices: frozenset[str] = ANY_DEVICE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixCacheSpec(Spec):
-    """A prefix cache. Target: a ``PrefixCache`` subclass."""
+    """A prefix cache. Target: a ``PrefixCache`` subclass; its settings, if it has any, are the last argument."""
 
     kind: ClassVar[str] = "prefix-cache"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionSpec(Spec):
-    """An eviction policy. Target: a class with ``rank(node)``, made with its settings, or with nothing if it
-    has none."""
+    """An eviction policy. Target: a class that fulfils ``EvictionPolicy``, made with its settings, or with nothing if
+    it has none."""
 
     kind: ClassVar[str] = "eviction"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVStoreSpec(Spec):
+    """A tier below the prefix cache. Target: a ``KVStore`` subclass, made with its settings, or with nothing if it has
+    none."""
+
+    kind: ClassVar[str] = "kv-store"
     takes_settings: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSpec(Spec):
-    """A schedule policy. Target: a class with ``order(waiting, match)``, made with its settings, or with nothing if
-    it has none."""
+    """A schedule policy. Target: a class that fulfils ``SchedulePolicy``, and ``AccountingPolicy`` and
+    ``PreemptivePolicy`` if it likes, made with its settings, or with nothing if it has none."""
 
     kind: ClassVar[str] = "schedule"
-    takes_settings: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorSpec(Spec):
-    """Starts the ranks that share a model. Target: an ``Executor`` subclass."""
+    """Starts the ranks that share a model. Target: an ``Executor`` subclass, made with its settings or ``None``."""
 
     kind: ClassVar[str] = "executor"
-    takes_settings: ClassVar[bool] = True
 
     devices: frozenset[str] = ANY_DEVICE
     """Device types whose ranks it can bring together, or ``{"any"}``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentSpec(Spec):
+    """Runs engines. Target: a function ``(EngineLaunch, settings) -> EngineClient``, called for each engine."""
+
+    kind: ClassVar[str] = "deployment"
+    takes_settings: ClassVar[bool] = True
+
+    in_process: bool = False
+    """True if engines run in the API process, which then imports nothing beside them while they start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingSpec(Spec):
+    """A routing policy. Target: a class with ``choose(request, replicas)``, made with its settings, or with nothing if
+    it has none."""
+
+    kind: ClassVar[str] = "routing"
+    takes_settings: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,24 +136,22 @@ class DrafterSpec(Spec):
     none."""
 
     kind: ClassVar[str] = "drafter"
-    takes_settings: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepExtensionSpec(Spec):
     """A feature that takes part in the steps of the engine. Target: a function ``(ExtensionContext) -> StepExtension |
-    None``; ``None`` if the configuration does not use the feature."""
+    None``; ``None`` if the configuration does not use the feature. The context has its settings."""
 
     kind: ClassVar[str] = "step-extension"
-    takes_settings: ClassVar[bool] = True
 
     before: tuple[str, ...] = ()
     """Names of extensions that come after this one at every extension point."""
     after: tuple[str, ...] = ()
     """Names of extensions that come before this one at every extension point."""
     serves: tuple[str, ...] = ()
-    """Fields of ``Request`` that it serves, some of ``adapter``. Where nobody serves one, requests with it are refused.
-    """
+    """Fields of ``Request`` that it serves, some of ``adapter``, ``constraint``, ``media`` and ``reasoning_prefix``.
+    Where nobody serves one, requests with it are refused."""
     worker_ranks: bool = False
     """True if it is also built on worker ranks, for a model that several ranks share."""
 
@@ -232,7 +170,6 @@ class LogitsProcessorSpec(Spec):
     vocabulary and the device of the logits. Every one that is not blocked is loaded where the model generates."""
 
     kind: ClassVar[str] = "logits-processor"
-    takes_settings: ClassVar[bool] = True
 
     request_fields: str | None = None
     """``"package.module:Dataclass"``: each of its fields is a field of requests, beside ``temperature`` (in
@@ -263,34 +200,49 @@ class AdapterSpec(Spec):
     every folder that is loaded and answers ``None`` for those of another format."""
 
     kind: ClassVar[str] = "adapter"
-    takes_settings: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSpec(Spec):
-    """A checkpoint reader. Target: a function ``(CheckpointRequest) -> Checkpoint``."""
+    """A checkpoint reader. Target: a function ``(CheckpointRequest) -> Checkpoint``; its settings, if it has any, are
+    the last argument."""
 
     kind: ClassVar[str] = "checkpoint"
+
+    detects: str | None = None
+    """``"package.module:function"``: ``(CheckpointRequest) -> bool``, whether it reads this source: a file, a folder, a
+    hub id, or a path where there is nothing. It looks at names or first bytes, and imports nothing heavy. The reader is
+    then chosen without ``--checkpoint-format``; two that recognise one source are an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsSpec(Spec):
-    """A weight loader. Target: a function ``(Checkpoint, Model) -> iterable of (name, tensor)``."""
+    """A weight loader. Target: a function ``(Checkpoint, Model) -> iterable of (name, tensor)``; its settings, if it
+    has any, are the last argument."""
 
     kind: ClassVar[str] = "weights"
+
+    detects: str | None = None
+    """``"package.module:function"``: ``(Checkpoint) -> bool``, whether it loads the weights of this checkpoint; like
+    ``CheckpointSpec.detects``, for ``--load-format``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerSpec(Spec):
-    """A tokenizer. Target: a function ``(TokenizerSource) -> Tokenizer``, also called in the engine, for grammars."""
+    """A tokenizer. Target: a function ``(TokenizerSource) -> Tokenizer``, also called in the engine, for grammars; its
+    settings, if it has any, are the last argument."""
 
     kind: ClassVar[str] = "tokenizer"
+
+    detects: str | None = None
+    """``"package.module:function"``: ``(TokenizerSource) -> bool``, whether it reads this file or folder; like
+    ``CheckpointSpec.detects``, for ``--tokenizer-mode``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaProcessorSpec(Spec):
     """Makes prompts of tokens and images for a family of models. Target: a function ``(MediaSource) ->
-    MediaProcessor``, called in the API process."""
+    MediaProcessor``, called in the API process; its settings, if it has any, are the last argument."""
 
     kind: ClassVar[str] = "media-processor"
 
@@ -304,10 +256,10 @@ class MediaProcessorSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrammarSpec(Spec):
-    """A backend of structured outputs. Target: a ``GrammarBackend`` subclass."""
+    """A backend of structured outputs. Target: a ``GrammarBackend`` subclass, made with the vocabulary and its settings
+    or ``None``."""
 
     kind: ClassVar[str] = "grammar"
-    takes_settings: ClassVar[bool] = True
 
     forms: frozenset[ConstraintKind] = frozenset(CONSTRAINT_KINDS)
     """Kinds of constraints that it can enforce at all."""
@@ -315,7 +267,8 @@ class GrammarSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolParserSpec(Spec):
-    """A format in which models call functions. Target: an ``OutputParser`` subclass."""
+    """A format in which models call functions. Target: an ``OutputParser`` subclass, whose attribute ``settings`` are
+    its settings."""
 
     kind: ClassVar[str] = "tool-parser"
 
@@ -325,7 +278,8 @@ class ToolParserSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningParserSpec(Spec):
-    """A format in which models think aloud. Target: an ``OutputParser`` subclass."""
+    """A format in which models think aloud. Target: an ``OutputParser`` subclass, whose attribute ``settings`` are its
+    settings."""
 
     kind: ClassVar[str] = "reasoning-parser"
 
@@ -335,8 +289,9 @@ class ReasoningParserSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteSpec(Spec):
-    """A group of HTTP routes. Target: ``build(engine) -> fastapi.APIRouter``, where ``engine`` is the text side of the
-    engine (``sglang_plug_api.plugin.TextEngine``)."""
+    """A group of HTTP routes. Target: ``build(engine)``, where ``engine`` is the text side of the engine
+    (``sglang_plug_api.plugin.TextEngine``); its settings, if it has any, are the last argument. It returns a
+    ``fastapi.APIRouter``, or a ``sglang_plug_api.plugin.RouteGroup``."""
 
     kind: ClassVar[str] = "route"
 
@@ -347,7 +302,8 @@ class RouteSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSpec(Spec):
-    """A subcommand. Target: an object with ``arguments(parser, plugins)`` and ``run(options, plugins)``."""
+    """A subcommand. Target: an object with ``arguments(parser, plugins)`` and ``run(options, plugins)``; if it has
+    settings, a class or function that makes one of them."""
 
     kind: ClassVar[str] = "command"
 
@@ -358,7 +314,6 @@ class ObserverSpec(Spec):
     with nothing if it has none."""
 
     kind: ClassVar[str] = "observer"
-    takes_settings: ClassVar[bool] = True
 
     enabled: bool = True
     """Loaded unless blocked; an observer with ``enabled=False`` is loaded only when named by ``--observer``."""

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import NoReturn
 
 TIME_TO_CLOSE = 2.0
@@ -35,16 +36,27 @@ def leave(status: int) -> NoReturn:
     os._exit(status)
 
 
-def end_with_parent(status: int) -> None:
-    """Start a thread that ends this process with ``status`` when its parent has ended.
+class ParentWatch:
+    """A thread that ends this process with ``status`` when its parent has ended.
 
     The parent holds the other end of this process's standard input.
     """
 
-    def wait() -> None:
+    def __init__(self, status: int) -> None:
+        self.before_exit: Callable[[], None] = lambda: None
+        """Called before the process ends without returning from its main function."""
+        self._status = status
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def end(self, status: int) -> NoReturn:
+        """End the process at once, from any thread, after ``before_exit``."""
+        try:
+            self.before_exit()
+        finally:
+            os._exit(status)
+
+    def _wait(self) -> None:
         while os.read(sys.stdin.fileno(), 4096):  # not the buffered reader: its lock is fatal when the interpreter ends
             pass
         threading.Event().wait(TIME_TO_CLOSE)
-        os._exit(status)
-
-    threading.Thread(target=wait, daemon=True).start()
+        self.end(self._status)

@@ -15,5 +15,6 @@ def register_routes() -> Iterator[RouteSpec]:
         name="anthropic",
         target=f"{__name__}.routes:build",
         tasks=frozenset({"generate"}),
+        example=f"{__name__}.example:requests",
         summary="Anthropic: /v1/messages and /v1/messages/count_tokens",
     )

@@ -16,7 +16,7 @@ from .tools import AnthropicTool, AnthropicToolChoice
 
 MAX_MESSAGES = 16384
 MAX_TOOLS = 1024
-UNSUPPORTED = ("mcp_servers", "container", "context_management")
+UNSUPPORTED = ("mcp_servers", "container", "context_management", "chat_template_kwargs")
 """Unsupported fields that would change the answer."""
 
 

@@ -24,10 +24,26 @@ KINDS: Mapping[int, str] = {
 }
 
 
+class UnsupportedThreadError(ApiError):
+    """The refusal of a conversation that the server would have to store; clients then send it whole.
+
+    They recognize the refusal by the code in its details.
+    """
+
+    details: Mapping[str, Any] = {"error_code": "thread_unsupported_request"}
+
+    def __init__(self) -> None:
+        super().__init__(
+            "'thread' is not supported: conversations are not stored here; send all messages without 'thread'",
+            param="thread",
+        )
+
+
 def envelope(error: ApiError, request_id: str) -> dict[str, Any]:
     """Return the body of an error."""
     kind = KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": request_id}
+    details = {"details": error.details} if isinstance(error, UnsupportedThreadError) else {}
+    return {"type": "error", "error": {"type": kind, "message": error.message, **details}, "request_id": request_id}
 
 
 def response(error: Exception, request_id: str) -> Response:

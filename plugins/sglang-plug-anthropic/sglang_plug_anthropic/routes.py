@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request, Response
@@ -10,7 +11,8 @@ from fastapi.routing import APIRoute
 
 from sglang_plug_api.plugin import (
     ApiError,
-    ChatPrompt,
+    ChatOutput,
+    ChatReading,
     Job,
     TextEngine,
     json_response,
@@ -37,25 +39,20 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/messages", AnthropicBody, summary="A message")
     async def create(request: Request) -> Response:
         body = await read_body(request, AnthropicBody)
-        prompt = await while_connected(request, _prompt(engine, body))
-        job = Job(
+        prompt, reading = await while_connected(request, _prompt(engine, body))
+        job = replace(
+            prompt,
             id=f"msg_{new_id()}",
-            tokens=prompt.tokens,
-            media=prompt.media,
-            sampling=engine.defaults.complete(prompt.sampling(body.sampling()), len(prompt.tokens), None),
-            constraint=prompt.constraint,
-            constraint_field=prompt.constraint_field,
-            reasoning_prefix=prompt.reasoning_prefix,
-            reasoning=prompt.reasoning,
+            sampling=engine.defaults.complete(reading.sampling(body.sampling()), len(prompt.tokens), None),
             adapter=engine.adapters.resolve(body.model),
         )
-        answer = Answer(engine, body, job, prompt.output(), request.state.id)
+        answer = Answer(engine, body, job, ChatOutput(reading), request.state.id)
         return await respond(request, body.stream, answer.events, answer.whole, done=False)
 
     @takes(router, "/v1/messages/count_tokens", AnthropicCountBody, summary="How many tokens a message would read")
     async def count_tokens(request: Request) -> Response:
         body = await read_body(request, AnthropicCountBody)
-        prompt = await while_connected(request, _prompt(engine, body))
+        prompt, _ = await while_connected(request, _prompt(engine, body))
         return json_response({"input_tokens": len(prompt.tokens)})
 
     return router
@@ -82,9 +79,11 @@ class AnthropicRoute(APIRoute):
         return handle_in_dialect
 
 
-async def _prompt(engine: TextEngine, body: AnthropicCountBody) -> ChatPrompt:
-    """Return the conversation with its tools and images. Raises ``ApiError``."""
+async def _prompt(engine: TextEngine, body: AnthropicCountBody) -> tuple[Job, ChatReading]:
+    """Return the conversation with its tools and images, and how outputs are read. Raises ``ApiError``."""
     engine.check_model(body.model)
+    if (body.model_extra or {}).get("thread"):
+        raise errors.UnsupportedThreadError
     if body.thinking is not None and body.thinking.type == "enabled" and engine.parsers.reasoning is None:
         raise ApiError(NO_THINKING, param="thinking")
     return await prepare_chat(engine, body.chat())

@@ -129,3 +129,20 @@ def test_tools(client: Any) -> None:
         **{**request, "messages": request["messages"] + turns, "tool_choice": {"type": "none"}}
     )
     assert answer.content[0].type == "text"
+
+
+def test_the_tool_runner(client: Any) -> None:
+    called = []
+
+    @anthropic.beta_tool
+    def get_current_weather(city: str, state: str = "") -> str:
+        """Get the weather of a city."""
+        called.append(city)
+        return "sunny"
+
+    question = [{"role": "user", "content": "What's the weather like in Boston today?"}]
+    *turns, last = client.beta.messages.tool_runner(
+        **{**QUESTION, "max_tokens": 128, "messages": question, "tools": [get_current_weather]}
+    )
+    assert [turn.stop_reason for turn in turns] == ["tool_use"] and called == ["Boston"]
+    assert (last.stop_reason, last.content[0].type) == ("end_turn", "text")

@@ -300,3 +300,19 @@ def test_both_routes_are_in_the_document(http: httpx.Client) -> None:
     assert document["paths"]["/v1/messages"]["post"]["tags"] == ["Anthropic"]
     schema = document["components"]["schemas"]["AnthropicBody"]
     assert set(schema["required"]) == {"model", "messages", "max_tokens"}
+
+
+def test_a_thread_is_refused_so_that_clients_send_the_whole_conversation(http: httpx.Client) -> None:
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        answer = http.post(path, json={**QUESTION, "thread": {"type": "new"}})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["type"]) == (400, "invalid_request_error")
+        assert error["details"] == {"error_code": "thread_unsupported_request"}
+        assert "'thread' is not supported" in error["message"]
+        assert http.post(path, json={**QUESTION, "thread": None}).status_code == 200
+
+
+def test_the_start_of_a_stream_counts_the_first_tokens(http: httpx.Client) -> None:
+    streamed = events(http.post("/v1/messages", json={**QUESTION, "stream": True}).text)
+    first, last = streamed[0][1]["message"]["usage"], streamed[-2][1]["usage"]
+    assert 0 < first["output_tokens"] < last["output_tokens"]

@@ -11,4 +11,9 @@ api_version = 1
 
 @hookimpl
 def register_models() -> Iterator[ModelSpec]:
-    yield ModelSpec(name="GPTNeoXForCausalLM", target=f"{__name__}.model:GPTNeoX", summary="GPT-NeoX, Pythia")
+    yield ModelSpec(
+        name="GPTNeoXForCausalLM",
+        target=f"{__name__}.model:GPTNeoX",
+        summary="GPT-NeoX, Pythia",
+        example=f"{__name__}.example:tiny",
+    )

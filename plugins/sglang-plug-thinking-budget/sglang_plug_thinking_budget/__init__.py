@@ -18,5 +18,6 @@ def register_logits_processors() -> Iterator[LogitsProcessorSpec]:
         target=f"{__name__}.processor:ThinkingBudget",
         request_fields=f"{__name__}.fields:ThinkingBudgetFields",
         order=LAST,
+        example=f"{__name__}.example:requests",
         summary="ends the reasoning of a request after a number of tokens",
     )

@@ -191,7 +191,7 @@ def test_the_same_progress_on_the_host_and_on_the_device() -> None:
         fresh = made.batch(
             [LogitsRow(state=state, tokens=one, prompt_len=1) for state, one in zip(states, tokens, strict=True)]
         )
-        logits, counts = torch.randn(len(rows), len(PIECES)), [len(one) - 1 for one in tokens]
+        logits, counts = torch.randn(len(rows), len(PIECES)), [len(token_id) - 1 for token_id in tokens]
         assert torch.equal(batch.apply(logits.clone(), counts), fresh.apply(logits.clone(), counts)), step
 
 

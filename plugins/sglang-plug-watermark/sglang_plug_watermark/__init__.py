@@ -16,6 +16,7 @@ def register_logits_processors() -> Iterator[LogitsProcessorSpec]:
         target=f"{__name__}.processor:Watermark",
         settings=f"{__name__}.fields:WatermarkSettings",
         request_fields=f"{__name__}.fields:WatermarkFields",
+        example=f"{__name__}.example:requests",
         summary="makes a part of the vocabulary likelier that depends on a key and the token before",
     )
 

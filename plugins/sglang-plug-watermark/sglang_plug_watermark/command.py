@@ -65,7 +65,7 @@ def _tokens(options: argparse.Namespace, plugins: Plugins) -> Sequence[int]:
         tokens = json.loads(text)
     except ValueError as error:
         raise ConfigError(f"{options.file!r} is not JSON: {error}") from error
-    if not isinstance(tokens, list) or not all(type(one) is int for one in tokens):
+    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
         raise ConfigError(f"{options.file!r} is not a list of token ids")
     return tokens
 

@@ -38,10 +38,10 @@ class Watermark(LogitsProcessor):
     def batch(self, rows: Sequence[LogitsRow]) -> LogitsBatch:
         """Return the batch of the rows with a watermark; see ``LogitsProcessor.batch``."""
         states: list[WatermarkOptions] = [row.state for row in rows]
-        keys = [key_hash(self.settings.key if one.key is None else one.key) for one in states]
-        columns = [keys, [threshold(one.gamma) for one in states], [row.tokens[-1] for row in rows]]
+        keys = [key_hash(self.settings.key if state.key is None else state.key) for state in states]
+        columns = [keys, [threshold(state.gamma) for state in states], [row.tokens[-1] for row in rows]]
         key, limit, last = send(torch.tensor(columns, dtype=torch.int64), self.device).unbind()
-        delta = upload([one.delta for one in states], torch.float32, self.device)
+        delta = upload([state.delta for state in states], torch.float32, self.device)
         return WatermarkBatch(self._hashes, key, limit, delta, last)
 
 
@@ -60,19 +60,19 @@ class WatermarkBatch(LogitsBatch):
         self._hashes, self._key, self._limit, self._delta, self._last = hashes, key, limit, delta, last
 
     def apply(self, logits: Tensor, generated: Sequence[int]) -> Tensor:
-        """As ``LogitsBatch.apply``."""
+        """Return the logits with a bias on the green tokens of each row."""
         before = mixed(self._key + self._last * GOLDEN)
         green = mixed(before[:, None] ^ self._hashes) < self._limit[:, None]
         return logits + green * self._delta[:, None]
 
     def append(self, tokens: Tensor) -> None:
-        """As ``LogitsBatch.append``."""
+        """Remember the last token of each row; -1 means that a row got none."""
         self._last = torch.where(tokens >= 0, tokens, self._last)
 
     def regroup(self, places: Sequence[int], joining: LogitsBatch | None) -> LogitsBatch:
-        """As ``LogitsBatch.regroup``."""
+        """Return the batch of the rows at ``places``, followed by those of ``joining``."""
         index = upload(places, torch.int64, self._last.device)
-        parts = [one.index_select(0, index) for one in self._parts()]
+        parts = [part.index_select(0, index) for part in self._parts()]
         if isinstance(joining, WatermarkBatch):
             parts = [torch.cat(pair) for pair in zip(parts, joining._parts(), strict=True)]
         return WatermarkBatch(self._hashes, *parts)

@@ -32,7 +32,7 @@ def test_it_keeps_the_contract() -> None:
 
 def test_the_hash_is_the_same_on_the_host_and_on_the_device() -> None:
     numbers = [0, 1, 4095, 1 << 31, (1 << 32) - 1, -5, 1 << 40, *random.Random(1).sample(range(1 << 32), 50)]
-    assert mixed_on_device(torch.tensor(numbers)).tolist() == [mixed(one) for one in numbers]
+    assert mixed_on_device(torch.tensor(numbers)).tolist() == [mixed(number) for number in numbers]
 
 
 @pytest.mark.parametrize("key", [0, 7, -3, (1 << 63) + 9])
@@ -48,7 +48,7 @@ def test_green_tokens_are_those_that_are_detected(key: int) -> None:
 
 def test_which_tokens_are_green_depends_on_the_key_and_on_the_token_before() -> None:
     lists = {(key, last): [is_green(key, last, one, 0.5) for one in range(200)] for key in (1, 2) for last in (3, 4)}
-    assert len({tuple(one) for one in lists.values()}) == 4
+    assert len({tuple(tokens) for tokens in lists.values()}) == 4
 
 
 def test_the_score_is_that_of_the_paper() -> None:

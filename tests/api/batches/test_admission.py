@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from sglang_plug import StepStats
+from sglang_plug import ReplicaStatus, StepStats
 from sglang_plug_api.batches.admission import BatchAdmission
 from sglang_plug_api.text.text_engine import TextEngine
 
@@ -17,15 +17,16 @@ class Engine:
     def __init__(self) -> None:
         self.in_flight = 0
         self.client = self
+        self.replicas = [ReplicaStatus(0, None, 0.0)]
         self._listener: Callable[[StepStats], None] | None = None
 
     def on_step(self, listener: Callable[[StepStats], None]) -> None:
         self._listener = listener
 
-    def step(self, *, waiting: int) -> None:
+    def step(self, *, waiting: int, replica: int = 0) -> None:
         assert self._listener is not None
         numbers: dict[str, Any] = dict.fromkeys(StepStats.__dataclass_fields__, 0)
-        self._listener(StepStats(**{**numbers, "waiting": waiting}))
+        self._listener(StepStats(**{**numbers, "waiting": waiting, "replica": replica}))
 
 
 class Setting:
@@ -118,6 +119,21 @@ async def test_what_waited_and_left_is_forgotten() -> None:
     setting.engine.step(waiting=1)
     setting.engine.in_flight = 0  # aborted: no step follows
     tasks = await setting.lines(1)
+    assert setting.started == ["0"]
+    await stop(tasks)
+
+
+async def test_nothing_starts_while_somebody_waits_for_any_replica_that_serves() -> None:
+    setting = Setting()
+    setting.engine.replicas = [ReplicaStatus(0, None, 0.0), ReplicaStatus(1, None, 0.0)]
+    setting.engine.in_flight = 1
+    setting.engine.step(waiting=1, replica=1)
+    setting.engine.step(waiting=0, replica=0)
+    tasks = await setting.lines(1)
+    assert setting.started == []
+    setting.engine.replicas[1] = ReplicaStatus(1, "signal 9", 0.0)
+    setting.engine.step(waiting=0, replica=0)
+    await settle()
     assert setting.started == ["0"]
     await stop(tasks)
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from sglang_plug.engine.processes.client import EngineError
+from sglang_plug import EngineError
 from sglang_plug_api.batches import batch_job as job_module
 from sglang_plug_api.batches.admission import BatchAdmission
 from sglang_plug_api.batches.batch_job import BatchJob, ConcurrencyLimits

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI, Request, Response
 
-from sglang_plug import RequestError
-from sglang_plug.engine.processes.client import EngineError
+from sglang_plug import EngineError, RequestError
 from sglang_plug_api.batches.route_call import EngineBusy, RouteAnswer, call_route, find_endpoint
 from sglang_plug_api.http.callers import Caller
 from sglang_plug_api.http.errors import ApiError, json_response

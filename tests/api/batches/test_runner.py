@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from fastapi import FastAPI, Request, Response
 
-from sglang_plug.engine.processes.client import EngineError
+from sglang_plug import EngineError
 from sglang_plug_api.batches import runner as runner_module
 from sglang_plug_api.batches.records import BatchRecord
 from sglang_plug_api.batches.runner import BatchRunner

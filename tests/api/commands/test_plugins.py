@@ -92,6 +92,19 @@ def test_show_a_plugin(capsys: pytest.CaptureFixture[str]) -> None:
     assert "prefix_cache/__init__.py" in shown
 
 
+def test_show_a_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "show", "sglang-plug"]) == 0
+    shown = capsys.readouterr().out
+    assert "plugin prefix_cache" in shown and "plugin routes" in shown
+
+
+def test_only_the_nearest_of_many_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "show", "zzzzzzzz"]) == 2
+    error = capsys.readouterr().err
+    assert "the nearest names are" in error and "sglang-plug plugins list" in error
+    assert error.count(",") < 6
+
+
 def test_show_a_broken_plugin_with_its_trace(plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plugins", "show", "broken", "--plugin", plugin_file("broken", BROKEN)]) == 0
     shown = capsys.readouterr().out
@@ -139,6 +152,25 @@ def test_check_a_bad_plugin(source: str, problem: str, plugin_file: Any, capsys:
     shown = capsys.readouterr().out
     assert problem in shown
     assert shown.endswith("1 problem\n")
+
+
+CHOOSER = """
+    @hookimpl
+    def choose_component(kind, facts):
+        return NAME if kind == "eviction" else None
+"""
+
+
+def test_plugins_that_disagree_are_listed_and_a_problem(plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [plugin_file(name, CHOOSER.replace("NAME", repr(name))) for name in ("lfu", "fifo")]
+    flags = [text for file in files for text in ("--plugin", str(file))]
+    assert main([*flags, "plugins", "list"]) == 0
+    listed = capsys.readouterr().out
+    order = f"{files[1]}:fifo, {files[0]}:lfu"
+    reason = f"{files[1]}:fifo is asked first and chooses 'fifo', {files[0]}:lfu would choose 'lfu'"
+    assert f"may choose components for 'auto', in this order: {order}\n" in listed and reason in listed
+    assert main([*flags, "plugins", "check", "lfu"]) == 1
+    assert reason in capsys.readouterr().out
 
 
 def test_check_does_not_pass_what_is_blocked(plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:

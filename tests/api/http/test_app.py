@@ -9,8 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sglang_plug import ConfigError, Plugins, RequestError
-from sglang_plug.engine.processes.client import EngineError
+from sglang_plug import ConfigError, EngineError, Plugins, RequestError
 from sglang_plug_api.http.app import build_app
 from sglang_plug_api.http.middleware import GateState
 
@@ -101,7 +100,7 @@ async def test_a_route_for_this_task_comes_before_one_of_another_task(client_of:
 
 
 def test_what_build_returns_must_be_a_router(client_of: Any) -> None:
-    with pytest.raises(ConfigError, match="route 'extra' from .*gave dict instead of APIRouter"):
+    with pytest.raises(ConfigError, match="route 'extra' from .*gave dict instead of an APIRouter or RouteGroup"):
         client_of(returned="{}")
 
 
@@ -109,6 +108,7 @@ async def test_framework_errors_have_our_shape(client_of: Any) -> None:
     client = client_of("health", "generate")
     answers = [
         (await client.get("/none"), 404, "there is no route '/none'"),
+        (await client.post("/v1/messages"), 404, "pip install 'sglang-plug[anthropic]' adds it"),
         (await client.post("/health"), 405, "POST '/health'"),
         (await client.get("/number"), 400, "count"),
         (await client.get("/number?count=x"), 400, "count"),
@@ -117,8 +117,8 @@ async def test_framework_errors_have_our_shape(client_of: Any) -> None:
         assert answer.status_code == status
         assert said in answer.json()["error"]["message"]
         assert answer.json()["message"] == answer.json()["error"]["message"]
-    assert answers[1][0].headers["allow"] == "GET"
-    assert answers[2][0].json()["param"] == "count"
+    assert answers[2][0].headers["allow"] == "GET"
+    assert answers[3][0].json()["param"] == "count"
 
 
 async def test_a_long_path_is_not_repeated_in_full(client_of: Any) -> None:

@@ -8,7 +8,7 @@ import hmac
 import pytest
 from fastapi import Request
 
-from sglang_plug.plugins.specs import Auth
+from sglang_plug.plugins.spec import Auth
 from sglang_plug_api.http.auth import guard
 from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.options.config import ServerConfig

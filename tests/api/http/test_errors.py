@@ -9,8 +9,7 @@ import pytest
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field, ValidationError
 
-from sglang_plug import RequestError
-from sglang_plug.engine.processes.client import EngineError
+from sglang_plug import EngineError, RequestError
 from sglang_plug_api.http.errors import ApiError, from_exception, from_validation, json_bytes, json_response
 
 

@@ -16,6 +16,7 @@ from sglang_plug_api.http.streaming import (
     CLIENT_CLOSED_REQUEST,
     DONE,
     EventStream,
+    JsonLines,
     NamedEvent,
     first_of,
     merged,
@@ -265,3 +266,34 @@ async def test_one_answer_either_whole_or_streamed() -> None:
     with pytest.raises(ApiError, match="no"):
         await respond(request, True, refusing.stream, whole)
     assert refusing.closed
+
+
+async def lines_of(source: Source, connection: Connection) -> list[Any]:
+    await JsonLines(source.stream(), {"x-a": "b"})({"type": "http"}, connection.receive, connection.send)
+    return [json.loads(line) for line in connection.body.splitlines()]
+
+
+async def test_lines_of_json_have_no_frame_and_no_end_mark() -> None:
+    source, connection = Source({"a": "ü\n"}, [1]), Connection()
+    assert await lines_of(source, connection) == [{"a": "ü\n"}, [1]]
+    assert connection.body.endswith(b"[1]\n")
+    headers = dict(connection.sent[0]["headers"])
+    assert headers[b"content-type"] == b"application/x-ndjson" and headers[b"x-a"] == b"b"
+    assert b"content-length" not in headers and source.closed
+
+
+async def test_an_exception_becomes_a_line() -> None:
+    source, connection = Source({"a": 1}, RequestError("late")), Connection()
+    first, error = await lines_of(source, connection)
+    assert (first, error["code"], error["message"]) == ({"a": 1}, 400, "late")
+    assert source.closed
+
+
+async def test_the_source_of_lines_is_closed_when_the_client_leaves() -> None:
+    source, connection = Source({"a": 1}, endless=True), Connection()
+    task = asyncio.create_task(lines_of(source, connection))
+    while not connection.body:
+        await asyncio.sleep(0)
+    connection.gone.set()
+    await task
+    assert source.closed

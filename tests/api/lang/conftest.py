@@ -27,19 +27,20 @@ class FakeBackend:
         self.options: list[GenerationOptions] = []
         self.reply: Callable[[Prompt], str] = lambda prompt: f"<{len(self.prompts)}>"
         self.gather = threading.Barrier(1)
+        self.meta_info: dict[str, Any] = {}
 
     def generate(self, prompt: Prompt, options: GenerationOptions) -> Completion:
         self.prompts.append(prompt)
         self.options.append(options)
         self.gather.wait(PATIENCE)
         text = self.reply(prompt)
-        return Completion(text, {"length": len(text)}, ("other",) * ((options.n or 1) - 1))
+        return Completion(text, {"length": len(text), **self.meta_info}, ("other",) * ((options.n or 1) - 1))
 
     def stream(self, prompt: Prompt, options: GenerationOptions) -> Generator[Completion, None, None]:
         for place, character in enumerate(self.generate(prompt, options).text):
             if character == "!":
                 raise BackendError("broken in the middle", 503)
-            yield Completion(character, {"length": place + 1})
+            yield Completion(character, {"length": place + 1, "output_token_logprobs": list(range(place + 1))})
 
     def select(self, prompt: Prompt, choices: Sequence[str], method: ChoicesMethod, temperature: float) -> Decision:
         self.prompts.append(prompt)

@@ -39,9 +39,11 @@ def test_forks_appended_to_the_parent(backend: Any) -> None:
         forks = s.fork(2)
         forks += "all,"
         forks += ["a", "b"]
+        forks += lambda index: f"{index}" + gen(f"x{index}")
         forks.join("concate_and_append")
 
-    assert function(program).run().text() == "base;all,aall,b"
+    backend.reply = lambda prompt: "!"
+    assert function(program).run().text() == "base;all,a0!all,b1!"
 
 
 def test_what_forks_refuse(backend: Any) -> None:

@@ -95,9 +95,10 @@ def test_types_are_regular_expressions() -> None:
     import re
 
     for expression, good, bad in (
-        (gen_int("x"), ["0", "-12", "+7"], ["", "1.5", "a"]),
+        (gen_int("x"), ["0", "-12", "10"], ["", "1.5", "a", "007", "+7"]),
         (gen_string("x"), ['"a b"', '""'], ["a", '"a', '"a\n"']),
-        (gen("x", dtype="float"), ["1", "-1.25"], [".", "1."]),
+        (gen("x", dtype=bool), ["True", "False"], ["true", "1", ""]),
+        (gen("x", dtype="float"), ["1", "-1.25", "0.5"], [".", "1.", "00.5"]),
     ):
         assert isinstance(expression, Generate) and expression.options.regex is not None
         assert all(re.fullmatch(expression.options.regex, one) for one in good)
@@ -109,7 +110,7 @@ def test_types_are_regular_expressions() -> None:
     [
         (lambda: gen("x", regex="a", json_schema="{}"), "exclude"),
         (lambda: gen("x", dtype=int, regex="a"), "excludes"),
-        (lambda: gen("x", dtype=list), "int, float or str"),
+        (lambda: gen("x", dtype=list), "int, float, bool or str"),
         (lambda: gen("x", choices=[]), "not empty"),
         (lambda: select("x", ["a", ""]), "not empty"),
         (lambda: select("x", "abc"), "a list of texts"),

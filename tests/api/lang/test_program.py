@@ -14,6 +14,7 @@ from sglang_plug_lang import (
     function,
     gen,
     get_server_info,
+    global_config,
     set_default_backend,
     user,
 )
@@ -147,3 +148,22 @@ def test_a_backend_for_one_run(backend: Any) -> None:
 def test_questions_to_the_default_backend(backend: Any) -> None:
     assert flush_cache() is True
     assert get_server_info() == {"prompts": 0}
+
+
+def test_the_default_backend_as_configuration(backend: Any) -> None:
+    assert global_config.default_backend is backend
+    global_config.default_backend = None
+    with pytest.raises(RuntimeError, match="set_default_backend"):
+        ask("a")
+    with pytest.raises(TypeError, match="neither a backend nor an engine"):
+        global_config.default_backend = 3
+
+
+def test_a_program_with_options(backend: Any) -> None:
+    @function(num_api_spec_tokens=8)
+    def program(s: Any) -> None:
+        """Say one word."""
+        s += gen("x")
+
+    assert (program.num_api_spec_tokens, program.__doc__, program.func.__name__) == (8, "Say one word.", "program")
+    assert program()["x"] == "<1>"

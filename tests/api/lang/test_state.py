@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 from sglang_plug_lang import (
     BackendError,
+    Completion,
     LanguageError,
+    Prompt,
     assistant,
     assistant_begin,
     assistant_end,
@@ -28,6 +31,8 @@ from sglang_plug_lang import (
     user_begin,
     user_end,
 )
+from sglang_plug_lang.ir import GenerationOptions
+from tests.api.lang.conftest import FakeBackend
 
 
 def run(program: Any, **options: Any) -> Any:
@@ -317,7 +322,34 @@ async def test_pieces_for_coroutines(backend: Any) -> None:
     assert "".join(pieces) == state.text()
     assert [piece async for piece in state.text_async_iter("x")] == list("héllo")
     pairs = [pair async for pair in state.text_async_iter("x", return_meta_data=True)]
-    assert pairs[-1] == ("o", {"length": 5})
+    assert pairs == [
+        (letter, {"length": place + 1, "output_token_logprobs": [place]}) for place, letter in enumerate("héllo")
+    ]
+    assert state.get_meta_info("x")["output_token_logprobs"] == [0, 1, 2, 3, 4]
+
+
+async def test_a_piece_has_the_facts_of_the_tokens_without_text_before_it() -> None:
+    class TwoTokensForOneCharacter(FakeBackend):
+        def stream(self, prompt: Prompt, options: GenerationOptions) -> Generator[Completion, None, None]:
+            yield Completion("", {"output_token_logprobs": [0]})
+            yield Completion("é", {"output_token_logprobs": [0, 1]})
+            yield Completion("", {"output_token_logprobs": [0, 1, 2]})
+
+    state = function(lambda s: s.__iadd__("a" + gen("x"))).run(backend=TwoTokensForOneCharacter(), stream=True)
+    pairs = [pair async for pair in state.text_async_iter("x", return_meta_data=True)]
+    assert pairs == [("é", {"output_token_logprobs": [0, 1]})]
+    assert state.get_meta_info("x")["output_token_logprobs"] == [0, 1, 2]
+
+
+async def test_a_chosen_piece_has_facts_and_a_constant_one_has_none(backend: Any) -> None:
+    def program(s: Any) -> None:
+        with s.var_scope("all"):
+            s += "a" + select("x", ["b"])
+
+    state = run(program)
+    chosen = [pair async for pair in state.text_async_iter("x", return_meta_data=True)]
+    assert [(text, facts["temperature"]) for text, facts in chosen] == [("b", 0.0)]
+    assert [pair async for pair in state.text_async_iter("all", return_meta_data=True)] == [("a", {}), ("b", {})]
 
 
 async def test_coroutines_wait_without_blocking_the_loop(backend: Any) -> None:
@@ -353,3 +385,42 @@ def test_no_thread_is_left(backend: Any) -> None:
         if thread.name == "program-state":
             thread.join(30)
             assert not thread.is_alive()
+
+
+def test_messages_as_statements_are_added_once(backend: Any) -> None:
+    def program(s: Any) -> None:
+        s.system("Be brief.")
+        s += s.user("Hello")
+        s.assistant(gen("word"))
+
+    assert run(program).messages() == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "<1>"},
+    ]
+
+
+def test_empty_messages(backend: Any) -> None:
+    def program(s: Any) -> None:
+        s += system() + user() + assistant()
+
+    assert [message["content"] for message in run(program).messages()] == ["", "", ""]
+
+
+def test_a_state_as_text(backend: Any) -> None:
+    state = run(lambda s: s.__iadd__("a" + gen("x")))
+    assert str(state) == f"{state}" == "ProgramState(a<1>)"
+    state.set_var("y", 2)
+    assert (state.get_var("x"), state.get_var("y")) == ("<1>", 2)
+
+
+@pytest.mark.parametrize(("said", "value"), [("True", True), (" False\n", False)])
+def test_truth_values(backend: Any, said: str, value: bool) -> None:
+    backend.reply = lambda prompt: said
+    assert run(lambda s: s.__iadd__(gen("x", dtype=bool)))["x"] is value
+
+
+@pytest.mark.parametrize("said", ["true", "", "1"])
+def test_other_words_are_no_truth_values(backend: Any, said: str) -> None:
+    backend.reply = lambda prompt: said
+    assert "asked for bool" in str(run(lambda s: s.__iadd__(gen("x", dtype=bool))).error())

@@ -15,7 +15,6 @@ METHODS: dict[str, tuple[Any, ...]] = {
     "on_step": (None,),
     "on_tokens": ("a", 1, 0.0),
     "on_request": (None,),
-    "on_stop": (),
 }
 
 

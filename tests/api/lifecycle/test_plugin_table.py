@@ -38,7 +38,7 @@ def test_a_built_in_is_available(discover: Any) -> None:
 def test_the_table_is_plain_json(discover: Any, plugin_file: Any) -> None:
     table = plugin_table(discover(plugin_file("rival", RIVAL), plugin_file("broken", "1 / 0")))
     assert json.loads(json.dumps(table)) == table
-    assert table.keys() == {"plugins", "components", "failures", "blocked"}
+    assert table.keys() == {"plugins", "components", "failures", "blocked", "askers", "disagreements"}
 
 
 def test_a_missing_library_is_a_reason(discover: Any, plugin_file: Any) -> None:

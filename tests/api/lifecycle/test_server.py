@@ -16,7 +16,7 @@ import pytest
 from sglang_plug import ConfigError, EngineConfig, StepStats
 from sglang_plug.config import ModelOptions
 from sglang_plug_api.lifecycle import server
-from sglang_plug_api.lifecycle.server import assemble, load_observers, serve, start_engine
+from sglang_plug_api.lifecycle.server import assemble, load_observers, serve, start_components, start_engine
 from sglang_plug_api.lifecycle.start_checks import check_media_processor, check_paths
 from sglang_plug_api.lifecycle.tokenizer_loading import EarlyTokenizer, load_tokenizer
 from sglang_plug_api.options.config import MediaSourcesConfig, ServerConfig, StorageConfig
@@ -99,7 +99,7 @@ async def started(config: ServerConfig, plugins: Any, engine: Starting) -> Mappi
 
 async def test_the_tokenizer_is_imported_while_the_engine_starts(plugins: Any, monkeypatch: Any) -> None:
     imported = threading.Event()
-    component = SimpleNamespace(load=imported.set)
+    component = SimpleNamespace(check=imported.set)
     monkeypatch.setattr(type(plugins), "resolve", lambda self, kind, name, facts: component)
     assert await started(config(), plugins, Starting(imported)) == {"device": "cpu"}
 
@@ -177,7 +177,7 @@ async def test_tokenizers(plugins: Any, info: Any, caplog: pytest.LogCaptureFixt
         tokenizer: Any = load_tokenizer(chosen, plugins, info)
     assert (tokenizer.source.path, tokenizer.source.chat_template) == (tmp_path, "{{ x }}")
     assert "5000 tokens" in caplog.text and "only 1000" in caplog.text
-    with pytest.raises(ConfigError, match="is not a folder"):
+    with pytest.raises(ConfigError, match="there is no such folder or file"):
         load_tokenizer(config(tokenizer_mode="wide", tokenizer_path=str(tmp_path / "none")), plugins, info)
     with pytest.raises(ConfigError, match="did you mean 'wide'"):
         load_tokenizer(config(tokenizer_mode="wied"), plugins, info)
@@ -186,6 +186,7 @@ async def test_tokenizers(plugins: Any, info: Any, caplog: pytest.LogCaptureFixt
 async def test_assembled_observers_see_the_start_and_every_step(plugins: Any, scripted: Any, info: Any) -> None:
     chosen = config(tokenizer_mode="wide", observers=("watcher",), served_model_name="mine")
     engine = assemble(chosen, plugins, scripted, info)
+    await start_components(engine, plugins)
     watcher: Any = engine.observers["watcher"]
     assert watcher.info["served_model_name"] == "mine"
     assert watcher.info["log_interval"] == chosen.engine.schedule.log_interval
@@ -214,7 +215,7 @@ def test_a_taken_port_is_told_before_anything_is_loaded(plugins: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"tokenizer_path": "no/such"}, "--tokenizer-path 'no/such' is not a folder"),
+        ({"tokenizer_path": "no/such"}, "--tokenizer-path 'no/such': there is no such folder"),
         ({"chat_template": "no/such.jinja"}, "--chat-template 'no/such.jinja' is neither a Jinja template nor a file"),
         ({"chat_template": ""}, "--chat-template '' is neither a Jinja template nor a file"),
         (
@@ -276,8 +277,9 @@ async def test_what_was_loaded_is_looked_through_no_more(monkeypatch: pytest.Mon
     running = object.__new__(server._Server)
     running._uvicorn = SimpleNamespace(started=True)  # type: ignore[assignment]
     running._config = ServerConfig(skip_server_warmup=True)
-    running._engine, running._listener = SimpleNamespace(startup_time=None), None  # type: ignore[assignment]
+    running._engine = SimpleNamespace(startup_time=None)  # type: ignore[assignment]
     running._started = 0.0
     monkeypatch.setattr("sglang_plug_api.lifecycle.server._ready_text", lambda engine, listener: "ready")
-    await running._announce()
+    with socket.create_server(("127.0.0.1", 0)) as running._listener:
+        await running._announce()
     assert gc.get_freeze_count() > 0

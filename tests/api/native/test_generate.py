@@ -36,6 +36,7 @@ async def test_one_text(text_engine: Any) -> None:
         "prompt_tokens": 2,
         "completion_tokens": 13,
         "cached_tokens": 2,
+        "cached_tokens_details": {"device": 2, "host": 0},
         "num_retractions": 0,
         "weight_version": "v2",
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -174,6 +175,12 @@ def test_other_weights(engine: Engine, tmp_path: Path) -> None:
     assert "Paris" in answer["text"] and answer["meta_info"]["weight_version"] == "second"
     with pytest.raises(RequestError, match="repository not found"):
         engine.update_weights_from_disk(str(tmp_path / "wrong"))
+
+
+@pytest.mark.parametrize("options", [{"replicas": 2}, {"dp_size": 2}, {"deployment": "process"}])
+def test_it_is_one_engine_in_this_process(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="one engine in this process"):
+        Engine(**options)
 
 
 def test_what_the_server_refuses_is_refused(engine: Engine) -> None:

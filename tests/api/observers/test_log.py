@@ -66,3 +66,15 @@ def test_a_step_that_did_nothing_says_nothing(lines: Any) -> None:
     assert lines() == []
     observer.on_step(step(decode_sequences=1, capacity=0))
     assert len(lines()) == 1
+
+
+def test_each_replica_has_lines_of_its_own(lines: Any) -> None:
+    observer = LogObserver()
+    observer.on_start({"log_interval": 2, "replica_states": [{}, {}]})
+    for second in (1.0, 2.0):
+        observer.on_step(step(decode_sequences=4, running=4, time=second, seconds=1.0))
+        observer.on_step(step(decode_sequences=1, running=1, time=second, seconds=1.0, replica=1))
+    observer.on_step(step(prefill_sequences=1, replica=1))
+    starts = [line.split(",")[0] for line in lines()]
+    assert starts == ["DP0 Decode batch", "DP1 Decode batch", "DP1 Prefill batch"]
+    assert ["throughput (token/s): 4.00" in lines()[0], "throughput (token/s): 1.00" in lines()[1]] == [True, True]

@@ -143,3 +143,22 @@ def test_two_servers_in_one_process_do_not_meet(observer: PrometheusObserver) ->
     other.on_start({"served_model_name": "demo", "components": {}})
     observer.on_step(step(running=5))
     assert values(other)["num_running_reqs"] == 0
+
+
+def test_metrics_of_steps_name_their_replica_where_there_are_several() -> None:
+    observer = PrometheusObserver(clock=lambda: 0.0)
+    observer.on_start({"served_model_name": "demo", "components": {}, "replica_states": [{}, {}]})
+    observer.on_step(step(running=2, prefill_tokens=10, cached_tokens=10, queue_seconds=(0.5,)))
+    observer.on_step(step(running=3, prefill_tokens=30, cached_tokens=10, replica=1))
+    observer.on_step(step(running=4, replica=1))
+    observer.on_request(event())
+    samples = {
+        (sample.name.removeprefix("sglang:"), sample.labels.get("dp_rank")): sample.value
+        for family in text_string_to_metric_families(observer.text().decode())
+        for sample in family.samples
+    }
+    assert (samples["num_running_reqs", "0"], samples["num_running_reqs", "1"]) == (2, 4)
+    assert (samples["cache_hit_rate", "0"], samples["cache_hit_rate", "1"]) == (0.5, 0.25)
+    assert (samples["queue_time_seconds_count", "0"], samples["queue_time_seconds_count", "1"]) == (1, 0)
+    assert samples["num_requests_total", None] == 1
+    assert ("num_running_reqs", None) not in samples and ("num_requests_total", "0") not in samples

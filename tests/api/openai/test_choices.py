@@ -20,7 +20,7 @@ from sglang_plug_api.openai.choices import (
     stream_all,
 )
 from sglang_plug_api.protocol.openai import CompletionBody
-from sglang_plug_api.text.job import Ending, Piece
+from sglang_plug_api.text.job import Ending, Job, Piece
 
 
 def body(**fields: Any) -> CompletionBody:
@@ -30,7 +30,7 @@ def body(**fields: Any) -> CompletionBody:
 def jobs_of(engine: Any, count: int = 1, **fields: Any) -> list[Any]:
     given = body(**fields)
     samplings = [engine.defaults.complete(given.sampling(), 2, 20) for _ in range(count)]
-    return make_jobs(engine, given, [[65, 66]] * count, samplings, None, "call")
+    return make_jobs(engine, given, [Job(tokens=[65, 66])] * count, samplings, None, "call")
 
 
 def piece(**fields: Any) -> Piece:

@@ -20,7 +20,7 @@ from sglang_plug_api.options.parsing import add_arguments, server_config
 @pytest.mark.parametrize(
     ("flag", "answer"),
     [
-        ("--dp", "ranks share a model by --tp-size alone"),
+        ("--nnodes", "ranks share a model by --tp-size alone"),
         ("--nnodes", "ranks share a model by --tp-size alone"),
         ("--max-model-len", "use --context-length"),
         ("--gpu-memory-utilization", "use --mem-fraction-static"),
@@ -54,7 +54,7 @@ def test_an_option_of_another_server_is_answered(flag: str, answer: str) -> None
         ("--disable-cuda", "'--disable-cuda-graph'?"),
         ("--tool-call-pars", "'--tool-call-parser'?"),
         ("--file", "'--file-storage-path'?"),
-        ("--max-running", "'--max-running-requests'?"),
+        ("--max-running-req", "'--max-running-requests'?"),
     ],
 )
 def test_an_abbreviation_is_answered_with_the_full_name(flag: str, full: str) -> None:
@@ -89,18 +89,18 @@ def test_a_typo_still_gets_the_nearest_option() -> None:
 
 def test_a_key_of_a_file_is_answered_too(tmp_path: Path) -> None:
     file = tmp_path / "serve.yaml"
-    file.write_text("data-parallel-size: 2\n")
+    file.write_text("pipeline-parallel-size: 2\n")
     parser = Parser(prog="serve", parents=[plugin_flags()])
     add_arguments(parser, Plugins.discover())
-    with pytest.raises(ConfigError, match="unknown key .data_parallel_size.: ranks share a model"):
+    with pytest.raises(ConfigError, match="unknown key .pipeline_parallel_size.: ranks share a model"):
         server_config(parser.parse_args(["--config", str(file)]), Plugins.discover())
 
 
 def test_so_is_an_argument_of_the_offline_engine() -> None:
     with pytest.raises(
-        ConfigError, match="Engine has no option 'dp_size': ranks share a model by --tp-size alone.*; see "
+        ConfigError, match="Engine has no option 'pp_size': ranks share a model by --tp-size alone.*; see "
     ):
-        Engine(dp_size=2)
+        Engine(pp_size=2)
     with pytest.raises(ConfigError, match="no option 'contxt_length'; did you mean 'context_length'"):
         Engine(contxt_length=2)
 

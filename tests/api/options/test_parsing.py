@@ -27,7 +27,13 @@ from sglang_plug_api.options.parsing import add_arguments, misspelt_variables, s
 
 GOLDEN_FLAGS = Path(__file__).with_name("golden_flags.txt")
 FIELDS = [option for option in all_options() if option.field is not None]
-NOT_OPTIONS = {"engine.plugins"}  # built from the flags about plugins
+NOT_OPTIONS = {
+    "engine.plugins",
+    "engine.schedule.caller_weights",
+    "engine.parallel.replica",
+    "engine.parallel.replicas",
+}
+"""Fields that follow from other options."""
 
 
 @pytest.fixture(autouse=True)

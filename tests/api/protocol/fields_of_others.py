@@ -3,106 +3,357 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-SAMPLED = """
-    frequency_penalty logit_bias n presence_penalty seed stop stream stream_options temperature top_p user top_k min_p
-    min_tokens repetition_penalty stop_token_ids ignore_eos skip_special_tokens response_format max_tokens
-"""
-SGLANG_GENERATION = f"""
-    {SAMPLED} model return_hidden_states return_routed_experts routed_experts_start_len return_cached_tokens_details
-    return_token_ids regex ebnf stop_regex no_stop_trim lora_path session_id session_params custom_params
-    custom_logit_processor images_config bootstrap_host bootstrap_port bootstrap_room routed_dp_rank
-    disagg_prefill_dp_rank data_parallel_rank rid extra_key cache_salt ngram_corpus_id priority
-"""
-VLLM_GENERATION = f"""
-    {SAMPLED} model use_beam_search watermarking length_penalty include_stop_str_in_output
-    spaces_between_special_tokens truncate_prompt_tokens truncation_side allowed_token_ids prompt_logprobs
-    logprob_token_ids bad_words structured_outputs priority request_id session_id return_tokens_as_token_ids
-    return_token_ids routed_experts_prompt_start return_token_offsets return_mm_kwargs cache_salt kv_transfer_params
-    ec_transfer_params vllm_xargs repetition_detection thinking_token_budget stream_interval
-"""
-CHAT = f"""
-    {SGLANG_GENERATION} messages logprobs top_logprobs max_completion_tokens tools tool_choice parallel_tool_calls
-    return_prompt_token_ids return_meta_info reasoning_effort reasoning task continue_final_message separate_reasoning
-    stream_reasoning chat_template_kwargs max_dynamic_patch min_dynamic_patch use_audio_in_video input_ids
-    {VLLM_GENERATION} include_reasoning echo add_generation_prompt add_special_tokens documents chat_template
-    media_io_kwargs mm_processor_kwargs return_prompt_text
-"""
-COMPLETION = f"""
-    {SGLANG_GENERATION} prompt best_of echo logprobs suffix json_schema custom_labels
-    {VLLM_GENERATION} prompt_embeds add_special_tokens
-"""
-RESPONSES = """
-    background include input instructions max_output_tokens max_tool_calls metadata model parallel_tool_calls
-    previous_response_id reasoning service_tier store stream temperature text tool_choice tools top_logprobs top_p
-    truncation user chat_template_kwargs request_id session_id priority extra_key cache_salt ngram_corpus_id
-    frequency_penalty presence_penalty stop top_k min_p repetition_penalty
-    logit_bias prompt skip_special_tokens include_stop_str_in_output prompt_cache_key mm_processor_kwargs
-    enable_response_messages previous_input_messages previous_response structured_outputs seed ignore_eos vllm_xargs
-"""
-GENERATE = """
-    rid session_id text input_ids input_embeds image_data video_data audio_data mm_hashes mm_content_hashes
-    use_audio_in_video video_config sampling_params return_logprob logprob_start_len top_logprobs_num token_ids_logprob
-    return_sampling_mask return_text_in_logprobs return_flat_raw_top_logprobs return_flat_raw_top_logprobs_b64 stream
-    log_metrics return_hidden_states return_routed_experts routed_experts_start_len return_indexer_topk modalities
-    session_params lora_path lora_id custom_logit_processor positional_embed_overrides bootstrap_host bootstrap_port
-    bootstrap_room bootstrap_pair_key decode_tp_size routed_dp_rank data_parallel_rank disagg_prefill_dp_rank
-    kv_router_hint routing_key conversation_id background require_reasoning max_thinking_tokens priority extra_key
-    no_logs custom_labels return_entropy return_prompt_token_ids external_trace_header max_dynamic_patch
-    min_dynamic_patch images_config multi_item_delimiter_indices cache_salt
-"""
-SAMPLING = """
-    max_new_tokens stop stop_token_ids stop_regex temperature top_p top_k min_p frequency_penalty presence_penalty
-    repetition_penalty min_new_tokens n beam_width json_schema regex ebnf structural_tag ignore_eos skip_special_tokens
-    spaces_between_special_tokens no_stop_trim custom_params stream_interval logit_bias sampling_seed
-"""
-POOLING = """
-    model user truncate_prompt_tokens padding truncation_side request_id priority mm_processor_kwargs cache_salt
-    use_activation
-"""
-EMBEDDINGS = f"""
-    {POOLING} input encoding_format dimensions rid lora_path embed_override_token_id embed_overrides add_special_tokens
-    embed_dtype endianness messages chat_template media_io_kwargs
-"""
-CLASSIFY = f"{POOLING} input rid add_special_tokens messages chat_template"
-RERANK = f"{POOLING} query documents instruct top_n return_documents max_tokens_per_doc rank_fields max_chunks_per_doc"
-SCORE = f"""
-    {POOLING} query items embed_override_token_id query_embed_overrides item_embed_overrides label_token_ids
-    apply_softmax item_first return_pooled_hidden_states text_1 text_2 queries documents data_1 data_2
-"""
-TOKENIZE = """
-    model prompt messages tools tool_choice reasoning_effort continue_final_message chat_template_kwargs
-    add_special_tokens add_generation_prompt return_token_strs chat_template media_io_kwargs mm_processor_kwargs
-"""
-DETOKENIZE = "model tokens skip_special_tokens"
+SGLANG_VERSION = "0.5.23"
+VLLM_VERSION = "0.32"
 
-ROUTES: Mapping[str, tuple[str, dict[str, Any], str]] = {
-    "/v1/chat/completions": ("ChatBody", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}, CHAT),
-    "/v1/completions": ("CompletionBody", {"prompt": "Hi", "max_tokens": 1}, COMPLETION),
-    "/v1/responses": ("ResponsesBody", {"input": "Hi", "max_output_tokens": 1}, RESPONSES),
-    "/generate": ("GenerateBody", {"text": "Hi", "sampling_params": {"max_new_tokens": 1}}, GENERATE),
-    "/v1/embeddings": ("EmbeddingsBody", {"input": "Hi"}, EMBEDDINGS),
-    "/v1/classify": ("ClassifyBody", {"input": "Hi"}, CLASSIFY),
-    "/v1/rerank": ("RerankBody", {"query": "Hi", "documents": ["Ho"]}, RERANK),
-    "/v1/score": ("ScoreBody", {"text_1": "Hi", "text_2": "Ho"}, SCORE),
-    "/tokenize": ("TokenizeBody", {"prompt": "Hi"}, TOKENIZE),
-    "/detokenize": ("DetokenizeBody", {"tokens": [1]}, DETOKENIZE),
-}
-"""Path -> the body's schema, a body that is accepted, and the fields of the other servers' models."""
+
+@dataclass(frozen=True)
+class RequestModel:
+    """A request that both servers, or one of them, and this one know."""
+
+    place: str
+    """Its path, or ``sampling_params``, which is part of the body of ``/generate``."""
+    schema: str
+    """The schema of its body here."""
+    body: Mapping[str, Any]
+    """A body that passes validation."""
+    sglang: str
+    """Fields of SGLang, some of its later versions included; empty if it has no such request."""
+    vllm: str
+    """Fields of vLLM."""
+
+    @property
+    def names(self) -> list[str]:
+        """Return the fields of both, each once, in alphabetic order."""
+        return sorted({*self.sglang.split(), *self.vllm.split()})
+
+
+REQUESTS = (
+    RequestModel(
+        place="/v1/chat/completions",
+        schema="ChatBody",
+        body={"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1},
+        sglang="""
+            bootstrap_host bootstrap_port bootstrap_room cache_salt chat_template_kwargs
+            continue_final_message custom_logit_processor custom_params data_parallel_rank
+            disagg_prefill_dp_rank ebnf extra_key frequency_penalty ignore_eos images_config input_ids
+            logit_bias logprobs lora_path max_completion_tokens max_dynamic_patch max_tokens messages
+            min_dynamic_patch min_p min_tokens mm_processor_kwargs model n ngram_corpus_id no_stop_trim
+            parallel_tool_calls presence_penalty priority reasoning reasoning_effort regex
+            repetition_penalty response_format return_cached_tokens_details
+            return_flat_raw_output_top_logprobs return_flat_raw_top_logprobs_b64 return_hidden_states
+            return_input_ids_in_sglext return_meta_info return_output_ids_in_sglext return_prompt_token_ids
+            return_routed_experts return_sampling_mask return_spec_tokens_details return_token_ids rid
+            routed_dp_rank routed_experts_start_len sampling_logprobs_mode seed separate_reasoning
+            session_id session_params skip_special_tokens stop stop_regex stop_token_ids stream
+            stream_options stream_reasoning task temperature thinking tool_choice tools top_k top_logprobs
+            top_p use_audio_in_video user video_config watermark
+        """,
+        vllm="""
+            add_generation_prompt add_special_tokens allowed_token_ids bad_words cache_salt chat_template
+            chat_template_kwargs continue_final_message documents ec_transfer_params echo frequency_penalty
+            ignore_eos include_reasoning include_stop_str_in_output kv_transfer_params length_penalty
+            logit_bias logprob_token_ids logprobs max_completion_tokens max_tokens media_io_kwargs messages
+            min_p min_tokens mm_payload mm_processor_kwargs model n parallel_tool_calls presence_penalty
+            priority prompt_logprobs reasoning_effort repetition_detection repetition_penalty request_id
+            response_format return_mm_kwargs return_prompt_text return_token_ids return_token_offsets
+            return_tokens_as_token_ids routed_experts_prompt_start seed session_id skip_special_tokens
+            spaces_between_special_tokens stop stop_token_ids stream stream_interval stream_options
+            structured_outputs temperature thinking_token_budget tool_choice tools top_k top_logprobs top_p
+            truncate_prompt_tokens truncation_side use_beam_search user vllm_xargs watermarking
+        """,
+    ),
+    RequestModel(
+        place="/v1/completions",
+        schema="CompletionBody",
+        body={"prompt": "Hi", "max_tokens": 1},
+        sglang="""
+            best_of bootstrap_host bootstrap_port bootstrap_room cache_salt custom_labels
+            custom_logit_processor custom_params data_parallel_rank disagg_prefill_dp_rank ebnf echo
+            extra_key frequency_penalty ignore_eos images_config json_schema logit_bias logprobs lora_path
+            max_tokens min_p min_tokens mm_processor_kwargs model n ngram_corpus_id no_stop_trim
+            presence_penalty priority prompt regex repetition_penalty response_format
+            return_cached_tokens_details return_hidden_states return_routed_experts
+            return_spec_tokens_details return_token_ids rid routed_dp_rank routed_experts_start_len seed
+            session_id session_params skip_special_tokens stop stop_regex stop_token_ids stream
+            stream_options suffix temperature top_k top_p user watermark
+        """,
+        vllm="""
+            add_special_tokens allowed_token_ids bad_words cache_salt ec_transfer_params echo
+            frequency_penalty ignore_eos include_stop_str_in_output kv_transfer_params length_penalty
+            logit_bias logprob_token_ids logprobs max_tokens min_p min_tokens mm_payload model n
+            presence_penalty priority prompt prompt_embeds prompt_logprobs repetition_detection
+            repetition_penalty request_id response_format return_mm_kwargs return_token_ids
+            return_token_offsets return_tokens_as_token_ids routed_experts_prompt_start seed session_id
+            skip_special_tokens spaces_between_special_tokens stop stop_token_ids stream stream_interval
+            stream_options structured_outputs suffix temperature thinking_token_budget top_k top_p
+            truncate_prompt_tokens truncation_side use_beam_search user vllm_xargs watermarking
+        """,
+    ),
+    RequestModel(
+        place="/v1/responses",
+        schema="ResponsesBody",
+        body={"input": "Hi", "max_output_tokens": 1},
+        sglang="""
+            background bootstrap_host bootstrap_port bootstrap_room cache_salt chat_template_kwargs
+            data_parallel_rank disagg_prefill_dp_rank extra_key frequency_penalty include input instructions
+            max_output_tokens max_tool_calls metadata min_p model ngram_corpus_id parallel_tool_calls
+            presence_penalty previous_response_id priority reasoning repetition_penalty request_id
+            routed_dp_rank service_tier session_id stop store stream temperature text tool_choice tools
+            top_k top_logprobs top_p truncation user
+        """,
+        vllm="""
+            background cache_salt chat_template_kwargs ec_transfer_params enable_response_messages
+            frequency_penalty ignore_eos include include_reasoning include_stop_str_in_output input
+            instructions kv_transfer_params logit_bias max_output_tokens max_tool_calls media_io_kwargs
+            metadata min_p mm_payload mm_processor_kwargs model parallel_tool_calls presence_penalty
+            previous_input_messages previous_response previous_response_id priority prompt prompt_cache_key
+            reasoning repetition_penalty request_id return_mm_kwargs seed service_tier session_id
+            skip_special_tokens stop stop_token_ids store stream structured_outputs temperature text
+            tool_choice tools top_k top_logprobs top_p truncation user vllm_xargs watermarking
+        """,
+    ),
+    RequestModel(
+        place="/generate",
+        schema="GenerateBody",
+        body={"text": "Hi", "sampling_params": {"max_new_tokens": 1}},
+        sglang="""
+            audio_data background bootstrap_host bootstrap_pair_key bootstrap_port bootstrap_room cache_salt
+            conversation_id custom_labels custom_logit_processor data_parallel_rank decode_tp_size
+            disagg_prefill_dp_rank external_trace_header extra_key image_data image_max_dynamic_patch
+            images_config input_embeds input_ids kv_hints kv_router_hint log_metrics logprob_start_len
+            lora_id lora_path max_dynamic_patch max_thinking_tokens min_dynamic_patch mm_content_hashes
+            mm_hashes mm_processor_kwargs modalities multi_item_delimiter_indices no_logs
+            positional_embed_overrides priority require_reasoning return_bytes return_entropy
+            return_flat_raw_output_top_logprobs return_flat_raw_top_logprobs
+            return_flat_raw_top_logprobs_b64 return_hidden_states return_indexer_topk return_logprob
+            return_prompt_token_ids return_routed_experts return_sampling_mask return_text_in_logprobs rid
+            routed_dp_rank routed_experts_start_len routing_key sampling_logprobs_mode sampling_params
+            session_id session_params stream text token_ids_logprob top_logprobs_num use_audio_in_video
+            video_config video_data video_max_dynamic_patch watermark
+        """,
+        vllm="",
+    ),
+    RequestModel(
+        place="sampling_params",
+        schema="SamplingBody",
+        body={},
+        sglang="""
+            beam_width custom_params ebnf frequency_penalty ignore_eos json_schema logit_bias max_new_tokens
+            min_new_tokens min_p n no_stop_trim presence_penalty regex repetition_penalty sampling_seed
+            skip_special_tokens spaces_between_special_tokens stop stop_regex stop_token_ids stream_interval
+            structural_tag temperature top_k top_p watermark
+        """,
+        vllm="",
+    ),
+    RequestModel(
+        place="/encode",
+        schema="PoolBody",
+        body={"text": "Hi"},
+        sglang="""
+            audio_data background dimensions embed_override_token_id embed_overrides external_trace_header
+            image_data input_embeds input_ids log_metrics lora_id lora_path modalities
+            multi_item_delimiter_indices positional_embed_overrides priority return_pooled_hidden_states
+            return_prompt_token_ids rid routing_key sampling_params text video_data
+        """,
+        vllm="",
+    ),
+    RequestModel(
+        place="/v1/embeddings",
+        schema="EmbeddingsBody",
+        body={"input": "Hi"},
+        sglang="""
+            dimensions embed_override_token_id embed_overrides encoding_format input lora_path model
+            priority rid user
+        """,
+        vllm="""
+            add_generation_prompt add_special_tokens cache_salt chat_template chat_template_kwargs
+            continue_final_message dimensions embed_dtype encoding_format endianness input media_io_kwargs
+            messages mm_processor_kwargs model padding priority request_id truncate_prompt_tokens
+            truncation_side use_activation user
+        """,
+    ),
+    RequestModel(
+        place="/v1/classify",
+        schema="ClassifyBody",
+        body={"input": "Hi"},
+        sglang="""
+            input model priority rid user
+        """,
+        vllm="""
+            add_generation_prompt add_special_tokens cache_salt chat_template chat_template_kwargs
+            continue_final_message input media_io_kwargs messages mm_processor_kwargs model padding priority
+            request_id truncate_prompt_tokens truncation_side use_activation user
+        """,
+    ),
+    RequestModel(
+        place="/v1/rerank",
+        schema="RerankBody",
+        body={"query": "Hi", "documents": ["Ho"]},
+        sglang="""
+            documents instruct query return_documents top_n
+        """,
+        vllm="""
+            cache_salt chat_template_kwargs documents instruction max_tokens_per_doc max_tokens_per_query
+            mm_processor_kwargs model padding priority query request_id top_n truncate_prompt_tokens
+            truncation_side use_activation user
+        """,
+    ),
+    RequestModel(
+        place="/v1/score",
+        schema="ScoreBody",
+        body={"text_1": "Hi", "text_2": "Ho"},
+        sglang="""
+            apply_softmax embed_override_token_id item_embed_overrides item_first items label_token_ids
+            model query query_embed_overrides return_pooled_hidden_states return_token_logprobs
+            score_extraction_token temperature
+        """,
+        vllm="""
+            cache_salt chat_template_kwargs data_1 data_2 documents instruction items max_tokens_per_doc
+            max_tokens_per_query mm_processor_kwargs model padding priority queries request_id text_1 text_2
+            truncate_prompt_tokens truncation_side use_activation user
+        """,
+    ),
+    RequestModel(
+        place="/tokenize",
+        schema="TokenizeBody",
+        body={"prompt": "Hi"},
+        sglang="""
+            add_generation_prompt add_special_tokens chat_template_kwargs continue_final_message messages
+            model prompt reasoning_effort tool_choice tools
+        """,
+        vllm="""
+            add_generation_prompt add_special_tokens chat_template chat_template_kwargs
+            continue_final_message media_io_kwargs messages mm_processor_kwargs model prompt
+            return_token_strs tools
+        """,
+    ),
+    RequestModel(
+        place="/detokenize",
+        schema="DetokenizeBody",
+        body={"tokens": [1]},
+        sglang="""
+            model skip_special_tokens tokens
+        """,
+        vllm="""
+            model tokens
+        """,
+    ),
+    RequestModel(
+        place="/v1/messages",
+        schema="AnthropicBody",
+        body={"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}]},
+        sglang="""
+            betas bootstrap_host bootstrap_port bootstrap_room disagg_prefill_dp_rank max_tokens messages
+            metadata model output_config routed_dp_rank stop_sequences stream system temperature thinking
+            tool_choice tools top_k top_p
+        """,
+        vllm="""
+            cache_salt chat_template_kwargs ec_transfer_params kv_transfer_params max_tokens messages
+            metadata mm_payload model output_config return_mm_kwargs stop_sequences stream system
+            temperature thinking tool_choice tools top_k top_p vllm_xargs watermarking
+        """,
+    ),
+    RequestModel(
+        place="/v1/messages/count_tokens",
+        schema="AnthropicCountBody",
+        body={"model": "m", "messages": [{"role": "user", "content": "Hi"}]},
+        sglang="""
+            betas messages model output_config system thinking tool_choice tools
+        """,
+        vllm="""
+            chat_template_kwargs messages model output_config system thinking tool_choice tools
+        """,
+    ),
+    RequestModel(
+        place="/separate_reasoning",
+        schema="SeparateReasoningBody",
+        body={"text": "Hi"},
+        sglang="""
+            reasoning_parser return_blocks rid text
+        """,
+        vllm="",
+    ),
+    RequestModel(
+        place="/parse_function_call",
+        schema="ParseCallsBody",
+        body={"text": "Hi"},
+        sglang="""
+            rid text tool_call_parser tools
+        """,
+        vllm="",
+    ),
+    RequestModel(
+        place="/abort_request",
+        schema="AbortBody",
+        body={"rid": "none"},
+        sglang="""
+            abort_all abort_message finished_reason rid weight_versions
+        """,
+        vllm="",
+    ),
+    RequestModel(
+        place="/load_lora_adapter",
+        schema="LoadAdapterBody",
+        body={"lora_name": "none", "lora_path": "none"},
+        sglang="""
+            lora_id lora_name lora_path pinned rid
+        """,
+        vllm="""
+            is_3d_lora_weight load_inplace lora_name lora_path
+        """,
+    ),
+    RequestModel(
+        place="/unload_lora_adapter",
+        schema="UnloadAdapterBody",
+        body={"lora_name": "none"},
+        sglang="""
+            lora_id lora_name rid
+        """,
+        vllm="""
+            lora_int_id lora_name
+        """,
+    ),
+    RequestModel(
+        place="/update_weights_from_disk",
+        schema="UpdateWeightsBody",
+        body={"model_path": "none"},
+        sglang="""
+            abort_all_requests flush_cache is_async keep_pause load_format manifest model_path
+            recapture_cuda_graph rid token_step torch_empty_cache weight_version
+        """,
+        vllm="",
+    ),
+    RequestModel(
+        place="/update_weight_version",
+        schema="WeightVersionBody",
+        body={"new_version": "default"},
+        sglang="""
+            abort_all_requests new_version rid
+        """,
+        vllm="",
+    ),
+)
 
 ALIASES = {"queries": "text_1", "data_1": "text_1", "documents": "text_2", "data_2": "text_2"}
 """Other names of fields of ``ScoreBody``."""
 
 HARMLESS = {
-    "bodies of any route": "user service_tier prompt_cache_key metadata store max_tool_calls",
-    "ids and labels that no answer depends on": "session_id request_id conversation_id custom_labels routing_key",
-    "hints where to compute": "routed_dp_rank data_parallel_rank disagg_prefill_dp_rank kv_router_hint",
-    "caches and drafts, which change no answer": "ngram_corpus_id mm_hashes mm_content_hashes cache_salt",
-    "logs and traces": "log_metrics no_logs external_trace_header",
-    "what goes with a field that is refused": "routed_experts_start_len routed_experts_prompt_start",
-    "fields of other routes, ignored on this one": "return_token_offsets return_mm_kwargs background",
+    "not part of an answer": "user service_tier prompt_cache_key metadata store max_tool_calls",
+    "an id or a label": "rid session_id request_id conversation_id custom_labels routing_key token_step",
+    "a hint where to compute": "routed_dp_rank data_parallel_rank disagg_prefill_dp_rank kv_router_hint kv_hints",
+    "about caches and drafts, which change no answer": """
+        ngram_corpus_id mm_hashes mm_content_hashes cache_salt flush_cache torch_empty_cache recapture_cuda_graph
+    """,
+    "about logs and traces": "log_metrics no_logs external_trace_header",
+    "belongs to a field that is refused": "routed_experts_start_len routed_experts_prompt_start",
+    "a field of other routes there": "return_token_offsets return_mm_kwargs background sampling_params",
     "how text is sent": "stream_interval spaces_between_special_tokens",
     "says what image_data holds": "modalities",
+    "shapes of adapters are read from their files": "is_3d_lora_weight",
+    "features need not be switched on": "betas",
 }
 """Reason -> fields that are accepted without effect, because they cannot change an answer."""

@@ -6,11 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.api.protocol.fields_of_others import ALIASES, HARMLESS, ROUTES, SAMPLING
+from tests.api.protocol.differences import REFUSED_VALUES
+from tests.api.protocol.endpoints_of_others import NOT_OFFERED
+from tests.api.protocol.fields_of_others import ALIASES, HARMLESS, REQUESTS, RequestModel
 
 KNOWN_HARMLESS = {name for names in HARMLESS.values() for name in names.split()}
-CASES = [(path, name) for path, (_, _, names) in ROUTES.items() for name in dict.fromkeys(names.split())]
-POOLING_ROUTES = ("/v1/embeddings", "/v1/classify", "/v1/rerank", "/v1/score")
+PLUGIN = "/v1/messages"
+HERE = [request for request in REQUESTS if request.place.startswith("/") and not request.place.startswith(PLUGIN)]
+(SAMPLING,) = [request for request in REQUESTS if request.place == "sampling_params"]
+CASES = [(request, name) for request in HERE for name in request.names]
+GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/generate", "/tokenize", "/detokenize")
 WRONG = {"an object": "that no field takes"}
 
 
@@ -19,29 +24,49 @@ def schemas(app: Any) -> dict[str, Any]:
     return dict(app.application.openapi()["components"]["schemas"])
 
 
-@pytest.mark.parametrize(("path", "name"), CASES, ids=[f"{path}-{name}" for path, name in CASES])
-def test_a_field_is_known_refused_or_harmless(app: Any, schemas: Any, path: str, name: str) -> None:
-    schema, body, _ = ROUTES[path]
-    if name in schemas[schema]["properties"] or (schema == "ScoreBody" and ALIASES.get(name, "") in body):
+def identity(value: Any) -> str | None:
+    return value.place if isinstance(value, RequestModel) else None
+
+
+def is_known(schemas: dict[str, Any], request: RequestModel, name: str) -> bool:
+    alias = ALIASES.get(name) if request.schema == "ScoreBody" else None
+    return {name, alias} & schemas[request.schema]["properties"].keys() != set()
+
+
+@pytest.mark.parametrize(("request_model", "name"), CASES, ids=identity)
+def test_a_field_is_known_refused_or_harmless(app: Any, schemas: Any, request_model: RequestModel, name: str) -> None:
+    if is_known(schemas, request_model, name):
         return
-    response = app.post(path, {**body, name: WRONG})
+    response = app.post(request_model.place, {**request_model.body, name: WRONG})
     if name in KNOWN_HARMLESS:
         return
-    assert response.status_code == 400, f"{path} ignores {name}"
+    assert response.status_code == 400, f"{request_model.place} ignores {name}"
     assert response.json()["error"]["param"] == name, response.text
 
 
-@pytest.mark.parametrize("name", SAMPLING.split())
+@pytest.mark.parametrize("name", SAMPLING.names)
 def test_a_sampling_parameter_is_known_or_refused(app: Any, schemas: Any, name: str) -> None:
-    if name in schemas["SamplingBody"]["properties"]:
+    if is_known(schemas, SAMPLING, name):
         return
     refusal = app.refusal("/generate", {"text": "Hi", "sampling_params": {name: WRONG}})
     assert refusal["param"] == f"sampling_params.{name}"
 
 
-@pytest.mark.parametrize(("path", "name"), [case for case in CASES if case[1] in KNOWN_HARMLESS])
-def test_what_is_harmless_passes(app: Any, schemas: Any, path: str, name: str) -> None:
-    schema, body, _ = ROUTES[path]
-    if name in schemas[schema]["properties"] or path in POOLING_ROUTES:
-        return  # the demo model gives neither vectors nor scores
-    assert app.post(path, {**body, name: "x"}).status_code == 200
+@pytest.mark.parametrize("path", GENERATING)
+def test_what_is_harmless_passes(app: Any, schemas: Any, path: str) -> None:
+    (request,) = [request for request in HERE if request.place == path]
+    harmless = [name for name in request.names if name in KNOWN_HARMLESS and not is_known(schemas, request, name)]
+    assert app.post(path, {**request.body, **dict.fromkeys(harmless, "x")}).status_code == 200
+
+
+@pytest.mark.parametrize(("path", "name"), [("/generate", name) for name in REFUSED_VALUES["/generate"]])
+def test_a_field_that_is_declared_may_be_refused_whatever_it_says(app: Any, path: str, name: str) -> None:
+    value = True if name.startswith("return_") else ["x"]
+    assert app.refusal(path, {"text": "Hi", name: value})["param"] == name
+
+
+def test_a_path_that_is_not_offered_is_404(app: Any) -> None:
+    paths = {path for paths in NOT_OFFERED.values() for path in paths.split()}
+    like_an_id = "/v1/responses/render"  # a GET of it asks for a response with this id
+    assert {app.post(path, {}).status_code for path in paths - {like_an_id}} == {404}
+    assert app.post(like_an_id, {}).status_code == 405

@@ -15,6 +15,6 @@ def test_every_built_in_route_can_be_built(app: Any) -> None:
         assert isinstance(component.spec, RouteSpec)
         assert component.load()(app.engine).routes, name
         levels[name] = component.spec.auth
-    assert {name for name, level in levels.items() if level == "public"} == {"health", "metrics"}
+    assert {name for name, level in levels.items() if level == "public"} == {"health", "metrics", "playground"}
     assert levels["admin"] == "admin"
     assert {"chat", "completions", "generate", "models", "info", "docs"} <= levels.keys()

@@ -48,7 +48,7 @@ def test_while_images_are_fetched(app: Any, monkeypatch: pytest.MonkeyPatch, pat
 def test_while_others_are_served_first(app: Any, monkeypatch: pytest.MonkeyPatch, path: str, stream: bool) -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
-    async def waits(*_: Any) -> Any:
+    async def waits(*_: Any, **__: Any) -> Any:
         begun.set()
         try:
             await asyncio.Event().wait()

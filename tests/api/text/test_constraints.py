@@ -14,6 +14,7 @@ from sglang_plug_api.openai.choices import make_jobs
 from sglang_plug_api.protocol.native import GenerateBody, SamplingBody
 from sglang_plug_api.protocol.openai import ChatBody
 from sglang_plug_api.text.constraints import ONLY_ONE, generation_constraint, sampling_constraint
+from sglang_plug_api.text.job import Job
 
 SCHEMA = {"type": "object", "title": "é"}
 COMPACT = '{"type":"object","title":"é"}'
@@ -110,7 +111,7 @@ def test_at_most_one_native_field() -> None:
 async def test_every_output_of_a_request_carries_it(text_engine: Any, scripted: Any) -> None:
     engine = text_engine()
     sampling = engine.defaults.complete({"n": 2}, 1, 5)
-    jobs = make_jobs(engine, body(regex="a"), [[65]], [sampling], None, "id")
+    jobs = make_jobs(engine, body(), [Job(tokens=[65], constraint=Constraint("regex", "a"))], [sampling], None, "id")
     assert [one.constraint for one in jobs] == [Constraint("regex", "a")] * 2
     given = {"text": ["a", "b"], "sampling_params": [{"regex": "x"}, {}]}
     await (await Generation.prepare(engine, GenerateBody.model_validate(given))).answer()

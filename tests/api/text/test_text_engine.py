@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug import LogprobOptions, Observer, RequestError, RequestEvent
-from sglang_plug.engine.processes.client import EngineError
+from sglang_plug import EngineError, LogprobOptions, Observer, RequestError, RequestEvent
 from sglang_plug_api.http.callers import Caller
 from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.text.job import Job, Piece, new_id
@@ -181,6 +180,42 @@ async def test_observers_see_every_request_once(text_engine: Any, scripted: Any)
         await engine.complete(job(engine))
     assert [event.reason for event in watcher.events] == ["stop", "abort", "abort"]
     assert watcher.events[-1].first_token is None
+
+
+async def test_a_whole_output_is_computed_again_if_its_replica_fails(text_engine: Any, scripted: Any) -> None:
+    events: list[RequestEvent] = []
+
+    class Watcher(Observer):
+        def on_request(self, event: RequestEvent) -> None:
+            events.append(event)
+
+    engine = text_engine(observers={"watcher": Watcher()})
+    scripted.interruptions = [EngineError("signal 9", replica=1)]
+    whole = await engine.complete(job(engine, logprobs=LogprobOptions(), stop=["world"]))
+    assert (whole.text, whole.completion_tokens) == ("Hello, ", 12)
+    assert len(whole.logprobs) == 12
+    assert [request.id for request in scripted.requests] == ["one", "one"]
+    assert [(event.id, event.reason, event.output_tokens) for event in events] == [("one", "stop", 12)]
+    assert engine.in_flight == 0
+
+
+async def test_a_stream_that_has_begun_is_not_computed_again(text_engine: Any, scripted: Any) -> None:
+    engine = text_engine()
+    scripted.interruptions = [EngineError("signal 9", replica=1)]
+    with pytest.raises(EngineError, match="signal 9"):
+        await pieces(engine, job(engine))
+    assert len(scripted.requests) == 1
+
+
+@pytest.mark.parametrize(("replicas", "requests"), [([None], 1), ([1, 0], 2)])
+async def test_a_whole_output_fails_where_no_other_replica_serves_or_two_have_failed(
+    replicas: list[int | None], requests: int, text_engine: Any, scripted: Any
+) -> None:
+    engine = text_engine()
+    scripted.interruptions = [EngineError("signal 9", replica=replica) for replica in replicas]
+    with pytest.raises(EngineError, match="signal 9"):
+        await engine.complete(job(engine))
+    assert len(scripted.requests) == requests
 
 
 async def test_several_outputs_get_ids_and_seeds_of_their_own(text_engine: Any) -> None:

@@ -14,8 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from benchmarks.gpu.executors import decode_graphs
 from sglang_plug import EngineConfig, LogprobOptions, Plugins, Request, SamplingParams
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ParallelOptions, ScheduleOptions
+from sglang_plug.engine.execution.executors import StepExecutors
 from sglang_plug.engine.processes.messages import Abort, Control, FromEngine, Reply, StepOutputs, Submit, ToEngine
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.startup.build import build_engine
@@ -87,17 +89,18 @@ class Engine:
         return self.outputs
 
     def _watch(self) -> None:
-        graphs = self.loop.runner.graphs
+        graphs = decode_graphs(self.loop.runner)
         if graphs is None:
             return
-        run = graphs.run
+        run = graphs.decode
 
         def watched(model: Any, shares: Any, options: Any = None) -> Any:
             result = run(model, shares, options)
             self.replayed[len(shares)] += result is not None
             return result
 
-        graphs.run = watched  # type: ignore[method-assign]
+        graphs.decode = watched  # type: ignore[method-assign]
+        self.loop.runner.executors = StepExecutors.of(self.loop.runner.executors.by_name)
 
 
 def prompt(length: int, seed: int) -> list[int]:
@@ -129,7 +132,7 @@ def test_families(family: str, tiny_model: Callable[..., Any]) -> None:
     assert crowd(recorded) == expected and len(expected) == 31
     largest = 7 if family in RECURRENT else 8  # whose prompts begin anew, and so do not fit into one step
     assert all(recorded.replayed[size] for size in (1, 3, largest)) and not recorded.replayed[9]
-    assert recorded.loop.runner.graphs is not None and plain.loop.runner.graphs is None
+    assert decode_graphs(recorded.loop.runner) is not None and decode_graphs(plain.loop.runner) is None
 
 
 def test_replays_that_are_launched_one_ahead(tiny_model: Callable[..., Any]) -> None:
@@ -170,7 +173,7 @@ def test_why_a_mixture_of_experts_is_not_recorded(
         engine = Engine(tiny_model("qwen3-moe").path, graphs=True)
     (record,) = [line for line in caplog.records if "run without decode graphs" in line.message]
     assert record.levelno == logging.INFO and "aten::bincount" in record.message
-    assert engine.loop.runner.graphs is not None and not engine.loop.runner.graphs.captured
+    assert decode_graphs(engine.loop.runner) is not None and not decode_graphs(engine.loop.runner).captured
 
 
 def test_retracted_sequences(tiny_model: Callable[..., Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gpu.executors import decode_graphs
 from sglang_plug.engine.processes.messages import Control
 from tests.builtin_backends.avx512.test_generation import Engine, crowd, prompt
 from tests.e2e.test_update_weights import copy_of
@@ -53,7 +54,7 @@ def test_replays_that_are_launched_one_ahead(tiny_model: Callable[..., Any], mak
 def test_all_serve_without_what_none_can_record(tiny_model: Callable[..., Any], make: Callable[..., Engine]) -> None:
     path = tiny_model("qwen3-moe").path
     recorded, plain = (make(path, graphs=graphs) for graphs in (True, False))
-    assert recorded.loop.runner.graphs is not None and not recorded.loop.runner.graphs.captured
+    assert decode_graphs(recorded.loop.runner) is not None and not decode_graphs(recorded.loop.runner).captured
     assert crowd(recorded) == crowd(plain)
 
 

@@ -19,6 +19,7 @@ MUST = (
     "json_schema: additional properties",
     "json_schema: number",
     "json_schema: nested",
+    "json_object: any object",
     "json_schema: minimum and maximum",
     "regex: alternatives",
     "regex: characters of many bytes",
@@ -67,6 +68,26 @@ def test_no_token_holds_the_mark() -> None:
 def test_expressions_whose_search_would_explode_are_compiled() -> None:
     """Looking for a match anywhere would take 2 ** 60 states."""
     assert writes(start(make(), "regex", "a[ab]{0,60}"), "ab" * 20)
+
+
+@pytest.mark.parametrize("schema", [{"type": "object"}, {"properties": {"a": {}}, "required": ["a"]}])
+def test_values_of_any_kind_are_nested_to_a_bounded_depth(schema: Any) -> None:
+    for depth, texts in enumerate(
+        [
+            ('{"a": 1}', '{"a": {}}', '{"a": []}', '{"a": null}'),
+            ('{"a": [1, {}]}', '{"a": {"b": "c"}}'),
+            ('{"a": [[1]]}', '{"a": {"b": {"c": []}}}'),
+            ('{"a": [[[1]]]}',),
+        ]
+    ):
+        for most in range(4):
+            grammar = make(any_depth=most)
+            assert all(writes(start(grammar, "json_schema", schema), text) is (depth <= most) for text in texts)
+
+
+def test_any_object_is_an_object() -> None:
+    assert not writes(start(make(), "json_object", ""), "[1]")
+    assert writes(start(make(), "json_object", ""), '{"a": [{"b": {}}], "c": true}')
 
 
 def test_blanks_only_where_they_are_wanted() -> None:

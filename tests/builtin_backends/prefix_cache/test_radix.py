@@ -42,6 +42,31 @@ def test_longest_prefix_is_found() -> None:
     cache.check()
 
 
+def test_the_outline_shows_which_runs_continue_which() -> None:
+    cache = radix()
+    cache.insert([1, 2, 3, 4], [11, 12, 13, 14])
+    cache.insert([1, 2, 9], [11, 12, 19])
+    cache.insert([5], [15], salt="tenant")
+    cache.lock(cache.match([1, 2, 9]))
+    runs = cache.outline(10)
+    assert sorted(run.tokens for run in runs) == [1, 1, 2, 2]
+    (shared,) = (place for place, run in enumerate(runs) if run.children)
+    assert (runs[shared].tokens, runs[shared].children, runs[shared].locked) == (2, 2, True)
+    assert sorted((run.tokens, run.locked) for run in runs if run.parent == shared) == [(1, True), (2, False)]
+
+
+def test_the_outline_of_a_large_cache_shows_what_was_used_last_and_looks_at_a_part_only() -> None:
+    cache = radix()
+    cache.insert([0], [0])
+    for number in range(1, 5000):
+        cache.insert([number, 1, 2], [number * 3, number * 3 + 1, number * 3 + 2])
+    cache.match([0])
+    runs = cache.outline(50)
+    assert len(runs) == 50
+    assert (runs[0].tokens, runs[0].hits) == (1, 1), "the one used last is first, although it is the oldest"
+    assert cache.outline(0) == []
+
+
 @pytest.mark.parametrize("kind", [list, tuple, lambda tokens: array("q", tokens), lambda tokens: array("i", tokens)])
 def test_tokens_come_in_any_sequence(kind: Callable[[list[int]], Sequence[int]]) -> None:
     cache = radix(2)

@@ -114,6 +114,6 @@ def test_long_queues_are_looked_up_once_and_only_at_the_head(kind: Callable[[], 
     assert {sequence.tokens[0] for sequence in ordered[: WINDOW // 5]} == {1}  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("name", ["fcfs", "lpm", "priority", "dfs-weight"])
+@pytest.mark.parametrize("name", ["fair", "fair-lpm", "deadline", "fcfs", "lpm", "priority", "dfs-weight"])
 def test_empty_queue(name: str) -> None:
     assert list(policy(name).order([], unused)) == []

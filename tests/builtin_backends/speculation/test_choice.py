@@ -64,8 +64,22 @@ def built(algorithm: str, plugins: Plugins, **options: int) -> BuiltExtensions:
     return build_extensions(resolve(config(algorithm, **options), plugins), plugins)
 
 
+def refuse(*arguments: Any) -> Any:
+    """Is not needed for drafters."""
+    raise NotImplementedError
+
+
 def context(algorithm: str, plugins: Plugins, **known: Any) -> ExtensionContext:
     facts: dict[str, Any] = {"tasks": ("generate",), "vocab_size": 9, "rolls_back": True, "settings": None, **known}
+    facts = {
+        "eos_token_ids": (),
+        "choose": refuse,
+        "vocabulary": refuse,
+        "max_running": 4,
+        "chunk_size": 64,
+        "states": (),
+        **facts,
+    }
     return ExtensionContext(
         config=config(algorithm),
         plugins=plugins,

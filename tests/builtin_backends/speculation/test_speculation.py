@@ -234,7 +234,7 @@ def test_penalised_outputs_have_no_drafts(params: dict[str, float]) -> None:
     scheduler.extensions, drafter = speculation(perfect)
     submit(scheduler, "a", [1, 2, 3], params={**LONG, **params})
     (sequence,) = scheduler.waiting
-    sequence.processors = processors(VOCABULARY).admit(sequence.request)
+    sequence.sampling.processors = processors(VOCABULARY).admit(sequence.request)
     assert set(drafted(scheduler, device)) == {0} and not drafter.asked
 
 

@@ -39,7 +39,7 @@ CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "two values for a key": olmo(linear_num_key_heads=2, linear_num_value_heads=4),
     "biased and tied": olmo(attention_bias=True, tie_word_embeddings=True),
 }
-TOLERANCE = 2e-4
+TOLERANCE = 1e-3
 """Tolerance: a state's output is normalised, which amplifies rounding of small numbers.
 
 On one of the prompts transformers is 7e-4 from its own float64 result, and we are 6e-4 from it.

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import functools
 import gc
+import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from sglang_plug import Constraint, LogprobOptions, Media, MediaArray, Request, RequestError, SamplingParams
+from sglang_plug import LogprobOptions, Request, RequestError, SamplingParams, StepExtension, StepStats
 from sglang_plug.config import ConfigError
+from sglang_plug.engine.admission.deadlines import Deadlines
 from sglang_plug.engine.execution.in_flight_step import LaunchedStep
 from sglang_plug.engine.execution.pipeline import FAILURES_IN_A_ROW
+from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.processes.messages import Abort, Close, Control, FromEngine, Reply, StepOutputs, Submit
 from sglang_plug.engine.processes.watchdog import Heartbeat
-from sglang_plug.engine.scheduling.open_requests import media_bytes
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
@@ -49,10 +49,19 @@ class Device:
 class Bench:
     """A loop with everything a test looks at."""
 
-    def __init__(self, controls: Callable[[], Any] = dict, overlap: bool = False, **info: Any) -> None:
+    def __init__(
+        self,
+        controls: Callable[[], Any] = dict,
+        overlap: bool = False,
+        extensions: Mapping[str, StepExtension] | None = None,
+        max_queued: int = 1,
+        max_queued_per_caller: int | None = None,
+        **info: Any,
+    ) -> None:
         self.box, self.device, self.sent = Box(), Device(), list[FromEngine]()
         cache = RadixCache(1, LeastRecentlyUsed(), lambda: 0.0)
-        self.scheduler = Scheduler(SlotPool(64, 1), cache, FirstCome(), chunk_size=32, max_running=2)
+        points = extension_points(extensions or {}, {"constraint": "nobody serves it"})
+        self.scheduler = Scheduler(SlotPool(64, 1), cache, FirstCome(), chunk_size=32, max_running=2, extensions=points)
         info = {"vocab_size": 100, "context_length": 50, "tasks": ["generate"], **info}
         self.loop = EngineLoop(
             self.scheduler,
@@ -60,11 +69,13 @@ class Bench:
             self.box,
             self.sent.append,
             info=info,
-            max_queued=1,
+            max_queued=max_queued,
+            max_queued_per_caller=max_queued_per_caller,
             heartbeat=Heartbeat(),
             update_weights=self.load,
             model_controls=controls,
             overlap=overlap,
+            extensions=points,
         )
         self.loaded: list[tuple[str, str | None]] = []
 
@@ -75,13 +86,17 @@ class Bench:
         return f"model of {source}"
 
     def submit(self, id: str, tokens: Iterable[int] = (1, 2, 3), **request: Any) -> None:
-        params = SamplingParams(max_new_tokens=3, **request.pop("params", {}))
+        params = SamplingParams(**{"max_new_tokens": 3, **request.pop("params", {})})
         self.box.messages.append(Submit(Request(id=id, tokens=tuple(tokens), params=params, **request)))
 
     def run(self) -> None:
         self.loop.step()
         while self.scheduler.busy:
             self.loop.step()
+
+    def stats(self) -> StepStats:
+        """The statistics of the last step."""
+        return [message.stats for message in self.sent if isinstance(message, StepOutputs) and message.stats][-1]
 
     def tokens(self, id: str) -> list[int]:
         news = [message for message in self.sent if isinstance(message, StepOutputs)]
@@ -262,46 +277,85 @@ def test_a_model_may_not_replace_control_calls_of_the_engine(make: Make) -> None
         make(controls=lambda: {"flush_cache": print})
 
 
-def image(size: int) -> Media:
-    return Media.of(0, 1, {"pixels": MediaArray("uint8", (size,), bytes(size))})
+def test_one_caller_may_queue_as_many_requests_as_allowed() -> None:
+    bench = Bench(max_queued=10, max_queued_per_caller=2)
+    for number in range(6):
+        bench.submit(f"a{number}", caller="a")
+    bench.submit("b0", caller="b")
+    bench.run()
+    refused = [number for number in range(6) if bench.end(f"a{number}")[1] == 429]
+    assert refused == [2, 3, 4, 5], "nothing runs yet when they arrive together"
+    assert bench.end("b0")[0] == "length"
+    bench.submit("a6", caller="a")
+    bench.run()
+    assert bench.end("a6")[0] == "length"
 
 
-EVENTS = st.tuples(st.sampled_from(["submit", "refused", "abort", "fail", "step"]), st.sampled_from("abc"))
+def test_running_sequences_do_not_count_as_queued() -> None:
+    bench = Bench(max_queued=10, max_queued_per_caller=1)
+    for number in range(2):
+        bench.submit(f"a{number}", caller="a")
+        bench.loop.step()
+    bench.submit("a2", caller="a")
+    bench.submit("a3", caller="a")
+    bench.run()
+    assert [bench.end(f"a{number}")[1] for number in range(4)] == [200, 200, 200, 429]
 
 
-@given(st.booleans(), st.lists(st.tuples(EVENTS, st.integers(0, 9)), max_size=20))
-def test_the_bytes_of_images_are_those_of_the_requests_that_are_there(
-    overlap: bool, events: list[tuple[tuple[str, str], int]]
-) -> None:
-    bench, failures = Bench(overlap=overlap), iter([1] * (FAILURES_IN_A_ROW - 1))
-    with mock.patch("sglang_plug.engine.loop.view_of", return_value=None):
-        for (event, id), size in events:
-            match event:
-                case "submit":
-                    bench.submit(id, media=(image(size),))
-                case "refused":
-                    bench.submit(id, media=(image(size),), constraint=Constraint("regex", "a"))
-                case "abort":
-                    bench.box.messages.append(Abort((id,)))
-                case "fail":
-                    bench.device.failures = next(failures, 0)
-            bench.box.messages.append(Control(0, "info", {}))
-            bench.loop.step()
-            there = (*bench.scheduler.waiting, *bench.scheduler.running)
-            assert bench.loop.requests.media_bytes == sum(media_bytes(one.request) for one in there)
-        bench.box.messages.append(Control(0, "info", {}))
-        bench.run()
-    assert bench.loop.requests.media_bytes == 0
-
-
-def test_requests_are_refused_while_images_take_too_much(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sglang_plug.engine.loop.view_of", lambda model, request: None)
-    monkeypatch.setattr("sglang_plug.engine.loop.MOST_MEDIA_BYTES", 10)
+def test_a_request_whose_deadline_has_passed_costs_nothing(make: Make) -> None:
     bench = make()
-    for id, size in (("a", 6), ("b", 5), ("c", 4)):
-        bench.submit(id, media=(image(size),))
+    bench.submit("late", deadline=time.time() - 1.0)
+    bench.submit("early", deadline=time.time() + 1000.0)
     bench.run()
-    bench.submit("b", media=(image(10),))
+    assert bench.end("late")[:2] == ("error", 504) and "deadline" in bench.end("late")[2]
+    assert bench.tokens("late") == [] and bench.end("early")[0] == "length"
+    bench.submit("late")
     bench.run()
-    assert bench.end("b")[:2] == ("error", 503)
-    assert len(bench.tokens("a")) == len(bench.tokens("b")) == len(bench.tokens("c")) == 3
+    assert len(bench.tokens("late")) == 3
+
+
+def test_a_request_whose_deadline_passes_in_the_queue_is_refused(make: Make) -> None:
+    bench = make(max_queued=5)
+    clock = [100.0]
+    bench.loop.deadlines = Deadlines(lambda: clock[0])
+    for id in ("first", "second", "third"):  # two run, one waits
+        bench.submit(id, deadline=150.0, params={"max_new_tokens": 40})
+    bench.loop.step()
+    clock[0] = 151.0
+    bench.run()
+    assert bench.end("third")[1] == 504 and bench.tokens("third") == []
+    assert bench.end("first")[0] == bench.end("second")[0] == "length"
+
+
+def test_a_deadline_that_the_queue_does_not_allow_is_refused_at_once() -> None:
+    bench = Bench(max_queued=10)
+    clock = [100.0]
+    bench.loop.deadlines = Deadlines(lambda: clock[0])
+    bench.submit("running", params={"max_new_tokens": 40})
+    bench.submit("other", params={"max_new_tokens": 40})
+    bench.loop.step()
+    slow = replace(bench.stats(), prefill_tokens=10, cached_tokens=0, seconds=1.0)
+    bench.loop.deadlines = Deadlines(lambda: clock[0])
+    bench.loop.deadlines.observe(slow)  # ten tokens a second
+    bench.submit("before", tokens=[1] * 30, arrived=1.0)
+    bench.submit("impossible", tokens=[1] * 5, deadline=103.0, arrived=2.0)
+    bench.submit("possible", tokens=[1] * 5, deadline=104.0, arrived=2.0)
+    bench.run()
+    assert bench.end("impossible")[1] == 504 and "queue" in bench.end("impossible")[2]
+    assert bench.end("possible")[0] == "length"
+
+
+def test_an_aborted_request_is_not_refused_later(make: Make) -> None:
+    bench = make(max_queued=5)
+    clock = [100.0]
+    bench.loop.deadlines = Deadlines(lambda: clock[0])
+    for id in ("first", "second", "third"):
+        bench.submit(id, deadline=150.0, params={"max_new_tokens": 40})
+    bench.loop.step()
+    bench.box.messages.append(Abort(("third",)))
+    bench.loop.step()
+    bench.submit("third", params={"max_new_tokens": 2})
+    bench.loop.step()
+    clock[0] = 151.0
+    bench.run()
+    assert bench.tokens("third") == [5, 5]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import dedent
 from types import SimpleNamespace
 from typing import Any
 
@@ -131,7 +132,7 @@ class TestNames:
             discover().get("eviction", "zzzz")
 
     def test_a_kind_that_nobody_declares(self) -> None:
-        with pytest.raises(PluginError, match="no flavour named 'x'; known: none"):
+        with pytest.raises(PluginError, match="no flavour named 'x'; no flavour is declared"):
             discover().get("flavour", "x")
 
     @pytest.mark.parametrize(
@@ -334,10 +335,59 @@ class TestChoice:
         assert plugins.resolve("eviction", "auto", Facts(device="cpu")).spec.name == "lru"
         assert plugins.resolve("eviction", "fifo", Facts(device="npu")).spec.name == "fifo"
 
-    def test_the_last_of_two_strangers_is_asked_first(self, install: Install) -> None:
-        install("sglang-a", self.SOURCE.format(name="lfu"))
+    def test_installed_plugins_are_asked_by_name_and_disagreement_is_reported(
+        self, install: Install, caplog: pytest.LogCaptureFixture
+    ) -> None:
         install("sglang-b", self.SOURCE.format(name="fifo"))
-        assert discover().choose("eviction", Facts(device="npu")) == "fifo"
+        install("sglang-a", self.SOURCE.format(name="lfu"))
+        plugins = discover()
+        assert plugins.choose("eviction", Facts(device="npu")) == "lfu"
+        assert [record.getMessage() for record in caplog.records] == [
+            "plugins disagree about the eviction for 'auto': sglang-a:sglang-a is asked first and chooses 'lfu', "
+            "sglang-b:sglang-b would choose 'fifo'; name one to settle it"
+        ]
+        assert [name for name in plugins.askers() if not name.startswith("sglang-plug:")] == [
+            "sglang-a:sglang-a",
+            "sglang-b:sglang-b",
+        ]
+
+    def test_plugins_that_agree_are_not_reported(self, install: Install, caplog: pytest.LogCaptureFixture) -> None:
+        install("sglang-a", self.SOURCE.format(name="lfu"))
+        install("sglang-b", self.SOURCE.format(name="lfu"))
+        assert discover().choose("eviction", Facts(device="npu")) == "lfu"
+        assert discover().choose("eviction", Facts(device="cpu")) == "lru"
+        assert not caplog.records
+
+    def test_files_come_before_installed_plugins_and_the_last_named_one_first(
+        self, install: Install, tmp_path: Path
+    ) -> None:
+        install("sglang-a", self.SOURCE.format(name="lfu"))
+        files = [tmp_path / f"{name}.py" for name in ("one", "two")]
+        for file, name in zip(files, ("fifo", "priority"), strict=True):
+            file.write_text("from sglang_plug import hookimpl\n" + dedent(self.SOURCE.format(name=name)))
+        plugins = discover(files=tuple(map(str, files)))
+        assert [answer.name for answer in plugins.answers("eviction", Facts(device="npu"))] == [
+            "priority",
+            "fifo",
+            "lfu",
+        ]
+
+    def test_marks_of_hooks_come_before_the_order_of_names(self, install: Install) -> None:
+        install("sglang-a", self.SOURCE.format(name="lfu").replace("@hookimpl", "@hookimpl(trylast=True)"))
+        install("sglang-b", self.SOURCE.format(name="fifo"))
+        install("sglang-c", self.SOURCE.format(name="priority").replace("@hookimpl", "@hookimpl(tryfirst=True)"))
+        answers = discover().answers("eviction", Facts(device="npu"))
+        assert [answer.name for answer in answers] == ["priority", "fifo", "lfu"]
+
+    def test_a_plugin_that_fails_after_the_first_answer_is_only_logged(
+        self, install: Install, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        install("sglang-a", self.SOURCE.format(name="lfu"))
+        install("sglang-b", "@hookimpl\ndef choose_component(kind, facts):\n    1 / 0")
+        assert discover().choose("eviction", Facts(device="npu")) == "lfu"
+        assert "plugin 'sglang-b:sglang-b' failed to choose a eviction: ZeroDivisionError" in caplog.text
+        with pytest.raises(PluginError, match="sglang-b' failed to choose a schedule"):
+            discover().choose("schedule", Facts())
 
     def test_what_suits_a_model_is_its_own_unless_somebody_chooses(self, install: Install) -> None:
         source = """

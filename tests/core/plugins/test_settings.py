@@ -3,10 +3,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from sglang_plug.config import ConfigError
-from sglang_plug.plugins.settings import parse_settings
+from sglang_plug.plugins.settings import Setting, parse_settings, settings_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,3 +72,41 @@ def test_a_required_setting_that_is_missing_is_named() -> None:
 
     with pytest.raises(ConfigError, match="settings of 'remote': .*url"):
         parse_settings(Needy, {}, "remote")
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, rename={"keep_alive": "keep-alive"}):
+    url: str
+    retries: int = 3
+    keep_alive: bool = True
+    paths: list[str] = []
+
+
+def test_a_struct_may_declare_settings() -> None:
+    parsed = parse_settings(Limits, {"url": "x", "retries": "4", "keep-alive": "false"}, "remote")
+    assert parsed == Limits(url="x", retries=4, keep_alive=False)
+    with pytest.raises(ConfigError, match="'remote' has no setting 'retrys'; did you mean 'retries'?"):
+        parse_settings(Limits, {"retrys": 1}, "remote")
+    with pytest.raises(ConfigError, match="settings of 'remote': .*url"):
+        parse_settings(Limits, {}, "remote")
+
+
+def test_fields_have_the_names_that_are_set() -> None:
+    assert settings_fields(Limits) == [
+        Setting("url", "str", None, True),
+        Setting("retries", "int", 3, False),
+        Setting("keep-alive", "bool", True, False),
+        Setting("paths", "list[str]", [], False),
+    ]
+    assert settings_fields(Knobs)[3] == Setting("mode", "Literal['fast', 'small']", "fast", False)
+
+
+def test_any_failure_of_the_class_itself_is_attributed() -> None:
+    @dataclass
+    class Failing:
+        path: str = "x"
+
+        def __post_init__(self) -> None:
+            raise OSError("no such file")
+
+    with pytest.raises(ConfigError, match="settings of 'remote': OSError: no such file"):
+        parse_settings(Failing, {}, "remote")

@@ -16,12 +16,15 @@ PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[3]
 HOME, AGENTS = ROOT / ".venv-clients", ROOT / ".venv-agents"
 """What ``make clients`` makes; agents ask for newer versions of OpenAI's client than others can bear."""
+LOADS = HOME / "loads"
+"""The load generators of SGLang and vLLM without the dependencies of their engines."""
 OFFLINE = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "LANGSMITH_TRACING": "false",
     "HF_HUB_OFFLINE": "1",
     "OPENAI_API_KEY": "None",
     "OPENAI_AGENTS_DISABLE_TRACING": "1",
+    "HAYSTACK_TELEMETRY_ENABLED": "False",
 }
 PATIENCE = 300
 
@@ -59,6 +62,14 @@ class Programs:
             pytest.skip(f"{needs} is not installed: make clients")
         return run([interpreter, str(PROGRAMS / f"{name}.py")], url)
 
+    def load_generator(self, name: str, url: str, *arguments: str, needs: str) -> Any:
+        """A program of a load generator, which has torch and the tokenizers from this environment."""
+        if not (LOADS / needs).is_dir():
+            pytest.skip(f"{needs} is not installed: make clients")
+        return run(
+            [sys.executable, "-W", "ignore", str(PROGRAMS / f"{name}.py"), *arguments], url, PYTHONPATH=str(LOADS)
+        )
+
     def node(self, name: str, url: str, *, needs: str) -> Any:
         """A program for node that requires the package ``needs``."""
         modules = HOME / "node" / "node_modules"
@@ -72,3 +83,18 @@ class Programs:
 def programs() -> Programs:
     """Runs client programs."""
     return Programs()
+
+
+@pytest.fixture(scope="session")
+def messages_server(shared_launcher: Any) -> Any:
+    """The demo model with Anthropic's routes."""
+    return shared_launcher("--plugins-dir", str(ROOT / "plugins"))
+
+
+@pytest.fixture(scope="session")
+def reranker(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A cross-encoder with random weights."""
+    from tests.e2e.document_models import make_models
+
+    folder = make_models(tmp_path_factory.mktemp("models"))["BAAI/bge-reranker-v2-m3"]
+    return shared_launcher("--model-path", str(folder), "--is-embedding")

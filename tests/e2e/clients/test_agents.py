@@ -58,3 +58,35 @@ def test_ai_sdk(programs: Any, server: Any) -> None:
     assert found["calls"].index("tool-input-start") < found["calls"].index("tool-call") < found["calls"].index("finish")
     assert found["object"].keys() == {"name", "country"}
     assert found["refusal"][0] == 400 and "temperature" in found["refusal"][1]
+
+
+def test_langgraph(programs: Any, server: Any) -> None:
+    found = programs.python("langgraph_loop", server.url, needs="langgraph")
+    assert found["kinds"][:3] == ["human", "ai", "tool"] and found["kinds"][-1] == "ai"
+    assert found["result"].startswith("sunny in ")
+    assert "".join(found["pieces"]) == PARIS and len(found["pieces"]) > 3
+    assert found["turns"] == ["human", "ai", "human", "ai"]
+
+
+def test_llama_index(programs: Any, server: Any) -> None:
+    found = programs.python("llama_index_llm", server.url, needs="llama_index.llms.openai_like")
+    assert found["text"] == found["async"] == "".join(found["stream"]) == PARIS
+    assert (found["usage"], found["calls"]) == (23, ["get_weather"])
+    assert found["agent"] and all(result.startswith("sunny in ") for result in found["agent"])
+    assert found["object"].keys() == {"name", "country"}
+
+
+def test_haystack(programs: Any, server: Any) -> None:
+    found = programs.python("haystack_pipeline", server.url, needs="haystack")
+    assert found["text"] == "".join(found["pieces"]) == PARIS
+    assert (found["reason"], found["usage"]) == ("stop", 23)
+    assert found["roles"][:3] == ["user", "assistant", "tool"]
+    assert all(result.startswith("sunny in ") for result in found["results"])
+
+
+def test_anthropic_sdk(programs: Any, messages_server: Any) -> None:
+    found = programs.python("anthropic_sdk", messages_server.url, needs="anthropic")
+    assert found["text"] == "".join(found["pieces"]) == PARIS
+    assert found["turns"] == found["streamed"]
+    assert (found["turns"][0], found["turns"][-1]) == ("tool_use", "end_turn")
+    assert set(found["called"]) == {"Boston"} and found["started"] > 0

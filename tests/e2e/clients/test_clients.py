@@ -61,6 +61,14 @@ def test_instructor(programs: Any, server: Any) -> None:
     assert city["country"] in ("France", "Japan") and city["name"]
 
 
+def test_rerankers(programs: Any, reranker: Any) -> None:
+    found = programs.python("rerankers", reranker.url, needs="cohere")
+    scores = [score for _, score in found["cohere"]]
+    assert len(scores) == 2 and scores == sorted(scores, reverse=True)
+    assert [text for text, _ in found["cohere"]] == [text for text, _ in found["jina"]]
+    assert scores == pytest.approx([score for _, score in found["jina"]])
+
+
 def test_documents_with_requests(programs: Any, server: Any) -> None:
     found = programs.python("requests_documents", server.url, needs="requests")
     assert "Paris" in found["chat"]["choices"][0]["message"]["content"]
@@ -90,3 +98,10 @@ def test_node(programs: Any, server: Any) -> None:
     assert "temperature" in found["bad"]["message"]
     assert (found["missing"]["name"], found["missing"]["status"]) == ("NotFoundError", 404)
     server.wait_whole()
+
+
+def test_the_code_that_the_playground_shows(programs: Any, server: Any) -> None:
+    found = programs.node("playground_code", server.url, needs="openai")
+    assert found["chat"] == PARIS
+    assert found["completion"] == " Paris"
+    assert "tokens: [" in found["fetched"] and "count:" in found["fetched"]

@@ -6,7 +6,7 @@ import asyncio
 
 from fastapi import APIRouter, Response
 
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.http.errors import ApiError, json_response
 from sglang_plug_api.http.shared_probe import SharedProbe
 from sglang_plug_api.pooling.pooling import probe_model
 from sglang_plug_api.text.text_engine import TextEngine
@@ -32,7 +32,7 @@ def build(engine: TextEngine) -> APIRouter:
     @router.get("/health", summary="200 once warmed up, while the engine runs; never waits for the model")
     async def health() -> Response:
         _check_alive(engine)
-        return Response(status_code=200)
+        return _answer(engine)
 
     @router.get("/ping", summary="As /health")
     async def ping() -> Response:
@@ -46,9 +46,21 @@ def build(engine: TextEngine) -> APIRouter:
     async def health_generate() -> Response:
         _check_alive(engine)
         await shared.check()
-        return Response(status_code=200)
+        return _answer(engine)
 
     return router
+
+
+def _answer(engine: TextEngine) -> Response:
+    """Return an empty answer; the state of each replica if there are several."""
+    replicas = engine.client.replicas
+    if len(replicas) == 1:
+        return Response(status_code=200)
+    states = [
+        {"dp_rank": status.replica, "serves": status.failure is None, "silent_seconds": round(status.silent_for, 1)}
+        for status in replicas
+    ]
+    return json_response({"replicas": states})
 
 
 def _check_alive(engine: TextEngine) -> None:

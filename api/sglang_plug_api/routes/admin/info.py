@@ -11,15 +11,13 @@ from fastapi import APIRouter, Response
 
 from sglang_plug import __version__
 from sglang_plug_api.http.errors import json_response
-from sglang_plug_api.options.config import ServerConfig
-from sglang_plug_api.options.option import config_value
 from sglang_plug_api.options.option_table import options
+from sglang_plug_api.options.option_values import option_values
 from sglang_plug_api.options.parsing import NO_PREFIX_CACHE
 from sglang_plug_api.text.text_engine import TextEngine
 
 logger = logging.getLogger(__name__)
 
-SECRET = frozenset({"api_key", "admin_api_key"})
 DEPRECATED = "Endpoint '/get_%s' is deprecated and will be removed in a future version. Please use '/%s' instead."
 
 
@@ -88,7 +86,7 @@ async def _server_info(engine: TextEngine) -> dict[str, Any]:
     live = await engine.client.control("info")
     return {
         "version": __version__,
-        **_options(engine.config),
+        **option_values(engine.config),
         **live,
         **_component_options(live["components"]),
         "tokenizer_path": _basic(engine)["tokenizer_path"],
@@ -102,19 +100,6 @@ async def _server_info(engine: TextEngine) -> dict[str, Any]:
         "plugin_options": dataclasses.asdict(engine.config.engine.plugins),
         "plugins": engine.plugins,
     }
-
-
-def _options(config: ServerConfig) -> dict[str, Any]:
-    """Return the value of each option under its name with underscores; secrets are hidden."""
-    values: dict[str, Any] = {}
-    for option in options():
-        if option.field is None:  # an alias for a value of another option
-            continue
-        value = config_value(config, option.field)
-        if option.key in SECRET:
-            value = "********" if value else None
-        values[option.key] = dict(value) if isinstance(value, Mapping) else value
-    return values
 
 
 def _component_options(components: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

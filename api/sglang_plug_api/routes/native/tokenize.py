@@ -46,7 +46,8 @@ async def _tokenized(engine: TextEngine, body: TokenizeBody) -> dict[str, Any]:
     tokenizer, prompt = engine.tokenizer, body.prompt
     tokens: list[Any]
     if body.messages is not None:
-        tokens = list((await prepare_chat(engine, _chat_request(engine, body, body.messages))).tokens)
+        job, _ = await prepare_chat(engine, _chat_request(engine, body, body.messages))
+        tokens = list(job.tokens)
     elif isinstance(prompt, list):
         tokens = await engine.encode_each(prompt, special=body.add_special_tokens)
     else:

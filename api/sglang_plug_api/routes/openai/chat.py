@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, Iterator
-from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -13,7 +12,8 @@ from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import respond, while_connected
 from sglang_plug_api.multimodal.images import images_of_messages
 from sglang_plug_api.openai.additions import Additions, logprob_options
-from sglang_plug_api.openai.chat_request import ChatPrompt, ChatRequest, prepare_chat, truncated_chat
+from sglang_plug_api.openai.chat_events import Choice, Reading
+from sglang_plug_api.openai.chat_request import ChatRequest, prepare_chat, truncated_chat
 from sglang_plug_api.openai.choices import (
     Envelope,
     Usage,
@@ -25,7 +25,7 @@ from sglang_plug_api.openai.choices import (
     stream_all,
 )
 from sglang_plug_api.protocol.openai import ChatBody
-from sglang_plug_api.text.constraints import generation_constraint, generation_field, with_backend
+from sglang_plug_api.text.constraints import generation_constraint, generation_field
 from sglang_plug_api.text.job import Job, Piece
 from sglang_plug_api.text.logprobs import chat_logprobs
 from sglang_plug_api.text.reasoning import reasoning_tokens
@@ -48,11 +48,11 @@ def build(engine: TextEngine) -> APIRouter:
 class _ChatCall:
     """One chat request and its outputs."""
 
-    def __init__(self, engine: TextEngine, body: ChatBody, id: str, jobs: list[Job], prompt: ChatPrompt) -> None:
+    def __init__(self, engine: TextEngine, body: ChatBody, id: str, jobs: list[Job], reading: Reading) -> None:
         self.id = id
-        self._choices = [prompt.output() for _ in jobs]
+        self._choices = [Choice(reading) for _ in jobs]
         self._engine, self._body, self._jobs = engine, body, jobs
-        self._usage = Usage(engine, [prompt.tokens], len(jobs))
+        self._usage = Usage(engine, [jobs[0].tokens], len(jobs))
         self._additions = Additions(engine, body, jobs)
 
     @classmethod
@@ -68,6 +68,7 @@ class _ChatCall:
             parallel_tool_calls=body.parallel_tool_calls,
             constraint=constraint,
             constraint_field=generation_field(body, constraint),
+            grammar_backend=body.grammar_backend,
             reasoning_effort=body.reasoning_effort,
             separate_reasoning=body.separate_reasoning is not False,
             stream_reasoning=body.stream_reasoning is not False,
@@ -76,22 +77,11 @@ class _ChatCall:
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
         )
-        prompt = truncated_chat(engine, body, await prepare_chat(engine, chat_request))
-        sampling = engine.defaults.complete(prompt.sampling(body.sampling()), len(prompt.tokens), None)
+        job, reading = await prepare_chat(engine, chat_request)
+        job = truncated_chat(engine, body, job)
+        sampling = engine.defaults.complete(reading.sampling(body.sampling()), len(job.tokens), None)
         logprobs = logprob_options(body, (body.top_logprobs or 0) if body.logprobs else None)
-        jobs = make_jobs(engine, body, [prompt.tokens], [sampling], logprobs, id)
-        chat_jobs = [
-            replace(
-                job,
-                media=prompt.media,
-                constraint=with_backend(prompt.constraint, body),
-                constraint_field=prompt.constraint_field,
-                reasoning_prefix=prompt.reasoning_prefix,
-                reasoning=prompt.reasoning,
-            )
-            for job in jobs
-        ]
-        return cls(engine, body, id, chat_jobs, prompt)
+        return cls(engine, body, id, make_jobs(engine, body, [job], [sampling], logprobs, id), reading)
 
     async def answer(self) -> dict[str, Any]:
         """Generate and return the whole response."""

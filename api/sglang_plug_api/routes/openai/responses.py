@@ -6,27 +6,34 @@ from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
-from sglang_plug_api.http.errors import ApiError, json_response
+from sglang_plug_api.http.errors import json_response
 from sglang_plug_api.http.middleware import client_request_id
 from sglang_plug_api.http.request_body import read_body, read_query, takes
-from sglang_plug_api.http.streaming import respond, while_connected
+from sglang_plug_api.http.streaming import EventStream, respond, while_connected
 from sglang_plug_api.openai.choices import id_header
 from sglang_plug_api.protocol.responses import ResponsesBody
-from sglang_plug_api.responses.input_items import ItemQuery
+from sglang_plug_api.responses.input_items import ItemQuery, RetrieveQuery
 from sglang_plug_api.responses.service import ResponsesService
 from sglang_plug_api.text.text_engine import TextEngine
 
 
 def build(engine: TextEngine) -> APIRouter:
     """Return the routes."""
-    router = APIRouter(tags=["OpenAI"])
     responses = ResponsesService(engine)
+    router = APIRouter(tags=["OpenAI"], lifespan=responses.background_tasks.lifespan)
 
     @takes(router, "/v1/responses", ResponsesBody, summary="A response, remembered for the next turn")
     async def create(request: Request) -> Response:
         body = await read_body(request, ResponsesBody)
         request_id = (client_request_id(request.scope) or b"").decode("ascii")
         response = await while_connected(request, responses.prepare(body, request_id))
+        if body.background:
+            started = responses.start(response)
+            return (
+                EventStream(responses.replay(response.id), id_header(response.id), done=False)
+                if body.stream
+                else (json_response(started, headers=id_header(response.id)))
+            )
         events, answer = partial(responses.events, response), partial(responses.answer, response)
         return await respond(request, body.stream, events, answer, id_header(response.id), done=False)
 
@@ -41,15 +48,16 @@ def build(engine: TextEngine) -> APIRouter:
 
     @router.get("/v1/responses/{response_id}", summary="A remembered response, or one being made")
     async def retrieve(request: Request, response_id: str) -> Response:
-        if request.query_params.get("stream", "").lower() in ("true", "1"):
-            raise ApiError("a response can be streamed only while it is created", param="stream")
+        query = read_query(request, RetrieveQuery)
+        if query.stream:
+            return EventStream(responses.replay(response_id, query.starting_after), done=False)
         return json_response(responses.retrieve(response_id))
 
     @router.delete("/v1/responses/{response_id}", summary="Forget a response")
     async def delete(response_id: str) -> Response:
         return json_response(responses.delete(response_id))
 
-    @router.post("/v1/responses/{response_id}/cancel", summary="End a response that is being streamed")
+    @router.post("/v1/responses/{response_id}/cancel", summary="End a response that is being made")
     async def cancel(response_id: str) -> Response:
         return json_response(responses.cancel(response_id))
 

@@ -34,7 +34,7 @@ class CheckpointRequest:
     """The arguments of a checkpoint reader."""
 
     source: str
-    """A local folder or a hub id."""
+    """A local file or folder, or a hub id."""
     revision: str | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     weights: bool = True
@@ -47,6 +47,7 @@ class Checkpoint:
 
     source: str
     path: Path
+    """The folder of the checkpoint; its file, if the format consists of one."""
     config: Any
     """The contents of ``config.json`` as attributes, with the defaults of the model's family."""
     generation: Mapping[str, Any] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from sglang_plug.contracts.model.pooling import Pooling
 from sglang_plug.contracts.serving.executor import SINGLE_RANK, Collectives
 from sglang_plug.contracts.text.media import Media
 from sglang_plug.ops.pooling import pooled
-from sglang_plug.plugins.specs import Task
+from sglang_plug.plugins.spec import Task
 
 from .attention import Attention, AttentionBackend, AttentionShape
 from .batch import ForwardBatch, KVScale
@@ -65,6 +65,8 @@ class Model(nn.Module):
     only renames. A module with a method ``place(rest) -> (ours, shard)`` maps the names below its own path itself."""
     ignored: ClassVar[tuple[str, ...]] = ()
     """Parts of checkpoint names; tensors whose names contain one are skipped."""
+    settings: ClassVar[Any] = None
+    """The component's settings, if it declares any."""
     default_pooling: ClassVar[Pooling] = Pooling()
     """The pooling of checkpoints that do not define one."""
 
@@ -298,10 +300,12 @@ class Model(nn.Module):
         return ".".join(path), shard
 
     def _load_tensor(self, name: str, target: str, shard: str | None, parameter: Tensor, tensor: Tensor) -> None:
-        load = getattr(self.get_submodule(target.rpartition(".")[0]), "load_shard", None)
+        layer = self.get_submodule(target.rpartition(".")[0])
+        load, stored_dtype = getattr(layer, "load_shard", None), getattr(layer, "stored_dtype", None)
         try:
-            if tensor.dtype != parameter.dtype and not {tensor.dtype, parameter.dtype} <= WIDE:
-                raise ValueError(f"expected dtype {parameter.dtype}, found {tensor.dtype}")
+            dtype = parameter.dtype if stored_dtype is None else stored_dtype(parameter, shard)
+            if tensor.dtype != dtype and not {tensor.dtype, dtype} <= WIDE:
+                raise ValueError(f"expected dtype {dtype}, found {tensor.dtype}")
             if load is not None:
                 load(parameter, tensor, shard)
             elif parameter.shape != tensor.shape:

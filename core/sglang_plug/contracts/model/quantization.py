@@ -7,6 +7,7 @@ quantized already, and a function that turns the loaded tensors into a multiplic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -19,6 +20,8 @@ from sglang_plug.config import ConfigError
 
 from .kernels import TORCH, Kernels, LinearFunction
 
+ALIGNMENT = 64
+"""Bytes of which the address of each part is a multiple."""
 MatrixRole = Literal["linear", "head", "router", "experts"]
 """The use of a matrix. ``head``: hidden states to logits; ``router``: scores of experts; ``experts``: all experts of a
 layer, stacked; ``linear``: any other."""
@@ -74,6 +77,20 @@ class StoredTensor:
     """The dimension of the input columns, if there is one; ranks that share columns hold a part of it each."""
     columns: int = 1
     """Input columns that one index of ``inner`` covers; a single index covers all columns."""
+    parts: tuple[StoredTensor, ...] = ()
+    """The tensor of each part, if they differ in shape or dtype, as where a file stores some matrices in more bits. Use
+    ``StoredTensor.of_parts``: the other fields then describe the bytes of all parts. ``LinearScheme.pack`` receives the
+    tensors as ``name.0``, ``name.1``, …"""
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[StoredTensor]) -> StoredTensor:
+        """Return the description of a combined matrix each of whose parts has a tensor of its own shape and dtype."""
+        return cls(shape=(_part_starts(parts)[-1],), dtype=torch.uint8, parts=tuple(parts))
+
+    def part(self, loaded: Tensor, index: int) -> Tensor:
+        """Return the tensor of a part, a view of ``loaded``; only for ``of_parts``."""
+        part, start = self.parts[index], _part_starts(self.parts)[index]
+        return loaded[start : start + _bytes(part)].view(part.dtype).view(part.shape)
 
     def place(self, part: int, sizes: Sequence[int]) -> tuple[int | slice, ...]:
         """Return the index of a part, counted from 0, in the loaded tensor, if parts have ``sizes`` output rows."""
@@ -95,6 +112,15 @@ class StoredTensor:
         if self.inner is None or tensor.numel() == 1 or tensor.shape[self.inner] == 1:
             return tensor
         return _cut(tensor, self.inner, columns, self.columns, "columns")
+
+
+def _bytes(stored: StoredTensor) -> int:
+    return math.prod(stored.shape) * stored.dtype.itemsize
+
+
+def _part_starts(parts: Sequence[StoredTensor]) -> list[int]:
+    """Return the first byte of each part, and the end of the last one; kernels need aligned addresses."""
+    return [0, *accumulate(-(-_bytes(part) // ALIGNMENT) * ALIGNMENT for part in parts)]
 
 
 def _cut(tensor: Tensor, dimension: int, span: slice, group: int, axis: str) -> Tensor:

@@ -46,6 +46,22 @@ class Match:
     cache that stores nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class CachedRun:
+    """A cached run of tokens as an operator sees it: how many, how used, not which."""
+
+    parent: int | None
+    """Place in the outline of the run that it continues, before its own; ``None`` for the beginning of prompts."""
+    tokens: int
+    hits: int
+    idle: float
+    """Seconds since the last use."""
+    locked: bool
+    """True while a running sequence uses it."""
+    children: int
+    """Number of runs that continue it, those included that the outline leaves out."""
+
+
 class PrefixCache(ABC):
     """Maps token prefixes to the slots that hold their keys and values.
 
@@ -95,6 +111,14 @@ class PrefixCache(ABC):
     @abstractmethod
     def evictable(self) -> int:
         """Number of slots that the cache owns and no sequence has locked."""
+
+    def outline(self, most: int) -> Sequence[CachedRun]:
+        """Return at most ``most`` cached runs for the operator's view, each after the run that it continues.
+
+        Called between two steps, now and then: look at a number of runs in proportion to ``most``, however many are
+        cached. A cache that does not implement it shows nothing.
+        """
+        return ()
 
     @abstractmethod
     def check(self) -> None:

@@ -106,7 +106,7 @@ class LogitsProcessor(ABC):
         vocab_size: width of the logits.
         device: where the logits are.
         vocabulary: given to processors with ``needs_vocabulary`` only; ``None`` where the engine reads no tokenizer
-            (``--grammar-backend none``, ``--skip-tokenizer-init``).
+            (``--grammar-backend none``, ``--skip-tokenizer-init``, or no structured outputs).
     """
 
     needs_tokens: ClassVar[bool] = False

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    pass
+DeadlineOutcome = Literal["", "met", "missed", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricTotal:
+    """A number that a step extension counts since the start."""
+
+    name: str
+    """Name of the metric, which ends with ``_total``."""
+    description: str
+    labels: tuple[tuple[str, str], ...]
+    """Names and values of its labels; the names are the same for one metric."""
+    value: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +53,11 @@ class StepStats:
     """Cached tokens that were evicted since the last report because the host's memory was running out."""
     target_seconds: float = 0.0
     """Time that the last step with prompt tokens and decoding sequences was allowed to take; 0: without a limit."""
+    replica: int = 0
+    """Number of the replica whose step it was."""
+
+    totals: tuple[MetricTotal, ...] = ()
+    """Totals of step extensions; empty if they were reported less than a second ago."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +74,16 @@ class RequestEvent:
     finished: float
     request: str = ""
     """The caller's id of the request that this is one sequence of; empty: ``id``."""
+    deadline: DeadlineOutcome = ""
+    """What became of the request's deadline; empty if it had none, or if its client left before it."""
 
 
 class Observer:
     """Observes the server from the API process. Every method does nothing by default; none may block."""
 
-    def on_start(self, info: Mapping[str, Any]) -> None:
-        """Called when the engine is ready; ``info`` is the content of ``/server_info``."""
+    def on_start(self, info: Mapping[str, Any]) -> Awaitable[None] | None:
+        """Called when the engine is ready; ``info`` is the content of ``/server_info``. See ``Lifecycle.on_start``."""
+        return None
 
     def on_request(self, event: RequestEvent) -> None:
         """Called when a request has ended."""
@@ -75,5 +94,6 @@ class Observer:
     def on_step(self, stats: StepStats) -> None:
         """Called when the engine has finished a step."""
 
-    def on_stop(self) -> None:
-        """Called when the server stops."""
+    def on_stop(self) -> Awaitable[None] | None:
+        """Called when the server stops, after the last request. See ``Lifecycle.on_stop``."""
+        return None

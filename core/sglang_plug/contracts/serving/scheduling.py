@@ -1,14 +1,23 @@
-"""The contract of schedule policies: the order in which waiting sequences are admitted."""
+"""The contract of schedule policies: who is computed next, and who gives up a place for whom.
+
+Every policy orders the waiting sequences (``SchedulePolicy``). Two more protocols are optional, and a policy that has
+any of their methods must have all of them:
+
+* ``AccountingPolicy`` learns which callers have requests, and what each of them has used, once per step. A policy that
+  shares the engine between callers needs it.
+* ``PreemptivePolicy`` also orders the prompts that are being computed, and says which running sequences give their
+  places to which waiting ones. A policy by deadline needs this, and nothing about callers.
+
+The engine calls nothing per token, and nothing at all of a protocol that a policy does not implement.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from sglang_plug.contracts.serving.cache import Match
-
-if TYPE_CHECKING:
-    pass
 
 
 class Waiting(Protocol):
@@ -26,9 +35,79 @@ class Waiting(Protocol):
     def arrived(self) -> float:
         """Time at which the request reached the server, ``time.time()``."""
 
+    @property
+    def caller(self) -> str:
+        """Id of the caller that the request is served for; empty if callers are not told apart."""
+
+    @property
+    def deadline(self) -> float | None:
+        """Time at which the output should be complete, ``time.time()``; ``None``: there is no deadline."""
+
+    @property
+    def computed(self) -> int:
+        """Leading tokens that are in the KV pool; 0 while the sequence waits."""
+
 
 class SchedulePolicy(Protocol):
     """Decides the order in which waiting sequences are admitted."""
 
     def order(self, waiting: Sequence[Waiting], match: Callable[[Waiting], Match]) -> Sequence[Waiting]:
         """Return the same sequences in the order of admission. ``match`` looks a sequence up in the prefix cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """Tokens that a step computed and generated for one caller."""
+
+    caller: str
+    computed: int
+    """Input tokens. Those from the prefix cache, and those that are computed again after a retraction, do not count."""
+    generated: int
+    """Output tokens."""
+
+
+class AccountingPolicy(Protocol):
+    """Optional methods of a schedule policy that keeps accounts of callers."""
+
+    def activated(self, caller: str, weight: float) -> None:
+        """A caller without open requests has one now; ``weight`` is its part of the engine relative to others."""
+
+    def deactivated(self, caller: str) -> None:
+        """The last open request of a caller has ended."""
+
+    def joined_queue(self, caller: str) -> None:
+        """An active caller has a request that was never admitted, and had none."""
+
+    def left_queue(self, caller: str) -> None:
+        """All requests of an active caller have been admitted, or have ended."""
+
+    def charge(self, usage: Sequence[TokenUsage]) -> None:
+        """A step has ended; ``usage`` has one entry for each active caller that it computed something for.
+
+        Called at most once per step, and not with an empty sequence.
+        """
+
+
+class PreemptivePolicy(Protocol):
+    """Optional methods of a schedule policy in which waiting sequences may go before running ones."""
+
+    def preempts(self) -> bool:
+        """Report whether a waiting sequence may go before a running one now. Called in every step: answer quickly.
+
+        While it may, ``order`` gets the running sequences whose prompts are not complete together with the waiting
+        ones. A running sequence whose prompt was overtaken keeps its place and its KV slots, and continues later.
+        """
+
+    def exchange(
+        self, running: Sequence[Waiting], waiting: Sequence[Waiting], free: int
+    ) -> tuple[Sequence[Waiting], Sequence[Waiting]]:
+        """Return the running sequences that give up their places, and the waiting ones that are admitted first.
+
+        Called while ``preempts`` returns True: after arrivals, and now and then. What a sequence that gives up its
+        place has computed stays in the prefix cache until it is evicted.
+
+        Args:
+            running: the first admitted first.
+            waiting: in no particular order.
+            free: free places; 0 also if a waiting sequence found too few KV slots.
+        """

@@ -23,6 +23,12 @@ SCHEMA_FIELD = "x-sglang-plug-field"
 """An annotation of a schema in a structural tag: the field of the request that it comes from, for error messages."""
 
 
+def word_and_bit(token: int) -> tuple[int, int]:
+    """Return the word of a mask's row that holds ``token``, and its bit there as a signed number of 32 bits."""
+    word, bit = divmod(token, MASK_BITS)
+    return word, 1 << bit if bit < MASK_BITS - 1 else -(1 << bit)
+
+
 @dataclass(frozen=True, slots=True)
 class Constraint:
     """A constraint on the form of an output. Sent to the engine process; equal constraints are compiled once."""

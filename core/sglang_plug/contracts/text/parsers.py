@@ -100,6 +100,8 @@ class OutputParser(ABC):
     was divided, once they are ``joined``. Parsing takes time in proportion to the output's length.
     """
 
+    settings: ClassVar[Any] = None
+    """The component's settings, if it declares any."""
     needs_special_tokens: ClassVar[bool] = False
     """True if the format is marked with special tokens of the model, which are otherwise left out of the text."""
 

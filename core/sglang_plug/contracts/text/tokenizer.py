@@ -16,7 +16,7 @@ class TokenizerSource:
     """The arguments that a tokenizer plugin is built from."""
 
     path: Path
-    """A local folder that holds the tokenizer's files."""
+    """A local folder that holds the tokenizer's files; the checkpoint's file, if it consists of one."""
     chat_template: str | None = None
     """A template's text, or the path of a file with one; ``None``: the folder's own template."""
     chats: bool = True

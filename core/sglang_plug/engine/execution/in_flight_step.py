@@ -8,18 +8,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from sglang_plug.contracts.extension.execution import DeviceTokens
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.sequence import Sequence
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceTokens:
-    """Input tokens of a step that only the device knows: each is the last one of a chunk."""
-
-    places: list[int]
-    """Indices of the chunks, in ascending order."""
-    tokens: Tensor
-    """``[len(places)]`` int64 on the device."""
 
 
 @dataclass(frozen=True, slots=True)

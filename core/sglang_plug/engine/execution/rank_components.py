@@ -148,7 +148,11 @@ def _attention_problem(output: object, shape: tuple[int, ...], dtype: torch.dtyp
 def _kernels(resolved: Resolved) -> Kernels:
     component = resolved.choices["kernels"].component
     loaded = component.load()
-    return loaded if isinstance(loaded, Kernels) else make_with_settings(component, contract=Kernels)
+    if isinstance(loaded, Kernels) and component.spec.settings is None:
+        component.lifecycle.add(component, loaded)
+        return loaded
+    kernels: Kernels = make_with_settings(component, contract=Kernels)
+    return kernels
 
 
 def _quantization(resolved: Resolved, kernels: Kernels) -> Quantization | None:

@@ -13,29 +13,28 @@ from itertools import accumulate, chain
 import torch
 from torch import Tensor
 
+from sglang_plug.contracts.extension.execution import DeviceTokens, StepLogits
+from sglang_plug.contracts.extension.sampling_phases import PendingMask, TokenDecision
 from sglang_plug.contracts.model.attention import AttentionBackend
 from sglang_plug.contracts.model.batch import ForwardBatch, KVPool
 from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import LogprobOptions, RequestError, TokenLogprob
-from sglang_plug.engine.cuda_graphs.decode_graphs import Decoded, DecodeGraphs
-from sglang_plug.engine.cuda_graphs.prefill_graphs import PrefillGraphs
 from sglang_plug.engine.extensions.points import ExtensionPoints
-from sglang_plug.engine.multimodal.image_inputs import multimodal_inputs
-from sglang_plug.engine.recurrent_state.state_steps import StateSteps
 from sglang_plug.engine.sampling.logprobs import describe
+from sglang_plug.engine.sampling.masks import begin_masks
 from sglang_plug.engine.sampling.sampler import SampledTokens, Sampler, takes_likeliest
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.sequence import Sequence
-from sglang_plug.engine.structured_outputs.batch_grammars import NOTHING_MORE, Filling, GrammarResult, Grammars
 from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
 from sglang_plug.ops.host_device_copy import Fetched, send, upload
 
-from .in_flight_step import DeferredSampling, DeviceTokens, LaunchedStep
+from .executors import StepExecutors
+from .in_flight_step import DeferredSampling, LaunchedStep
 from .slot_tables import tables
 
 HEAD_ROWS = 256
 """Largest number of prompt rows whose logits are in memory at once."""
-NOTHING_YET = StepResult()
+NOTHING_YET, NO_DECISION = StepResult(), TokenDecision()
 NOT_FINITE = "the model produced logits that are not finite (NaN or infinity)"
 
 
@@ -50,21 +49,17 @@ class Runner:
         *,
         device: torch.device,
         page_size: int,
-        grammars: Grammars | None = None,
-        graphs: DecodeGraphs | None = None,
         sampler: Sampler | None = None,
         ranks: Ranks | None = None,
-        states: StateSteps | None = None,
-        prefill_graphs: PrefillGraphs | None = None,
         extensions: ExtensionPoints | None = None,
+        executors: StepExecutors | None = None,
     ) -> None:
         self.model, self.backend, self.kv = model, backend, kv
-        self.device, self.page_size, self.grammars, self.graphs = device, page_size, grammars, graphs
+        self.device, self.page_size = device, page_size
         self.sampler = Sampler() if sampler is None else sampler
         self.ranks = ranks
-        self.states = states
-        self.prefill_graphs = prefill_graphs
         self.extensions = ExtensionPoints() if extensions is None else extensions
+        self.executors = StepExecutors() if executors is None else executors
 
     @property
     def asynchronous(self) -> bool:
@@ -88,34 +83,29 @@ class Runner:
         """
         complete = _complete(chunks)
         sequences = [chunks[place].sequence for place in complete]
-        postponed = before is not None and any(sequence.grammar is not None for sequence in sequences)
-        filling = None if postponed else self._fill(sequences)
+        postponed = before is not None and any([sequence.constrained for sequence in sequences])
+        mask = None if postponed else self._begin_masks(sequences)
         device_tokens = None if before is None else before.tokens_for(chunks, self._upload)
         output, results = self._forward(chunks, complete, device_tokens)
         if output is None:
             return LaunchedStep([], None, lambda: results)
         if postponed:
             return DeferredSampling(partial(self._choose_late, output, complete, results))
-        return self._choose(output, sequences, complete, filling, results, _ahead(chunks, complete), chunks)
-
-    def open(self, sequences: Ordered[Sequence]) -> dict[int, GrammarResult]:
-        """Return the tokens that the grammars of new outputs force at the beginning, by index in ``sequences``."""
-        return {} if self.grammars is None else self.grammars.open(sequences)
+        return self._choose(output, sequences, complete, mask, results, _ahead(chunks, complete), chunks)
 
     def _forward(
         self, chunks: Ordered[ScheduledChunk], complete: Ordered[int], device_tokens: DeviceTokens | None
-    ) -> tuple[Tensor | Decoded | None, list[StepResult]]:
+    ) -> tuple[Tensor | StepLogits | None, list[StepResult]]:
         """Queue the forward pass.
 
-        Returns the logits of the chunks at ``complete`` (a ``Decoded`` if a graph was replayed, ``None`` if
+        Returns the logits of the chunks at ``complete`` (``StepLogits`` if an executor computed them, ``None`` if
         ``complete`` is empty), and the results known so far of each chunk.
         """
-        if self.states is not None:
-            self.states.begin(chunks)
-        decoded = None if self.graphs is None else self.graphs.run(self.model, chunks, device_tokens)
+        for before_forward in self.extensions.before_forward:
+            before_forward(chunks)
+        decoded = self.executors.decode(self.model, chunks, device_tokens)
         if decoded is not None:
-            if self.states is not None:
-                self.states.end(chunks)
+            self._after_forward(chunks)
             return decoded, [NOTHING_YET] * len(chunks)
         batch = self.build(chunks, device_tokens)
         if self.ranks is not None:
@@ -123,8 +113,7 @@ class Runner:
             self.ranks.step(chunks, batch, known=device_tokens is None, extensions=extra)
         self.backend.plan(batch)
         hidden = self._hidden(chunks, batch)
-        if self.states is not None:
-            self.states.end(chunks)
+        self._after_forward(chunks)
         ends = list(accumulate(batch.query_lens))
         drafted = _drafted(chunks)
         own = [end - len(chunk.drafts) for chunk, end in zip(chunks, ends, strict=True)] if drafted else ends
@@ -137,15 +126,19 @@ class Runner:
             rows = [row for place in dict.fromkeys(complete) for row in range(own[place] - 1, ends[place])]
         return self._head(hidden, rows), results
 
+    def _after_forward(self, chunks: Ordered[ScheduledChunk]) -> None:
+        for after_forward in self.extensions.after_forward:
+            after_forward(chunks)
+
     def _hidden(self, chunks: Ordered[ScheduledChunk], batch: ForwardBatch) -> Tensor:
-        """Compute ``[T, hidden]`` of a planned step; a tensor of graphs is valid until the next step is queued."""
+        """Compute ``[T, hidden]`` of a planned step; an executor's is valid until the next step is queued."""
         if self.extensions.context and (contexts := self.extensions.step_contexts(chunks, batch.query_lens)):
             with ExitStack() as stack:
                 for context in contexts:
                     stack.enter_context(context)
                 return self._eager(batch)
-        replayed = None if self.prefill_graphs is None else self.prefill_graphs.run(self.model, batch)
-        return self._eager(batch) if replayed is None else replayed
+        executed = self.executors.hidden(self.model, batch)
+        return self._eager(batch) if executed is None else executed
 
     def _eager(self, batch: ForwardBatch) -> Tensor:
         """Compute ``[T, hidden]`` of a planned step operation by operation."""
@@ -160,9 +153,10 @@ class Runner:
             return self.model.head(hidden[rows])
         return self.model.head(hidden if len(rows) == len(hidden) else hidden[self._upload(rows)])
 
-    def _fill(self, sequences: Ordered[Sequence]) -> Filling | None:
-        """Begin to fill the token masks of ``sequences``; ``None`` if none of them is constrained."""
-        return None if self.grammars is None else self.grammars.start(sequences, asynchronous=self.asynchronous)
+    def _begin_masks(self, sequences: Ordered[Sequence]) -> PendingMask | None:
+        """Begin to fill the token masks of ``sequences``; ``None`` if none of them has one."""
+        begins = self.extensions.allowed
+        return begin_masks(begins, sequences, asynchronous=self.asynchronous) if begins else None
 
     def _upload(self, numbers: list[int]) -> Tensor:
         return upload(numbers, torch.int64, self.device)
@@ -170,7 +164,7 @@ class Runner:
     @torch.inference_mode()
     def _choose_late(
         self,
-        output: Tensor | Decoded,
+        output: Tensor | StepLogits,
         complete: Ordered[int],
         results: list[StepResult],
         chunks: Ordered[ScheduledChunk],
@@ -183,17 +177,17 @@ class Runner:
         if not rows:
             return LaunchedStep([], None, lambda: results)
         if len(rows) < len(complete):
-            output = output.part(rows) if isinstance(output, Decoded) else output[self._upload(rows)]
+            output = output[self._upload(rows)] if isinstance(output, Tensor) else output.part(rows)
             complete = [complete[row] for row in rows]
         sequences = [chunks[place].sequence for place in complete]
-        return self._choose(output, sequences, complete, self._fill(sequences), results, [0] * len(rows))
+        return self._choose(output, sequences, complete, self._begin_masks(sequences), results, [0] * len(rows))
 
     def _choose(
         self,
-        output: Tensor | Decoded,
+        output: Tensor | StepLogits,
         sequences: list[Sequence],
         complete: Ordered[int],
-        filling: Filling | None,
+        mask: PendingMask | None,
         results: list[StepResult],
         ahead: Ordered[int],
         chunks: Ordered[ScheduledChunk] = (),
@@ -202,15 +196,15 @@ class Runner:
 
         A sequence that has drafts in ``chunks`` appears once more for each of them.
 
-        ``output`` are their logits, or the output of a replayed graph; ``results`` are the results known so far;
+        ``output`` are their logits, or the result of an executor; ``results`` are the results known so far;
         ``ahead`` is, for each, the number of tokens before the one to sample that the sequence does not have yet.
         """
-        allowed = None if filling is None else filling.result()
-        if isinstance(output, Decoded) and allowed is None and takes_likeliest(sequences):
+        allowed = None if mask is None else mask.result()
+        if not isinstance(output, Tensor) and allowed is None and takes_likeliest(sequences):
             tokens = output.tokens()
             drawn = SampledTokens(tokens, Fetched.of(tokens), (), None)
         else:
-            logits = output.logits() if isinstance(output, Decoded) else output
+            logits = output if isinstance(output, Tensor) else output.logits()
             drawn = self.sampler.draw(logits, sequences, allowed, ahead=ahead)
         refused = drawn.errors if allowed is None else {**drawn.errors, **allowed.errors}
         drafts = {place: chunk.drafts for place, chunk in enumerate(chunks) if chunk.drafts} if _drafted(chunks) else {}
@@ -231,27 +225,27 @@ class Runner:
         ``drafts`` maps an index to the chunk's drafts.
         """
         tokens, logprobs = drawn.read()
-        verdicts = {} if self.grammars is None else self.grammars.follow(sequences, tokens)
+        decisions = self.extensions.decisions(sequences, tokens) if self.extensions.sampled else {}
         for row, (index, token, logprob) in enumerate(zip(complete, tokens, logprobs, strict=True)):
             if drafts and row and complete[row - 1] == index:
                 continue  # a row of a draft; handled with the chunk's first row
-            result = verdicts.get(row, NOTHING_MORE)
-            error = refused.get(row, result.error)
+            decision = decisions.get(row, NO_DECISION)
+            error = refused.get(row, decision.error)
             if error is not None:
                 results[index] = StepResult(error=str(error), status=error.status)
             elif token < 0:
                 results[index] = StepResult(error=NOT_FINITE)
-            elif result.rejected:
-                results[index] = replace(results[index], rejected=True, finish=result.finish)
+            elif decision.rejected:
+                results[index] = replace(results[index], rejected=True, finish=decision.finish)
             else:
                 known = results[index]
                 results[index] = StepResult(
                     token,
                     logprob,
                     prompt_logprobs=known.prompt_logprobs,
-                    forced=result.forced,
+                    forced=decision.forced,
                     forced_logprobs=known.forced_logprobs,
-                    finish=result.finish,
+                    finish=decision.finish,
                     accepted_tokens=_further(drafts.get(index, ()), tokens[row:], logprobs[row:]) if drafts else (),
                 )
         return results
@@ -281,7 +275,7 @@ class Runner:
         slots = array("q")
         for chunk, start, end in zip(chunks, starts, kv_lens, strict=True):
             slots += chunk.sequence.slots[start:end]
-        return ForwardBatch(
+        batch = ForwardBatch(
             input_ids=self._input_ids(chunks, device_tokens),
             positions=self._upload(list(positions)),
             slots=send(torch.frombuffer(slots, dtype=torch.int64), self.device),
@@ -290,9 +284,10 @@ class Runner:
             kv_lens=kv_lens,
             page_size=self.page_size,
             kv=self.kv,
-            multimodal=multimodal_inputs(self.model, chunks, self.device),
-            recurrent=None if self.states is None else self.states.of(chunks, counts),
         )
+        for prepare in self.extensions.prepare:
+            prepare(chunks, batch)
+        return batch
 
     def _input_ids(self, chunks: Ordered[ScheduledChunk], device_tokens: DeviceTokens | None) -> Tensor:
         if device_tokens is not None and len(device_tokens.places) == sum(chunk.count for chunk in chunks):
@@ -321,12 +316,12 @@ class Runner:
             return NOTHING_YET
         prompt: list[TokenLogprob] = []
         if options.start >= 0:
-            first = options.start + len(sequence.prompt_logprobs)
+            first = options.start + len(sequence.output.prompt_logprobs)
             if first == 0:
                 prompt.append(TokenLogprob(sequence.tokens[0], None))
                 first = 1
             prompt += self._logprobs(hidden, chunk, end, first, sequence.prompt_len)
-        first = sequence.emitted_len + len(sequence.forced_logprobs)
+        first = sequence.output.emitted_len + len(sequence.output.forced_logprobs)
         forced = self._logprobs(hidden, chunk, end, first, len(sequence.tokens))
         return StepResult(prompt_logprobs=tuple(prompt), forced_logprobs=tuple(forced))
 

@@ -57,7 +57,7 @@ class WeightUpdater:
         """Load this rank's part of the weights of ``source``. Raises ``RequestError`` if they do not fit."""
         resolved = self.parts.resolved
         request = CheckpointRequest(source=source, revision=revision, overrides=resolved.config.model.overrides)
-        reader: CheckpointReader = resolved.load("checkpoint")
+        reader: CheckpointReader = resolved.choices["checkpoint"].component.factory()
         try:
             checkpoint = reader(request)
             self._compare(checkpoint)

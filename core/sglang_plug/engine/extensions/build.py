@@ -7,13 +7,18 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from sglang_plug.config import EXTENSION, FLAG, ConfigError, EngineConfig
+from sglang_plug.config import EXTENSION, FLAG, OFF, ConfigError, EngineConfig
+from sglang_plug.contracts.extension.base import ExtensionContext, StepExtension
+from sglang_plug.contracts.extension.execution import ExecutionPhase
+from sglang_plug.contracts.extension.step_phases import GraphPhase, ModelPhase, RankPhase
 from sglang_plug.contracts.serving.executor import SINGLE_RANK, Collectives
-from sglang_plug.contracts.serving.extension import ExtensionContext, GraphPhase, ModelPhase, StepExtension
-from sglang_plug.engine.startup.resolve import Choice, Resolved
+from sglang_plug.engine.startup.checkpoint_formats import Choice
+from sglang_plug.engine.startup.resolve import Resolved
+from sglang_plug.engine.startup.vocabulary import VocabularyReader
 from sglang_plug.plugins.attribution import attributed, described, make_with_settings
 from sglang_plug.plugins.registry import Component, PluginError, Plugins
-from sglang_plug.plugins.specs import EXTENSION_FIELDS, StepExtensionSpec
+from sglang_plug.plugins.spec import EXTENSION_FIELDS
+from sglang_plug.plugins.specs import StepExtensionSpec
 
 from .points import ExtensionPoints, extension_points, overrides
 from .rank_link import RankLink, SendCommand, send_nothing
@@ -28,6 +33,7 @@ class BuiltExtensions:
     points: ExtensionPoints
     resolved: Resolved
     """The choices, with the components that the extensions chose."""
+    vocabulary: VocabularyReader
 
 
 def build_extensions(
@@ -42,48 +48,71 @@ def build_extensions(
     ``collectives`` are this rank's; ``command`` sends commands to the worker ranks. Raises ``ConfigError`` for options
     that no loaded extension serves, and whatever an extension refuses.
     """
-    components = ordered_extensions([one for one in plugins.all(KIND) if not one.unavailable()])
+    components = ordered_extensions([candidate for candidate in plugins.all(KIND) if not candidate.unavailable()])
     refuse_unserved_options(resolved.config, {component.spec.name for component in components})
     chosen: dict[str, Choice] = {}
-
-    def make(component: Component, reason: str, contract: type) -> Any:
-        chosen[component.spec.kind] = Choice(component, reason)
-        return make_with_settings(component, contract=contract)
-
-    def context(component: Component) -> ExtensionContext:
-        return ExtensionContext(
-            config=resolved.config,
-            plugins=plugins,
-            facts=resolved.facts,
-            device=resolved.device,
-            dtype=resolved.dtype,
-            model=resolved.choices["model"].component,
-            ranks=RankLink(component.spec.name, collectives, resolved.device, command),
-            settings=component.settings(),
-            tasks=resolved.tasks,
-            vocab_size=resolved.vocab_size,
-            rolls_back=not resolved.states,
-            make=make,
-            describe=lambda error, component: described(error, components=(component,)),
-        )
-
+    vocabulary = VocabularyReader(resolved, chosen)
     extensions: dict[str, StepExtension] = {}
     served: dict[str, Component] = {}
     for component in components:
         spec = _spec(component)
         if collectives.rank > 0 and not spec.worker_ranks:
             continue
+        ranks = RankLink(spec.name, collectives, resolved.device, command)
         with attributed(component, "while it was built"):
-            extension = component.load()(context(component))
+            extension = component.load()(_context(component, resolved, plugins, ranks, chosen, vocabulary))
         if extension is None:
             continue
         _check(component, extension, collectives.size)
+        component.lifecycle.add(component, extension)
         for name in spec.serves:
             if (other := served.setdefault(name, component)) is not component:
                 raise ConfigError(f"{other} and {component} serve the same request field {name!r}; block one of them")
         extensions[spec.name] = extension
     points = extension_points(extensions, _refusals(served))
-    return BuiltExtensions(points, replace(resolved, choices={**resolved.choices, **chosen}))
+    if collectives.rank == 0:
+        _refuse_unserved_states(resolved, points)
+    return BuiltExtensions(points, replace(resolved, choices={**resolved.choices, **chosen}), vocabulary)
+
+
+def _context(
+    component: Component,
+    resolved: Resolved,
+    plugins: Plugins,
+    ranks: RankLink,
+    chosen: dict[str, Choice],
+    vocabulary: VocabularyReader,
+) -> ExtensionContext:
+    """Return the facts for one extension, which adds the components that it chooses to ``chosen``."""
+
+    def choose(component: Component, reason: str) -> None:
+        chosen[component.spec.kind] = Choice(component, reason)
+
+    def make(component: Component, reason: str, contract: type) -> Any:
+        choose(component, reason)
+        return make_with_settings(component, contract=contract)
+
+    return ExtensionContext(
+        config=resolved.config,
+        plugins=plugins,
+        facts=resolved.facts,
+        device=resolved.device,
+        dtype=resolved.dtype,
+        model=resolved.choices["model"].component,
+        ranks=ranks,
+        settings=component.settings(),
+        tasks=resolved.tasks,
+        vocab_size=resolved.vocab_size,
+        eos_token_ids=resolved.eos_token_ids,
+        max_running=resolved.max_running,
+        chunk_size=resolved.chunk_size,
+        states=resolved.states,
+        rolls_back=not resolved.states,
+        make=make,
+        choose=choose,
+        vocabulary=vocabulary,
+        describe=lambda error, component: described(error, components=(component,)),
+    )
 
 
 def _spec(component: Component) -> StepExtensionSpec:
@@ -98,6 +127,8 @@ def _check(component: Component, extension: object, ranks: int) -> None:
     """
     if not isinstance(extension, StepExtension):
         raise PluginError(f"{component} returned {type(extension).__name__} instead of a StepExtension or None")
+    if isinstance(extension, RankPhase) and isinstance(extension, ExecutionPhase):
+        raise PluginError(f"{component} has both RankPhase and ExecutionPhase, whose commands cannot be told apart")
     if not overrides(extension, ModelPhase, "context"):
         return
     if not overrides(extension, GraphPhase, "graph_input"):
@@ -106,10 +137,20 @@ def _check(component: Component, extension: object, ranks: int) -> None:
         raise ConfigError(f"{component} does not work with several ranks; leave out --tp-size")
 
 
+def _refuse_unserved_states(resolved: Resolved, points: ExtensionPoints) -> None:
+    """Raise ``ConfigError`` if the model keeps states of sequences, and no extension owns any."""
+    if resolved.states and not points.states:
+        raise ConfigError(
+            f"{resolved.choices['model'].component} keeps states of sequences besides keys and values, and no step "
+            "extension that serves these is loaded; the built-in one, 'recurrent-state', is blocked or not installed"
+        )
+
+
 def _refusals(served: Iterable[str]) -> dict[str, str]:
     """Return the request fields that are not ``served``, with the message of the refusal."""
     why = "no step extension that serves this field of requests is loaded; it is blocked or not installed"
-    return {name: f"{name}: {why}" for name in EXTENSION_FIELDS if name not in set(served)}
+    unserved = EXTENSION_FIELDS.keys() - set(served)
+    return {name: f"{name}: {why} ({EXTENSION_FIELDS[name]!r} serves it)" for name in sorted(unserved)}
 
 
 def ordered_extensions(components: Sequence[Component]) -> list[Component]:
@@ -117,7 +158,7 @@ def ordered_extensions(components: Sequence[Component]) -> list[Component]:
 
     Raises ``ConfigError`` if these contradict each other.
     """
-    by_name = {component.spec.name: component for component in sorted(components, key=lambda one: one.spec.name)}
+    by_name = {component.spec.name: component for component in sorted(components, key=lambda other: other.spec.name)}
     earlier: dict[str, set[str]] = {name: set() for name in by_name}
     for name, component in by_name.items():
         spec = _spec(component)
@@ -137,7 +178,7 @@ def refuse_unserved_options(config: EngineConfig, loaded: Iterable[str]) -> None
     names = set(loaded)
     for path, value, default, metadata in _options(config):
         extension = metadata.get(EXTENSION)
-        if extension is not None and extension not in names and value != default:
+        if extension is not None and extension not in names and value not in (default, metadata.get(OFF, default)):
             option = _written(metadata.get(FLAG, path), value)
             raise ConfigError(
                 f"{option}: the step extension {extension!r}, which serves this option, is not loaded; it is blocked "

@@ -2,36 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
+from sglang_plug.contracts.extension.base import StepExtension
+from sglang_plug.contracts.extension.execution import ExecutionPhase
+from sglang_plug.contracts.extension.memory_phases import MemoryPhase, StatePhase
+from sglang_plug.contracts.extension.phases import PHASES
+from sglang_plug.contracts.extension.request_phases import AdmissionPhase, PlanningPhase
+from sglang_plug.contracts.extension.sampling_phases import BlockingRequest, HoldPhase, PendingMask, TokenDecision
+from sglang_plug.contracts.extension.step_phases import GraphPhase, RankPhase, StaticInputPhase
+from sglang_plug.contracts.extension.views import ChunkView, PrefixPool, PromptLayout, SequenceView, StepPlan
+from sglang_plug.contracts.model.batch import ForwardBatch
 from sglang_plug.contracts.model.kernels import Kernels
 from sglang_plug.contracts.model.model import Model
-from sglang_plug.contracts.request import Output, RequestError
-from sglang_plug.contracts.serving.extension import (
-    PHASES,
-    ChunkView,
-    GraphPhase,
-    PlanningPhase,
-    RankPhase,
-    SequenceView,
-    StepExtension,
-    StepPlan,
-)
+from sglang_plug.contracts.request import Output, Request, RequestError, RequestPart
+from sglang_plug.contracts.serving.observer import MetricTotal, StepStats
 from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
 
 StepContext = AbstractContextManager[None]
+OBJECTS: Mapping[type, str] = {
+    GraphPhase: "graphs",
+    HoldPhase: "holders",
+    StaticInputPhase: "static_inputs",
+    StatePhase: "states",
+    MemoryPhase: "memory",
+}
+"""Phases whose methods belong together: the points hold the extensions themselves, by field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtensionPoints:
     """Bound methods of the extensions of one engine, in the order of the extensions."""
 
-    admit: tuple[Callable[[SequenceView], None], ...] = ()
+    admission: tuple[AdmissionPhase, ...] = ()
+    """The extensions that take part in admission."""
+    layout: Mapping[str, Callable[[SequenceView], PromptLayout | None]] = field(default_factory=dict)
+    """By the name of the extension, for errors."""
     cache_key: tuple[Callable[[SequenceView], str], ...] = ()
     finished: tuple[Callable[[SequenceView], None], ...] = ()
+    holders: tuple[HoldPhase, ...] = ()
+    """The extensions that may hold requests."""
     order: tuple[Callable[[list[Any], Sequence[Any]], list[Any]], ...] = ()
     plan: tuple[Callable[[StepPlan], None], ...] = ()
     waits_for: tuple[Callable[[Sequence[ChunkView]], bool], ...] = ()
@@ -39,32 +52,91 @@ class ExtensionPoints:
     inspect: tuple[Callable[[Model], None], ...] = ()
     install: tuple[Callable[[Model, Kernels], None], ...] = ()
     context: tuple[Callable[[Sequence[ChunkView], Sequence[int]], StepContext | None], ...] = ()
+    prepare: tuple[Callable[[Sequence[ChunkView], ForwardBatch], None], ...] = ()
+    before_forward: tuple[Callable[[Sequence[ChunkView]], None], ...] = ()
+    after_forward: tuple[Callable[[Sequence[ChunkView]], None], ...] = ()
     graphs: tuple[GraphPhase, ...] = ()
     """The extensions that take part in graphs of decode steps."""
+    static_inputs: tuple[StaticInputPhase, ...] = ()
+    """The extensions with an input of every captured decode step."""
+    executions: Mapping[str, ExecutionPhase] = field(default_factory=dict)
+    """The extensions that compute forward passes, by name."""
     rank_step: Mapping[str, Callable[[Sequence[ChunkView]], bytes | None]] = field(default_factory=dict)
     follow_step: Mapping[str, Callable[[bytes, Sequence[int]], StepContext]] = field(default_factory=dict)
     follow_command: Mapping[str, Callable[[bytes], None]] = field(default_factory=dict)
     """The methods of ``RankPhase`` by the name of the extension, which messages to worker ranks contain."""
+    constrains: tuple[Callable[[SequenceView], bool], ...] = ()
+    allowed: tuple[Callable[..., PendingMask | None], ...] = ()
+    sampled: tuple[Callable[[Sequence[SequenceView], Sequence[int]], Mapping[int, TokenDecision]], ...] = ()
     verified: tuple[Callable[[SequenceView, int, int], None], ...] = ()
     output: tuple[Callable[[SequenceView, Output], Output], ...] = ()
+    start: tuple[Callable[[], None], ...] = ()
+    step_done: tuple[Callable[[StepStats], None], ...] = ()
+    totals: tuple[Callable[[], Iterable[MetricTotal]], ...] = ()
     controls: tuple[Callable[[], Mapping[str, Callable[..., Any]]], ...] = ()
     info: tuple[Callable[[], Mapping[str, Any]], ...] = ()
+    look: tuple[Callable[[], None], ...] = ()
+    blocking_request: tuple[Callable[[], BlockingRequest | None], ...] = ()
+    states: tuple[StatePhase, ...] = ()
+    """The extensions whose memory sequences own."""
+    memory: tuple[MemoryPhase, ...] = ()
+    """The extensions with pools."""
+    use_prefixes: tuple[Callable[[PrefixPool], None], ...] = ()
+    prefix_cached: tuple[Callable[[SequenceView, int], None], ...] = ()
+    restore_prefix: tuple[Callable[[SequenceView, bool], bool], ...] = ()
+    reset: tuple[Callable[[], None], ...] = ()
+    forget_stored: tuple[Callable[[], None], ...] = ()
+    check: tuple[Callable[[], None], ...] = ()
+    largest_request: tuple[Callable[[int], Request | None], ...] = ()
     close: tuple[Callable[[], None], ...] = ()
     most_draft_rows: int = 0
     """Largest number of rows that are sampled in one step with draft tokens."""
     refusals: Mapping[str, str] = field(default_factory=dict)
     """Request fields that no extension serves, with the message of the refusal."""
 
+    def is_constrained(self, sequence: EngineSequence) -> bool:
+        """Report whether an extension constrains ``sequence``. Raises ``RequestError`` if two of them do."""
+        count = sum([constrains(sequence) for constrains in self.constrains])
+        if count > 1:
+            raise RequestError("two step extensions constrain the output of this request; only one can")
+        return count == 1
+
     def admit_sequence(self, sequence: EngineSequence) -> None:
-        """Let the extensions admit ``sequence``, and separate it in the prefix cache. Raises ``RequestError``."""
+        """Let the extensions admit ``sequence``, lay it out, and separate it in the prefix cache.
+
+        Raises ``RequestError`` if one of them refuses it; those that had admitted it know then that it is over.
+        """
         for name, message in self.refusals.items():
-            if getattr(sequence.request, name) is not None:
-                raise RequestError(message)
-        for admit in self.admit:
-            admit(sequence)
-        for cache_key in self.cache_key:
-            key = cache_key(sequence)
-            sequence.salt = f"{len(key)}:{key}{sequence.salt}"  # the length, so that no other two join to the same
+            if getattr(sequence.request, name) not in (None, ()):
+                about: Any = name if name in get_args(RequestPart) else ""
+                raise RequestError(message, about=about)
+        admitted: list[AdmissionPhase] = []
+        try:
+            for extension in self.admission:
+                extension.admit(sequence)
+                admitted.append(extension)
+            if self.layout:
+                sequence.layout = self._prompt_layout(sequence)
+            for cache_key in self.cache_key:
+                key = cache_key(sequence)
+                sequence.salt = f"{len(key)}:{key}{sequence.salt}"  # the length, so that no other two join to the same
+        except RequestError:
+            for extension in admitted:
+                extension.finished(sequence)
+            raise
+
+    def end_sequence(self, sequence: EngineSequence) -> None:
+        """Tell the extensions that the request of ``sequence``, which was admitted, is over; called once for each."""
+        for finished in self.finished:
+            finished(sequence)
+
+    def _prompt_layout(self, sequence: EngineSequence) -> PromptLayout | None:
+        """Return the layout of a prompt. Raises ``RequestError`` if two extensions have one."""
+        layouts = {name: found for name, layout in self.layout.items() if (found := layout(sequence)) is not None}
+        if len(layouts) > 1:
+            names = " and ".join(map(repr, layouts))
+            raise RequestError(f"the step extensions {names} both lay out this prompt; block one of them", 500)
+        return next(iter(layouts.values()), None)
 
     def step_contexts(self, chunks: Sequence[ChunkView], query_lens: Sequence[int]) -> list[StepContext]:
         """Return what surrounds the forward pass of ``chunks``, the outermost first."""
@@ -75,6 +147,16 @@ class ExtensionPoints:
         """Return what worker ranks have to know about a step, by extension; ``None``: nothing."""
         data_by_name = {name: rank_step(chunks) for name, rank_step in self.rank_step.items()}
         return {name: data for name, data in data_by_name.items() if data is not None} or None
+
+    def decisions(self, sequences: Sequence[SequenceView], tokens: Sequence[int]) -> Mapping[int, TokenDecision]:
+        """Return the decisions of all extensions about sampled ``tokens``, by row."""
+        if len(self.sampled) == 1:
+            return self.sampled[0](sequences, tokens)
+        return {row: decision for sampled in self.sampled for row, decision in sampled(sequences, tokens).items()}
+
+    def all_totals(self) -> tuple[MetricTotal, ...]:
+        """Return the totals of all extensions."""
+        return tuple(total for totals in self.totals for total in totals())
 
     def all_info(self) -> dict[str, Any]:
         """Return the plain data of all extensions for ``/server_info``."""
@@ -87,19 +169,27 @@ def extension_points(
     """Collect the methods that ``extensions``, by name and in their order, override."""
     methods: dict[str, Any] = {}
     for base in (StepExtension, *PHASES):
-        if base is GraphPhase:
+        if base in OBJECTS or base is ExecutionPhase:
             continue
         for name in (name for name, member in vars(base).items() if callable(member) and not name.startswith("_")):
+            if name == "admit":
+                continue
             by_extension = {
                 key: getattr(extension, name)
                 for key, extension in extensions.items()
                 if overrides(extension, base, name)
             }
-            methods[name] = by_extension if base is RankPhase else tuple(by_extension.values())
+            named = base is RankPhase or name == "layout"
+            methods[name] = by_extension if named else tuple(by_extension.values())
+    methods["admission"] = tuple(one for one in extensions.values() if isinstance(one, AdmissionPhase))
+    for base, name in OBJECTS.items():
+        methods[name] = tuple(one for one in extensions.values() if isinstance(one, base))
+    methods["executions"] = {
+        name: extension for name, extension in extensions.items() if isinstance(extension, ExecutionPhase)
+    }
     rows = (extension.most_draft_rows for extension in extensions.values() if isinstance(extension, PlanningPhase))
     return ExtensionPoints(
         **methods,
-        graphs=tuple(one for one in extensions.values() if isinstance(one, GraphPhase)),
         most_draft_rows=max(rows, default=0),
         refusals=refusals or {},
     )

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -66,6 +67,18 @@ def device_memory(device: torch.device) -> DeviceMemory | None:
     return CudaMemory(device) if device.type == "cuda" else None
 
 
+@dataclass(slots=True)
+class Stage:
+    """A stage of the start while its memory is measured."""
+
+    counted: bool = True
+    """False if the account does not list the stage."""
+
+    def leave_out(self) -> None:
+        """Leave the stage out of the account, because it does not take place."""
+        self.counted = False
+
+
 class MemoryLedger:
     """The memory that each stage of the start took, in bytes and in the order of the stages.
 
@@ -80,7 +93,7 @@ class MemoryLedger:
             self.taken[BEFORE] = memory.total() - memory.free()
 
     @contextmanager
-    def stage(self, name: str, advice: str, *, peak: bool = False) -> Iterator[None]:
+    def stage(self, name: str, advice: str, *, peak: bool = False) -> Iterator[Stage]:
         """Measure the memory that is taken inside the context, and record it.
 
         Args:
@@ -91,14 +104,16 @@ class MemoryLedger:
         Raises:
             ConfigError: the memory does not suffice.
         """
-        memory = self.memory
+        memory, stage = self.memory, Stage()
         if memory is None:
-            yield
+            yield stage
             return
         memory.release()
         before = memory.free()
         with self.guard(name, advice):
-            yield
+            yield stage
+        if not stage.counted:
+            return
         if not peak:
             memory.release()
         taken = max(0, before - memory.free())

@@ -1,11 +1,13 @@
-"""Allocation of KV slots, cached prefixes and recurrent states to sequences, in one place."""
+"""Allocation of KV slots, cached prefixes and the states of step extensions to sequences, in one place."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable
 
+from sglang_plug.contracts.extension.views import WriteSlots
 from sglang_plug.contracts.serving.cache import Match, PrefixCache
-from sglang_plug.engine.recurrent_state.state_rows import StateRows
+from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.scheduling.sequence import Sequence
 
 from .kv_slots import SlotPool
@@ -22,7 +24,7 @@ class KVAllocator:
     Args:
         pool: the free list.
         cache: the prefix cache.
-        states: owners of the recurrent states, if the model has any.
+        extensions: own the states of sequences besides keys and values.
         owners: the prefix cache and its eviction policy, as error messages name them.
     """
 
@@ -30,10 +32,12 @@ class KVAllocator:
         self,
         pool: SlotPool,
         cache: PrefixCache,
-        states: StateRows | None = None,
+        extensions: ExtensionPoints | None = None,
         owners: str = "the prefix cache",
     ) -> None:
-        self.pool, self.cache, self.states, self.owners = pool, cache, states, owners
+        self.pool, self.cache, self.owners = pool, cache, owners
+        self._extensions = extensions or ExtensionPoints()
+        self.states = self._extensions.states
 
     def match(self, waiting: Sequence) -> Match:
         """Find the longest cached prefix from which a waiting sequence can continue."""
@@ -41,11 +45,39 @@ class KVAllocator:
         while True:
             match = self.cache.match(waiting.keys(0, length), waiting.salt, waiting.priority)
             matched = len(match.slots)
-            length = matched if waiting.view is None else waiting.view.reusable(matched)
-            if self.states is not None:
-                length = self.states.reusable(waiting, length)
+            length = matched if waiting.layout is None else waiting.layout.reusable(matched)
+            for state in self.states:
+                length = state.reusable(waiting, length)
             if length == matched:
                 return match
+
+    def restore(self, waiting: Sequence, busy: bool) -> bool:
+        """Let step extensions insert what they know of a waiting sequence's prefix; False: they need another step."""
+        return all([restore(waiting, busy) for restore in self._extensions.restore_prefix])
+
+    def insert(self, waiting: Sequence, length: int, write: WriteSlots) -> int:
+        """Put the first ``length`` tokens of a waiting sequence into the prefix cache; see ``PrefixPool.insert``."""
+        size = self.pool.page_size
+        match = self.match(waiting)
+        start, length = len(match.slots), min(length, waiting.reusable) // size * size
+        if length <= start:
+            return start
+        self.cache.lock(match)  # making room must not evict it
+        try:
+            room = self.pool.free + self.cache.evictable >= self.pool.missing(start, len(waiting.tokens))
+            if not room or not self.free_up(self.pool.missing(start, length)):
+                return start
+            slots = array("q", match.slots)
+            self.pool.extend(slots, length)
+            kept = match
+            try:
+                write(start, slots[start:])
+                kept = self.cache.insert(waiting.keys(0, length), slots, waiting.salt, waiting.priority)
+            finally:
+                self._free_duplicates(slots, kept, start)
+        finally:
+            self.cache.unlock(match)
+        return len(kept.slots)
 
     def begin(self, sequence: Sequence, match: Match, reserve: int) -> bool:
         """Give a waiting sequence with the cached prefix ``match`` a slot for each of its tokens, and a state.
@@ -55,7 +87,7 @@ class KVAllocator:
         self.cache.lock(match)
         needed = self.pool.missing(len(match.slots), len(sequence.tokens))
         fits = self.pool.free + self.cache.evictable >= needed + reserve and self.free_up(needed)
-        if not fits or not self._begin_state(sequence, match):
+        if not fits or not self._acquire_states(sequence, match):
             self.cache.unlock(match)
             return False
         sequence.match = match
@@ -80,20 +112,20 @@ class KVAllocator:
 
     def planned(self, sequence: Sequence, end: int) -> None:
         """Record that a step of ``sequence`` that ends before index ``end`` is planned."""
-        if self.states is not None:
-            self.states.keep_at(sequence, end)
+        for state in self.states:
+            state.planned(sequence, end)
 
     def committed(self, sequence: Sequence, *, prefilling: bool) -> None:
         """Record that a step has advanced ``sequence.computed``; after prefill, put the prefix into the cache."""
-        if self.states is not None:
-            self.states.committed(sequence, sequence.computed)
+        for state in self.states:
+            state.committed(sequence)
         if prefilling:
             self._remember(sequence)
 
     def release(self, sequence: Sequence, remember: bool = True) -> None:
         """Free the slots and the state of a sequence; finish, abort, error and retraction all end here."""
-        if self.states is not None:
-            self._release_state(self.states, sequence, remember)
+        if self.states:
+            self._release_states(sequence, remember)
         if remember:
             self._remember(sequence)
         self.pool.give_back(sequence.slots[sequence.shared :])
@@ -104,11 +136,13 @@ class KVAllocator:
         sequence.slot_version += 1
         del sequence.slots[:]
 
-    def flush(self) -> None:
-        """Empty the prefix cache; nothing may be running."""
+    def flush(self, *, stored: bool = True) -> None:
+        """Empty the prefix cache; ``stored``: also what extensions have stored of it. Nothing may be running."""
         self._take_back(self.cache.reset, "reset")
-        if self.states is not None:
-            self.states.reset()
+        for reset in self._extensions.reset:
+            reset()
+        for forget_stored in self._extensions.forget_stored if stored else ():
+            forget_stored()
 
     def accounts(self, running: Iterable[Sequence]) -> dict[str, int]:
         """Return the slots by owner: ``free``, ``cached``, ``running`` and the ``capacity`` they add up to."""
@@ -127,8 +161,8 @@ class KVAllocator:
             f"KV slots do not add up: {accounts}; besides the engine's own free list and running sequences, "
             f"{self.owners} owns slots: its size must count each slot that insert() took and evict() has not given back"
         )
-        if self.states is not None:
-            self.states.check()
+        for check in self._extensions.check:
+            check()
 
     def _take_back(self, give: Callable[[], list[int]], method: str) -> int:
         """Free the slots that the prefix cache gives back; return their number.
@@ -143,25 +177,28 @@ class KVAllocator:
         self.pool.give_back(slots)
         return len(slots)
 
-    def _begin_state(self, sequence: Sequence, match: Match) -> bool:
-        """Give ``sequence`` a recurrent state, if the model has any; return False if none is left."""
-        if self.states is None:
+    def _acquire_states(self, sequence: Sequence, match: Match) -> bool:
+        """Give ``sequence`` its states, or none of them; return False if there is no room for one."""
+        if not self.states:
             return True
         cached = -1
         if match.node is not None:
             cached = len(self.cache.match(sequence.keys(0, sequence.reusable), sequence.salt, sequence.priority).slots)
-        return self.states.begin(sequence, len(match.slots), cached)
+        for index, state in enumerate(self.states):
+            if not state.acquire(sequence, len(match.slots), cached):
+                for acquired in self.states[:index]:
+                    acquired.release(sequence, False)
+                return False
+        return True
 
-    @staticmethod
-    def _release_state(states: StateRows, sequence: Sequence, remember: bool) -> None:
-        """Take the recurrent state of ``sequence``; it includes the tokens of a step that is still on the device.
+    def _release_states(self, sequence: Sequence, remember: bool) -> None:
+        """Take the states of ``sequence``; they may include the tokens of a step that is still on the device.
 
         That is safe: a sequence that gets the state, and these keys and values, is computed by a step queued later.
         """
-        held = sequence.held
-        if held is not None and sequence.computed < held.reached <= min(len(sequence.tokens), len(sequence.slots)):
-            sequence.computed = held.reached
-        states.end(sequence, remember)
+        lengths = [state.release(sequence, remember) for state in self.states]
+        known = [sequence.computed if length is None else length for length in lengths]
+        sequence.computed = min(known)
 
     def _remember(self, sequence: Sequence) -> None:
         """Hand the computed whole pages to the prefix cache and lock them there.
@@ -185,9 +222,17 @@ class KVAllocator:
         if old is not None:
             self.cache.unlock(old)
         sequence.match = match
-        kept = match.slots
-        for start in range(shared, len(kept), self.pool.page_size):
-            if kept[start] != own[start]:
-                sequence.slot_version += 1
-                self.pool.give_back(own[start : start + self.pool.page_size])
-        sequence.slots[: len(kept)] = type(own)("q", kept)
+        if self._free_duplicates(own[: len(match.slots)], match, shared):
+            sequence.slot_version += 1
+        sequence.slots[: len(match.slots)] = array("q", match.slots)
+        for cached in self._extensions.prefix_cached:
+            cached(sequence, len(match.slots))
+
+    def _free_duplicates(self, own: array[int], kept: Match, start: int) -> bool:
+        """Free the pages of ``own`` from index ``start`` on that the prefix cache did not take; True if it did not."""
+        freed, size = False, self.pool.page_size
+        for index in range(start, len(own), size):
+            if index >= len(kept.slots) or kept.slots[index] != own[index]:
+                self.pool.give_back(own[index : index + size])
+                freed = True
+        return freed

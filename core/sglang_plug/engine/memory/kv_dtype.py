@@ -39,7 +39,9 @@ def kv_dtype(name: str, model: torch.dtype, checkpoint: str | None = None) -> to
 
 def kv_dtype_name(dtype: torch.dtype) -> str:
     """Return the name of ``dtype`` in options and in ``AttentionSpec.kv_dtypes``."""
-    return next((name for name, one in NAMES.items() if one == dtype), str(dtype).removeprefix("torch."))
+    return next(
+        (name for name, named_dtype in NAMES.items() if named_dtype == dtype), str(dtype).removeprefix("torch.")
+    )
 
 
 def fit_kv_dtype(
@@ -64,7 +66,13 @@ def fit_kv_dtype(
             attention,
         )
         return replace(shape, kv_dtype=None)
-    able = sorted({one.spec.name for one in plugins.all("attention") if name in _read_by(one) and _runs(one, device)})
+    able = sorted(
+        {
+            component.spec.name
+            for component in plugins.all("attention")
+            if name in _read_by(component) and _runs(component, device)
+        }
+    )
     other = f"--attention-backend {' or '.join(able)}, or " if able else ""
     raise ConfigError(
         f"{attention} does not read keys and values in {name} (--kv-cache-dtype), only in the model's dtype"

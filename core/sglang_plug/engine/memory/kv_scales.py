@@ -103,7 +103,7 @@ class KVScaleReader:
                 kv_dtype_name(dtype),
             )
             return
-        keys, values = ([getattr(one, part) for one in scales.values()] for part in ("k", "v"))
+        keys, values = ([getattr(scale, part) for scale in scales.values()] for part in ("k", "v"))
         logger.info(
             "KV cache scales: from the checkpoint (%s, …), %d of %d layers. Keys: %.3g to %.3g, values: %.3g to %.3g",
             self._names[0],

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from sglang_plug.config import ConfigError
+from sglang_plug.contracts.extension.memory_phases import MemoryPhase, MemoryRequest
 from sglang_plug.contracts.model.batch import KVPool
-from sglang_plug.contracts.model.recurrent_state import RESERVED, StatePool
-from sglang_plug.contracts.text.media import MediaLimits
-from sglang_plug.engine.cuda_graphs.decode_graphs import DecodeGraphs
-from sglang_plug.engine.cuda_graphs.prefill_graphs import MakePrefillGraphs
+from sglang_plug.engine.execution.executors import make_executor
 from sglang_plug.engine.execution.rank_components import RankComponents
 from sglang_plug.engine.execution.runner import Runner
-from sglang_plug.engine.multimodal.image_inputs import largest_media
-from sglang_plug.engine.recurrent_state.state_sizing import bytes_per_state, make_states, state_rows
-from sglang_plug.engine.recurrent_state.state_steps import StateSteps
+from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.startup.resolve import Resolved
 from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
@@ -25,34 +20,24 @@ from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
 from .budget import MemoryLedger, gigabytes
 from .host_memory import available_bytes
 from .kv_slots import SlotPool
-from .profiling import LargestSteps, graph_bytes
+from .profiling import LargestSteps, executor_bytes
 
 logger = logging.getLogger(__name__)
 
 CPU_FRACTION, ACCELERATOR_FRACTION = 0.5, 0.9
-WEIGHTS, STEP, GRAPHS, KV_POOL, STATES = "weights", "largest step", "graphs", "KV pool", "recurrent states"
+WEIGHTS, STEP, KV_POOL = "weights", "largest step", "KV pool"
+"""Stages of the start that take memory."""
 COUNTED = 2**20
 """Slots of a model without attention, unless its longest sequence needs more: they are counted, but take no memory."""
-PREFILL_GRAPHS = "piecewise graphs"
-"""Stages of the start that take memory."""
-
-MakeGraphs = Callable[[KVPool, int, StatePool | None], DecodeGraphs]
-"""Makes decode graphs for the pools and the longest context in tokens, without capturing any yet."""
 
 
 def advice(stage: str, resolved: Resolved) -> str:
     """Return what a user can do if memory does not suffice for ``stage``."""
-    batch = resolved.config.backends.cuda_graph_max_bs
     return {
         WEIGHTS: "serve a smaller model or one in fewer bits (--quantization), or end other processes on the device",
         STEP: f"lower --chunked-prefill-size (now {resolved.chunk_size}) or --max-running-requests (now "
         f"{resolved.max_running})",
-        GRAPHS: f"lower --cuda-graph-max-bs (now {batch}), --mem-fraction-static or --max-total-tokens, or set "
-        "--disable-cuda-graph",
-        PREFILL_GRAPHS: "lower --piecewise-cuda-graph-max-tokens (now "
-        f"{resolved.config.backends.piecewise_cuda_graph_max_tokens}), --mem-fraction-static or --max-total-tokens",
         KV_POOL: "lower --mem-fraction-static or --max-total-tokens",
-        STATES: "lower --max-states or --max-running-requests",
     }[stage]
 
 
@@ -62,18 +47,12 @@ class Capacity:
 
     slots: int
     """Number of slots of the KV pool."""
-    states: int = 0
-    """Rows of the pool of recurrent states; 0: there is none."""
+    requests: tuple[tuple[MemoryPhase, MemoryRequest], ...] = ()
+    """What step extensions take beside it."""
 
 
 def pool_capacity(
-    parts: RankComponents,
-    make_graphs: MakeGraphs | None,
-    ledger: MemoryLedger,
-    ranks: Ranks | None = None,
-    make_prefill_graphs: MakePrefillGraphs | None = None,
-    *,
-    draft_rows: int = 0,
+    parts: RankComponents, ledger: MemoryLedger, ranks: Ranks | None = None, *, draft_rows: int = 0
 ) -> Capacity:
     """Return the configured capacity, or else the largest that fits and can be used.
 
@@ -86,17 +65,17 @@ def pool_capacity(
     if cache.max_total_tokens is not None:
         if resolved.causal:
             left = _check_room(cache.max_total_tokens, resolved, ledger)
-            return Capacity(cache.max_total_tokens, state_rows(resolved, left))
+            return Capacity(cache.max_total_tokens, _requests(parts.extensions, left))
         return Capacity(min(cache.max_total_tokens, useful))
     if not resolved.causal:
         return Capacity(useful)  # slots are only counted: an encoder keeps no keys and values
     if ledger.memory is None:
         room, fraction = _host_room(resolved)
     else:
-        _rehearse(parts, make_graphs, ledger, ranks, make_prefill_graphs, draft_rows)
+        _rehearse(parts, ledger, ranks, draft_rows)
         room, fraction = _device_room(resolved, ledger)
-    states = state_rows(resolved, room)
-    room -= states * bytes_per_state(resolved)
+    requests = _requests(parts.extensions, room)
+    room -= sum(request.bytes for _, request in requests)
     each = bytes_per_slot(resolved)
     slots = min(int(room // each) if each else max(COUNTED, resolved.context_length + page), useful)
     if slots < 2 * page:
@@ -106,7 +85,17 @@ def pool_capacity(
             f"allows{taken}, and a slot takes {bytes_per_slot(resolved)} bytes; raise --mem-fraction-static, set "
             f"--max-total-tokens, or serve a smaller model; or {advice(STEP, resolved)}"
         )
-    return Capacity(slots, states)
+    return Capacity(slots, requests)
+
+
+def _requests(extensions: ExtensionPoints, room: float) -> tuple[tuple[MemoryPhase, MemoryRequest], ...]:
+    """Return what step extensions take of ``room`` bytes. Raises ``ConfigError`` if it does not suffice."""
+    requests: list[tuple[MemoryPhase, MemoryRequest]] = []
+    for extension in extensions.memory:
+        if (request := extension.memory_request(room)) is not None:
+            requests.append((extension, request))
+            room -= request.bytes
+    return tuple(requests)
 
 
 def check_pool_options(resolved: Resolved) -> None:
@@ -139,18 +128,23 @@ def allocate(parts: RankComponents, pool: SlotPool, ledger: MemoryLedger, ranks:
     resolved = parts.resolved
     size = gigabytes(pool.rows * bytes_per_slot(resolved))
     with ledger.stage(KV_POOL, f"{pool.capacity} tokens take {size}; {advice(KV_POOL, resolved)}"):
-        kv = _tensors(parts, pool.rows, ranks)
-    logger.info("KV Cache is allocated. #tokens: %d, size: %s", pool.capacity, size)
+        kv = _tensors(parts, pool.rows, pool.capacity, ranks)
+    keys = pool.rows * _key_bytes_per_slot(resolved)
+    logger.info(
+        "KV Cache is allocated. dtype: %s, #tokens: %d, K size: %s, V size: %s",
+        resolved.kv_dtype,
+        pool.capacity,
+        gigabytes(keys),
+        gigabytes(pool.rows * bytes_per_slot(resolved) - keys),
+    )
     return kv
 
 
-def allocate_states(resolved: Resolved, rows: int, ledger: MemoryLedger) -> StatePool:
-    """Allocate the pool of recurrent states. Raises ``ConfigError`` if it does not fit."""
-    size = gigabytes(rows * bytes_per_state(resolved))
-    with ledger.stage(STATES, f"{rows} states take {size}; {advice(STATES, resolved)}"):
-        states = make_states(resolved, rows)
-    logger.info("Recurrent states are allocated. #states: %d, size: %s", rows - RESERVED, size)
-    return states
+def allocate_requests(capacity: Capacity, ledger: MemoryLedger) -> None:
+    """Let step extensions allocate their memory. Raises ``ConfigError`` if it does not fit."""
+    for extension, request in capacity.requests:
+        with ledger.stage(request.name, request.advice):
+            extension.allocate(request)
 
 
 def bytes_per_slot(resolved: Resolved) -> int:
@@ -158,22 +152,20 @@ def bytes_per_slot(resolved: Resolved) -> int:
     return resolved.shape.layers * resolved.shape.pooled * resolved.kv_dtype.itemsize
 
 
-def _tensors(parts: RankComponents, rows: int, ranks: Ranks | None) -> KVPool:
+def _key_bytes_per_slot(resolved: Resolved) -> int:
+    shape = resolved.shape
+    return shape.layers * shape.kv_heads * shape.dim * resolved.kv_dtype.itemsize
+
+
+def _tensors(parts: RankComponents, rows: int, max_context: int, ranks: Ranks | None) -> KVPool:
     """Allocate a pool of ``rows`` on this rank, and let all others do the same."""
     if ranks is not None:
-        ranks.pool(rows)
+        ranks.pool(rows, max_context)
     return parts.pool(rows)
 
 
-def _rehearse(
-    parts: RankComponents,
-    make_graphs: MakeGraphs | None,
-    ledger: MemoryLedger,
-    ranks: Ranks | None,
-    make_prefill_graphs: MakePrefillGraphs | None,
-    draft_rows: int,
-) -> None:
-    """Measure the memory of the largest step and of the graphs, and record it in the ledger."""
+def _rehearse(parts: RankComponents, ledger: MemoryLedger, ranks: Ranks | None, draft_rows: int) -> None:
+    """Measure the memory of the largest step and of the executors, and record it in the ledger."""
     resolved, model = parts.resolved, parts.model
     page, context = resolved.config.cache.page_size, resolved.context_length
     steps = LargestSteps(
@@ -183,12 +175,11 @@ def _rehearse(
         task=resolved.tasks[0],
         vocabulary=resolved.vocab_size,
         page_size=page,
-        media=largest_media(model, min(MediaLimits().tokens, context - 1)),
-        states=bool(resolved.states),
-    )
+    ).with_extensions(parts.extensions)
     with ledger.guard(f"a KV pool of {steps.slots} tokens for a trial", advice(STEP, resolved)):
-        kv = _tensors(parts, SlotPool(steps.slots, page).rows, ranks)
-    states = make_states(resolved, RESERVED + 1) if resolved.states else None
+        kv = _tensors(parts, SlotPool(steps.slots, page).rows, context, ranks)
+    for extension in parts.extensions.memory:
+        extension.allocate(extension.memory_request(None))
     runner = Runner(
         model,
         parts.backend,
@@ -197,18 +188,20 @@ def _rehearse(
         page_size=page,
         sampler=Sampler(parts.kernels),
         ranks=ranks,
-        states=None if states is None else StateSteps(states),
+        extensions=parts.extensions,
     )
     with ledger.stage(STEP, advice(STEP, resolved), peak=True):
         steps.run(runner)
-    if make_graphs is not None and ledger.memory is not None:
-        with ledger.guard(GRAPHS, advice(GRAPHS, resolved)):
-            taken = graph_bytes(partial(make_graphs, kv, context, states), model, ledger.memory)
-        ledger.enter(GRAPHS, taken)
-    if make_prefill_graphs is not None and ledger.memory is not None:
-        with ledger.guard(PREFILL_GRAPHS, advice(PREFILL_GRAPHS, resolved)):
-            taken = graph_bytes(partial(make_prefill_graphs, kv), model, ledger.memory)
-        ledger.enter(PREFILL_GRAPHS, taken)
+    for sequence in steps.largest:
+        parts.extensions.end_sequence(sequence)
+    assert ledger.memory is not None
+    for phase in parts.extensions.executions.values():
+        with ledger.guard(phase.memory_name, phase.memory_advice):
+            taken = executor_bytes(partial(make_executor, phase, parts, kv, context), model, ledger.memory)
+        if taken is not None:
+            ledger.enter(phase.memory_name, taken)
+    for extension in parts.extensions.memory:
+        extension.allocate(None)
 
 
 def _device_room(resolved: Resolved, ledger: MemoryLedger) -> tuple[float, str]:
@@ -227,5 +220,6 @@ def _host_room(resolved: Resolved) -> tuple[float, str]:
 
 
 def _host_bytes(resolved: Resolved) -> float:
-    """Return the free system memory per rank, in bytes."""
-    return available_bytes() / resolved.config.parallel.tp_size
+    """Return the free system memory per rank of each replica, in bytes."""
+    parallel = resolved.config.parallel
+    return available_bytes() / (parallel.tp_size * parallel.replicas)

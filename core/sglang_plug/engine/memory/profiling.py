@@ -1,4 +1,4 @@
-"""Measures the memory of the largest step and of the graphs by running them with a small KV pool.
+"""Measures the memory of the largest step and of the executors by running them with a small KV pool.
 
 The remaining memory is used for the real pool.
 """
@@ -8,28 +8,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from collections.abc import Sequence as Ordered
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from sglang_plug.contracts.extension.execution import StepExecutor
 from sglang_plug.contracts.model.model import Model
-from sglang_plug.contracts.model.recurrent_state import RESERVED
 from sglang_plug.contracts.request import LogprobOptions, Request
 from sglang_plug.contracts.sampling_params import SamplingParams
-from sglang_plug.contracts.text.media import Media
-from sglang_plug.engine.cuda_graphs.decode_graphs import DecodeGraphs
-from sglang_plug.engine.cuda_graphs.prefill_graphs import PrefillGraphs
 from sglang_plug.engine.execution.runner import Runner
-from sglang_plug.engine.multimodal.image_inputs import view_of
-from sglang_plug.engine.recurrent_state.state_rows import HeldState
+from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.scheduling.sequence import Sequence
-from sglang_plug.plugins.specs import Task
+from sglang_plug.plugins.spec import Task
 from sglang_plug.system.out_of_memory import is_out_of_memory
 
 from .budget import DeviceMemory
 from .kv_slots import SlotPool
 
-FURTHER_GRAPHS = 3
-"""Number of graphs captured after the largest one, to measure the memory of each further one."""
+FURTHER_SIZES = 3
+"""Number of sizes captured after the largest one, to measure the memory of each further one."""
 DRAWN = SamplingParams(temperature=0.8, top_p=0.9, min_p=0.01, frequency_penalty=0.1, max_new_tokens=1)
 """Sampling parameters that need the most memory in the sampler."""
 
@@ -45,8 +41,7 @@ class LargestSteps:
         task: the task of the requests.
         vocabulary: number of token ids.
         page_size: slots in a page.
-        media: images at the start of the first prompt; a step that may not split them gets longer by one of them.
-        states: the model has recurrent states; all sequences share a row.
+        largest: admitted sequences of step extensions; each is the first one of a further step.
     """
 
     tokens: int
@@ -55,8 +50,7 @@ class LargestSteps:
     task: Task
     vocabulary: int
     page_size: int
-    media: tuple[Media, ...] = ()
-    states: bool = False
+    largest: tuple[Sequence, ...] = ()
 
     def lengths(self) -> list[list[int]]:
         """Return the prompt lengths of each step."""
@@ -68,25 +62,36 @@ class LargestSteps:
     @property
     def slots(self) -> int:
         """Number of KV slots that a step needs."""
-        page = self.page_size
-        image = max((media.count for media in self.media), default=0)
-        return image + max(sum(math.ceil(length / page) * page for length in lengths) for lengths in self.lengths())
+        page, first = self.page_size, self.lengths()[0][0]
+        longer = max((sequence.count(0, first) - first for sequence in self.largest), default=0)
+        largest = max(sum(math.ceil(length / page) * page for length in lengths) for lengths in self.lengths())
+        return math.ceil(longer / page) * page + largest
 
     def run(self, runner: Runner) -> None:
         """Run the steps; ``runner`` must have a pool of at least ``slots``."""
         generates = self.task == "generate"
         for lengths, start in zip(self.lengths(), (0, -1), strict=False):
             runner.run(self._chunks(lengths, LogprobOptions(start=start, top=1) if generates else None))
-        if self.media:
-            self._see(runner)
+        for sequence in self.largest:
+            self._run_with(sequence, runner)
 
-    def _see(self, runner: Runner) -> None:
-        """Run a step that computes the images."""
+    def with_extensions(self, extensions: ExtensionPoints) -> LargestSteps:
+        """Return the same steps, and one for the largest request of each step extension; see ``ProfilingPhase``."""
+        requests = (largest_request(self.longest - 1) for largest_request in extensions.largest_request)
+        sequences = [self._sequence(self._lengthened(request)) for request in requests if request is not None]
+        for sequence in sequences:
+            extensions.admit_sequence(sequence)
+        return replace(self, largest=tuple(sequences))
+
+    def _lengthened(self, request: Request) -> Request:
+        """Return ``request`` with a prompt that is at least as long as the longest one of the other steps."""
+        further = range(len(request.tokens), self.lengths()[0][0])
+        tokens = (*request.tokens, *(place % self.vocabulary for place in further))
+        return replace(request, tokens=tokens, params=DRAWN, task=self.task)
+
+    def _run_with(self, sequence: Sequence, runner: Runner) -> None:
+        """Run a step that computes ``sequence`` and further prompts."""
         length, *others = self.lengths()[0]
-        tokens = tuple(place % self.vocabulary for place in range(max(length, self.media[-1].end + 1)))
-        request = Request(id="images", tokens=tokens, params=DRAWN, task=self.task, media=self.media)
-        sequence = self._sequence(request)
-        sequence.view = view_of(runner.model, request)
         pool, count = SlotPool(self.slots, self.page_size), sequence.count(0, length)
         pool.extend(sequence.slots, count)
         runner.run([ScheduledChunk(sequence, count), *self._chunks(others, None, pool)])
@@ -105,33 +110,32 @@ class LargestSteps:
         return chunks
 
     def _sequence(self, request: Request) -> Sequence:
-        sequence = Sequence.of(request, self.longest)
-        if self.states:
-            sequence.held = HeldState(RESERVED, None)
-        return sequence
+        return Sequence.of(request, self.longest)
 
 
-def graph_bytes(make: Callable[[], DecodeGraphs | PrefillGraphs], model: Model, memory: DeviceMemory) -> int:
-    """Estimate the bytes that all graphs of ``model`` will take from the largest one and the next few.
+def executor_bytes(make: Callable[[], StepExecutor | None], model: Model, memory: DeviceMemory) -> int | None:
+    """Estimate the bytes that an executor will take from its largest size and the next few.
 
-    Graphs share their memory, so that further ones take little more than their descriptions. Zero if the model cannot
-    be captured. Raises errors that say that memory does not suffice.
+    Captures share their memory, so that further ones take little more than their descriptions. Zero if the model cannot
+    be captured, ``None`` if there is no executor. Raises errors that say that memory does not suffice.
     """
     memory.release()
     before = memory.free()
-    graphs = make()
-    sizes = graphs.sizes[::-1]
+    executor = make()
+    if executor is None:
+        return None
+    sizes = list(executor.sizes)[::-1]
     try:
-        graphs.capture_sizes(model, sizes[:1])
+        executor.capture_sizes(model, sizes[:1])
         first = _taken(memory, before)
-        further = sizes[1 : 1 + FURTHER_GRAPHS]
-        graphs.capture_sizes(model, further)
+        further = sizes[1 : 1 + FURTHER_SIZES]
+        executor.capture_sizes(model, further)
         each = max(0, _taken(memory, before) - first) / max(1, len(further))
     except Exception as error:
         if is_out_of_memory(error):
             raise
         return 0  # the real capture will log it
-    return first + math.ceil(each * (len(sizes) - 1))
+    return first + math.ceil(each * max(0, len(sizes) - 1))
 
 
 def _taken(memory: DeviceMemory, before: int) -> int:

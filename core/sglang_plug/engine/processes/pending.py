@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from typing import Any
 
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.request import Output, Request, RequestError
+from sglang_plug.contracts.serving.engine_client import EngineClient, EngineError
 from sglang_plug.contracts.serving.observer import StepStats
 
-from .client import EngineClient, EngineError
 from .messages import Abort, Control, Failed, FromEngine, Pause, Ready, Reply, Resume, StepOutputs, Submit, ToEngine
 
 MAX_UNREAD_TOKENS = 128
@@ -66,6 +66,7 @@ def merge(first: Output, second: Output) -> Output:
         logprobs=first.logprobs + second.logprobs,
         prompt_logprobs=first.prompt_logprobs + second.prompt_logprobs,
         cached_tokens=max(first.cached_tokens, second.cached_tokens),
+        loaded_tokens=second.loaded_tokens or first.loaded_tokens,
         retractions=max(first.retractions, second.retractions),
         drafts=second.drafts or first.drafts,
     )
@@ -84,7 +85,7 @@ class Pending:
         self.ready: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self.failure: str | None = None
 
-    async def submit(self, request: Request) -> AsyncIterator[Output]:
+    async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
         """Hand a request over and iterate over its outputs; see ``EngineClient.submit``."""
         if self.failure is not None:
             raise EngineError(self.failure)
@@ -189,7 +190,7 @@ class PendingClient(EngineClient):
             raise RuntimeError("the engine was not started: await client.start() first")
         return self._pending
 
-    def submit(self, request: Request) -> AsyncIterator[Output]:
+    def submit(self, request: Request) -> AsyncGenerator[Output, None]:
         """Serve a request; closing the iterator early aborts it."""
         return self._link.submit(request)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,11 @@ import zmq
 import zmq.asyncio
 
 from sglang_plug.config import EngineConfig
+from sglang_plug.contracts.serving.engine_client import EngineError
 from sglang_plug.plugins.registry import Plugins
 from sglang_plug.system.child_process import child_environment, python_command, start_child
 from sglang_plug.system.private_folder import PrivateFolder, private_folder
 
-from .client import EngineError
 from .messages import Close, FromEngine, Launch, ToEngine
 from .pending import Pending, PendingClient
 
@@ -49,6 +50,10 @@ ALLOCATOR = {
 With small pages, finding the pages of the weights takes a third of a decode step on a CPU. And by default every large
 tensor of a step is mapped, zeroed by the kernel page by page and unmapped again: a fifth of a long prompt's time.
 """
+
+
+THREADS = "OMP_NUM_THREADS"
+"""Environment variable of the number of threads that torch computes with; one that the user has set is kept."""
 
 
 class Silence:
@@ -82,10 +87,17 @@ class Silence:
 
 
 class ProcessClient(PendingClient):
-    """An engine in a spawned process, which ends when this one does."""
+    """An engine in a spawned process, which ends when this one does.
 
-    def __init__(self, config: EngineConfig, plugins: Plugins) -> None:
+    Args:
+        config: the engine's configuration.
+        plugins: those of this process; the engine must see the same.
+        cores: the CPU cores that the engine runs on; empty: any.
+    """
+
+    def __init__(self, config: EngineConfig, plugins: Plugins, cores: Sequence[int] = ()) -> None:
         super().__init__()
+        self._cores = tuple(cores)
         self._config, self._fingerprint = config, plugins.fingerprint
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
@@ -126,9 +138,13 @@ class ProcessClient(PendingClient):
         plain: zmq.Socket[bytes] = zmq.Socket.shadow(requests)
         self._pending = Pending(lambda message: self._send(plain, message))
         self._silence = Silence(Path(launch.alive), self._config.schedule.watchdog_timeout)
+        threads = {THREADS: str(len(self._cores))} if self._cores else {}
         self._process = start_child(
-            python_command("sglang_plug.engine.processes.worker"), environment={**ALLOCATOR, **child_environment()}
+            python_command("sglang_plug.engine.processes.worker"),
+            environment={**ALLOCATOR, **threads, **child_environment()},
         )
+        if self._cores:  # before the child has imported a library that counts the cores
+            os.sched_setaffinity(self._process.pid, self._cores)
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(launch) + b"\n")  # kept open: its end tells the child to end
         self._process.stdin.flush()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sglang_plug.config import ConfigError, EngineConfig
+from sglang_plug.contracts.serving.engine_client import EngineError
 from sglang_plug.engine.startup.build import build_engine
 from sglang_plug.plugins.registry import Plugins
 
@@ -18,6 +19,8 @@ from .pending import Pending, PendingClient
 from .watchdog import Heartbeat, watch
 
 logger = logging.getLogger(__name__)
+
+KILLED = "the engine was killed"
 
 
 class QueueInbox:
@@ -49,14 +52,15 @@ class ThreadClient(PendingClient):
 
     def __init__(self, config: EngineConfig, plugins: Plugins) -> None:
         super().__init__()
-        self._config, self._plugins = config, plugins
+        self._config, self._plugins = config, plugins.separate()
         self._inbox = QueueInbox()
         self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._unwatch: threading.Event | None = None
 
     async def start(self) -> Mapping[str, Any]:
         """Build the engine in its thread; return its ``info``."""
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         self._pending = pending = Pending(self._inbox.put)
         heartbeat = Heartbeat()
 
@@ -78,6 +82,12 @@ class ThreadClient(PendingClient):
             await self.close()
             raise
 
+    def kill(self) -> None:
+        """Let every request fail; the thread ends after its current step, since nothing can end it earlier."""
+        if self._loop is not None and self._pending is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._pending.fail, EngineError(KILLED))
+        self._inbox.put(Close())
+
     async def close(self) -> None:
         """Stop the thread after its current step."""
         if self._thread is None:
@@ -98,8 +108,7 @@ def _serve(
     describe: Callable[[BaseException], str] = repr
     try:
         engine = build_engine(config, plugins, inbox, tell, heartbeat, lost=lambda text: tell(Failed(text)))
-        if engine.runner.grammars is not None:
-            engine.runner.grammars.guarded = False  # a signal interrupts the main thread, never this one
+        plugins.lifecycle.start(engine.info)
         tell(Ready(engine.info))
         describe = engine.describe
         engine.run()
@@ -108,3 +117,5 @@ def _serve(
     except BaseException as error:
         logger.exception("the engine failed")
         tell(Failed(describe(error)))
+    finally:
+        plugins.lifecycle.stop()

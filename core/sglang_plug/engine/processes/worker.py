@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import gc
 import logging
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -21,15 +20,15 @@ from sglang_plug.engine.startup.plugin_fingerprint import compare
 from sglang_plug.plugins.registry import PluginError, Plugins
 from sglang_plug.system.child_process import leave_signals_to_parent
 from sglang_plug.system.gc_control import collecting_later
-from sglang_plug.system.process_exit import end_with_parent, leave
+from sglang_plug.system.process_exit import ParentWatch, leave
 
 from .messages import Failed, FromEngine, Launch, Ready, StepOutputs, ToEngine
 from .watchdog import Heartbeat, watch
 
 with collecting_later():  # they import torch
+    from sglang_plug.engine.extensions.points import ExtensionPoints
+    from sglang_plug.engine.extensions.watching import find_blocking_request, let_look
     from sglang_plug.engine.startup.build import build_engine
-    from sglang_plug.engine.structured_outputs.batch_grammars import TOO_SLOW
-    from sglang_plug.engine.structured_outputs.grammar_guard import GrammarGuard
 
 logger = logging.getLogger(__name__)
 
@@ -75,47 +74,57 @@ def main() -> int:
     """Serve until told to close, or until the parent process is gone."""
     leave_signals_to_parent()
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
-    logging.basicConfig(level=launch.config.log_level.upper(), format="[%(asctime)s engine] %(message)s")
+    name = f"engine DP{launch.config.parallel.replica}" if launch.config.parallel.replica else "engine"
+    logging.basicConfig(level=launch.config.log_level.upper(), format=f"[%(asctime)s {name}] %(message)s")
     faulthandler.enable()
-    end_with_parent(FAILED_EXIT)
+    parent = ParentWatch(FAILED_EXIT)
     context = zmq.Context()
     requests, outputs = context.socket(zmq.PULL), context.socket(zmq.PUSH)
     for socket, address in ((requests, launch.requests), (outputs, launch.outputs)):
         socket.set_hwm(0)
         socket.setsockopt(zmq.LINGER, LINGER)
         socket.connect(address)
-    code = _serve(launch, SocketInbox(requests), Outbox(outputs))
+    code = _serve(launch, SocketInbox(requests), Outbox(outputs), parent)
     context.destroy(linger=LINGER)
     return code
 
 
-def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox) -> int:
-    heartbeat, guard = Heartbeat(), GrammarGuard()
+def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox, parent: ParentWatch) -> int:
+    heartbeat = Heartbeat()
 
-    def stuck(text: str) -> None:
-        if (asking := guard.asking()) is not None:  # refuse the request: sent again, it would block the next engine too
-            text += f": it waits for {asking}"
-            finish = Finish("error", message=TOO_SLOW, status=400, about="constraint")
-            outbox.send(StepOutputs([Output(id=asking.sequence.request.id, finish=finish)]))
+    def stuck(extensions: ExtensionPoints, text: str) -> None:
+        if (found := find_blocking_request(extensions)) is not None:
+            text += f": it waits for {found.description}"  # sent again, the request would block the next engine too
+            finish = Finish("error", message=found.message, status=found.status, about=found.about)
+            outbox.send(StepOutputs([Output(id=found.id, finish=finish)]))
         logger.critical("%s", text)
         outbox.send(Failed(text))
         threading.Event().wait(1.0)
-        os._exit(STUCK_EXIT)
+        parent.end(STUCK_EXIT)
 
     def lost(text: str) -> None:
         logger.critical("%s", text)
         outbox.send(Failed(text))
         threading.Event().wait(1.0)
-        os._exit(FAILED_EXIT)
+        parent.end(FAILED_EXIT)
 
     describe: Callable[[BaseException], str] = repr
     try:
         plugins = Plugins.discover(launch.config.plugins)
         compare(plugins, launch.fingerprint, "the engine process")
+        lifecycle = plugins.lifecycle
+        parent.before_exit = lifecycle.stop
         engine = build_engine(launch.config, plugins, inbox, outbox.send, heartbeat, lost=lost)
         del plugins
         alive = partial(Path(launch.alive).touch) if launch.alive else lambda: None
-        watch(heartbeat, launch.config.schedule.watchdog_timeout, stuck, look=guard.look, alive=alive)
+        watch(
+            heartbeat,
+            launch.config.schedule.watchdog_timeout,
+            partial(stuck, engine.extensions),
+            look=partial(let_look, engine.extensions),
+            alive=alive,
+        )
+        lifecycle.start(engine.info)
         gc.freeze()  # objects that exist by now stay: scanning them takes as long as many steps
         outbox.send(Ready(engine.info))
         describe = engine.describe
@@ -129,6 +138,8 @@ def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox) -> int:
         logger.exception("the engine failed")
         outbox.send(Failed(describe(error)))
         return FAILED_EXIT
+    finally:
+        parent.before_exit()
     return 0
 
 

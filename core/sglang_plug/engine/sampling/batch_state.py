@@ -32,10 +32,10 @@ class SamplingBatch:
         self.sequences, self.width, self.device = list(sequences), width, device
         count = len(self.sequences)
         self.groups = groups_of(self.sequences, device)
-        reporting = [row for row, one in enumerate(self.sequences) if one.request.logprobs is not None]
+        reporting = [row for row, sequence in enumerate(self.sequences) if sequence.request.logprobs is not None]
         self.reporting = Rows(reporting, count, device)
         self.reported = [self.sequences[row].request.logprobs or LogprobOptions() for row in reporting]
-        drawn = [row for row, one in enumerate(self.sequences) if not one.request.params.greedy]
+        drawn = [row for row, sequence in enumerate(self.sequences) if not sequence.request.params.greedy]
         self.drawn = Rows(drawn, count, device)
         self.options: SamplingOptions | None = None
         if drawn:
@@ -44,7 +44,7 @@ class SamplingBatch:
 
     def continues(self, earlier: SamplingBatch, ahead: Ordered[int]) -> None:
         """Take over the logits processors' state of sequences that were also in the previous batch."""
-        known = {one.loaded: one for one in earlier.groups}
+        known = {group.loaded: group for group in earlier.groups}
         for group in self.groups:
             if (before := known.get(group.loaded)) is not None:
                 group.continues(before, ahead)

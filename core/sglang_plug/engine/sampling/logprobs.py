@@ -23,7 +23,7 @@ class Reports:
 
     def read(self, tokens: Ordered[int]) -> list[TokenLogprob]:
         """Return one report for each row, whose token is in ``tokens``."""
-        picked, values, indices, named = (one.tolist() for one in self.fetched.read())
+        picked, values, indices, named = (tensor.tolist() for tensor in self.fetched.read())
         reports, start = [], 0
         for row, (token, option) in enumerate(zip(tokens, self.options, strict=True)):
             top = tuple(zip(indices[row], values[row], strict=True))[: option.top]
@@ -42,8 +42,8 @@ def report(logprobs: Tensor, tokens: Tensor, options: Ordered[LogprobOptions]) -
     wait for the device.
     """
     picked = logprobs.gather(1, tokens[:, None])[:, 0]
-    top = logprobs.topk(min(max(one.top for one in options), logprobs.shape[-1]), dim=-1)
-    places = [row * logprobs.shape[-1] + token for row, one in enumerate(options) for token in one.ids]
+    top = logprobs.topk(min(max(option.top for option in options), logprobs.shape[-1]), dim=-1)
+    places = [row * logprobs.shape[-1] + token for row, option in enumerate(options) for token in option.ids]
     named = logprobs.flatten()[upload(places, torch.int64, logprobs.device)] if places else picked[:0]
     return Reports(tuple(options), Fetched.of(picked, top.values, top.indices, named))
 

@@ -1,36 +1,63 @@
-"""Masks on logits."""
+"""Masks on logits, which step extensions fill."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from sglang_plug.contracts.extension.sampling_phases import AllowedTokens, PendingMask
 from sglang_plug.contracts.request import RequestError
-from sglang_plug.contracts.text.grammar import MASK_BITS
+from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.ops.host_device_copy import send, upload
 from sglang_plug.ops.sampling import mask_logits
 
+NOTHING_IN_COMMON = "no token is allowed by all step extensions that limit the output"
+
+
+def apply_mask(
+    allowed: AllowedTokens, logits: Tensor, kernel: Callable[[Tensor, Tensor | None, Tensor], Tensor] = mask_logits
+) -> Tensor:
+    """Set float32 ``logits`` ``[rows, vocabulary]`` to -inf where a token is not allowed; may overwrite them."""
+    rows = None if len(allowed.rows) == len(logits) else upload(allowed.rows, torch.int64, logits.device)
+    return kernel(logits, rows, send(allowed.mask, logits.device))
+
+
+def begin_masks(
+    begins: Ordered[Callable[..., PendingMask | None]], sequences: Ordered[Sequence], *, asynchronous: bool
+) -> PendingMask | None:
+    """Let the extensions, by their methods ``allowed``, begin to fill masks; ``None`` if no row has one."""
+    masks = [begin(sequences, asynchronous=asynchronous) for begin in begins]
+    pending = [mask for mask in masks if mask is not None]
+    if len(pending) > 1:
+        return JointMask(pending)
+    return pending[0] if pending else None
+
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
-    """The tokens that some rows of a batch may take."""
+class JointMask:
+    """The masks of several extensions, which allow what all of them allow. A ``PendingMask``."""
 
-    rows: list[int]
-    mask: Tensor
-    """int32 ``[len(rows), words]`` on the host, as ``Grammar.fill`` makes it."""
-    errors: Mapping[int, RequestError] = field(default_factory=dict)
-    """Maps a row of the batch to the reason why it has no mask."""
+    masks: Ordered[PendingMask]
 
-    def apply(self, logits: Tensor, kernel: Callable[[Tensor, Tensor | None, Tensor], Tensor] = mask_logits) -> Tensor:
-        """Set float32 ``logits`` ``[rows, vocabulary]`` to -inf where a token is not allowed; may overwrite them."""
-        rows = None if len(self.rows) == len(logits) else upload(self.rows, torch.int64, logits.device)
-        return kernel(logits, rows, send(self.mask, logits.device))
+    def result(self) -> AllowedTokens:
+        """Wait for all masks and return their intersection."""
+        return reduce(intersection, [mask.result() for mask in self.masks])
 
 
-def word_and_bit(token: int) -> tuple[int, int]:
-    """Return the word of a mask's row that holds ``token``, and its bit there as a signed number of 32 bits."""
-    word, bit = divmod(token, MASK_BITS)
-    return word, 1 << bit if bit < MASK_BITS - 1 else -(1 << bit)
+def intersection(one: AllowedTokens, other: AllowedTokens) -> AllowedTokens:
+    """Return what both allow; a row for which nothing is left has an error."""
+    rows = sorted({*one.rows, *other.rows})
+    words = max(one.mask.shape[1], other.mask.shape[1])
+    mask = torch.full((len(rows), words), -1, dtype=torch.int32)
+    for allowed in (one, other):
+        places = torch.tensor([rows.index(row) for row in allowed.rows], dtype=torch.int64)
+        mask[places] &= pad(allowed.mask, (0, words - allowed.mask.shape[1]))
+    errors: Mapping[int, RequestError] = {**other.errors, **one.errors}
+    empty = [row for row, any_token in zip(rows, mask.any(1).tolist(), strict=True) if not any_token]
+    return AllowedTokens(rows, mask, {**{row: RequestError(NOTHING_IN_COMMON) for row in empty}, **errors})

@@ -1,8 +1,8 @@
 """The logits processors of a batch: the rows that each of them changes, and its state for their tokens.
 
 A processor gets only the logits of its own rows, so it cannot change other rows. The engine tracks how many tokens of
-each row a batch knows. If there are more by now (a grammar forces tokens) they are appended; if there are fewer (a
-grammar rejected the sampled token) the batch is made anew from the tokens.
+each row a batch knows. If there are more by now (tokens were forced) they are appended; if there are fewer (the
+sampled token was rejected) the batch is made anew from the tokens.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class SampledAhead:
 
     def of(self, members: Ordered[Member], ahead: Ordered[int]) -> Tensor | None:
         """Return the token of each member whose sequence lacks it, -1 for others; ``None`` if none lacks its token."""
-        row_by_id = {id(one): row for row, one in enumerate(self._sequences)} if any(ahead) else {}
-        places = [row_by_id.get(id(one.sequence), -1) if ahead[one.place] else -1 for one in members]
+        row_by_id = {id(member): row for row, member in enumerate(self._sequences)} if any(ahead) else {}
+        places = [row_by_id.get(id(member.sequence), -1) if ahead[member.place] else -1 for member in members]
         if max(places) < 0:
             return None
         device = self._tokens.device
@@ -82,7 +82,7 @@ class ProcessorGroup:
         self._batch: LogitsBatch | None = None
         self._known: list[int] = []
         self.error: RequestError | None = None
-        self._rows = Rows([one.place for one in members], count, device)
+        self._rows = Rows([member.place for member in members], count, device)
 
     def apply(self, logits: Tensor, ahead: Ordered[int], before: SampledAhead | None) -> Tensor:
         """Return ``logits``, changed in these rows; may overwrite them.
@@ -172,7 +172,7 @@ class ProcessorGroup:
         self._known = lengths
 
     def _make(self, members: Ordered[Member]) -> LogitsBatch:
-        batch = self.loaded.processor.batch([one.row for one in members])
+        batch = self.loaded.processor.batch([member.row for member in members])
         if not isinstance(batch, LogitsBatch):
             raise TypeError(f"batch() gave {type(batch).__name__}, not a LogitsBatch")
         return batch
@@ -199,15 +199,15 @@ def groups_of(sequences: Ordered[Sequence], device: torch.device) -> list[Proces
     """Return a group for each processor that is used in a batch, in the order in which processors run."""
     members: dict[LoadedProcessor, list[Member]] = {}
     for place, sequence in enumerate(sequences):
-        for use in sequence.processors:
+        for use in sequence.sampling.processors:
             if not use.is_done(sequence.generated):
                 members.setdefault(use.loaded, []).append(Member(place, sequence, use))
     return [
         ProcessorGroup(loaded, members[loaded], len(sequences), device)
-        for loaded in sorted(members, key=lambda one: one.rank)
+        for loaded in sorted(members, key=lambda member: member.rank)
     ]
 
 
 def errors_of(groups: Ordered[ProcessorGroup]) -> Mapping[int, RequestError]:
     """Return the errors of the processors by row of the batch."""
-    return {member.place: one.error for one in groups if one.error is not None for member in one.members}
+    return {member.place: group.error for group in groups if group.error is not None for member in group.members}

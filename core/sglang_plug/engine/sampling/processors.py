@@ -93,8 +93,11 @@ class LogitsProcessors:
             loaded.append(LoadedProcessor(component, processor, rank, own.get(component.key)))
         return cls(tuple(loaded), fields)
 
-    def admit(self, request: Request) -> tuple[ProcessorUse, ...]:
-        """Return the processors that a request uses, in order. Raises ``RequestError`` if one of them refuses it."""
+    def admit(self, request: Request, *, constrained: bool = False) -> tuple[ProcessorUse, ...]:
+        """Return the processors that a request uses, in order. Raises ``RequestError`` if one of them refuses it.
+
+        ``constrained``: a step extension decides where the output ends.
+        """
         params = request.params
         try:
             self.fields.check_params(params)
@@ -109,7 +112,7 @@ class LogitsProcessors:
                 params=params,
                 fields=fields.get(loaded.name),
                 prompt=request.tokens,
-                constrained=request.constraint is not None,
+                constrained=constrained,
                 reasoning=request.reasoning,
             )
             state = self._prepare(loaded, processor_request)

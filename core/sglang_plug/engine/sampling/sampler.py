@@ -5,7 +5,7 @@ Eight steps, each skipped when no row needs it:
 1. log-probabilities of the model's own distribution, for rows that report them
 2. logits processors in their order; the built-in ones are biases, then penalties, then stop tokens forbidden before
    ``min_new_tokens``
-3. tokens that a row's grammar does not allow are forbidden; its mask takes ``min_new_tokens`` into account
+3. tokens that step extensions do not allow in a row are forbidden; a mask takes ``min_new_tokens`` into account
 4. greedy rows take the most likely token; a batch of only these ends here
 5. temperature
 6. top-k, then top-p of what is left, then min-p
@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from sglang_plug.contracts.extension.sampling_phases import AllowedTokens
 from sglang_plug.contracts.model.kernels import TORCH, Kernels
 from sglang_plug.contracts.request import RequestError, TokenLogprob
 from sglang_plug.engine.scheduling.sequence import Sequence
@@ -29,7 +30,7 @@ from sglang_plug.ops.host_device_copy import Fetched, upload
 
 from .batch_state import SamplingBatch
 from .logprobs import Reports, report
-from .masks import Allowed
+from .masks import apply_mask
 from .processor_batch import SampledAhead, errors_of
 
 _MASK = (1 << 64) - 1
@@ -76,7 +77,7 @@ class Sampler:
         self,
         logits: Tensor,
         sequences: Ordered[Sequence],
-        allowed: Allowed | None = None,
+        allowed: AllowedTokens | None = None,
         *,
         ahead: Ordered[int] | None = None,
     ) -> SampledTokens:
@@ -88,7 +89,7 @@ class Sampler:
         Args:
             logits: on any device.
             sequences: one for each row; one with drafts has several rows.
-            allowed: the tokens that grammars allow.
+            allowed: the tokens that step extensions allow.
             ahead: for each row the number of tokens before its own that the sequence does not have yet: one that only
                 the device knows, or drafts.
         """
@@ -99,7 +100,7 @@ class Sampler:
         for group in batch.groups:
             logits = group.apply(logits, ahead, self._last)
         if allowed is not None:
-            logits = allowed.apply(logits, self._kernels.mask_logits)
+            logits = apply_mask(allowed, logits, self._kernels.mask_logits)
         best = logits.max(-1)
         tokens = best.indices
         if batch.options is not None:
@@ -136,7 +137,8 @@ def takes_likeliest(sequences: Ordered[Sequence]) -> bool:
     for sequence in sequences:
         if not sequence.request.params.greedy or sequence.request.logprobs is not None:
             return False
-        if sequence.processors and not all([use.is_done(sequence.generated) for use in sequence.processors]):
+        processors = sequence.sampling.processors
+        if processors and not all([use.is_done(sequence.generated) for use in processors]):
             return False
     return True
 
@@ -144,12 +146,11 @@ def takes_likeliest(sequences: Ordered[Sequence]) -> bool:
 def uniform_number(sequence: Sequence, ahead: int = 0) -> float:
     """Return a number in [0, 1) from the seed and the position (SplitMix64, Steele et al. 2014).
 
-    ``ahead`` tokens come before the position that the sequence does not have yet. Each token that a grammar rejected at
-    the position leads to another number: the final token is distributed as if the mask had been right.
+    ``ahead`` tokens come before the position that the sequence does not have yet. Each token that was rejected at the
+    position leads to another number: the final token is distributed as if the mask had been right.
     """
-    rejections = 0 if sequence.remaining_tokens is None else sequence.remaining_tokens.rejections
-    state = (sequence.seed + (sequence.generated + ahead + 1) * 0x9E3779B97F4A7C15) & _MASK
-    state = (state + rejections * 0xD1342543DE82EF95) & _MASK
+    state = (sequence.sampling.seed + (sequence.generated + ahead + 1) * 0x9E3779B97F4A7C15) & _MASK
+    state = (state + sequence.sampling.rejections * 0xD1342543DE82EF95) & _MASK
     state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
     return ((state ^ (state >> 31)) >> 11) / (1 << 53)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sglang_plug.contracts.request import DraftCounts, Finish, Output, TokenLogprob
+from sglang_plug.contracts.request import Finish, Output, TokenLogprob
 
 from .scheduled_chunk import ScheduledChunk, StepCounters, StepResult
 from .sequence import Sequence
@@ -12,20 +12,21 @@ def append(chunk: ScheduledChunk, result: StepResult, counters: StepCounters) ->
     """Append the sampled token and the forced tokens after it to the sequence of ``chunk``; return its new output.
 
     The chunk must be complete. Accepted drafts count as computed, up to the end of the output. ``result`` has no token
-    if the output ends because the grammar rejected every possible next token.
+    if the output ends because every possible next token was rejected.
     """
     sequence = chunk.sequence
     assert result.token is not None or result.finish is not None
-    first = sequence.emitted_len == sequence.prompt_len
+    first = sequence.output.emitted_len == sequence.prompt_len
     logprobs: tuple[TokenLogprob, ...] = ()
     counters.forced_tokens += len(result.forced) + (sequence.generated if first else 0)
     if result.token is None:
-        logprobs = tuple(sequence.forced_logprobs)
-        sequence.forced_logprobs.clear()
+        logprobs = tuple(sequence.output.forced_logprobs)
+        sequence.output.forced_logprobs.clear()
     elif len(sequence.tokens) < sequence.limit:
         sequence.tokens.append(result.token)
-        logprobs = () if result.logprob is None else (*sequence.forced_logprobs, result.logprob)
-        sequence.forced_logprobs.clear()
+        sequence.sampling.rejections = 0
+        logprobs = () if result.logprob is None else (*sequence.output.forced_logprobs, result.logprob)
+        sequence.output.forced_logprobs.clear()
     known = len(sequence.tokens) + (len(result.forced) if result.logprob is None else 0)
     sequence.tokens += result.forced
     sequence.last_step_len = 1 + len(result.forced)
@@ -34,26 +35,19 @@ def append(chunk: ScheduledChunk, result: StepResult, counters: StepCounters) ->
         before = sequence.computed
         finish, more = _accept(sequence, result, finish)
         known, logprobs = len(sequence.tokens), logprobs + more
-        _count(chunk, sequence.computed - before, counters)
-    tokens = tuple(sequence.tokens[sequence.emitted_len : known])
-    sequence.emitted_len = known
+        counters.drafted_tokens += len(chunk.drafts)
+        counters.accepted_tokens += sequence.computed - before
+    tokens = tuple(sequence.tokens[sequence.output.emitted_len : known])
+    sequence.output.emitted_len = known
     return Output(
         id=sequence.request.id,
         tokens=tokens,
         finish=finish,
-        cached_tokens=sequence.cached or 0,
-        retractions=sequence.retractions,
+        cached_tokens=sequence.service.cached or 0,
+        retractions=sequence.service.retractions,
         logprobs=logprobs,
-        prompt_logprobs=tuple(sequence.prompt_logprobs) if first else (),
-        drafts=DraftCounts(sequence.drafted, sequence.accepted) if sequence.drafted else None,
+        prompt_logprobs=tuple(sequence.output.prompt_logprobs) if first else (),
     )
-
-
-def _count(chunk: ScheduledChunk, accepted: int, counters: StepCounters) -> None:
-    chunk.sequence.drafted += len(chunk.drafts)
-    chunk.sequence.accepted += accepted
-    counters.drafted_tokens += len(chunk.drafts)
-    counters.accepted_tokens += accepted
 
 
 def _accept(

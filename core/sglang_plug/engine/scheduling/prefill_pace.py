@@ -6,16 +6,18 @@ wait for seconds while prompts arrive. Here a step has a time, and as many promp
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Ordered
 from typing import Any
 
 from .scheduled_chunk import ScheduledChunk
 from .step_time import StepTimeModel, StepWork
 
-DECODE_MULTIPLE = 4.0
+DECODE_MULTIPLE = 8.0
 """Time of a step with prompt tokens, in decode steps of the sequences that decode, if the target is automatic."""
-LEAST_TOKENS = 16
-"""Prompt tokens that a step may always have, so that prompts advance whatever the time is."""
+LEAST_TOKENS, LEAST_AUTOMATIC = 16, 64
+"""Prompt tokens that a step may always have, so that prompts advance whatever the time is; more with an automatic
+target, which must not cost much throughput on a machine that others slow down."""
 FIRST_TOKENS = 64
 """Most prompt tokens beside decoding sequences before the duration of such a step is known."""
 GROWTH = 4
@@ -32,18 +34,21 @@ class StepRoom:
         work: what is planned so far.
         model: predicts durations; ``None``: without a limit.
         seconds: time of the step.
+        least: prompt tokens that the step may have whatever the time is.
     """
 
-    def __init__(self, budget: int, work: StepWork, model: StepTimeModel | None, seconds: float) -> None:
+    def __init__(
+        self, budget: int, work: StepWork, model: StepTimeModel | None, seconds: float, least: int = LEAST_TOKENS
+    ) -> None:
         self.budget = budget
-        self._work, self._model, self._seconds = work, model, seconds
+        self._work, self._model, self._seconds, self._least = work, model, seconds, least
         self._full = False
 
     def tokens(self, start: int) -> int:
         """Return how many prompt tokens after ``start`` others the step may have; 0 or less if it is full."""
         if self._model is None or self.budget <= 0:
             return self.budget
-        least = 0 if self._work.prefill_tokens else min(LEAST_TOKENS, self.budget)
+        least = 0 if self._work.prefill_tokens else min(self._least, self.budget)
         if self._full:
             return least
         bound = GROWTH * self._model.largest_prefill if self._model.knows_prefill else FIRST_TOKENS
@@ -82,11 +87,12 @@ class PrefillPace:
             return StepRoom(budget, work, None, 0.0)
         for chunk in decoding:
             work.add_decode(chunk.end)
-        seconds = self._target
+        seconds, least = self._target, LEAST_TOKENS
         if seconds is None:
+            least = LEAST_AUTOMATIC
             seconds = DECODE_MULTIPLE * self._model.decode_seconds(work.decode_rows, work.decode_context)
         self.target_seconds = seconds
-        return StepRoom(budget, work, self._model, seconds)
+        return StepRoom(budget, work, self._model, seconds, least)
 
     def observe(self, chunks: Ordered[ScheduledChunk], has_prompts: bool, seconds: float) -> None:
         """Learn that a step of ``chunks``, which are not committed yet, took ``seconds``."""
@@ -97,15 +103,20 @@ class PrefillPace:
             if self._unobserved < OBSERVE_EVERY and self._model.knows_decode:
                 return
             self._unobserved = 0
-        work = StepWork()
-        for chunk in chunks:
-            if chunk.count > chunk.sequence.last_step_len:
-                work.add_prefill(chunk.start, chunk.count)
-            else:
-                work.add_decode(chunk.end)
-        self._model.observe(work, seconds)
+        self._model.observe(work_of(chunks), seconds)
 
     def info(self) -> dict[str, Any]:
         """Return the configured time and the learned coefficients, as plain data for ``/server_info``."""
         target = None if self._target is None else 1000 * self._target
         return {"target_itl_ms": target, "coefficients": self._model.coefficients()}
+
+
+def work_of(chunks: Iterable[ScheduledChunk]) -> StepWork:
+    """Return the work in a step of ``chunks``, which are not committed yet."""
+    work = StepWork()
+    for chunk in chunks:
+        if chunk.count > chunk.sequence.last_step_len:
+            work.add_prefill(chunk.start, chunk.count)
+        else:
+            work.add_decode(chunk.end)
+    return work

@@ -44,9 +44,9 @@ class ScheduledChunk:
     @property
     def positions(self) -> Iterable[int]:
         """Positions of the chunk's tokens and drafts, as the model counts them."""
-        view, start = self.sequence.view, self.start
+        layout, start = self.sequence.layout, self.start
         end = start + self.count + len(self.drafts)
-        return range(start, end) if view is None else view.positions(start, end)
+        return range(start, end) if layout is None else layout.positions(start, end)
 
     @property
     def pending_on_device(self) -> bool:
@@ -74,7 +74,7 @@ class ScheduledChunk:
         request = self.sequence.request
         if request.task != "generate" or self.drafts:
             return False
-        return request.logprobs is None or (self.complete and self.sequence.grammar is None)
+        return request.logprobs is None or (self.complete and not self.sequence.constrained)
 
     @property
     def dropped(self) -> bool:
@@ -99,10 +99,10 @@ class StepResult:
     accepted_tokens: tuple[tuple[int, TokenLogprob | None], ...] = ()
     """The tokens after ``token`` that the step sampled, because the draft before each of them was accepted."""
     finish: Finish | None = None
-    """Set if the grammar ends the output; it also handles the stop tokens of a constrained output."""
+    """Set if a step extension ends the output; it also handles the stop tokens of a constrained output."""
     rejected: bool = False
-    """The grammar rejected the sampled token, so there is no token. Unless ``finish`` is set, another one is sampled at
-    the same position."""
+    """A step extension rejected the sampled token, so there is no token. Unless ``finish`` is set, another one is
+    sampled at the same position."""
     values: tuple[float, ...] | None = None
     """The result of a pooling task, once the prompt is complete."""
 

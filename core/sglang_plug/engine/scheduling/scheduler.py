@@ -17,16 +17,17 @@ from sglang_plug.contracts.serving.cache import Match, PrefixCache
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.memory.kv_allocator import KVAllocator
 from sglang_plug.engine.memory.kv_slots import SlotPool
-from sglang_plug.engine.recurrent_state.state_rows import StateRows
 
 from .checked_policy import CheckedPolicy
 from .growth_reserve import GrowthReserve
+from .next_chunks import continued
 from .output_processing import append
 from .planned_step import PlannedStep
 from .prefill_pace import PrefillPace, StepRoom
 from .scheduled_chunk import ScheduledChunk, StepCounters, StepResult
 from .sequence import Sequence
 from .shared_prefixes import continuation, prefixes_in_work
+from .sharing import OVERTAKEN_PART, Sharing
 from .turns import TurnClock, with_first
 
 AHEAD_OF_QUEUE = 8
@@ -44,11 +45,11 @@ class Scheduler:
         max_running: most sequences computed together.
         whole: never split a prompt into chunks; one longer than ``chunk_size`` gets a step of its own.
         extensions: take part in planning and in the results of steps.
-        states: owner of the recurrent states, if the model has any.
         owners: the prefix cache and its eviction policy, as error messages name them.
         turns: decides which running sequences give their places to requests that have waited for long.
         pace: limits the prompt tokens of steps in which other sequences decode.
         reserve: slots kept free for the growth of running sequences.
+        sharing: tells the policy what callers use, and which running prompts it orders.
     """
 
     def __init__(
@@ -61,17 +62,18 @@ class Scheduler:
         max_running: int,
         whole: bool = False,
         extensions: ExtensionPoints | None = None,
-        states: StateRows | None = None,
         owners: str = "the prefix cache",
         turns: TurnClock | None = None,
         pace: PrefillPace | None = None,
         reserve: GrowthReserve | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
-        self.allocator = KVAllocator(pool, cache, states, owners)
-        self.pool, self.cache, self.policy, self.states = pool, cache, policy, states
-        self.chunk_size, self.max_running, self.whole = chunk_size, max_running, whole
         self.extensions = extensions or ExtensionPoints()
+        self.allocator = KVAllocator(pool, cache, self.extensions, owners)
+        self.pool, self.cache, self.policy, self.states = pool, cache, policy, self.extensions.states
+        self.chunk_size, self.max_running, self.whole = chunk_size, max_running, whole
         self.turns, self.pace = turns or TurnClock(), pace or PrefillPace()
+        self.sharing = sharing or Sharing()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.paused: dict[str, Sequence] = {}
@@ -88,21 +90,14 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
         self.turns.begin(sequence)
+        self.sharing.queued(sequence)
         self.waiting.append(sequence)
         self._ahead_left = 0
 
     def pause(self, id: str) -> None:
         """Stop scheduling a request until ``resume``; an unknown id is ignored. No step may be in flight."""
-        for sequences in (self.running, self.waiting):
-            for sequence in sequences:
-                if sequence.request.id == id:
-                    if sequences is self.running:
-                        self._stop_running(sequence)
-                    else:
-                        sequences.remove(sequence)
-                        self._ahead_left = 0
-                    self.paused[id] = sequence
-                    return
+        if (sequence := self._remove(id)) is not None:
+            self.paused[id] = sequence
 
     def resume(self, id: str) -> None:
         """Queue a paused request again, ahead of those that never ran; one that is not paused is ignored."""
@@ -113,18 +108,22 @@ class Scheduler:
 
     def abort(self, id: str) -> Sequence | None:
         """Drop a paused, running or waiting request; return its sequence, or ``None`` if the id is unknown."""
-        if (paused := self.paused.pop(id, None)) is not None:
-            self._forget(paused)
-            return paused
-        for sequence in self.running:
-            if sequence.request.id == id:
-                self._leave(sequence)
-                return sequence
-        for index, sequence in enumerate(self.waiting):
-            if sequence.request.id == id:
-                self._forget(sequence)
-                return self.waiting.pop(index)
-        return None
+        sequence = self.paused.pop(id, None) or self._remove(id)
+        if sequence is not None:
+            self._forget(sequence)
+        return sequence
+
+    def _remove(self, id: str) -> Sequence | None:
+        """Take a request out of the running or waiting ones; return its sequence, or ``None`` if it is not there."""
+        sequence = next((one for one in self.running if one.request.id == id), None)
+        if sequence is not None:
+            self._stop_running(sequence)
+            return sequence
+        sequence = next((one for one in self.waiting if one.request.id == id), None)
+        if sequence is not None:
+            self.waiting.remove(sequence)
+            self._ahead_left = 0
+        return sequence
 
     # -- planning -----------------------------------------------------------------------------------------------
 
@@ -133,7 +132,7 @@ class Scheduler:
         self.counters = StepCounters()
         self._reserve.step_planned()
         chunks, prompts, budget = list[ScheduledChunk](), list[Sequence](), self.chunk_size
-        first = self._exchange_places()
+        late = self._exchange_places()
         for sequence in list(self.running):
             if budget <= 0:
                 break
@@ -142,14 +141,14 @@ class Scheduler:
             if len(sequence.tokens) - sequence.computed > sequence.last_step_len:
                 prompts.append(sequence)
             elif self._make_room(sequence):
-                count = sequence.count(sequence.computed, budget)
+                count = sequence.count(sequence.computed, budget, self.states)
                 budget -= count
                 chunks.append(self._plan_chunk(sequence, count))
         if prompts or self.waiting:
             room = self.pace.room(budget, chunks)
+            prompts, begun = self.sharing.split(prompts)
             self._plan_prompts(prompts, chunks, room)
-            if not self.counters.retracted:
-                self._admit(chunks, room, first)
+            self._admit(chunks, room, late, [one for one in begun if one.slots])
         if self.counters.retracted:
             chunks = [chunk for chunk in chunks if chunk.sequence in self.running]
         if self.extensions.plan:
@@ -175,21 +174,8 @@ class Scheduler:
             return []
         if (self.waiting and self.turns.is_due) or any(waits_for(going) for waits_for in self.extensions.waits_for):
             return []
-        planned: list[ScheduledChunk] = []
-        budget, room = self.chunk_size, None
-        if self.counters.prefill_sequences:
-            going.sort(key=lambda chunk: not chunk.complete)  # sequences that decode come first
-        for chunk in going:
-            sequence = chunk.sequence
-            if room is None and self.counters.prefill_sequences and not chunk.complete:
-                room = self.pace.room(budget, planned)
-            most = budget if room is None else room.tokens(chunk.end)
-            count = sequence.count(chunk.end, most, tokens=len(sequence.tokens) + chunk.complete)
-            if count > 0:
-                planned.append(self._plan_chunk(sequence, count, ahead=chunk.count))
-                budget -= count
-                if room is not None:
-                    room.add(chunk.end, count)
+        has_prompts = self.counters.prefill_sequences > 0
+        planned = continued(going, self.chunk_size, self.pace, self._plan_chunk, self.states, has_prompts)
         needed = sum(self.pool.missing(len(chunk.sequence.slots), chunk.end) for chunk in planned)
         if needed > self.pool.free:
             return []
@@ -213,7 +199,7 @@ class Scheduler:
             if (most := room.tokens(start)) <= 0:
                 break
             if self._make_room(sequence):
-                count = sequence.count(start, most)
+                count = sequence.count(start, most, self.states)
                 room.add(start, count)
                 chunks.append(self._plan_chunk(sequence, count))
 
@@ -239,16 +225,15 @@ class Scheduler:
     def _retract(self, sequence: Sequence) -> None:
         """Take a running sequence's slots because others need them."""
         self._restart(sequence)
-        sequence.retractions += 1
+        sequence.service.retractions += 1
         self.counters.retracted += 1
         self._reserve.retracted()
 
     def _restart(self, sequence: Sequence) -> None:
         """Move a running sequence to the head of the queue; it keeps its tokens and releases their slots.
 
-        Its computed tokens stay in the prefix cache, so that it soon resumes where it was. A sequence whose token its
-        grammar rejected restarts too, because only a restart removes that token from recurrent states and from a step
-        that was launched ahead with it.
+        Its computed tokens stay in the prefix cache, so that it soon resumes where it was. A sequence whose token was
+        rejected restarts too: only that removes the token from recurrent states, and from a step launched ahead.
         """
         self._stop_running(sequence)
         self.turns.begin(sequence)
@@ -259,39 +244,49 @@ class Scheduler:
 
         Their computed tokens stay in the prefix cache until they are evicted.
         """
-        ended, late = self.turns.exchange(self.running, self.waiting)
+        waiting = self.sharing.exchangeable(self.waiting, self.running, self.extensions.order)
+        ended, late = self.turns.exchange(self.running, waiting, self.max_running - len(self.running))
         for sequence in ended:
             self._stop_running(sequence)
             self.turns.begin(sequence)
         self.waiting.extend(ended)
         return late if ended else []
 
-    def _admit(self, chunks: list[ScheduledChunk], room: StepRoom, first: list[Sequence]) -> None:
-        if not self.waiting or len(self.running) >= self.max_running or room.tokens(0) <= 0:
+    def _admit(self, chunks: list[ScheduledChunk], room: StepRoom, late: list[Sequence], begun: list[Sequence]) -> None:
+        """Plan ``begun``, running prompts, and as many waiting sequences as fit, in the order of the policy."""
+        closed = bool(self.counters.retracted) or not self.waiting or len(self.running) >= self.max_running
+        if (closed and not begun) or room.tokens(0) <= 0:
             return
-        in_work = prefixes_in_work(self.running)
-        admitted = set[int]()
-        order = self.policy.order(self.waiting, self.allocator.match)
-        for filtered in self.extensions.order:
-            order = filtered(order, self.running)
-        for waiting in with_first(first, order) if first else order:
-            if len(self.running) >= self.max_running or room.tokens(0) <= 0:
+        in_work, admitted, present = prefixes_in_work(self.running), set[int](), set(map(id, begun))
+        unused = max(0, room.budget - self.chunk_size // OVERTAKEN_PART)
+        order = self.policy.order([*self.waiting, *begun] if not closed else begun, self.allocator.match)
+        order = self.sharing.filtered(order, self.running, self.extensions.order, keep=begun)
+        for waiting in with_first(late, order) if late else order:
+            if self.sharing.gives_way(waiting):
+                room.budget, unused = room.budget - unused, 0
+            if (closed and not begun) or room.tokens(0) <= 0:
                 break
-            match = self.allocator.match(waiting)
+            if id(waiting) in present:
+                self._plan_prompts([waiting], chunks, room)
+                continue
+            if not closed and not self.allocator.restore(waiting, bool(chunks)):
+                continue
+            match = self.allocator.match(waiting) if not closed else None
             key = continuation(waiting, match)
-            if key is not None and key in in_work:
-                continue  # its prefix is being computed: wait and reuse it
-            if self.whole and chunks and len(waiting.tokens) > room.budget:
-                break
-            if not self._take(waiting, match):
-                break
+            if match is None or (key is not None and key in in_work):
+                continue  # there is no place, or its prefix is being computed: wait and reuse it
+            if (self.whole and chunks and len(waiting.tokens) > room.budget) or not self._take(waiting, match):
+                closed = True
+                continue
             if key is not None:
                 in_work.add(key)
             admitted.add(id(waiting))
             start = waiting.computed
-            count = waiting.count(start, len(waiting.tokens) if self.whole else max(1, room.tokens(start)))
+            most = len(waiting.tokens) if self.whole else max(1, room.tokens(start))
+            count = waiting.count(start, most, self.states)
             room.add(start, count)
             chunks.append(self._plan_chunk(waiting, count))
+            closed = len(self.running) >= self.max_running
         if admitted:
             self.waiting = [one for one in self.waiting if id(one) not in admitted]
 
@@ -299,9 +294,11 @@ class Scheduler:
         """Admit a waiting sequence if there is room for its tokens and for the probable growth of the running ones."""
         growth = sum(one.limit - len(one.tokens) for one in self.running) + sequence.limit - len(sequence.tokens)
         if not self.allocator.begin(sequence, match, self._reserve.tokens(growth) if self.running else 0):
+            self.turns.found_no_room(sequence)
             return False
-        if sequence.cached is None:
-            sequence.cached = sequence.computed
+        if sequence.service.cached is None:
+            sequence.service.cached = sequence.computed
+            self.sharing.admitted(sequence)
             self.counters.cached_tokens += sequence.computed
             self.counters.queue_seconds.append(max(0.0, time.time() - sequence.arrived))
         self.turns.begin(sequence)
@@ -316,6 +313,7 @@ class Scheduler:
         Dropped chunks have no output.
         """
         outputs = []
+        self.sharing.begin_commit(chunks, has_prompts=self.counters.prefill_sequences > 0)
         for chunk, result in zip(chunks, results, strict=True):
             sequence = chunk.sequence
             if chunk.dropped:
@@ -325,18 +323,20 @@ class Scheduler:
                 continue
             prefilling = chunk.count > sequence.last_step_len
             sequence.computed += chunk.count
-            sequence.prompt_logprobs.extend(result.prompt_logprobs)
-            sequence.forced_logprobs.extend(result.forced_logprobs)
+            sequence.output.prompt_logprobs.extend(result.prompt_logprobs)
+            sequence.output.forced_logprobs.extend(result.forced_logprobs)
             self.allocator.committed(sequence, prefilling=prefilling)
             if result.values is not None:
                 outputs.append(self._pooled(sequence, result.values))
                 continue
             if result.rejected and result.finish is None:
+                sequence.sampling.rejections += 1
                 self._restart(sequence)
                 continue
             if result.token is None and result.finish is None:
                 continue
             outputs.append(self._append(chunk, result))
+        self.sharing.end_commit(outputs)
         return outputs
 
     def fail(self, sequence: Sequence, message: str, status: int = 500) -> Output:
@@ -347,19 +347,19 @@ class Scheduler:
     def _pooled(self, sequence: Sequence, values: tuple[float, ...]) -> Output:
         """End a pooling task, whose prompt is complete, with its result."""
         self._leave(sequence)
-        id, cached = sequence.request.id, sequence.cached or 0
+        id, cached = sequence.request.id, sequence.service.cached or 0
         return Output(id=id, finish=Finish("stop"), cached_tokens=cached, values=values)
 
     def _append(self, chunk: ScheduledChunk, result: StepResult) -> Output:
         """Return the output of a complete chunk; slots of rejected drafts are freed."""
         sequence = chunk.sequence
-        before = sequence.accepted
+        before = sequence.computed
         output = append(chunk, result, self.counters)
         if chunk.drafts:
             if self.pool.shrink(sequence.slots, sequence.computed):
                 sequence.slot_version += 1
             for verified in self.extensions.verified:
-                verified(sequence, len(chunk.drafts), sequence.accepted - before)
+                verified(sequence, len(chunk.drafts), sequence.computed - before)
         for extend in self.extensions.output:
             output = extend(sequence, output)
         if output.finish is not None:
@@ -378,8 +378,9 @@ class Scheduler:
         self.allocator.release(sequence, remember)
 
     def _forget(self, sequence: Sequence) -> None:
-        for finished in self.extensions.finished:
-            finished(sequence)
+        sequence.service.ended = True
+        self.sharing.ended(sequence)
+        self.extensions.end_sequence(sequence)
 
     # -- accounts ---------------------------------------------------------------------------------------------------
 
@@ -391,9 +392,9 @@ class Scheduler:
         """Raise ``AssertionError`` if a slot was lost or is owned twice."""
         self.allocator.check(self.running)
 
-    def flush(self) -> bool:
+    def flush(self, *, stored: bool = True) -> bool:
         """Empty the prefix cache; return False, without doing so, while a sequence is waiting or running."""
         if self.busy:
             return False
-        self.allocator.flush()
+        self.allocator.flush(stored=stored)
         return True

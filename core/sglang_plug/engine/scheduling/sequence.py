@@ -4,23 +4,60 @@ from __future__ import annotations
 
 import secrets
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sglang_plug.contracts.extension.memory_phases import StatePhase
+from sglang_plug.contracts.extension.views import PromptLayout
 from sglang_plug.contracts.request import Finish, Request, TokenLogprob
 from sglang_plug.contracts.serving.cache import Match
-from sglang_plug.contracts.text.grammar import Grammar
-from sglang_plug.engine.multimodal.multimodal_state import View, prompt_keys
-from sglang_plug.engine.structured_outputs.forced_tokens import ForcedTokenizer
-from sglang_plug.engine.structured_outputs.rejection import RemainingTokens
 
 from .turns import Turn
 
 if TYPE_CHECKING:
-    from sglang_plug.engine.recurrent_state.state_rows import HeldState
     from sglang_plug.engine.sampling.processors import ProcessorUse
 
 SEED_BITS = 63
+
+
+@dataclass(slots=True)
+class SamplingState:
+    """State of the sampler for one sequence."""
+
+    seed: int
+    processors: tuple[ProcessorUse, ...] = ()
+    """The logits processors that the request uses, in the order in which they run."""
+    constrained: bool = False
+    """True if a step extension decides which tokens follow and where the output ends."""
+    rejections: int = 0
+    """Sampled tokens that the extension rejected at the current position."""
+
+
+@dataclass(slots=True)
+class OutputProgress:
+    """The part of an output that the caller has, and log-probabilities that it does not have yet."""
+
+    emitted_len: int
+    """Leading tokens that the caller has: at first the prompt. Forced ones wait for their log-probabilities."""
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    """Log-probabilities of the prompt from ``logprobs.start`` on; grows with the prefill."""
+    forced_logprobs: list[TokenLogprob] = field(default_factory=list)
+    """Log-probabilities of forced tokens from token ``emitted_len`` on."""
+
+
+@dataclass(slots=True)
+class ServiceState:
+    """Record of the service of a request, for statistics, deadlines, time slices and fair sharing."""
+
+    cached: int | None = None
+    """Prompt tokens taken from the cache at the first admission."""
+    retractions: int = 0
+    ended: bool = False
+    """True once the request is over, whatever its reason."""
+    charged: int = 0
+    """Leading prompt tokens that the caller was charged for, or that came from the prefix cache."""
+    turn: Turn = field(default_factory=Turn)
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +73,8 @@ class Sequence:
     """The prompt and everything generated."""
     limit: int
     """Largest number of tokens that the sequence may grow to."""
-    seed: int
+    sampling: SamplingState
+    output: OutputProgress
     salt: str = ""
     """The key of the prefix namespace: prefixes are shared only between sequences of one salt."""
     computed: int = 0
@@ -45,42 +83,13 @@ class Sequence:
     """The KV slot of each token that has one. The first ``len(match.slots)`` belong to the prefix cache."""
     match: Match | None = None
     """The locked prefix in the cache, while the sequence is admitted."""
-    cached: int | None = None
-    """Prompt tokens taken from the cache at the first admission."""
     slot_version: int = 0
     """Incremented when a token that had a slot gets a different one."""
-    retractions: int = 0
-    turn: Turn = field(default_factory=Turn)
-    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
-    """Log-probabilities of the prompt from ``logprobs.start`` on; grows with the prefill."""
-    processors: tuple[ProcessorUse, ...] = ()
-    """The logits processors that the request uses, in the order in which they run."""
-    view: View | None = None
-    """Positions and image states of a prompt with images; ``None``: there are none."""
-    prompt_keys: list[int] | None = None
-    """The prompt's tokens, with content-based numbers in the places of images; ``None``: there are no images."""
-    grammar: Grammar | None = None
-    """The grammar, which has accepted every generated token; a retraction does not change it."""
-    grammar_seconds: float = 0.0
-    """Seconds spent in calls of the grammar."""
-    grammar_quick: bool | None = None
-    """True if the grammar has filled a mask and every call of it was quick; ``False`` for good after a slow call."""
-    remaining_tokens: RemainingTokens | None = None
-    """Tokens that may come next, once the grammar has rejected a token at this position that its mask had allowed."""
-    forced_tokenizer: ForcedTokenizer | None = None
-    """Splits the text that the grammar forces into tokens."""
-    emitted_len: int = 0
-    """Leading tokens that the caller has: at first the prompt. Forced ones wait for their log-probabilities."""
-    forced_logprobs: list[TokenLogprob] = field(default_factory=list)
-    """Log-probabilities of forced tokens from token ``emitted_len`` on."""
+    service: ServiceState = field(default_factory=ServiceState)
+    layout: PromptLayout | None = None
+    """The prompt's layout, from a step extension; ``None``: that of text."""
     last_step_len: int = 0
     """Number of tokens that the last sampling step added: the sampled one and the forced ones after it."""
-    held: HeldState | None = None
-    """The sequence's recurrent state while it is admitted, if the model has any."""
-    drafted: int = 0
-    """Draft tokens that were verified."""
-    accepted: int = 0
-    """Draft tokens that became tokens of the sequence."""
     extras: dict[Any, Any] = field(default_factory=dict)
     """State of step extensions, by extension."""
 
@@ -91,37 +100,35 @@ class Sequence:
         limit = min(len(request.tokens) + wanted, longest)
         seed = request.params.seed
         seed = secrets.randbits(SEED_BITS) if seed is None else seed
-        keys = prompt_keys(request) if request.media else None
-        return cls(
-            request,
-            list(request.tokens),
-            limit,
-            seed,
-            salt=request.salt,
-            emitted_len=len(request.tokens),
-            prompt_keys=keys,
-        )
+        output = OutputProgress(len(request.tokens))
+        return cls(request, list(request.tokens), limit, SamplingState(seed), output, salt=request.salt)
 
     def keys(self, start: int, stop: int) -> list[int]:
-        """Return the prefix cache's keys of the tokens from ``start`` to ``stop``; images are keyed by content."""
-        if self.prompt_keys is None:
+        """Return the prefix cache's keys of the tokens from ``start`` to ``stop``."""
+        if self.layout is None:
             return self.tokens[start:stop]
-        return self.prompt_keys[start:stop] + self.tokens[max(start, self.prompt_len) : stop]
+        return [*self.layout.cache_tokens[start:stop], *self.tokens[max(start, self.prompt_len) : stop]]
 
-    def count(self, start: int, most: int, tokens: int | None = None) -> int:
+    def count(self, start: int, most: int, states: Iterable[StatePhase] = (), tokens: int | None = None) -> int:
         """Return how many tokens from ``start`` on a step computes that has room for ``most``.
 
-        ``tokens`` is the length of the sequence by then (``None``: the current one). An image that must not be split
-        may raise the count above ``most``; a recurrent state that is to be kept may lower it.
+        ``tokens`` is the length of the sequence by then (``None``: the current one). A span that must not be
+        split may raise the count above ``most``; ``states`` may lower it before that.
         """
         end = start + min((len(self.tokens) if tokens is None else tokens) - start, most)
-        end = end if self.held is None else self.held.stop(start, end)
-        return (end if self.view is None else self.view.stop(end)) - start
+        for state in states if end > start else ():
+            end = state.chunk_end(self, start, end)
+        return (end if self.layout is None else self.layout.chunk_end(end)) - start
+
+    @property
+    def constrained(self) -> bool:
+        """True if a step extension decides which tokens follow and where the output ends."""
+        return self.sampling.constrained
 
     @property
     def accepts_drafts(self) -> bool:
         """True if draft tokens can be verified: a token depends on those before it only through the model."""
-        return self.grammar is None and not any(use.needs_tokens for use in self.processors)
+        return not self.constrained and not any(use.needs_tokens for use in self.sampling.processors)
 
     @property
     def priority(self) -> int:
@@ -132,6 +139,16 @@ class Sequence:
     def arrived(self) -> float:
         """The time at which the request reached the server, from ``time.time()``."""
         return self.request.arrived
+
+    @property
+    def caller(self) -> str:
+        """Id of the caller that the request is served for."""
+        return self.request.caller
+
+    @property
+    def deadline(self) -> float | None:
+        """The time at which the output should be complete, from ``time.time()``."""
+        return self.request.deadline
 
     @property
     def prompt_len(self) -> int:
@@ -145,9 +162,9 @@ class Sequence:
 
     @property
     def finish(self) -> Finish | None:
-        """The reason why the output ends with its last token; ``None`` if it continues, or if the grammar decides."""
+        """The reason why the output ends with its last token; ``None`` if it continues, or if an extension decides."""
         last = self.tokens[-1]
-        stops = self.request.params.stop_token_ids if self.grammar is None else ()
+        stops = () if self.constrained else self.request.params.stop_token_ids
         if self.generated and last in stops:
             return Finish("stop", matched=last)
         return Finish("length") if len(self.tokens) >= self.limit else None
@@ -167,7 +184,7 @@ class Sequence:
         wanted = self.request.logprobs
         if wanted is None:
             return len(self.tokens) - 1
-        known = wanted.start + len(self.prompt_logprobs)
+        known = wanted.start + len(self.output.prompt_logprobs)
         if wanted.start < 0 or known >= self.prompt_len:
-            known = self.emitted_len + len(self.forced_logprobs)
+            known = self.output.emitted_len + len(self.output.forced_logprobs)
         return max(0, min(len(self.tokens), known) - 1)

@@ -22,5 +22,7 @@ def continuation(sequence: Sequence, match: Match | None) -> Hashable:
 
 def prefixes_in_work(running: Iterable[Sequence]) -> set[Hashable]:
     """Return the keys of the prefixes that sequences in ``running`` compute."""
-    prefilling = (one for one in running if len(one.tokens) - one.computed > max(1, one.last_step_len))
-    return {key for one in prefilling if (key := continuation(one, one.match)) is not None}
+    prefilling = (
+        sequence for sequence in running if len(sequence.tokens) - sequence.computed > max(1, sequence.last_step_len)
+    )
+    return {key for sequence in prefilling if (key := continuation(sequence, sequence.match)) is not None}

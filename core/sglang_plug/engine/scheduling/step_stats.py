@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 
-from sglang_plug.contracts.serving.observer import StepStats
+from sglang_plug.contracts.serving.observer import MetricTotal, StepStats
 
 from .scheduler import Scheduler
 
 
-def step_stats(scheduler: Scheduler, *, held: int, seconds: float, relieved: int) -> StepStats:
+def step_stats(
+    scheduler: Scheduler, *, held: int, seconds: float, relieved: int, totals: tuple[MetricTotal, ...] = ()
+) -> StepStats:
     """Return the statistics of the step that ``scheduler`` has just committed.
 
     Args:
         scheduler: its counters are those of the step.
-        held: number of requests that wait for their grammars.
+        held: number of requests that step extensions hold.
         seconds: duration of the step; 0 if nothing was computed.
         relieved: cached tokens that were evicted because memory ran out, since the last statistics.
+        totals: those of step extensions.
     """
     counters, accounts = scheduler.counters, scheduler.accounts()
     return StepStats(
@@ -39,4 +42,5 @@ def step_stats(scheduler: Scheduler, *, held: int, seconds: float, relieved: int
         queue_seconds=tuple(counters.queue_seconds),
         relieved_tokens=relieved,
         target_seconds=scheduler.pace.target_seconds,
+        totals=totals,
     )

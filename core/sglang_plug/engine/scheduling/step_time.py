@@ -16,6 +16,10 @@ from dataclasses import dataclass
 
 DECODE_MEMORY, PREFILL_MEMORY = 64, 32
 """Number of observed steps after which an earlier one counts for less than half."""
+MOST_BASE = 2.0
+"""Largest multiple of a decode step that a step with prompt tokens takes besides these tokens. Steps that all have the
+same few tokens do not tell the two apart: without the limit, a machine that became slower would seem to leave no time
+for prompts, however few of their tokens a step has."""
 DISTURBED = 2.0
 """A step that took longer than this multiple of its prediction counts as if it had taken this multiple."""
 TRUSTED = 8
@@ -23,6 +27,8 @@ TRUSTED = 8
 INERTIA = 1e-3
 """Weight of the coefficients so far, relative to that of the observed steps. Steps that are all alike leave the
 coefficients undetermined; they then stay near what they were."""
+
+Coefficients = tuple[float, float, float]
 
 
 @dataclass(slots=True)
@@ -55,10 +61,12 @@ class LeastSquares:
     Args:
         prior: the coefficients before anything is observed.
         memory: number of observations after which an earlier one counts for less than half.
+        first_limit: largest value of the first coefficient.
     """
 
-    def __init__(self, prior: tuple[float, ...], memory: int) -> None:
+    def __init__(self, prior: tuple[float, ...], memory: int, first_limit: float = float("inf")) -> None:
         self.coefficients = list(prior)
+        self._first_limit = first_limit
         self.observed = 0
         self._keep = 0.5 ** (1 / memory)
         size = len(prior)
@@ -88,11 +96,21 @@ class LeastSquares:
             self._products[place] = self._keep * self._products[place] + scale * feature * value
 
     def _solve(self) -> None:
-        """Fit the coefficients; one that would be negative becomes zero, and the others are fitted again."""
+        """Fit the coefficients; one that is out of range gets the nearest value, and the others are fitted again."""
         used = [place for place, row in enumerate(self._moments) if row[place] > 0]
+        self._fit(used)
+        if 0 in used and self.coefficients[0] > self._first_limit:
+            self.coefficients[0] = self._first_limit
+            self._fit(used[1:], fixed=0)
+        self._solved = True
+
+    def _fit(self, used: list[int], fixed: int | None = None) -> None:
+        """Fit the coefficients ``used``, given that of ``fixed``; none becomes negative."""
         while used:
             matrix = [[self._moments[row][place] for place in used] for row in used]
             right = [self._products[row] for row in used]
+            if fixed is not None:
+                right = [self._products[row] - self._moments[row][fixed] * self.coefficients[fixed] for row in used]
             for index, row in enumerate(used):
                 inertia = INERTIA * self._moments[row][row]
                 matrix[index][index] += inertia
@@ -106,7 +124,6 @@ class LeastSquares:
             for place in negative:
                 self.coefficients[place] = 0.0
             used = [place for place in used if place not in negative]
-        self._solved = True
 
 
 def _solution(matrix: list[list[float]], right: list[float]) -> list[float]:
@@ -125,11 +142,16 @@ def _solution(matrix: list[list[float]], right: list[float]) -> list[float]:
 
 
 class StepTimeModel:
-    """Learns how long steps take."""
+    """Learns how long steps take.
 
-    def __init__(self) -> None:
-        self._decode = LeastSquares((0.0, 0.0, 0.0), DECODE_MEMORY)
-        self._prefill = LeastSquares((1.0, 0.0, 0.0), PREFILL_MEMORY)
+    Args:
+        decode: coefficients of decode steps before any is observed, in the order of ``coefficients``.
+        prefill: those of steps with prompt tokens.
+    """
+
+    def __init__(self, decode: Coefficients = (0.0, 0.0, 0.0), prefill: Coefficients = (1.0, 0.0, 0.0)) -> None:
+        self._decode = LeastSquares(decode, DECODE_MEMORY)
+        self._prefill = LeastSquares(prefill, PREFILL_MEMORY, first_limit=MOST_BASE)
         self.largest_prefill = 0
         """Largest number of prompt tokens of an observed step."""
 

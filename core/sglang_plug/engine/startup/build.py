@@ -11,14 +11,10 @@ from typing import Any
 import torch
 
 from sglang_plug.config import EngineConfig
-from sglang_plug.contracts.model.attention import AttentionBackend, GraphCapable
+from sglang_plug.contracts.extension.execution import StepExecutor
 from sglang_plug.contracts.model.batch import KVPool
-from sglang_plug.contracts.model.recurrent_state import StatePool
-from sglang_plug.contracts.serving.executor import SINGLE_RANK, Collectives
-from sglang_plug.contracts.serving.extension import GraphPhase
-from sglang_plug.contracts.text.grammar import Vocabulary
-from sglang_plug.engine.cuda_graphs.decode_graphs import CudaRecorder, DecodeGraphs
-from sglang_plug.engine.cuda_graphs.prefill_graphs import PrefillGraphs, prefill_graphs_of
+from sglang_plug.contracts.serving.executor import SINGLE_RANK
+from sglang_plug.engine.execution.executors import StepExecutors, make_executor
 from sglang_plug.engine.execution.rank_components import RankComponents, build_rank_components
 from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.execution.weight_update import WeightUpdater
@@ -29,31 +25,23 @@ from sglang_plug.engine.memory.budget import DeviceMemory, MemoryLedger, device_
 from sglang_plug.engine.memory.host_memory import host_memory
 from sglang_plug.engine.memory.kv_dtype import kv_dtype_name
 from sglang_plug.engine.memory.kv_sizing import (
-    GRAPHS,
-    PREFILL_GRAPHS,
     WEIGHTS,
-    MakeGraphs,
     advice,
     allocate,
-    allocate_states,
+    allocate_requests,
     bytes_per_slot,
     pool_capacity,
 )
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.memory.memory_relief import MemoryRelief
+from sglang_plug.engine.memory.prefix_pool import EnginePrefixPool
 from sglang_plug.engine.memory.usage import memory_usage
 from sglang_plug.engine.processes.messages import FromEngine
 from sglang_plug.engine.processes.watchdog import Heartbeat
-from sglang_plug.engine.recurrent_state.state_rows import StateRows
-from sglang_plug.engine.recurrent_state.state_steps import StateSteps
 from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.scheduling.prefill_pace import PrefillPace
 from sglang_plug.engine.scheduling.scheduler import Scheduler
-from sglang_plug.engine.structured_outputs.batch_grammars import Grammars
-from sglang_plug.engine.structured_outputs.compiler import BackendCompiler, GrammarSources
-from sglang_plug.engine.structured_outputs.constraints import Constraints
-from sglang_plug.engine.structured_outputs.grammar_backends import forms
 from sglang_plug.engine.tensor_parallel.group import start_ranks
 from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
 from sglang_plug.plugins.attribution import described
@@ -62,6 +50,7 @@ from sglang_plug.system.gc_control import collecting_later
 
 from .resolve import Resolved, resolve
 from .scheduling_components import SchedulingComponents, build_scheduling_components
+from .vocabulary import VocabularyReader
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +70,7 @@ def build_engine(
     ``memory_of`` returns the memory of a device, if it can be accounted for; ``lost`` is called, from another thread,
     when a rank is gone. Raises ``ConfigError`` if the configuration cannot be served.
     """
+    plugins.check_settings()
     plugins.configure(config)
     with collecting_later():  # components are imported
         resolved = resolve(config, plugins)
@@ -105,44 +95,31 @@ def _build(
     ledger: MemoryLedger,
     ranks: Ranks | None,
 ) -> EngineLoop:
-    scheduling, grammars = build_scheduling_components(resolved), GrammarSources(resolved)
-    processors = _logits_processors(resolved, plugins, grammars)
+    scheduling = build_scheduling_components(resolved)
     extensions, resolved = (built := _extensions(resolved, plugins, ranks)).points, built.resolved
+    processors = _logits_processors(resolved, plugins, built.vocabulary)
     config = resolved.config
     with ledger.stage(WEIGHTS, advice(WEIGHTS, resolved)):
         parts = _loaded_parts(resolved, extensions, ranks)
-    make_graphs = _make_graphs(resolved, parts.backend, extensions.graphs, ranks, parts.collectives)
-    make_prefill_graphs = prefill_graphs_of(resolved, parts.backend)
-    capacity = pool_capacity(
-        parts, make_graphs, ledger, ranks, make_prefill_graphs, draft_rows=extensions.most_draft_rows
-    )
+    capacity = pool_capacity(parts, ledger, ranks, draft_rows=extensions.most_draft_rows)
     pool = SlotPool(capacity.slots, config.cache.page_size)
     kv = allocate(parts, pool, ledger, ranks) if resolved.causal else None
-    states = allocate_states(resolved, capacity.states, ledger) if capacity.states else None
-    graphs = None
-    if make_graphs is not None and kv is not None:
-        with ledger.stage(GRAPHS, advice(GRAPHS, resolved)):
-            graphs = make_graphs(kv, pool.capacity, states)
-            graphs.capture(parts.model, must_fit=True)
-    prefill_graphs = None
-    if make_prefill_graphs is not None and kv is not None:
-        with ledger.stage(PREFILL_GRAPHS, advice(PREFILL_GRAPHS, resolved)):
-            prefill_graphs = make_prefill_graphs(kv)
-            prefill_graphs.capture(parts.model, must_fit=True)
-    runner = _runner(parts, kv, graphs, prefill_graphs, ranks, states)
+    allocate_requests(capacity, ledger)
+    executors = StepExecutors() if kv is None else _executors(parts, kv, pool.capacity, ledger)
+    runner = _runner(parts, kv, executors, ranks)
     updater = WeightUpdater(parts, kv, ranks)
-    scheduler = _scheduler(resolved, scheduling, pool, states, extensions)
-    return EngineLoop(
+    scheduler = _scheduler(resolved, scheduling, pool, extensions)
+    engine = EngineLoop(
         scheduler,
         runner,
         inbox,
         send,
-        info=_info(resolved, plugins, scheduler, ledger, parts.model),
+        info=_info(resolved, plugins, scheduler, ledger, parts),
         max_queued=config.schedule.max_queued_requests,
+        max_queued_per_caller=config.schedule.max_queued_per_caller,
         heartbeat=heartbeat,
         update_weights=updater,
         model_controls=lambda: runner.model.controls(),
-        constraints=_constraints(resolved, grammars),
         shortage=ledger.of_step,
         overlap=runner.asynchronous and not config.schedule.disable_overlap_schedule,
         describe=partial(described, components=resolved.components),
@@ -151,6 +128,13 @@ def _build(
         extensions=extensions,
         processors=processors,
     )
+    if kv is not None:
+        prefixes = EnginePrefixPool(scheduler.allocator, kv, resolved)
+        for use_prefixes in extensions.use_prefixes:
+            use_prefixes(prefixes)
+    for start in extensions.start:
+        start()
+    return engine
 
 
 def _extensions(resolved: Resolved, plugins: Plugins, ranks: Ranks | None) -> BuiltExtensions:
@@ -160,15 +144,13 @@ def _extensions(resolved: Resolved, plugins: Plugins, ranks: Ranks | None) -> Bu
     return build_extensions(resolved, plugins, collectives=ranks.collectives, command=ranks.extension_command)
 
 
-def _logits_processors(resolved: Resolved, plugins: Plugins, grammars: GrammarSources) -> LogitsProcessors:
+def _logits_processors(resolved: Resolved, plugins: Plugins, vocabulary: VocabularyReader) -> LogitsProcessors:
     """Build the logits processors of every plugin, if the model generates."""
     if "generate" not in resolved.tasks:
         return LogitsProcessors()
-
-    def vocabulary() -> Vocabulary | None:
-        return grammars.vocabulary if "tokenizer" in resolved.choices else None
-
-    return LogitsProcessors.build(plugins, resolved.vocab_size, resolved.device, vocabulary)
+    return LogitsProcessors.build(
+        plugins, resolved.vocab_size, resolved.device, lambda: vocabulary() if vocabulary.is_available else None
+    )
 
 
 def _relief(scheduler: Scheduler, kv: KVPool | None, ranks: Ranks | None) -> MemoryRelief | None:
@@ -191,10 +173,8 @@ def _loaded_parts(resolved: Resolved, extensions: ExtensionPoints, ranks: Ranks 
 def _runner(
     parts: RankComponents,
     kv: KVPool | None,
-    graphs: DecodeGraphs | None,
-    prefill_graphs: PrefillGraphs | None,
+    executors: StepExecutors,
     ranks: Ranks | None,
-    states: StatePool | None,
 ) -> Runner:
     resolved, config = parts.resolved, parts.resolved.config
     return Runner(
@@ -203,13 +183,10 @@ def _runner(
         kv,
         device=resolved.device,
         page_size=config.cache.page_size,
-        grammars=Grammars(resolved.vocab_size, jump=not config.backends.disable_jump_forward),
-        graphs=graphs,
         sampler=Sampler(parts.kernels),
         ranks=ranks,
-        states=None if states is None else StateSteps(states),
-        prefill_graphs=prefill_graphs,
         extensions=parts.extensions,
+        executors=executors,
     )
 
 
@@ -217,21 +194,21 @@ def _scheduler(
     resolved: Resolved,
     scheduling: SchedulingComponents,
     pool: SlotPool,
-    states: StatePool | None,
     extensions: ExtensionPoints,
 ) -> Scheduler:
-    rows = None if states is None else StateRows(states.rows, resolved.config.cache.page_size)
+    limits = [most for extension in extensions.memory if (most := extension.most_running()) is not None]
     return Scheduler(
         pool,
         scheduling.cache,
         scheduling.policy,
         chunk_size=resolved.chunk_size,
-        max_running=resolved.max_running if rows is None else min(resolved.max_running, rows.capacity),
+        max_running=min([resolved.max_running, *limits]),
         whole=resolved.whole,
         extensions=extensions,
-        states=rows,
         owners=scheduling.owners,
         pace=_pace(resolved),
+        turns=scheduling.turns,
+        sharing=scheduling.sharing,
     )
 
 
@@ -243,49 +220,18 @@ def _pace(resolved: Resolved) -> PrefillPace:
     return PrefillPace(None if target < 0 else target / 1000)
 
 
-def _constraints(resolved: Resolved, sources: GrammarSources) -> Constraints:
-    if "grammar" not in resolved.choices:
-        return Constraints(resolved.no_grammars or "the model does not generate")
-    return Constraints(BackendCompiler(sources), forms=forms(resolved.grammars))
-
-
-def _make_graphs(
-    resolved: Resolved,
-    backend: AttentionBackend,
-    extensions: tuple[GraphPhase, ...] = (),
-    ranks: Ranks | None = None,
-    collectives: Collectives = SINGLE_RANK,
-) -> MakeGraphs | None:
-    """Return a factory of decode graphs; ``None`` if device, backend, task or configuration rule them out."""
-    options = resolved.config.backends
-    if not resolved.causal or "generate" not in resolved.tasks:
-        return None
-    recorder = backend.recorder() if isinstance(backend, GraphCapable) else None
-    if resolved.device.type != "cuda" and recorder is None:
-        return None
-    name = CudaRecorder.name if recorder is None else recorder.name
-    if options.disable_cuda_graph or not isinstance(backend, GraphCapable):
-        component = resolved.choices["attention"].component
-        why = "--disable-cuda-graph" if options.disable_cuda_graph else f"{component} does not offer them"
-        logger.info("Decoding runs without %ss: %s", name, why)
-        return None
-
-    def make(kv: KVPool, capacity: int, states: StatePool | None) -> DecodeGraphs:
-        return DecodeGraphs(
-            backend,
-            kv,
-            recorder or CudaRecorder(resolved.device),
-            device=resolved.device,
-            page_size=resolved.config.cache.page_size,
-            most=min(resolved.max_running, options.cuda_graph_max_bs),
-            width=min(resolved.context_length, capacity),
-            ranks=ranks,
-            collectives=collectives,
-            states=states,
-            extensions=extensions,
-        )
-
-    return make
+def _executors(parts: RankComponents, kv: KVPool, max_context: int, ledger: MemoryLedger) -> StepExecutors:
+    """Make the executors of the step extensions for ``kv``, and let them capture the model."""
+    executors: dict[str, StepExecutor] = {}
+    for name, phase in parts.extensions.executions.items():
+        with ledger.stage(phase.memory_name, phase.memory_advice) as stage:
+            executor = make_executor(phase, parts, kv, max_context)
+            if executor is None:
+                stage.leave_out()
+                continue
+            executor.capture(parts.model, must_fit=True)
+            executors[name] = executor
+    return StepExecutors.of(executors)
 
 
 def _info(
@@ -293,7 +239,7 @@ def _info(
     plugins: Plugins,
     scheduler: Scheduler,
     ledger: MemoryLedger,
-    model: object,
+    parts: RankComponents,
 ) -> dict[str, Any]:
     """Collect the facts about the engine, as plain data that can be sent to another process."""
     config, checkpoint = resolved.config, resolved.checkpoint
@@ -325,14 +271,15 @@ def _info(
         "fingerprint": [list(one) for one in plugins.fingerprint],
         "random_seed": config.random_seed,
         "memory": dict(ledger.taken),
-        "memory_usage": _memory_usage(resolved, model, scheduler.pool, ledger),
+        "memory_usage": _memory_usage(parts, scheduler.pool, ledger),
     }
 
 
-def _memory_usage(resolved: Resolved, model: object, pool: SlotPool, ledger: MemoryLedger) -> dict[str, Any]:
+def _memory_usage(parts: RankComponents, pool: SlotPool, ledger: MemoryLedger) -> dict[str, Any]:
+    resolved = parts.resolved
     kv_bytes = pool.rows * bytes_per_slot(resolved) if resolved.causal else 0
-    graphs = (GRAPHS, PREFILL_GRAPHS)
-    return memory_usage(model, kv_bytes, pool.capacity, ledger.taken, weights=WEIGHTS, graphs=graphs)
+    graphs = tuple(phase.memory_name for phase in parts.extensions.executions.values())
+    return memory_usage(parts.model, kv_bytes, pool.capacity, ledger.taken, weights=WEIGHTS, graphs=graphs)
 
 
 def _quantization_name(resolved: Resolved) -> str | None:

@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from sglang_plug.config import ConfigError
 from sglang_plug.contracts.model.attention import AttentionBackend
 from sglang_plug.contracts.model.checkpoint import WeightLoader
 from sglang_plug.contracts.model.kernels import Kernels
@@ -80,10 +81,17 @@ def load_model(
 
 
 def _weights(resolved: Resolved, model: Model) -> Iterator[tuple[str, Tensor]]:
-    component = resolved.choices["weights"].component
-    load: WeightLoader = component.load()
-    with attributed(component, "to read weights", passes=is_out_of_memory):
-        yield from load(resolved.checkpoint, model)
+    choice = resolved.choices["weights"]
+    component = choice.component
+    load: WeightLoader = component.factory()
+    try:
+        with attributed(component, "to read weights", passes=is_out_of_memory):
+            yield from load(resolved.checkpoint, model)
+    except WeightError:
+        raise
+    except ConfigError as error:
+        error.args = (f"{error}{choice.note}",)
+        raise
 
 
 @contextmanager

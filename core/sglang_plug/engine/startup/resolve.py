@@ -10,22 +10,23 @@ from typing import Any, get_args
 
 import torch
 
-from sglang_plug.config import AUTO, NO_GRAMMARS, NO_QUANTIZATION, ConfigError, EngineConfig
+from sglang_plug.config import AUTO, NO_QUANTIZATION, ConfigError, EngineConfig
 from sglang_plug.contracts.model.attention import AttentionShape
-from sglang_plug.contracts.model.checkpoint import Checkpoint, CheckpointRequest
+from sglang_plug.contracts.model.checkpoint import Checkpoint
 from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.model.pooling import Pooling
 from sglang_plug.contracts.model.quantization import stored_quantization
 from sglang_plug.contracts.model.recurrent_state import StateShape
-from sglang_plug.contracts.text.grammar import GrammarBackend
 from sglang_plug.engine.memory.kv_dtype import fit_kv_dtype, kv_dtype
-from sglang_plug.engine.recurrent_state.state_sizing import state_shapes
 from sglang_plug.engine.scheduling import limits
-from sglang_plug.engine.structured_outputs.grammar_backends import choose_backend, installed
 from sglang_plug.engine.tensor_parallel.feasibility import choose_executor, of_rank
-from sglang_plug.plugins.attribution import attributed, check_contract, image_support_problem, make, make_with_settings
-from sglang_plug.plugins.registry import Component, Facts, PluginError, Plugins
-from sglang_plug.plugins.specs import AttentionSpec, ExecutorSpec, KernelSpec, ModelSpec, QuantizationSpec, Task
+from sglang_plug.plugins.attribution import attributed, check_contract, image_support_problem, make_with_settings
+from sglang_plug.plugins.registry import Component, Facts, Plugins
+from sglang_plug.plugins.spec import Task
+from sglang_plug.plugins.specs import AttentionSpec, ExecutorSpec, KernelSpec, ModelSpec, QuantizationSpec
+
+from .checkpoint_formats import Choice, open_checkpoint, tokenizer_source
+from .state_shapes import state_shapes
 
 NATIVE = "native"
 DTYPES = {
@@ -35,25 +36,6 @@ DTYPES = {
     "float16": torch.float16,
     "half": torch.float16,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A chosen component, and the reason for the choice."""
-
-    component: Component
-    reason: str
-
-    def describe(self) -> dict[str, str]:
-        """Return a description for ``/server_info`` and the log."""
-        plugin = self.component.found
-        return {
-            "name": self.component.spec.name,
-            "plugin": plugin.name,
-            "distribution": plugin.distribution,
-            "version": plugin.version,
-            "reason": self.reason,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +62,6 @@ class Resolved:
     """False for encoders, which have no KV pool."""
     chunk_size: int
     max_running: int
-    no_grammars: str | None = None
-    """The reason why structured outputs are refused, if they are."""
-    grammars: tuple[Component, ...] = ()
-    """Grammar backends that requests may name, the chosen one first."""
     choices: Mapping[str, Choice] = field(default_factory=dict)
 
     @property
@@ -114,12 +92,6 @@ class Resolved:
         return () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
 
     @property
-    def grammar_order(self) -> tuple[str, ...]:
-        """Grammar backends that are tried for a request that names none."""
-        tried = self.grammars if self.config.backends.grammar == AUTO else self.grammars[:1]
-        return tuple(one.spec.name for one in tried)
-
-    @property
     def components(self) -> tuple[Component, ...]:
         """All chosen components."""
         return tuple(choice.component for choice in self.choices.values())
@@ -139,20 +111,26 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     Raises ``ConfigError`` (or ``PluginError``) if a named component is unknown or does not fit.
     """
     choices: dict[str, Choice] = {}
-    device = _device(config.model.device)
+    device = _device(config.model.device, config.parallel.replica * config.parallel.tp_size)
     facts = Facts(device=device.type, platform=_platform(device))
 
     choose = partial(_choose, plugins, choices)
-    choose("weights", config.model.load_format, facts)
-    checkpoint = _open(config, plugins, choose("checkpoint", config.model.checkpoint_format, facts), facts)
+    checkpoint, choices["checkpoint"], choices["weights"] = open_checkpoint(config, plugins, facts)
     choices["model"] = choose_model(config.model.impl, checkpoint, plugins, facts)
     model = choices["model"].component
     assert isinstance(model.spec, ModelSpec)
-    model_class: type[Model] = model.load(Model)
+    model_class: type[Model] = model.load_class(Model)
     dtype = _dtype(config.model.dtype, checkpoint.config, model_class.text_config(checkpoint.config), device)
-    shape = _shape(model, checkpoint, plugins, kv_dtype(config.cache.kv_dtype, dtype, checkpoint.kv_dtype))
+    shape = _shape(model, model_class, checkpoint, plugins, kv_dtype(config.cache.kv_dtype, dtype, checkpoint.kv_dtype))
     shape = of_rank(shape, model, config)
-    facts = replace(facts, dtype=str(dtype).removeprefix("torch."), model=checkpoint.config, shape=shape)
+    facts = replace(
+        facts,
+        source=checkpoint.source,
+        dtype=str(dtype).removeprefix("torch."),
+        model=checkpoint.config,
+        shape=shape,
+        subjects={"tokenizer": tokenizer_source(config, checkpoint)},
+    )
     for kind, name in (("attention", config.backends.attention), ("kernels", config.backends.kernels)):
         _check_device(choose(kind, name, facts), device)
     if (executor := choose_executor(config, plugins, facts)) is not None:
@@ -166,7 +144,6 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     choose("prefix-cache", "none" if whole else config.cache.prefix_cache, facts)
     choose("eviction", config.cache.eviction_policy, facts)
     choose("schedule", config.schedule.policy, facts)
-    refusal = _choose_grammar(config, plugins, facts, choices) if "generate" in tasks else None
     states = state_shapes(model, model_class, checkpoint)
     context_length = limits.context_length(config.model.context_length, model_class, checkpoint.config)
     return Resolved(
@@ -185,10 +162,15 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
         causal=model.spec.causal,
         chunk_size=limits.chunk_size(config.schedule, device, context_length),
         max_running=limits.running(config.schedule, device),
-        no_grammars=refusal,
-        grammars=installed(plugins, choices["grammar"].component) if "grammar" in choices else (),
-        choices=choices,
+        choices=_checked(choices),
     )
+
+
+def _checked(choices: dict[str, Choice]) -> dict[str, Choice]:
+    """Return ``choices``. Raises ``ConfigError`` if a component cannot be imported or its settings do not fit."""
+    for choice in choices.values():
+        choice.component.check()
+    return choices
 
 
 def _choose(plugins: Plugins, choices: dict[str, Choice], kind: str, name: str, facts: Facts) -> Component:
@@ -197,33 +179,6 @@ def _choose(plugins: Plugins, choices: dict[str, Choice], kind: str, name: str, 
     reason = f"chosen for {facts.device}" if name == AUTO else "named by the configuration"
     choices[kind] = Choice(component, reason)
     return component
-
-
-def _choose_grammar(config: EngineConfig, plugins: Plugins, facts: Facts, choices: dict[str, Choice]) -> str | None:
-    """Choose the grammar backend and the tokenizer that it needs; return the reason if there is none."""
-    name = config.backends.grammar
-    if name == NO_GRAMMARS:
-        return (
-            "Grammar-based generation (json_schema, regex, ebnf, structural_tag) is not supported when the server is "
-            "launched with --grammar-backend none or --skip-tokenizer-init"
-        )
-    try:
-        mode = config.model.tokenizer_mode
-        backend, tokenizer = choose_backend(plugins, name, facts), plugins.resolve("tokenizer", mode, facts)
-        if missing := tokenizer.unavailable():
-            raise PluginError(f"{tokenizer} is unavailable: {missing}")
-        if name != AUTO:
-            backend.load(
-                GrammarBackend
-            )  # it is built later, in parallel with the start: a named one must be importable now
-        for kind, given, component in (("grammar", name, backend), ("tokenizer", mode, tokenizer)):
-            choices[kind] = Choice(component, "chosen" if given == AUTO else "named by the configuration")
-    except PluginError as error:
-        if name != AUTO:
-            raise
-        choices.pop("grammar", None)
-        return f"structured outputs are not available: {error}"
-    return None
 
 
 def _choose_quantization(config: EngineConfig, plugins: Plugins, facts: Facts, choices: dict[str, Choice]) -> None:
@@ -286,12 +241,13 @@ def choose_model(impl: str, checkpoint: Checkpoint, plugins: Plugins, facts: Fac
     raise ConfigError(f"no model named {architecture!r}; {_nearest(architecture, plugins)}{flag}{failures}")
 
 
-def _shape(model: Component, checkpoint: Checkpoint, plugins: Plugins, stored: torch.dtype | None) -> AttentionShape:
+def _shape(
+    model: Component, model_class: type[Model], checkpoint: Checkpoint, plugins: Plugins, stored: torch.dtype | None
+) -> AttentionShape:
     """Return the model's attention shape with the KV dtype ``stored``.
 
     Raises ``ConfigError``; for a generic model it names similar architectures, because the name may be mistyped.
     """
-    model_class: type[Model] = model.load(Model)
     assert isinstance(model.spec, ModelSpec)
     if (problem := image_support_problem(model, model_class)) is not None:
         raise ConfigError(problem)
@@ -319,40 +275,19 @@ def _nearest(architecture: str, plugins: Plugins) -> str:
     return f"the nearest architectures with a plugin are {', '.join(near)}" if near else "no plugin declares a model"
 
 
-def model_source(config: EngineConfig, plugins: Plugins, facts: Facts | None = None) -> str:
-    """Return the model to serve: the named one, or else the plugins' choice."""
-    if config.model.path != AUTO:
-        return config.model.path
-    source = plugins.choose("model-path", facts or Facts())
-    if source is None:
-        raise ConfigError("no model was named and no plugin offers one; add --model-path")
-    return source
-
-
-def _open(config: EngineConfig, plugins: Plugins, reader: Component, facts: Facts) -> Checkpoint:
-    request = CheckpointRequest(
-        source=model_source(config, plugins, facts),
-        revision=config.model.revision,
-        overrides=config.model.overrides,
-        weights=config.model.load_format != "dummy",
-    )
-    checkpoint: Checkpoint = make(reader, request, contract=Checkpoint)
-    if not checkpoint.architecture:
-        raise ConfigError(f"{checkpoint.path}/config.json names no architecture ('architectures')")
-    return checkpoint
-
-
-def _device(name: str) -> torch.device:
-    if name == AUTO:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def _device(name: str, offset: int = 0) -> torch.device:
+    """Return the device called ``name``, or the one ``offset`` devices after it, if it is an accelerator."""
     try:
-        device = torch.device(name)
+        device = torch.device(name if name != AUTO else "cuda" if torch.cuda.is_available() else "cpu")
     except RuntimeError as error:
         raise ConfigError(f"--device {name!r} is not a device that torch knows") from error
+    if device.type != "cpu" and offset:
+        device = torch.device(device.type, (device.index or 0) + offset)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"--device {name}: torch sees no CUDA device here; use --device cpu")
     if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
-        raise ConfigError(f"--device {name}: torch sees {count} CUDA devices here; the last is cuda:{count - 1}")
+        needed = f"--device {name}" + (f" with this many --replicas needs {device}" if offset else "")
+        raise ConfigError(f"{needed}: torch sees {count} CUDA devices here; the last is cuda:{count - 1}")
     if device.type not in ("cpu", "cuda"):
         try:
             torch.zeros(1, device=device).tolist()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 from sglang_plug.contracts.serving.cache import EvictionPolicy, NodeStats, PrefixCache
-from sglang_plug.contracts.serving.scheduling import SchedulePolicy
+from sglang_plug.contracts.serving.scheduling import AccountingPolicy, PreemptivePolicy, SchedulePolicy
+from sglang_plug.deprecation import warn_deprecated
 from sglang_plug.engine.memory.kv_sizing import check_pool_options
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
-from sglang_plug.plugins.attribution import check_contract, make
+from sglang_plug.engine.scheduling.sharing import Sharing
+from sglang_plug.engine.scheduling.turns import TurnClock
+from sglang_plug.plugins.attribution import check_contract, make_with_settings
 
 from .resolve import Resolved
 
@@ -22,6 +24,8 @@ class SchedulingComponents:
 
     cache: PrefixCache
     policy: CheckedPolicy
+    turns: TurnClock
+    sharing: Sharing
     owners: str
     """The components that an error about lost slots names."""
 
@@ -34,10 +38,30 @@ def build_scheduling_components(resolved: Resolved) -> SchedulingComponents:
     check_pool_options(resolved)
     eviction = _eviction_policy(resolved)
     component = resolved.choices["prefix-cache"].component
-    cache: PrefixCache = make(component, resolved.config.cache.page_size, eviction, time.monotonic, base=PrefixCache)
-    policy = CheckedPolicy(resolved.make("schedule", SchedulePolicy), str(resolved.choices["schedule"].component))
-    owners = f"{component}, evicting by {resolved.choices['eviction'].component}"
-    return SchedulingComponents(cache, policy, owners)
+    arguments = resolved.config.cache.page_size, eviction, time.monotonic
+    cache: PrefixCache = make_with_settings(component, *arguments, base=PrefixCache)
+    scheduling, name = resolved.make("schedule", SchedulePolicy), str(resolved.choices["schedule"].component)
+    options = resolved.config.schedule
+    accounting: AccountingPolicy | None = _optional_part(resolved, scheduling, AccountingPolicy)
+    preemptive: PreemptivePolicy | None = _optional_part(resolved, scheduling, PreemptivePolicy)
+    return SchedulingComponents(
+        cache,
+        CheckedPolicy(scheduling, name),
+        TurnClock(policy=preemptive, name=name),
+        Sharing(accounting, preemptive, options.caller_weights, options.max_running_per_caller),
+        owners=f"{component}, evicting by {resolved.choices['eviction'].component}",
+    )
+
+
+def _optional_part(resolved: Resolved, policy: Any, contract: Any) -> Any:
+    """Return the schedule policy if it implements the optional ``contract``; ``None`` if it has nothing of it.
+
+    Raises ``PluginError`` if it has some of the methods only.
+    """
+    if not any(hasattr(policy, name) for name in vars(contract) if not name.startswith("_")):
+        return None
+    check_contract(resolved.choices["schedule"].component, policy, contract)
+    return policy
 
 
 class RenamedRank:
@@ -55,7 +79,7 @@ def _eviction_policy(resolved: Resolved) -> EvictionPolicy:
     component = resolved.choices["eviction"].component
     policy: Any = resolved.make("eviction")
     if not hasattr(policy, "eviction_priority") and hasattr(policy, "rank"):
-        warnings.warn(f"{component}: rename rank() to eviction_priority()", DeprecationWarning, stacklevel=2)
+        warn_deprecated(f"{component}: rename rank() to eviction_priority()", owner=type(policy))
         policy = RenamedRank(policy)
     check_contract(component, policy, EvictionPolicy)
     checked: EvictionPolicy = policy

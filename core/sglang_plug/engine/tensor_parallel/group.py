@@ -51,7 +51,7 @@ def _order(resolved: Resolved, plugins: Plugins) -> LaunchSpec:
         return msgspec.json.encode(WorkerRankLaunch(of_rank(rank), fingerprint, rank, rendezvous)) + b"\n"
 
     def run(rank: int, endpoint: RankEndpoint) -> None:
-        follow(of_rank(rank), plugins, endpoint)
+        follow(of_rank(rank), plugins.separate(), endpoint)
 
     return LaunchSpec(size=config.parallel.tp_size, device=resolved.device, command=COMMAND, line=line, follow=run)
 
@@ -61,6 +61,6 @@ def _settled(resolved: Resolved) -> EngineConfig:
     config, names = resolved.config, {kind: choice.component.spec.name for kind, choice in resolved.choices.items()}
     return replace(
         config,
-        backends=replace(config.backends, attention=names["attention"], kernels=names["kernels"], grammar="none"),
+        backends=replace(config.backends, attention=names["attention"], kernels=names["kernels"]),
         parallel=replace(config.parallel, executor=names["executor"]),
     )

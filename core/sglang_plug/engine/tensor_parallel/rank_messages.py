@@ -41,6 +41,8 @@ class Pool(msgspec.Struct, tag="pool", frozen=True):
     """Allocate a KV pool, in place of the previous one."""
 
     slots: int
+    max_context: int
+    """Tokens of the longest context that the pool has room for."""
 
 
 class GiveBack(msgspec.Struct, tag="give back", frozen=True):
@@ -75,28 +77,6 @@ class Head(msgspec.Struct, tag="head", frozen=True):
     """The indices of the rows, or start and exclusive end."""
 
 
-class Capture(msgspec.Struct, tag="capture", frozen=True):
-    """Capture decode steps of some batch sizes as graphs, in this order; a vote follows."""
-
-    most: int
-    """The largest size that may be captured."""
-    width: int
-    """Tokens of the longest context."""
-    sizes: list[int]
-
-
-class Replay(msgspec.Struct, tag="replay", frozen=True):
-    """Replay the decode step of a batch size."""
-
-    size: int
-    inputs: bytes
-    """``[5, size]`` int64 in bytes; see ``graph_inputs``."""
-    tables: list[tuple[int, bytes]]
-    """Rows whose slot tables begin differently than before, and these tables."""
-    known: bool
-    """True if the tokens are among the inputs; otherwise they follow from the device."""
-
-
 class ExtensionCommand(msgspec.Struct, tag="extension", frozen=True):
     """Let a step extension follow a command of its own."""
 
@@ -116,7 +96,7 @@ class End(msgspec.Struct, tag="end", frozen=True):
     """End the worker rank; this is the last message."""
 
 
-ToFollower = Pool | GiveBack | Step | Head | Capture | Replay | ExtensionCommand | Weights | End
+ToFollower = Pool | GiveBack | Step | Head | ExtensionCommand | Weights | End
 
 
 class Ranks:
@@ -147,10 +127,10 @@ class Ranks:
             time.sleep(LOOK / 10)
         return failure
 
-    def pool(self, slots: int) -> None:
-        """Let the worker ranks allocate their parts of a KV pool."""
+    def pool(self, slots: int, max_context: int) -> None:
+        """Let the worker ranks allocate their parts of a KV pool, with room for contexts of ``max_context`` tokens."""
         self._last = {}
-        self._tell(Pool(slots))
+        self._tell(Pool(slots, max_context))
 
     def give_back(self, runs: Iterable[tuple[int, int]]) -> None:
         """Let the worker ranks return the memory of these runs of slots."""
@@ -195,7 +175,7 @@ class Ranks:
             else RankMultimodalInputs(
                 tuple(inputs.states.shape),
                 None if inputs.mrope_positions is None else tuple(inputs.mrope_positions.shape),
-                [(one.sequence, one.row, one.place, one.count) for one in inputs.whole],
+                [(image.sequence, image.row, image.place, image.count) for image in inputs.whole],
             ),
             extensions,
         )
@@ -210,14 +190,6 @@ class Ranks:
     def head(self, rows: Ordered[int] | slice) -> None:
         """Let the worker ranks compute logits of ``rows`` of the last step's hidden states."""
         self._tell(Head((rows.start, rows.stop) if isinstance(rows, slice) else _bytes(rows)))
-
-    def capture(self, message: Capture) -> None:
-        """Let the worker ranks capture the same graphs; ``agreed`` must follow."""
-        self._tell(message)
-
-    def replay(self, step: Replay) -> None:
-        """Let the worker ranks replay the same graph."""
-        self._tell(step)
 
     def extension_command(self, name: str, command: bytes) -> None:
         """Let the step extension ``name`` follow a command on the worker ranks."""

@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from sglang_plug.config import ConfigError, EngineConfig
-from sglang_plug.contracts.model.attention import GraphCapable
 from sglang_plug.contracts.model.batch import BidirectionalImage, ForwardBatch, KVPool, MultimodalInputs
 from sglang_plug.contracts.request import RequestError
 from sglang_plug.contracts.serving.executor import Executor, RankEndpoint
-from sglang_plug.engine.cuda_graphs.decode_graphs import CudaRecorder, DecodeGraphs
+from sglang_plug.engine.execution.executors import StepExecutors, worker_executors
 from sglang_plug.engine.execution.rank_components import RankComponents, build_rank_components
 from sglang_plug.engine.execution.slot_tables import tables
 from sglang_plug.engine.execution.weight_update import WeightUpdater
@@ -34,18 +33,15 @@ from sglang_plug.plugins.attribution import make
 from sglang_plug.plugins.registry import PluginError, Plugins
 from sglang_plug.system.child_process import leave_signals_to_parent
 from sglang_plug.system.freed_memory import return_freed_memory
-from sglang_plug.system.out_of_memory import is_out_of_memory
-from sglang_plug.system.process_exit import end_with_parent, leave
+from sglang_plug.system.process_exit import ParentWatch, leave
 
 from .rank_messages import (
-    Capture,
     End,
     ExtensionCommand,
     GiveBack,
     Head,
     Pool,
     RankMultimodalInputs,
-    Replay,
     Step,
     ToFollower,
     Weights,
@@ -78,8 +74,8 @@ class WorkerRank:
     """Hidden states ``[T, hidden]`` of the last step."""
     slots: list[array[int]] = field(default_factory=list)
     """The slots of each sequence of the last step."""
-    graphs: DecodeGraphs | None = None
-    """The decode graphs for the current pool."""
+    executors: StepExecutors = field(default_factory=StepExecutors)
+    """The executors for the current pool."""
     extensions: ExtensionPoints = field(default_factory=ExtensionPoints)
 
     @torch.inference_mode()
@@ -92,9 +88,10 @@ class WorkerRank:
             except EOFError:
                 return
             match message:
-                case Pool(slots):
-                    self.kv, self.slots, self.graphs = None, [], None  # free the memory of the old one first
+                case Pool(slots, max_context):
+                    self.kv, self.slots, self.executors = None, [], StepExecutors()  # free the memory first
                     self.kv = self.parts.pool(slots)
+                    self.executors = worker_executors(self.parts, self.kv, max_context)
                 case GiveBack(runs):
                     if self.kv is not None:
                         return_pages(self.kv, runs)
@@ -103,13 +100,8 @@ class WorkerRank:
                     self._step(message)
                 case Head(rows):
                     self._head(rows)
-                case Capture():
-                    self._capture(message)
-                case Replay():
-                    assert self.graphs is not None, "graphs are captured before they are replayed"
-                    self.graphs.follow(message)
-                case ExtensionCommand(name, command):
-                    self.extensions.follow_command[name](command)
+                case ExtensionCommand():
+                    self._follow(message)
                 case Weights(source, revision):
                     self._update(source, revision)
                 case End():
@@ -168,7 +160,10 @@ class WorkerRank:
         for tensor in (rows, states, mrope_positions):
             if tensor is not None:
                 collectives.broadcast(tensor)
-        whole = (BidirectionalImage(sequence=one[0], row=one[1], place=one[2], count=one[3]) for one in shapes.whole)
+        whole = (
+            BidirectionalImage(sequence=image[0], row=image[1], place=image[2], count=image[3])
+            for image in shapes.whole
+        )
         return MultimodalInputs(rows, states, mrope_positions, tuple(whole))
 
     def _head(self, rows: bytes | tuple[int, int]) -> None:
@@ -176,31 +171,13 @@ class WorkerRank:
         hidden = self.hidden[self._numbers(rows)] if isinstance(rows, bytes) else self.hidden[slice(*rows)]
         self.parts.model.head(hidden)
 
-    def _capture(self, message: Capture) -> None:
-        """Capture graphs if every rank can; otherwise rank 0 logs the reason."""
-        if self.graphs is None:
-            self.graphs = self._graphs(message)
-        try:
-            self.graphs.capture_sizes(self.parts.model, message.sizes)
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise  # the others do not know of it, and wait
-            logger.debug("rank %d captures no graphs: %s", self.endpoint.collectives.rank, error)
-
-    def _graphs(self, message: Capture) -> DecodeGraphs:
-        parts, backend = self.parts, self.parts.backend
-        recorder = backend.recorder() if isinstance(backend, GraphCapable) else None
-        assert self.kv is not None, "a pool comes before its graphs"
-        return DecodeGraphs(
-            backend,
-            self.kv,
-            recorder or CudaRecorder(parts.device),
-            device=parts.device,
-            page_size=parts.resolved.config.cache.page_size,
-            most=message.most,
-            width=message.width,
-            collectives=parts.collectives,
-        )
+    def _follow(self, message: ExtensionCommand) -> None:
+        """Let the executor of a step extension, or else the extension itself, follow a command."""
+        executor = self.executors.by_name.get(message.name)
+        if executor is not None:
+            executor.follow(self.parts.model, message.command)
+        else:
+            self.extensions.follow_command[message.name](message.command)
 
     def _update(self, source: str, revision: str | None) -> None:
         """Load weights, and use them if every rank could."""
@@ -232,7 +209,11 @@ def follow(config: EngineConfig, plugins: Plugins, endpoint: RankEndpoint) -> No
     parts.use(parts.model)
     follower = WorkerRank(parts, endpoint, extensions=extensions)
     agreed(True, endpoint.collectives, parts.device)
-    follower.run()
+    try:
+        plugins.lifecycle.start({"rank": endpoint.collectives.rank, "tp_size": endpoint.collectives.size})
+        follower.run()
+    finally:
+        plugins.lifecycle.stop()
 
 
 def rank_device(device: torch.device, rank: int) -> str:
@@ -251,10 +232,11 @@ def main() -> int:
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerRankLaunch)
     logging.basicConfig(level=launch.config.log_level.upper(), format=f"[%(asctime)s rank {launch.rank}] %(message)s")
     faulthandler.enable()
-    end_with_parent(FAILED_EXIT)
+    parent = ParentWatch(FAILED_EXIT)
     try:
         plugins = Plugins.discover(launch.config.plugins)
         compare(plugins, launch.fingerprint, f"rank {launch.rank}")
+        parent.before_exit = plugins.lifecycle.stop
         follow(launch.config, plugins, _seat(launch, plugins))
     except ConfigError as error:
         cause = error.__cause__ if isinstance(error, PluginError) else None

@@ -22,6 +22,8 @@ from sglang_plug.plugins.registry import Plugins
 from .attention_inputs import ShuffledSlots, make_batch
 
 LONGEST = 48
+LONG = 600
+"""Tokens of a long prompt, unless the model's context is shorter."""
 CHUNKS = (11, 1, 20, 16)
 PROMPTS = (17, 1, 30, 8)
 DECODE_STEPS = 4
@@ -62,14 +64,15 @@ def check_model(
         PluginError: no plugin, or more than one, declares one of the names.
         WeightError: the weights of transformers' model do not fit the model.
     """
-    ours = model_class or Plugins.discover().get("model", architecture).load(Model)
+    ours = model_class or Plugins.discover().get("model", architecture).load_class(Model)
     reference = _with_random_weights(_transformers_model(architecture, config) if reference is None else reference)
     backend, kernel_set = _attention_class(attention), _kernels(kernels)
     for kernels, case_name in _kernel_variants(kernel_set, backend):
         bench = _bench(ours, config, backend, kernels, _quantization(quantization))
         bench.model.load_weights(reference.state_dict().items())
         bench.model.eval().prepare()
-        for name, prompts, steps in _cases(ours.text_config(config).vocab_size):
+        text_config = ours.text_config(config)
+        for name, prompts, steps in _cases(text_config.vocab_size, _context_length(text_config)):
             if case_name not in (ANY, name):
                 continue
             where = f"{ours.__name__} fails {name!r}" + (" (rotation and storing in one)" if case_name != ANY else "")
@@ -97,7 +100,13 @@ Steps = list[list[int]]
 """Number of new tokens of each sequence in each step; 0 leaves the sequence out."""
 
 
-def _cases(vocabulary: int) -> Iterator[tuple[str, list[Tensor], Steps]]:
+def _context_length(config: Any) -> int:
+    """Return the longest prompt that the configuration allows; a long one where it does not say."""
+    lengths = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "max_seq_len")]
+    return min((length for length in lengths if isinstance(length, int)), default=LONG)
+
+
+def _cases(vocabulary: int, context: int) -> Iterator[tuple[str, list[Tensor], Steps]]:
     generator = torch.Generator().manual_seed(5)
 
     def prompts(*lengths: int) -> list[Tensor]:
@@ -110,6 +119,8 @@ def _cases(vocabulary: int) -> Iterator[tuple[str, list[Tensor], Steps]]:
     longer = prompts(*(length + DECODE_STEPS for length in PROMPTS))
     yield DECODING, longer, [list(PROMPTS), *[[1] * len(PROMPTS)] * DECODE_STEPS]
     yield "a prompt joins while others decode", prompts(9, 21, 14), [[8, 20, 0], [1, 0, 5], [0, 1, 9]]
+    if (longest := min(context, LONG)) > LONGEST:
+        yield "a long prompt in chunks", prompts(longest), [[longest // 2 - 3], [longest - longest // 2 + 3]]
 
 
 @dataclass(frozen=True, slots=True)

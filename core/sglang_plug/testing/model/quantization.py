@@ -18,6 +18,8 @@ DTYPES = (torch.bfloat16, torch.float32)
 ROWS = (1, 2, 7, 64, 65, 200)
 SIZES = ((64, 96), (128, 16), (256, 320))
 """Pairs ``(in, out)`` of matrix sizes."""
+BITS_TOLERANCE = 0.02
+"""Part of a product's norm that numbers of 8 bits may lose, doubled with each bit less."""
 MAGNITUDES = (1e-3, 1.0, 1e3)
 
 
@@ -26,7 +28,8 @@ def check_quantization(
     quantization: str | Callable[[QuantizationRequest, Any], Quantization],
     *,
     settings: Any = None,
-    tolerance: float = 0.1,
+    tolerance: float | None = None,
+    bits: int = 8,
 ) -> None:
     """Convert ordinary weights and compare products with the exact ones, on the host, in bfloat16 and float32.
 
@@ -34,12 +37,16 @@ def check_quantization(
         quantization: its target, or the name an installed plugin declared it under.
         settings: its settings, if ``quantization`` is a target that needs some.
         tolerance: greatest difference allowed between the computed and the exact product of a token, relative to the
-            latter; both are Euclidean norms.
+            latter; both are Euclidean norms. ``None``: what ``bits`` allow.
+        bits: bits of a stored number. Without a tolerance, a product may be off by 0.02 times two to the power of the
+            bits that are missing to 8, but at least by 0.1 and at most by 0.4: by 0.32 with 4 bits.
 
     Raises:
         AssertionError: names the first case that fails, and how.
         PluginError: no plugin, or more than one, declares the name.
     """
+    if tolerance is None:
+        tolerance = max(0.1, min(0.4, BITS_TOLERANCE * 2.0 ** (8 - bits)))
     build = quantization
     if isinstance(build, str):
         component = Plugins.discover().get("quantization", build)

@@ -9,6 +9,7 @@ from sglang_plug.config import (
     AUTO,
     BackendOptions,
     CacheOptions,
+    ConfigError,
     EngineConfig,
     ModelOptions,
     ParallelOptions,
@@ -22,14 +23,22 @@ from sglang_plug.engine.processes.pending import merge
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.startup.build import build_engine
 from sglang_plug.plugins.registry import Plugins
+from sglang_plug.testing.time_limit import within
 
 CHUNK = 16
 LENGTHS = (1, 40, 9, CHUNK)
 NEW_TOKENS = 6
+PATIENCE = 300.0
 
 
 def check_ranks(
-    model: str = AUTO, *, size: int = 2, executor: str = "threads", device: str = "cpu", tolerance: float = 1e-3
+    model: str = AUTO,
+    *,
+    size: int = 2,
+    executor: str = "threads",
+    device: str = "cpu",
+    tolerance: float = 1e-3,
+    patience: float = PATIENCE,
 ) -> None:
     """Serve prompts with one rank, and with several, and compare tokens and log-probabilities, in float32.
 
@@ -42,9 +51,11 @@ def check_ranks(
         executor: name of the executor that starts them.
         device: device of rank 0.
         tolerance: greatest difference of two log-probabilities.
+        patience: seconds that the ranks may take together, from their start to their end. Give more for a large model.
 
     Raises:
-        AssertionError: names the first prompt that differs, and how.
+        AssertionError: names the first prompt that differs, and how; or the ranks do not end in time, for example
+            because they wait for each other.
         ConfigError: the ranks cannot share the model, or cannot run here.
     """
     config = EngineConfig(
@@ -54,7 +65,8 @@ def check_ranks(
         backends=BackendOptions(grammar="none"),
     )
     alone = _served(config)
-    together = _served(replace(config, parallel=ParallelOptions(tp_size=size, executor=executor)))
+    shared = replace(config, parallel=ParallelOptions(tp_size=size, executor=executor))
+    together = _served_in_time(shared, patience)
     for id, expected in alone.items():
         actual = together[id]
         where = f"{size} ranks of {executor!r} fail {id!r}"
@@ -103,6 +115,17 @@ def _served(config: EngineConfig) -> dict[str, Output]:
             raise AssertionError(f"{config.parallel.tp_size} ranks end {id!r} with {output.finish}")
         results[id] = output
     return results
+
+
+def _served_in_time(config: EngineConfig, patience: float) -> dict[str, Output]:
+    """Serve the requests with several ranks; raise ``AssertionError`` if they fail, or take too long."""
+    ranks = f"{config.parallel.tp_size} ranks of {config.parallel.executor!r}"
+    try:
+        return within(patience, lambda: _served(config), f"serving with {ranks}")
+    except (AssertionError, ConfigError):
+        raise
+    except Exception as error:
+        raise AssertionError(f"{ranks} fail: {type(error).__name__}: {error}") from error
 
 
 def _requests(vocabulary: int) -> list[Request]:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_plug.contracts.serving.drafting import Drafter, SequenceDrafter
-from sglang_plug.plugins.attribution import make_with_settings
-from sglang_plug.plugins.registry import Plugins
+from sglang_plug.testing.declared import factory_of
 
 MOST = (1, 2, 8, 64)
 STEPS = 60
 """Number of calls for each sequence."""
+SECRET, LEAK = 40, 4
+"""Length of a sequence that belongs to one salt, and how many of its tokens in a row are no accident."""
 
 
 @dataclass(slots=True)
@@ -30,6 +31,8 @@ class _Talk:
 def check_drafter(drafter: str | Callable[[], Drafter], *, vocabulary: int = 300) -> None:
     """Run a drafter on repetitive and random sequences, several at a time, with empty and long prompts, and end them.
 
+    What one tenant wrote is never proposed to another: sequences with different salts must not learn from each other.
+
     Args:
         drafter: a factory, or the name an installed plugin declared it under.
         vocabulary: tokens of the sequences are below it, and so must be proposed ones.
@@ -38,7 +41,7 @@ def check_drafter(drafter: str | Callable[[], Drafter], *, vocabulary: int = 300
         AssertionError: names the first sequence that fails, and how.
         PluginError: no plugin, or more than one, declares the name.
     """
-    made = make_with_settings(Plugins.discover().get("drafter", drafter)) if isinstance(drafter, str) else drafter()
+    made = factory_of("drafter", drafter)()
     assert isinstance(made, Drafter), f"{type(made).__name__} is not a Drafter"
     generator = random.Random(1)
     talks = list(_conversations(made, generator, vocabulary))
@@ -48,6 +51,7 @@ def check_drafter(drafter: str | Callable[[], Drafter], *, vocabulary: int = 300
     for talk in talks[::2]:  # the others are told nothing more, as if the server stopped
         _call(talk, "end", talk.drafter.end, tuple(talk.next_tokens(generator.randint(0, 4))))
     _call(talks[0], "begin", lambda: made.begin((1, 2, 3), salt="x").end((4, 5)))
+    _check_salts(made, generator, vocabulary)
 
 
 def _conversations(made: Drafter, generator: random.Random, vocabulary: int) -> Sequence[_Talk]:
@@ -69,10 +73,33 @@ def _conversations(made: Drafter, generator: random.Random, vocabulary: int) -> 
         ("without a prompt", anything, 0),
     ):
         prompt = tuple(tokens(length))
-        drafter = made.begin(prompt, salt="")
+        drafter = _begin(made, prompt, "", f"a sequence {name}")
         assert isinstance(drafter, SequenceDrafter), f"begin() gave {type(drafter).__name__}, not a SequenceDrafter"
         talks.append(_Talk(name, prompt, drafter, tokens))
     return talks
+
+
+def _begin(made: Drafter, prompt: Sequence[int], salt: str, where: str) -> SequenceDrafter:
+    try:
+        return made.begin(prompt, salt=salt)
+    except Exception as error:
+        raise AssertionError(f"{where}: begin() raised {type(error).__name__}: {error}") from error
+
+
+def _check_salts(made: Drafter, generator: random.Random, vocabulary: int) -> None:
+    """Check that random tokens of one salt are not what a drafter of another salt proposes after their beginning."""
+    secret = [generator.randrange(vocabulary) for _ in range(SECRET)]
+    for _ in range(3):  # a drafter may learn only what occurs more than once
+        owner = _begin(made, (), "owner", "a sequence of another salt")
+        for token in secret:
+            list(owner.propose([token], 1))
+        owner.end([])
+    stranger = _begin(made, tuple(secret[: SECRET // 2]), "stranger", "a sequence of another salt")
+    proposed = list(stranger.propose(secret[SECRET // 2 : SECRET // 2 + 1], LEAK))
+    following = secret[SECRET // 2 + 1 : SECRET // 2 + 1 + LEAK]
+    assert proposed != following, (
+        f"a sequence with the salt 'stranger': proposed {proposed}, which only a sequence with the salt 'owner' has had"
+    )
 
 
 def _propose(talk: _Talk, generator: random.Random, vocabulary: int) -> None:

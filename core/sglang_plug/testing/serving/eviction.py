@@ -10,8 +10,7 @@ from itertools import product
 from typing import Any
 
 from sglang_plug.contracts.serving.cache import EvictionPolicy, NodeStats
-from sglang_plug.plugins.attribution import make_with_settings
-from sglang_plug.plugins.registry import Plugins
+from sglang_plug.testing.declared import factory_of
 from sglang_plug.testing.growth import check_growth
 
 RANDOM_NODES = 120
@@ -40,7 +39,7 @@ def check_eviction_policy(policy: str | Callable[[], EvictionPolicy], *, useful_
         AssertionError: says what is wrong, and for which leaf.
         PluginError: no plugin, or more than one, declares the name.
     """
-    made = make_with_settings(Plugins.discover().get("eviction", policy)) if isinstance(policy, str) else policy()
+    made = factory_of("eviction", policy)()
     assert callable(getattr(made, "eviction_priority", None)), (
         f"{type(made).__name__} has no method eviction_priority(node)"
     )

@@ -164,7 +164,7 @@ def _alone(processor: LogitsProcessor, row: _Row, steps: int, width: int) -> Ten
 
 def _check_rows_alone(processor: LogitsProcessor, rows: list[_Row], width: int) -> None:
     for order in (rows, rows[::-1]):
-        together = _apply(processor.batch([one.after(0) for one in order]), order, width, [0] * len(order))
+        together = _apply(processor.batch([row_data.after(0) for row_data in order]), order, width, [0] * len(order))
         for row, found in zip(order, together, strict=True):
             assert not bool(found.isnan().any()), f"{row.case}: logits became NaN"
             alone = _alone(processor, row, 0, width)
@@ -188,7 +188,7 @@ def _check_done(processor: LogitsProcessor, rows: list[_Row], width: int) -> Non
 
 def _check_steps(processor: LogitsProcessor, rows: list[_Row], width: int) -> None:
     """Tokens that are appended lead where the same tokens lead from the start; -1 is none."""
-    batch, known = processor.batch([one.after(0) for one in rows]), [0] * len(rows)
+    batch, known = processor.batch([row_data.after(0) for row_data in rows]), [0] * len(rows)
     for step in range(STEPS):
         skipped = step % len(rows)
         _check_batch(processor, batch, rows, known, width, "after append()")
@@ -207,13 +207,13 @@ def _check_regrouping(processor: LogitsProcessor, rows: list[_Row], width: int) 
     for places, joining in (([0], []), (list(range(half))[::-1], second), (list(range(half)), [])):
         batch = processor.batch([one.after(0) for one in first])
         batch.append(torch.tensor([one.more[0] for one in first], dtype=torch.int64))
-        fresh = processor.batch([one.after(1) for one in joining]) if joining else None
+        fresh = processor.batch([row.after(1) for row in joining]) if joining else None
         regrouped = batch.regroup(places, fresh)
         if regrouped is None:
             return
         members = [first[place] for place in places] + joining
         _check_batch(processor, regrouped, members, [1] * len(members), width, "after regroup()")
-        regrouped.append(torch.tensor([one.more[1] for one in members], dtype=torch.int64))
+        regrouped.append(torch.tensor([member.more[1] for member in members], dtype=torch.int64))
         _check_batch(processor, regrouped, members, [2] * len(members), width, "after regroup() and append()")
 
 
@@ -233,7 +233,7 @@ def _check_waiting(kit: _Kit, cases: Sequence[SamplingParams]) -> None:
     tokens = torch.empty(len(rows), dtype=torch.int64, device=META)
     try:
         with asynchronous():
-            batch = processor.batch([one.after(0) for one in rows])
+            batch = processor.batch([row_data.after(0) for row_data in rows])
             for step in range(2):
                 _apply(batch, rows, kit.vocabulary, [step] * len(rows), META)
                 if processor.needs_tokens:

@@ -81,7 +81,7 @@ def check_prefix_cache(name_or_class: str | MakeCache) -> None:
 
 
 def _declared(name: str) -> MakeCache:
-    cache: MakeCache = Plugins.discover().get("prefix-cache", name).load(PrefixCache)
+    cache: MakeCache = Plugins.discover().get("prefix-cache", name).factory(PrefixCache)
     return cache
 
 
@@ -114,7 +114,26 @@ def _check_random_operations(make: MakeCache, page_size: int, generator: random.
             case "evict":
                 ledger.evict(generator.choice((0, 1, page_size, 3 * page_size, 20 * page_size)))
         ledger.check()
+    _check_outline(ledger)
     _check_reset(ledger, locked)
+
+
+def _check_outline(ledger: Ledger) -> None:
+    """Compare what the cache shows to operators with its size, and with itself."""
+    for most in (0, 1, 7, 10_000):
+        runs = ledger.cache.outline(most)
+        where = f"{ledger.where}: outline({most})"
+        assert len(runs) <= most, f"{where} returned {len(runs)} runs"
+        shown = sum(run.tokens for run in runs)
+        assert shown <= ledger.cache.size, f"{where} shows {shown} tokens of {ledger.cache.size}"
+        listed = [0] * len(runs)
+        for place, run in enumerate(runs):
+            assert run.tokens > 0 and run.hits >= 0 and run.idle >= 0, f"{where} returned {run}"
+            assert run.parent is None or 0 <= run.parent < place, f"{where}: run {place} stands before its parent"
+            if run.parent is not None:
+                listed[run.parent] += 1
+        for run, count in zip(runs, listed, strict=True):
+            assert count <= run.children, f"{where} lists {count} runs below one with {run.children}"
 
 
 def _tokens(generator: random.Random, page_size: int) -> list[int]:

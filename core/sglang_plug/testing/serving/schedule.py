@@ -11,9 +11,11 @@ from typing import Any
 
 from sglang_plug.contracts.serving.cache import Match
 from sglang_plug.contracts.serving.scheduling import SchedulePolicy, Waiting
-from sglang_plug.plugins.attribution import make_with_settings
-from sglang_plug.plugins.registry import Plugins
+from sglang_plug.testing.declared import factory_of
 from sglang_plug.testing.growth import check_growth
+
+from .queued import Queued
+from .schedule_callers import check_accounting, check_preemption
 
 LENGTHS = (0, 1, 2, 3, 40, 700)
 """Lengths of queues."""
@@ -21,32 +23,11 @@ SHARED = 48
 """Tokens of the longest cached prefix."""
 
 
-class _Waiting:
-    """A waiting sequence with nothing but what a policy may read."""
-
-    __slots__ = ("_arrived", "_priority", "_tokens", "__weakref__")
-
-    def __init__(self, tokens: Sequence[int], priority: int, arrived: float) -> None:
-        self._tokens, self._priority, self._arrived = tokens, priority, arrived
-
-    @property
-    def tokens(self) -> Sequence[int]:
-        return self._tokens
-
-    @property
-    def priority(self) -> int:
-        return self._priority
-
-    @property
-    def arrived(self) -> float:
-        return self._arrived
-
-    def __repr__(self) -> str:
-        return f"<{len(self._tokens)} tokens, priority {self._priority}, arrived {self._arrived}>"
-
-
 def check_schedule_policy(policy: str | Callable[[], SchedulePolicy]) -> None:
     """Let a policy order queues of many lengths, with and without cached prefixes, as sequences come and go.
+
+    A policy with a method of ``AccountingPolicy`` or ``PreemptivePolicy`` must have all of that protocol. It is then
+    told of callers that come and go and of what they used, and asked which running sequences give up their places.
 
     Each sequence is returned once; neither the queue nor a sequence is changed; the same queue is
     ordered the same way; sequences that have left are not kept; the time grows in proportion to the queue.
@@ -58,7 +39,7 @@ def check_schedule_policy(policy: str | Callable[[], SchedulePolicy]) -> None:
         AssertionError: says what is wrong, and for which queue.
         PluginError: no plugin, or more than one, declares the name.
     """
-    made = make_with_settings(Plugins.discover().get("schedule", policy)) if isinstance(policy, str) else policy()
+    made = factory_of("schedule", policy)()
     assert callable(getattr(made, "order", None)), f"{type(made).__name__} has no method order(waiting, match)"
     generator = random.Random(6)
     for cached in (False, True):
@@ -76,6 +57,8 @@ def check_schedule_policy(policy: str | Callable[[], SchedulePolicy]) -> None:
         list(queues),
         "order() of a queue",
     )
+    check_accounting(made)
+    check_preemption(made)
 
 
 class _Cache:
@@ -86,7 +69,7 @@ class _Cache:
         self._nodes = [object() for _ in range(SHARED + 1)]
         self._slots = array("q", generator.sample(range(1, 1000), SHARED))
 
-    def of(self, queue: Sequence[_Waiting]) -> Callable[[Waiting], Match]:
+    def of(self, queue: Sequence[Queued]) -> Callable[[Waiting], Match]:
         known = {id(waiting) for waiting in queue}
 
         def match(waiting: Waiting) -> Match:
@@ -102,8 +85,8 @@ class _Cache:
         return min(sum(1 for index, token in enumerate(waiting.tokens[:SHARED]) if token == index), SHARED)
 
 
-def _queues(generator: random.Random, length: int) -> list[tuple[str, list[_Waiting]]]:
-    alike = [_Waiting((1, 2, 3), 0, 5.0) for _ in range(length)]
+def _queues(generator: random.Random, length: int) -> list[tuple[str, list[Queued]]]:
+    alike = [Queued((1, 2, 3), 0, 5.0) for _ in range(length)]
     return [
         ("", _queue(generator, length)),
         (" that are all alike", alike),
@@ -111,20 +94,20 @@ def _queues(generator: random.Random, length: int) -> list[tuple[str, list[_Wait
     ]
 
 
-def _queue(generator: random.Random, length: int) -> list[_Waiting]:
+def _queue(generator: random.Random, length: int) -> list[Queued]:
     queue = []
     for number in range(length):
         shared = generator.randint(0, SHARED)
         tokens = array("q", [*range(shared), *(generator.randrange(-5, 5) for _ in range(generator.randint(1, 9)))])
         arrived = 1.7e9 + generator.choice((number, generator.randint(0, length)))
-        queue.append(_Waiting(tokens, generator.choice((0, 0, -3, 7)), arrived))
+        queue.append(Queued(tokens, generator.choice((0, 0, -3, 7)), arrived))
     return queue
 
 
-def _ordered(policy: SchedulePolicy, queue: list[_Waiting], cache: _Cache, where: str) -> list[_Waiting]:
+def _ordered(policy: SchedulePolicy, queue: list[Queued], cache: _Cache, where: str) -> list[Queued]:
     """Return the order, after comparing it with the queue."""
     given = list(queue)
-    before = [(list(one.tokens), one.priority, one.arrived) for one in queue]
+    before = [(list(sequence.tokens), sequence.priority, sequence.arrived) for sequence in queue]
     try:
         answer: Any = policy.order(given, cache.of(queue))
         ordered = list(answer)
@@ -133,19 +116,19 @@ def _ordered(policy: SchedulePolicy, queue: list[_Waiting], cache: _Cache, where
     except Exception as error:
         raise AssertionError(f"{where}: order() raised {type(error).__name__}: {error}") from error
     assert isinstance(answer, Sequence), f"{where}: order() gave {type(answer).__name__}, not a sequence"
-    unknown = {id(one) for one in ordered} - {id(one) for one in queue}
+    unknown = {id(sequence) for sequence in ordered} - {id(sequence) for sequence in queue}
     assert not unknown, f"{where}: order() returned {len(unknown)} objects that are not those of the queue"
-    lost = len(queue) - len({id(one) for one in ordered})
+    lost = len(queue) - len({id(sequence) for sequence in ordered})
     assert not lost, f"{where}: order() left out {lost}, which would wait for ever"
     assert len(ordered) == len(queue), f"{where}: order() returned {len(ordered) - len(queue)} of them twice"
-    same = answer is given or [id(one) for one in given] == [id(one) for one in queue]
+    same = answer is given or [id(value) for value in given] == [id(sequence) for sequence in queue]
     assert same, f"{where}: order() changed the list that it was given; return a new one"
-    after = [(list(one.tokens), one.priority, one.arrived) for one in queue]
+    after = [(list(sequence.tokens), sequence.priority, sequence.arrived) for sequence in queue]
     assert after == before, f"{where}: order() changed a sequence"
     return ordered
 
 
-def _check_queue(policy: SchedulePolicy, queue: list[_Waiting], cache: _Cache, where: str) -> None:
+def _check_queue(policy: SchedulePolicy, queue: list[Queued], cache: _Cache, where: str) -> None:
     first = _ordered(policy, queue, cache, where)
     second = _ordered(policy, queue, cache, where)
     assert _ids(first) == _ids(second), f"{where}: order() gives another order when it is asked again"
@@ -153,14 +136,14 @@ def _check_queue(policy: SchedulePolicy, queue: list[_Waiting], cache: _Cache, w
 
 def _check_changing_queue(policy: SchedulePolicy, generator: random.Random, cache: _Cache) -> None:
     """Check a queue whose sequences arrive, are admitted, are aborted and are queued again."""
-    queue: list[_Waiting] = []
-    admitted: list[_Waiting] = []
+    queue: list[Queued] = []
+    admitted: list[Queued] = []
     for step in range(40):
         where = f"a queue that changes, step {step + 1}"
         ordered = _ordered(policy, queue, cache, where)
-        for one in ordered[: generator.randint(0, 2)]:
-            queue.remove(one)
-            admitted.append(one)
+        for sequence in ordered[: generator.randint(0, 2)]:
+            queue.remove(sequence)
+            admitted.append(sequence)
         if queue and step % 5 == 4:
             queue.remove(generator.choice(queue))
         if admitted and step % 3 == 2:
@@ -172,15 +155,15 @@ def _check_changing_queue(policy: SchedulePolicy, generator: random.Random, cach
 def _check_references(policy: SchedulePolicy, generator: random.Random) -> None:
     cache = _Cache(generator, stored=True)
     queue = _queue(generator, 20)
-    ended = [weakref.ref(one) for one in queue]
+    ended = [weakref.ref(sequence) for sequence in queue]
     policy.order(list(queue), cache.of(queue))
     queue = _queue(generator, 3)
     for _ in range(2):
         policy.order(list(queue), cache.of(queue))
     gc.collect()
-    kept = sum(1 for one in ended if one() is not None)
+    kept = sum(1 for reference in ended if reference() is not None)
     assert not kept, f"{kept} sequences that have left the queue are kept by the policy, so they stay in memory"
 
 
-def _ids(sequences: Sequence[_Waiting]) -> list[int]:
-    return [id(one) for one in sequences]
+def _ids(sequences: Sequence[Queued]) -> list[int]:
+    return [id(sequence) for sequence in sequences]

@@ -3,59 +3,86 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+from sglang_plug.contracts.extension.base import StepExtension
+from sglang_plug.contracts.extension.phases import PHASES
+from sglang_plug.contracts.extension.request_phases import AdmissionPhase
+from sglang_plug.contracts.extension.step_phases import GraphPhase, ModelPhase
+from sglang_plug.contracts.extension.views import SequenceView
 from sglang_plug.contracts.model.kernels import TORCH, Kernels
 from sglang_plug.contracts.request import Output, Request, RequestError
 from sglang_plug.contracts.sampling_params import SamplingParams
 from sglang_plug.contracts.serving.cache import Match, PrefixCache
-from sglang_plug.contracts.serving.extension import (
-    PHASES,
-    AdmissionPhase,
-    GraphPhase,
-    ModelPhase,
-    SequenceView,
-    StepExtension,
-)
 from sglang_plug.contracts.serving.scheduling import Waiting
+from sglang_plug.engine.extensions.held_sequences import HeldSequences
 from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points, overrides
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
+from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
 
-VOCABULARY = 16
+from .held_requests import CheckedHolder
+from .step_inputs import (
+    CheckedStates,
+    SometimesFull,
+    allocate_memory,
+    check_inputs,
+    check_largest_request,
+    check_layout,
+)
+from .step_sampling import VOCABULARY, CheckedSampling
+
 SLOTS = 160
 CHUNK = 12
 REQUESTS = 24
 MOST_STEPS = 20_000
+POLL = 0.002
+REFUSED = "refused "
+"""Start of the ids of requests that another extension refuses."""
 
 
 def check_step_extension(
-    extension: StepExtension, *, fields: Mapping[str, Sequence[Any]] | None = None, seed: int = 0
+    extension: StepExtension,
+    *,
+    fields: Mapping[str, Sequence[Any]] | None = None,
+    seed: int = 0,
+    patience: float = 60.0,
 ) -> None:
     """Check that ``extension`` keeps the contract while requests arrive, are retracted, aborted and finish.
 
-    It inherits from each phase of which it has methods, the tokens of all outputs are the same as without it, KV slots
-    are neither lost nor owned twice, no step is larger than its budget, and ``finished`` is called exactly once for
-    each queued request. Where it surrounds the forward pass, plain graphs are not used for the step, and worker ranks
-    are told of it. The extension is built for a vocabulary of 16 tokens, and installed in a model if it needs one; it
-    must not refuse the requests. Raises ``AssertionError`` that names the rule that was broken.
+    It inherits from each phase of which it has methods, the tokens of all outputs that it does not limit are the same
+    as without it, KV slots are neither lost nor owned twice, no step of text is larger than its budget, and
+    ``finished`` is called exactly once for each admitted request, also where another extension refuses it. Held
+    requests are named as ready, once, and not after their end. Each mask allows a token or has an error; decisions are
+    about constrained outputs, and forced tokens fit their limits. While nothing blocks, no request is said to block.
+    Layouts cover their prompts, states of sequences are taken back, the inputs of steps change nothing else of the
+    batch, and a step of a sequence that was never admitted can be computed, as in the profiling run. Where the
+    extension surrounds the forward pass, plain graphs are not used for the step, and worker ranks are told of it. It is
+    built for a vocabulary of 16 tokens, and installed in a model if it needs one; it must not refuse the requests, nor
+    end them with errors. It is started and closed. Raises ``AssertionError`` that names the rule that was broken.
 
     Args:
         extension: is tested.
         fields: request fields that it serves, each with values that the requests have in turn.
         seed: of the requests.
+        patience: seconds for which it may hold requests while nothing else happens.
     """
     _check_methods(extension)
     requests = _requests(random.Random(seed), fields or {})
-    expected = _Run(None, requests).outputs(aborts=())
-    run = _Run(extension, requests)
-    aborted = {request.id for request in requests[::7]}
+    expected = _Run(None, requests, patience).outputs(aborts=())
+    run = _Run(extension, requests, patience)
+    aborted = {request.id for request in (*requests[::7], *requests[3::12])}
     outputs = run.outputs(aborts=aborted)
     for id, tokens in expected.items():
+        if id in run.limited:
+            continue
         received = outputs.get(id, [])
         wanted = tokens[: len(received)] if id in aborted else tokens
         assert received == wanted, f"request {id}: the tokens are {received}, and without the extension {wanted}"
@@ -89,61 +116,159 @@ def _requests(generator: random.Random, fields: Mapping[str, Sequence[Any]]) -> 
     return requests
 
 
-def _next_token(tokens: Sequence[int]) -> int:
-    """Return the token that the function in place of a model samples: repetitive, so that drafts are often right."""
-    return (tokens[-1] * 5 + len(tokens) // 9) % VOCABULARY
-
-
 class _Run:
     """Serves requests in a small KV pool, so that sequences are retracted."""
 
-    def __init__(self, extension: StepExtension | None, requests: list[Request]) -> None:
+    def __init__(self, extension: StepExtension | None, requests: list[Request], patience: float) -> None:
         self.finished: dict[str, int] = {}
         tested = {} if extension is None else {"tested": extension}
-        self._points = extension_points({**tested, "counter": _Counter(self.finished)})
+        points = extension_points({**tested, "counter": _Counter(self.finished), "refuses": _Refuses()})
+        most_running = allocate_memory(points)
+        check_largest_request(points, SLOTS)
+        self._holders = [CheckedHolder(holder) for holder in points.holders]
+        forgets = tuple(holder.forget for holder in self._holders)
+        self._states = tuple(map(CheckedStates, points.states))
+        self._points = points = replace(
+            points,
+            holders=tuple(self._holders),
+            finished=(*points.finished, *forgets),
+            states=(*self._states, SometimesFull()) if self._states else (),
+        )
+        self._held, self._sampling = HeldSequences(points), CheckedSampling(points)
+        self._patience, self._waited = patience, 0.0
         self._scheduler = Scheduler(
             SlotPool(SLOTS, 1),
             _NoCache(1, _Newest(), lambda: 0.0),
             CheckedPolicy(_FirstCome(), "the schedule policy of the test"),
             chunk_size=CHUNK,
-            max_running=6,
+            max_running=6 if most_running is None else min(6, most_running),
             extensions=self._points,
         )
         self._requests = requests
+        self._check_profiling_run()
+
+    @property
+    def limited(self) -> set[str]:
+        """Ids of requests whose outputs the extension has limited."""
+        return self._sampling.limited
 
     def outputs(self, aborts: Iterable[str]) -> dict[str, list[int]]:
         """Serve all requests; return the tokens of each."""
+        for start in self._points.start:
+            start()
+        try:
+            return self._served(set(aborts))
+        finally:
+            for close in self._points.close:
+                close()
+
+    def _served(self, aborts: set[str]) -> dict[str, list[int]]:
         scheduler, outputs = self._scheduler, dict[str, list[int]]()
-        waiting, pending_aborts = list(self._requests), set(aborts)
-        for number in range(MOST_STEPS):
-            if waiting and number % 3 == 0:
+        waiting, steps = list(self._requests), 0
+        _in_thread(self._look)
+        while steps < MOST_STEPS:
+            if waiting and steps % 3 == 0:
                 self._submit(waiting.pop(0))
-            for id in sorted(pending_aborts & outputs.keys()):
-                pending_aborts.discard(id)
-                scheduler.abort(id)
-            if not waiting and not scheduler.busy:
+            self._abort(aborts, outputs)
+            self._release(outputs)
+            if scheduler.busy:
+                for output in self._step():
+                    if output.finish is not None and output.finish.reason == "error":
+                        raise AssertionError(f"request {output.id} was ended with an error: {output.finish.message}")
+                    outputs.setdefault(output.id, []).extend(output.tokens)
+            elif not waiting and not len(self._held):
+                scheduler.check()
+                self._check_owners()
+                scheduler.flush()
                 scheduler.check()
                 return outputs
-            for output in self._step():
-                outputs.setdefault(output.id, []).extend(output.tokens)
+            elif not waiting:
+                self._wait()
+                continue
+            steps += 1
         raise AssertionError("the requests do not end")
+
+    def _abort(self, aborts: set[str], outputs: dict[str, list[int]]) -> None:
+        """Abort requests once they have output; those of odd numbers also while they are held."""
+        for id in sorted(aborts):
+            if (int(id) % 2 and self._held.abort(id)) or id in outputs:
+                aborts.discard(id)
+                outputs.setdefault(id, [])
+                self._scheduler.abort(id)
+
+    def _release(self, outputs: dict[str, list[int]]) -> None:
+        """Queue the sequences that are ready."""
+        if not len(self._held):
+            return
+        for sequence, finish in self._held.release():
+            self._waited = 0.0
+            if isinstance(finish, RequestError):
+                raise AssertionError(f"request {sequence.request.id} was ended with an error: {finish}")
+            if finish is None:
+                self._scheduler.add(sequence)
+            else:
+                outputs.setdefault(sequence.request.id, [])
+
+    def _wait(self) -> None:
+        """Give the extension time, as nothing but held requests is left."""
+        ids = ", ".join(id for holder in self._holders for id in holder.ids)
+        assert self._waited < self._patience, f"requests {ids} are held and never ready"
+        time.sleep(POLL)
+        self._waited += POLL
+
+    def _look(self) -> None:
+        """Call the watchdog's methods; nothing blocks."""
+        for look in self._points.look:
+            look()
+        for blocking_request in self._points.blocking_request:
+            assert blocking_request() is None, "blocking_request() names a request, and no step blocks"
 
     def _submit(self, request: Request) -> None:
         sequence = EngineSequence.of(request, SLOTS)
+        self.finished[request.id] = 0
         try:
+            sequence.sampling.constrained = self._points.is_constrained(sequence)
+            if sequence.constrained:
+                self.limited.add(request.id)
             self._points.admit_sequence(sequence)
+            is_held = self._held.hold(sequence)
         except RequestError as error:
             raise AssertionError(f"a request was refused: {error}") from error
         assert isinstance(sequence.salt, str), "cache_key() must return text"
-        self.finished[request.id] = 0
-        self._scheduler.add(sequence)
+        if sequence.layout is not None:
+            check_layout(sequence.layout, sequence)
+        if not is_held:
+            self._scheduler.add(sequence)
+        self._refuse(replace(request, id=f"{REFUSED}{request.id}"))
+
+    def _refuse(self, request: Request) -> None:
+        """Let another extension refuse a request that the tested one has admitted."""
+        with suppress(RequestError):
+            self._points.admit_sequence(EngineSequence.of(request, SLOTS))
+
+    def _check_profiling_run(self) -> None:
+        """Check that a step of a sequence that was never admitted can be computed."""
+        sequence = EngineSequence.of(Request(id="profiling", tokens=(1, 2, 3)), SLOTS)
+        sequence.slots.extend((1, 2, 3))
+        chunks = [ScheduledChunk(sequence, 3)]
+        check_inputs(self._points, chunks)
+        _check_model(self._points, chunks)
+
+    def _check_owners(self) -> None:
+        """Check that each running sequence has its states, and no other one."""
+        running = {sequence.request.id for sequence in self._scheduler.running}
+        for states in self._states:
+            assert states.owners == running, f"release() was not called for {sorted(states.owners - running)}"
 
     def _step(self) -> list[Output]:
         chunks = self._scheduler.plan()
         width = sum(chunk.width for chunk in chunks)
-        assert width <= CHUNK, f"a step has {width} tokens, and its budget is {CHUNK}"
+        text = all(chunk.sequence.layout is None for chunk in chunks)
+        assert width <= CHUNK or not text, f"a step has {width} tokens, and its budget is {CHUNK}"
         _check_model(self._points, chunks)
-        outputs = self._scheduler.commit(chunks, [_result(chunk) for chunk in chunks])
+        if chunks:
+            check_inputs(self._points, chunks)
+        outputs = self._scheduler.commit(chunks, self._sampling.results(chunks))
         self._scheduler.check()
         return outputs
 
@@ -165,20 +290,21 @@ def _check_model(points: ExtensionPoints, chunks: list[ScheduledChunk]) -> None:
             pass
 
 
-def _result(chunk: ScheduledChunk) -> StepResult:
-    """Sample behind the chunk, and behind each of its drafts that is what was sampled before it."""
-    if not chunk.complete:
-        return StepResult()
-    tokens = list(chunk.sequence.tokens)
-    token = _next_token(tokens)
-    accepted: list[tuple[int, None]] = []
-    tokens.append(token)
-    for draft in chunk.drafts:
-        if draft != tokens[-1]:
-            break
-        tokens.append(_next_token(tokens))
-        accepted.append((tokens[-1], None))
-    return StepResult(token, accepted_tokens=tuple(accepted))
+def _in_thread(call: Callable[[], None]) -> None:
+    """Call from another thread, and raise what it raises."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="watchdog of the test")
+    thread.start()
+    thread.join()
+    for error in errors:
+        raise error
 
 
 class _Counter(StepExtension, AdmissionPhase):
@@ -187,8 +313,19 @@ class _Counter(StepExtension, AdmissionPhase):
     def __init__(self, counts: dict[str, int]) -> None:
         self._counts = counts
 
+    def admit(self, sequence: SequenceView) -> None:
+        self._counts[sequence.request.id] = 0
+
     def finished(self, sequence: SequenceView) -> None:
         self._counts[sequence.request.id] += 1
+
+
+class _Refuses(StepExtension, AdmissionPhase):
+    """Refuses requests whose ids say so."""
+
+    def admit(self, sequence: SequenceView) -> None:
+        if sequence.request.id.startswith(REFUSED):
+            raise RequestError("refused by the test")
 
 
 class _FirstCome:

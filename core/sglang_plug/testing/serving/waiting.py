@@ -20,8 +20,8 @@ class Asynchronous(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-        devices = {one.device.type for one in tensors if one.dim() > 0}
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        devices = {tensor.device.type for tensor in tensors if tensor.dim() > 0}
         name = str(func)
         if name == "aten._to_copy.default" and kwargs.get("device") == META and devices == {"cpu"}:
             assert kwargs.get("non_blocking"), "a copy to the device is waited for"
@@ -29,15 +29,19 @@ class Asynchronous(TorchDispatchMode):  # type: ignore[no-untyped-call]
             assert len(devices) <= 1, f"{name} mixes devices, which copies and waits"
         if "meta" in devices:
             found = func(*args, **kwargs)
-            outs = [one for one in tree_leaves(found) if isinstance(one, Tensor)]
-            assert all(one.device.type == "meta" for one in outs), f"{name} reads from the device"
-            assert not any(one.dtype == torch.bool for one in _indices(name, args)), f"{name} counts on the device"
+            outs = [leaf for leaf in tree_leaves(found) if isinstance(leaf, Tensor)]
+            assert all(output.device.type == "meta" for output in outs), f"{name} reads from the device"
+            assert not any(index_tensor.dtype == torch.bool for index_tensor in _indices(name, args)), (
+                f"{name} counts on the device"
+            )
             return found
         return func(*args, **kwargs)
 
 
 def _indices(name: str, args: Any) -> list[Tensor]:
-    return [one for one in args[1] if one is not None] if name.startswith(("aten.index.", "aten.index_put")) else []
+    return (
+        [index for index in args[1] if index is not None] if name.startswith(("aten.index.", "aten.index_put")) else []
+    )
 
 
 class NoLists(TorchFunctionMode):

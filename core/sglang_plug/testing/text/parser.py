@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sglang_plug.contracts.text.parsers import (
@@ -18,10 +18,17 @@ from sglang_plug.contracts.text.parsers import (
     joined,
 )
 from sglang_plug.plugins.registry import PluginError, Plugins
+from sglang_plug.testing.growth import check_growth
 
 KINDS = ("tool-parser", "reasoning-parser")
 CUTS = 8
 """Number of random divisions of each output."""
+PLAIN_TEXTS = ("Hello, world.", "a < b", "1 < 2 <", "so it ends with <t", "a list [1, 2")
+"""Texts that follow no format, some of which end with the beginning of a marker."""
+LENGTHS = (2_000, 16_000)
+"""Characters of the outputs whose parsing is timed."""
+PIECE = 4
+"""Characters of a piece of them, about a token."""
 ANY_TEXT = ("", " ", "Hello.", "\n\n", "{", '{"a": [1, "}"]}', "<", "<a></a>", "[f(x=1)]", "é漢🙂", "a\x00b")
 
 
@@ -52,6 +59,59 @@ def check_output_parser(
         for pieces in _divisions(output):
             events = _read(parser, functions or {}, pieces)
             assert events == whole, f"{parser.__name__} fails {output!r}: cut as {pieces} it is {events}, whole {whole}"
+    _check_nothing_lost(parser)
+    _check_instances(parser, functions or {}, (*outputs, *calls))
+    _check_growth(parser, functions or {}, (*outputs, *calls))
+
+
+def _check_nothing_lost(parser: type[OutputParser]) -> None:
+    """Plain text is given whole, even what may have become a marker."""
+    for text in PLAIN_TEXTS:
+        for pieces in ([text], list(text)):
+            given = "".join(event.text for event in _read(parser, {}, pieces) if isinstance(event, Text | Reasoning))
+            assert given.strip() == text.strip(), (
+                f"{parser.__name__} fails {text!r}: of plain text, feed() and finish() give only {given!r}"
+            )
+
+
+def _check_instances(
+    parser: type[OutputParser], functions: Mapping[str, Mapping[str, Any]], outputs: Sequence[str]
+) -> None:
+    """Two outputs that are parsed at the same time do not affect each other."""
+    for output in outputs:
+        expected = _read(parser, functions, list(output))
+        first, second = parser.for_functions(functions), parser.for_functions(functions)
+        events, others = list[Event](), list[Event]()
+        for character in output:
+            events += first.feed(character)
+            others += second.feed(character)
+        events += first.finish()
+        others += second.finish()
+        assert joined(events) == joined(others) == expected, (
+            f"{parser.__name__} fails {output!r}: two instances that are used in turn disturb each other"
+        )
+
+
+def _check_growth(
+    parser: type[OutputParser], functions: Mapping[str, Mapping[str, Any]], outputs: Sequence[str]
+) -> None:
+    """A long output takes time in proportion to its length: the outputs one after the other, and text."""
+    for what, unit in (("outputs in its format", "".join(outputs)), ("plain text", "\n".join(PLAIN_TEXTS))):
+        if not unit:
+            continue
+        longest = unit * (1 + LENGTHS[-1] // len(unit))
+
+        def work(length: int, longest: str = longest) -> Callable[[], object]:
+            pieces = [longest[start : start + PIECE] for start in range(0, length, PIECE)]
+            return lambda: _feed_all(parser.for_functions(functions), pieces)
+
+        check_growth(work, LENGTHS, f"{parser.__name__}.feed() of the characters of {what}")
+
+
+def _feed_all(parser: OutputParser, pieces: Sequence[str]) -> None:
+    for piece in pieces:
+        parser.feed(piece)
+    parser.finish()
 
 
 def _declared(name: str) -> type[OutputParser]:
@@ -63,7 +123,7 @@ def _declared(name: str) -> type[OutputParser]:
         raise PluginError(
             f"{name!r} is declared for {len(components)} kinds of parsers; write KIND:NAME, or give the class"
         )
-    parser: type[OutputParser] = components[0].load(OutputParser)
+    parser: type[OutputParser] = components[0].load_class(OutputParser)
     return parser
 
 

@@ -15,6 +15,7 @@ from sglang_plug.contracts.text.tokenizer import TemplateError, Tokenizer, Token
 from sglang_plug.plugins.registry import Plugins
 from sglang_plug.testing.concurrency import check_threads
 from sglang_plug.testing.growth import check_growth
+from sglang_plug.testing.refusals import refusal_of
 
 from .any_text import ANY_TEXT, SENTENCE
 from .stream_decoder import check_stream_decoder
@@ -46,7 +47,7 @@ def check_tokenizer(
         AssertionError: says what is wrong, and for which text.
         PluginError: no plugin, or more than one, declares the name.
     """
-    load: TokenizerLoader = tokenizer if callable(tokenizer) else Plugins.discover().get("tokenizer", tokenizer).load()
+    load: TokenizerLoader = tokenizer if callable(tokenizer) else _declared(tokenizer)
     _check_empty_folder(load)
     kit = _Kit(load(TokenizerSource(path=Path(path))), [*ANY_TEXT, SENTENCE, *texts], lossless)
     _check_vocabulary(kit)
@@ -82,17 +83,14 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:60]}…")
 
 
+def _declared(name: str) -> TokenizerLoader:
+    return Plugins.discover().get("tokenizer", name).factory()
+
+
 def _check_empty_folder(load: TokenizerLoader) -> None:
     with TemporaryDirectory() as empty:
-        try:
-            load(TokenizerSource(path=Path(empty)))
-        except ConfigError:
-            return
-        except Exception as error:
-            raise AssertionError(
-                f"an empty folder must be refused with ConfigError; it raised {type(error).__name__}: {error}"
-            ) from error
-    raise AssertionError("an empty folder must be refused with ConfigError; a tokenizer was made of it")
+        error = refusal_of(lambda: load(TokenizerSource(path=Path(empty))), ConfigError, "an empty folder")
+    assert error is not None, "an empty folder must be refused with ConfigError; a tokenizer was made of it"
 
 
 def _check_vocabulary(kit: _Kit) -> None:
@@ -215,7 +213,7 @@ def _check_refusals(tokenizer: Tokenizer) -> None:
         ("without content", {"messages": [{"role": "user"}]}),
         ("with tools", {"messages": [dict(MESSAGES[0])], "tools": tools}),
         ("with variables", {"messages": [dict(MESSAGES[0])], "variables": {"unknown": {"a": [1]}}}),
-        ("that is continued", {"messages": [dict(one) for one in MESSAGES[:2]], "continue_final_message": True,
+        ("that is continued", {"messages": [dict(message) for message in MESSAGES[:2]], "continue_final_message": True,
                                "add_generation_prompt": False}),
     )  # fmt: skip
     for name, options in strange:

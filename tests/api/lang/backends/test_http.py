@@ -148,3 +148,29 @@ def test_select_in_two_requests(answering: Any) -> None:
         "logprob_start_len": 5,
         "return_text_in_logprobs": True,
     }
+
+
+def test_tokens_are_counted_and_prefixes_cached(answering: Any) -> None:
+    answering.answers["/get_model_info"] = info()
+    meta_info = {"prompt_tokens": 5, "completion_tokens": 2}
+    answering.answers["/generate"] = lambda body: (200, {"text": "a", "meta_info": meta_info})
+    endpoint = RuntimeEndpoint(answering.url)
+    function(lambda s: s.__iadd__("b" + gen("x"))).run(backend=endpoint).sync()
+    endpoint.cache_prefix("prefix")
+    assert repr(endpoint.token_usage) == "TokenUsage(prompt_tokens=10, completion_tokens=4)"
+    assert answering.requests[-1][1] == {
+        "text": "prefix",
+        "sampling_params": {"max_new_tokens": 0, "temperature": 0.0},
+    }
+    endpoint.token_usage.reset()
+    assert endpoint.token_usage.prompt_tokens == 0
+    assert endpoint.get_chat_template() is endpoint.chat_template
+
+
+def test_profiling(answering: Any) -> None:
+    answering.answers["/get_model_info"] = info()
+    answering.answers["/start_profile"] = (200, {})
+    endpoint = RuntimeEndpoint(answering.url)
+    endpoint.start_profile()
+    with pytest.raises(BackendError, match="stop_profile"):
+        endpoint.stop_profile()

@@ -20,6 +20,7 @@ from sglang_plug_lang import (
     unconditional_likelihood_normalized,
     user,
 )
+from sglang_plug_lang.templates import template_named
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2}
 
@@ -213,3 +214,15 @@ def test_what_a_caller_says_is_not_taken_from_elsewhere(monkeypatch: pytest.Monk
     endpoint = OpenAI("gpt-4o", False, "chatml", base_url="http://here.invalid/v1", api_key="mine")
     assert (endpoint.is_chat_model, endpoint.model, endpoint.chat_template.name) == (False, "gpt-4o", "chatml")
     endpoint.close()
+
+
+def test_tokens_are_counted(endpoint: Any, answering: Any) -> None:
+    program = function(lambda s: s.__iadd__(user("U") + assistant(gen("x"))))
+    for _ in range(2):
+        program.run(backend=endpoint).sync()
+    assert (endpoint.token_usage.prompt_tokens, endpoint.token_usage.completion_tokens) == (6, 4)
+
+
+def test_a_template_as_an_object(answering: Any) -> None:
+    template = template_named("vicuna")
+    assert OpenAI("some", chat_template=template, base_url=answering.url).chat_template is template

@@ -41,7 +41,7 @@ REFUSALS: list[tuple[dict[str, Any], str, str | None]] = [
     ({"temperature": -1}, "temperature", "temperature"),
     ({"top_p": 2}, "top_p", "top_p"),
     ({"stop": [""]}, "stop", "stop"),
-    ({"background": True}, "background", "background"),
+    ({"background": True, "store": False}, "store is false", "background"),
     ({"tool_choice": "required"}, "Tools cannot be empty", "tool_choice"),
     ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "schema_ is required", "text.format"),
     ({"text": {"format": {"type": "json_object"}}, "regex": "a"}, "Only one of", "text.format"),

@@ -368,12 +368,6 @@ def test_fields_that_change_nothing_pass(app: Any) -> None:
     assert (text_of(response), response["metadata"], response["truncation"]) == (PARIS, {}, "disabled")
 
 
-def test_a_remembered_response_cannot_be_streamed_again(app: Any) -> None:
-    id = create(app)["id"]
-    assert app.get(f"/v1/responses/{id}?stream=true").status_code == 400
-    assert app.get(f"/v1/responses/{id}?stream=false").status_code == 200
-
-
 def test_an_engine_that_fails_in_the_middle(apps: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     app = apps(max_stored_responses=3)
     submit = app.engine.client.submit

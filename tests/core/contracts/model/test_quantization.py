@@ -436,3 +436,91 @@ def test_what_a_checkpoint_says_of_itself() -> None:
     assert stored_quantization(SimpleNamespace(quantization_config=SimpleNamespace(to_dict=lambda: said))) == said
     with pytest.raises(ConfigError, match="quantization_config is not an object, but str"):
         stored_quantization(SimpleNamespace(quantization_config="int4"))
+
+
+class Mixed:
+    """Keeps each part in a format of its own: the first in bytes, the second in 16 bits with a scale of each row."""
+
+    def __call__(self, matrix: Matrix) -> LinearScheme | None:
+        if len(matrix.parts) != 2:
+            return None
+        first, second = matrix.parts
+        parts = [
+            StoredTensor(shape=(first, matrix.size_in), dtype=torch.int8),
+            StoredTensor(shape=(second, matrix.size_in + 1), dtype=torch.int16, inner=1),
+        ]
+        return LinearScheme(pack=self.pack, stored={"weight": StoredTensor.of_parts(parts)})
+
+    @staticmethod
+    def pack(held: Mapping[str, Tensor], bias: Tensor | None) -> Any:
+        assert {name: tensor.dtype for name, tensor in held.items()} == {
+            "weight.0": torch.int8,
+            "weight.1": torch.int16,
+        }
+        first, second = held["weight.0"].float(), held["weight.1"].float()
+        matrix = torch.cat([first, second[:, :-1] * second[:, -1:]])
+        return lambda x: x @ matrix.T + (0 if bias is None else bias)
+
+
+def mixed_checkpoint() -> tuple[dict[str, Tensor], Tensor]:
+    """A checkpoint, and the combined matrix that it stands for."""
+    held = weights()
+    plain = torch.cat([held["block.q.weight"], held["block.k.weight"] * 3])
+    held["block.q.weight"] = held["block.q.weight"].to(torch.int8)
+    scales = torch.full((2, 1), 3, dtype=torch.int16)
+    held["block.k.weight"] = torch.cat([held["block.k.weight"].to(torch.int16), scales], dim=1)
+    return held, plain
+
+
+def mixed_model() -> Small:
+    made = Small(BuildEnv(attention=Mock(), quantization=Quantization(name="mixed", scheme=Mixed())))
+    made.quantize()
+    return made
+
+
+def test_parts_of_a_matrix_may_be_stored_in_different_ways() -> None:
+    made, (held, plain) = mixed_model(), mixed_checkpoint()
+    made.load_weights(reversed(held.items()))
+    made.prepare()
+    x = torch.randn(5, 8)
+    bias = torch.cat([held["block.q.bias"], held["block.k.bias"]])
+    torch.testing.assert_close(made.block["qkv"](x), x @ plain.T + bias)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("block.q.weight", lambda tensor: tensor.to(torch.int16), "expected dtype torch.int8, found torch.int16"),
+        ("block.k.weight", lambda tensor: tensor[:, :-1], r"expected shape \(2, 9\), found \(2, 8\)"),
+        ("block.q.weight", None, "unfilled, first 'block.qkv.weight'"),
+    ],
+)
+def test_a_part_of_another_form_is_refused(name: str, change: Any, message: str) -> None:
+    held, _ = mixed_checkpoint()
+    tensor = held.pop(name)
+    if change is not None:
+        held[name] = change(tensor)
+    with pytest.raises(WeightError, match=message):
+        mixed_model().load_weights(held.items())
+
+
+def test_as_many_tensors_as_parts_are_needed() -> None:
+    def scheme(matrix: Matrix) -> LinearScheme | None:
+        part = StoredTensor(shape=(matrix.size_out, matrix.size_in), dtype=torch.int8)
+        return LinearScheme(pack=Mock(), stored={"weight": StoredTensor.of_parts([part])})
+
+    made = Small(BuildEnv(attention=Mock(), quantization=Quantization(name="single", scheme=scheme)))
+    with pytest.raises(ConfigError, match="'single' has 1 tensors for 'block.qkv', which has 2 parts"):
+        made.quantize()
+
+
+def test_parts_begin_at_aligned_addresses() -> None:
+    parts = [StoredTensor(shape=(3, 5), dtype=dtype) for dtype in (torch.uint8, torch.float32, torch.uint8)]
+    stored = StoredTensor.of_parts(parts)
+    loaded = torch.zeros(stored.shape, dtype=stored.dtype)
+    for index, part in enumerate(parts):
+        view = stored.part(loaded, index)
+        assert (view.dtype, tuple(view.shape)) == (part.dtype, part.shape)
+        assert (view.data_ptr() - loaded.data_ptr()) % 64 == 0
+        view.fill_(index + 1)
+    assert [stored.part(loaded, index).sum().item() for index in range(3)] == [15, 30, 45]

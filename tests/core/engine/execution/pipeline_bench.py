@@ -8,21 +8,20 @@ from collections.abc import Sequence as Ordered
 from typing import Any
 
 from sglang_plug import Finish, Output, Request, SamplingParams
-from sglang_plug.contracts.model.recurrent_state import RESERVED
 from sglang_plug.engine.execution.in_flight_step import DeferredSampling, LaunchedStep
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.processes.messages import FromEngine, StepOutputs, Submit, ToEngine
 from sglang_plug.engine.processes.watchdog import Heartbeat
-from sglang_plug.engine.recurrent_state.state_rows import StateRows
-from sglang_plug.engine.recurrent_state.state_steps import StateSteps
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
+from sglang_plug_backends.recurrent_state.state_rows import held_state
+from sglang_plug_backends.recurrent_state.state_steps import StateSteps
 from sglang_plug_backends.schedule.policies import FirstCome
-from tests.core.engine.scheduling.scheduler_bench import STOP, PlayedStates, next_token
+from tests.core.engine.scheduling.scheduler_bench import STOP, PlayedStates, next_token, with_states
 from tests.core.engine.scheduling.scheduler_bench import sampled as drafted
 
 WIDTH = 400
@@ -73,7 +72,7 @@ class Device:
         tokens = [self._write(share, known) for share in shares]
         self.steps.end(shares)
         complete = [share.complete for share in shares]
-        if before is not None and any(share.complete and share.sequence.grammar is not None for share in shares):
+        if before is not None and any(share.complete and share.sequence.constrained for share in shares):
 
             def choose(committed: Ordered[ScheduledChunk]) -> LaunchedStep:
                 self.log.append(f"choose {number}")
@@ -93,8 +92,8 @@ class Device:
             self.slots[one.slots[position]] = written[: position + 1]
         for position in range(end):
             assert self.slots[one.slots[position]] == written[: position + 1]
-        if one.held is not None:
-            self.states.compute(one.held, tokens, start, share.end)
+        if (held := held_state(one)) is not None:
+            self.states.compute(held, tokens, start, share.end)
         return tokens
 
     def _choose(
@@ -108,7 +107,7 @@ class Device:
                 found.append(StepResult())
                 continue
             sampled = drafted(history, share.drafts)
-            if one.grammar is not None:
+            if one.constrained:
                 assert history == tuple(one.tokens), "chosen before the step ahead of it is committed"
                 sampled = constrained(history, one.limit)
             assert sampled.token is not None
@@ -124,12 +123,6 @@ class Device:
 
         self._drawn = {id(results): drawn}
         return LaunchedStep([share.sequence for share in shares if id(share.sequence) in drawn], None, results)
-
-
-class Grammar:
-    """Marks a sequence whose next token cannot be chosen before the host knows the last one."""
-
-    ended = False
 
 
 class Box:
@@ -159,8 +152,7 @@ class Bench:
     ) -> None:
         self.box, self.device, self.sent = Box(), Device(), list[FromEngine]()
         clock = itertools.count()
-        if options.get("states") is not None:
-            options["states"] = StateRows(RESERVED + options["states"], page_size, grain=4, least=3)
+        options = with_states(options, page_size)
         self.scheduler = Scheduler(
             SlotPool(capacity, page_size),
             cache(page_size, LeastRecentlyUsed(), lambda: float(next(clock))),
@@ -182,9 +174,9 @@ class Bench:
         )
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence for the scheduler; those in ``constrained`` get a grammar."""
+        """Queue a sequence for the scheduler; those in ``constrained`` wait for the token before."""
         if sequence.request.id in self.constrained:
-            sequence.grammar = Grammar()  # type: ignore[assignment]
+            sequence.sampling.constrained = True
         Scheduler.add(self.scheduler, sequence)
 
     def submit(self, id: str, tokens: Iterable[int], count: int, *, constrained: bool = False, **request: Any) -> None:

@@ -16,7 +16,7 @@ from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug_backends.prefix_cache.none import NoCache
 from tests.core.engine.scheduling.scheduler_bench import STOP
 
-from .pipeline_bench import WIDTH, Bench, Grammar, expected, follow, prompt_that_stops, under_grammar
+from .pipeline_bench import WIDTH, Bench, expected, follow, prompt_that_stops, under_grammar
 
 
 def test_each_step_is_launched_before_the_one_ahead_of_it_is_read() -> None:
@@ -199,7 +199,7 @@ def test_what_is_known_too_late_is_not_launched_ahead(how: str) -> None:
     request = Request(id="a", tokens=tuple(prompt), params=SamplingParams(max_new_tokens=4), **fields)
     sequence = Sequence.of(request, WIDTH)
     if how == "constrained and reported":
-        sequence.grammar = Grammar()  # type: ignore[assignment]
+        sequence.sampling.constrained = True
     bench.scheduler.add(sequence)
     shares = bench.scheduler.plan()
     assert bench.scheduler.plan_ahead(shares) == []
@@ -319,7 +319,7 @@ def test_slots_that_the_cache_replaces_are_noticed() -> None:
     bench.step()
     first, second = bench.scheduler.running
     assert first.slots[:4] == second.slots[:4]
-    assert (first.slot_version, second.slot_version) == (0, 4)
+    assert (first.slot_version, second.slot_version) == (0, 1)
     bench.finish()
     assert bench.tokens("a") == bench.tokens("b") == expected([1, 2, 3, 4], 6)
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from sglang_plug import (
     AdmissionPhase,
     ChunkView,
+    Constraint,
     PlanningPhase,
     RankPhase,
     Request,
     RequestError,
+    SamplingPhase,
     SequenceView,
     StepExtension,
     StepPlan,
+    TokenDecision,
 )
 from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points
 from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
@@ -43,7 +47,7 @@ def test_only_overridden_methods_are_collected_in_order() -> None:
     points = extension_points({"watches": watches, "drafts": drafts})
     assert points.plan == (drafts.plan,) and points.finished == (watches.finished,)
     assert points.waits_for == (watches.waits_for,)
-    assert points.admit == points.verified == points.output == points.controls == points.close == ()
+    assert points.verified == points.output == points.controls == points.close == ()
 
 
 def test_memory_is_reserved_for_the_largest_step_with_drafts() -> None:
@@ -91,8 +95,76 @@ def test_fields_that_nobody_serves_are_refused() -> None:
         admitted(points, adapter="x")
 
 
+class LaysOut(StepExtension, AdmissionPhase):
+    def layout(self, sequence: SequenceView) -> Any:
+        return self
+
+
+def test_two_layouts_of_one_prompt_are_an_error_that_names_both() -> None:
+    one, two = LaysOut(), LaysOut()
+    assert admitted(extension_points({"one": one, "watches": Watches()})).layout is one
+    with pytest.raises(RequestError, match="'one' and 'two' both lay out this prompt") as refused:
+        admitted(extension_points({"one": one, "two": two}))
+    assert refused.value.status == 500
+
+
+class Counts(StepExtension, AdmissionPhase):
+    def __init__(self, refuses: bool = False) -> None:
+        self.refuses, self.open = refuses, 0
+
+    def admit(self, sequence: SequenceView) -> None:
+        if self.refuses:
+            raise RequestError("no")
+        self.open += 1
+
+    def finished(self, sequence: SequenceView) -> None:
+        self.open -= 1
+
+
+def test_those_that_admitted_a_refused_request_know_that_it_is_over() -> None:
+    first, refuses, last = Counts(), Counts(refuses=True), Counts()
+    points = extension_points({"first": first, "refuses": refuses, "last": last})
+    with pytest.raises(RequestError, match="no"):
+        admitted(points)
+    assert [one.open for one in (first, refuses, last)] == [0, 0, 0]
+    accepting = extension_points({"first": first, "last": last})
+    accepting.end_sequence(admitted(accepting))
+    assert first.open == last.open == 0
+
+
 def test_worker_ranks_are_told_by_the_name_of_the_extension() -> None:
     points = extension_points({"one": Keyed("", b"news"), "two": Keyed("")})
     assert points.rank_data([]) == {"one": b"news"}
     assert extension_points({"two": Keyed("")}).rank_data([]) is None
     assert list(points.rank_step) == ["one", "two"] and points.follow_step == points.follow_command == {}
+
+
+class Constrains(StepExtension, SamplingPhase):
+    def __init__(self, decision: TokenDecision | None = None) -> None:
+        self.decision = decision
+
+    def constrains(self, sequence: SequenceView) -> bool:
+        return self.decision is not None
+
+    def sampled(self, sequences: Sequence[SequenceView], tokens: Sequence[int]) -> Mapping[int, TokenDecision]:
+        return {} if self.decision is None else {tokens[0]: self.decision}
+
+
+def test_one_extension_at_most_constrains_a_sequence() -> None:
+    sequence = EngineSequence.of(Request(id="1", tokens=(1,)), 9)
+    decision = TokenDecision(rejected=True)
+    assert not ExtensionPoints().is_constrained(sequence)
+    points = extension_points({"idle": Constrains(), "one": Constrains(decision)})
+    assert points.is_constrained(sequence) and points.decisions([sequence], [3]) == {3: decision}
+    with pytest.raises(RequestError, match="two step extensions constrain"):
+        extension_points({"one": Constrains(decision), "two": Constrains(decision)}).is_constrained(sequence)
+
+
+def test_a_refusal_names_the_part_of_the_request() -> None:
+    points = extension_points({}, {"constraint": "constraint: nobody serves it", "adapter": "adapter: nobody"})
+    with pytest.raises(RequestError, match="constraint: nobody") as caught:
+        points.admit_sequence(EngineSequence.of(Request(id="1", tokens=(1,), constraint=Constraint("regex")), 9))
+    assert caught.value.about == "constraint"
+    with pytest.raises(RequestError, match="adapter: nobody") as caught:
+        admitted(points, adapter="x")
+    assert caught.value.about == ""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.gpu.executors import decode_graphs
 from sglang_plug import ConfigError, EngineConfig, ForwardBatch, GraphCapable, GraphRecorder, KVPool, Plugins
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
 from sglang_plug.contracts.request import Finish, Request
@@ -195,7 +196,7 @@ def test_the_pool_gets_what_is_left(start: Start, fraction: float | None, page_s
         "KV pool": engine.scheduler.pool.rows * SLOT,
     }
     assert memory.held == BEFORE + WEIGHTS + GRAPHS + engine.scheduler.pool.rows * SLOT, "what was tried is gone"
-    graphs = engine.runner.graphs
+    graphs = decode_graphs(engine.runner)
     assert graphs is not None and sorted(graphs.captured) == [1, 2, 3, 4, 5, 6]
     more = int(32 * MIB * (fraction or 0.9)) - memory.held - 600 * TOKEN
     assert -page_size * SLOT <= more < 2 * page_size * SLOT, "everything together fills the share"
@@ -240,8 +241,8 @@ def test_a_model_that_cannot_be_captured_takes_nothing_for_graphs(start: Start) 
     start.memory.size = 24 * MIB
     start.patch.setattr(Recorder, "capture", refuse)
     engine = start()
-    assert engine.info["memory"]["graphs"] == 0 and engine.runner.graphs is not None
-    assert engine.runner.graphs.captured == {}
+    graphs = decode_graphs(engine.runner)
+    assert engine.info["memory"]["graphs"] == 0 and graphs is not None and graphs.captured == {}
     assert engine.scheduler.pool.capacity == (int(24 * MIB * 0.9) - BEFORE - WEIGHTS - 600 * TOKEN) // SLOT
 
 
@@ -376,7 +377,7 @@ def test_new_weights_are_captured_within_the_same_memory(start: Start) -> None:
         start.inbox.append(request(f"after {number}"))
         assert finish(start, engine)[f"after {number}"].reason == "length"
         assert start.memory.held == held
-    graphs = engine.runner.graphs
+    graphs = decode_graphs(engine.runner)
     assert graphs is not None and isinstance(graphs.recorder, Recorder)
     assert len(graphs.captured) == 6 and graphs.recorder.begun == 4
 
@@ -397,4 +398,5 @@ def test_new_weights_whose_graphs_find_no_room_are_served_without(start: Start) 
     start.limit = 2
     start.inbox.append(request("after"))
     assert finish(start, engine)["after"].reason == "length"
-    assert engine.runner.graphs is not None and engine.runner.graphs.captured == {}
+    graphs = decode_graphs(engine.runner)
+    assert graphs is not None and graphs.captured == {}

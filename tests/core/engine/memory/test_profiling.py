@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import torch
 
-from sglang_plug import Media, Model, SupportsImages
+from sglang_plug import AdmissionPhase, ProfilingPhase, PromptLayout, Request, SequenceView, StepExtension
+from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.memory.profiling import LargestSteps
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 
@@ -21,9 +23,8 @@ def steps(**changed: Any) -> LargestSteps:
 class Runner:
     """Notes what it is to run."""
 
-    def __init__(self, model: Any = None) -> None:
+    def __init__(self) -> None:
         self.steps: list[list[ScheduledChunk]] = []
-        self.model = model
 
     def run(self, shares: Ordered[ScheduledChunk]) -> list[StepResult]:
         self.steps.append(list(shares))
@@ -73,27 +74,55 @@ def test_prompts_without_outputs() -> None:
     assert all(share.sequence.request.logprobs is None for shares in runner.steps for share in shares)
 
 
-class Seer(Model, SupportsImages):
-    """Looks at anything."""
+class Spans(StepExtension, AdmissionPhase, ProfilingPhase):
+    """Prompts of spans of 8 tokens, of which no step computes a part if they are ``whole``."""
 
     def __init__(self, whole: bool) -> None:
-        torch.nn.Module.__init__(self)
-        self.bidirectional_images = whole  # type: ignore[misc]
+        self.whole, self.open = whole, 0
 
-    def encode_images(self, media: Ordered[Media]) -> list[torch.Tensor]:
-        return [torch.zeros(one.count, 4) for one in media]
+    def largest_request(self, tokens: int) -> Request | None:
+        return Request(id="spans", tokens=(0,) * min(tokens, 17))
+
+    def layout(self, sequence: SequenceView) -> PromptLayout:
+        self.open += 1
+        return Layout(list(sequence.tokens), self.whole)
+
+    def finished(self, sequence: SequenceView) -> None:
+        self.open -= 1
+
+
+@dataclass
+class Layout:
+    cache_tokens: list[int]
+    whole: bool
+
+    def positions(self, start: int, end: int) -> Iterable[int]:
+        return range(start, end)
+
+    def chunk_end(self, end: int) -> int:
+        return -(-end // 8) * 8 if self.whole else end
+
+    def reusable(self, length: int) -> int:
+        return length
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
 @pytest.mark.parametrize(("whole", "counts"), [(False, [10, 10]), (True, [16, 10])])
-def test_images_are_looked_at_in_a_step_of_their_own(whole: bool, counts: list[int], page_size: int) -> None:
-    media = tuple(Media.of(start, 8, {}) for start in (0, 8))
-    wanted, runner = steps(media=media, longest=18, tokens=20, page_size=page_size), Runner(Seer(whole))
+def test_the_largest_request_of_an_extension_has_a_step_of_its_own(
+    whole: bool, counts: list[int], page_size: int
+) -> None:
+    extensions = extension_points({"spans": Spans(whole)})
+    wanted, runner = steps(longest=18, tokens=20, page_size=page_size).with_extensions(extensions), Runner()
     wanted.run(runner)  # type: ignore[arg-type]
     assert len(runner.steps) == 3
     shares = runner.steps[-1]
     assert [share.count for share in shares] == counts
     first = shares[0].sequence
-    assert first.request.media == media and len(first.tokens) == 17 and first.view is not None
+    assert first.request.id == "spans" and len(first.tokens) == 17 and first.layout is not None
     slots = [slot for share in shares for slot in share.sequence.slots]
     assert len(set(slots)) == len(slots) == sum(counts) and max(slots) < wanted.slots + page_size
+
+
+def test_a_short_request_is_lengthened_to_the_largest_chunk() -> None:
+    wanted = steps(longest=100, tokens=30).with_extensions(extension_points({"spans": Spans(False)}))
+    assert [len(sequence.tokens) for sequence in wanted.largest] == [30]

@@ -11,7 +11,7 @@ import pytest
 
 from sglang_plug import EngineConfig, Request, SamplingParams
 from sglang_plug.config import CacheOptions, ModelOptions, PluginOptions
-from sglang_plug.engine.processes.client import EngineError
+from sglang_plug.contracts.serving.engine_client import EngineError
 
 LOSING = """
     from __future__ import annotations

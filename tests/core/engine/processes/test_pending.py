@@ -6,7 +6,7 @@ import pytest
 
 from sglang_plug import Finish, Output, Request, RequestError, SamplingParams
 from sglang_plug.config import ConfigError
-from sglang_plug.engine.processes.client import EngineError
+from sglang_plug.contracts.serving.engine_client import EngineError
 from sglang_plug.engine.processes.messages import (
     Abort,
     Control,

@@ -17,7 +17,7 @@ import pytest
 
 from sglang_plug import ConfigError, EngineConfig, Plugins, Request, RequestError, SamplingParams
 from sglang_plug.config import CacheOptions, ModelOptions, PluginOptions, ScheduleOptions
-from sglang_plug.engine.processes.client import EngineError
+from sglang_plug.contracts.serving.engine_client import EngineError
 from sglang_plug.engine.processes.process_client import POLL, ProcessClient, Silence
 
 pytestmark = pytest.mark.whole_engine

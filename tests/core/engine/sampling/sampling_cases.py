@@ -8,8 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from sglang_plug import Plugins, Request, TokenLogprob
-from sglang_plug.engine.sampling.masks import Allowed
+from sglang_plug import AllowedTokens, Plugins, Request, TokenLogprob
 from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.scheduling.sequence import Sequence
@@ -27,12 +26,12 @@ def processors(vocabulary: int, device: torch.device = CPU) -> LogitsProcessors:
 def sequence_of(request: Request, vocabulary: int, device: torch.device = CPU) -> Sequence:
     """A sequence as the engine admits it."""
     found = Sequence.of(request, LONGEST)
-    found.processors = processors(vocabulary, device).admit(request)
+    found.sampling.processors = processors(vocabulary, device).admit(request)
     return found
 
 
 def sample(
-    logits: Tensor, sequences: Ordered[Sequence], allowed: Allowed | None = None
+    logits: Tensor, sequences: Ordered[Sequence], allowed: AllowedTokens | None = None
 ) -> tuple[list[int], list[TokenLogprob | None]]:
     """A token for each row, and what is reported of it."""
     return Sampler().draw(logits, sequences, allowed).read()

@@ -137,7 +137,7 @@ def test_sequences_may_leave_while_their_tokens_are_on_the_device() -> None:
         found = []
         for one in all_kinds():
             sequence = Sequence.of(one, 1 << 20)
-            sequence.processors = admit(one)
+            sequence.sampling.processors = admit(one)
             found.append(sequence)
         return found
 
@@ -237,6 +237,7 @@ class Regroups(Right):
         return self
 
 
+@pytest.mark.planted_bug("logits-processor")
 @pytest.mark.parametrize(
     ("kind", "message"),
     [

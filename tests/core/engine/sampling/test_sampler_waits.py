@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_plug import LogprobOptions, Request, SamplingParams
-from sglang_plug.engine.sampling.masks import Allowed
+from sglang_plug import AllowedTokens, LogprobOptions, Request, SamplingParams
 from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.testing.serving.waiting import META, asynchronous
@@ -38,7 +37,7 @@ def sequence(**params: Any) -> Sequence:
     return sequence_of(request, WIDTH, META)
 
 
-def draw(sampler: Sampler, sequences: list[Sequence], allowed: Allowed | None = None) -> None:
+def draw(sampler: Sampler, sequences: list[Sequence], allowed: AllowedTokens | None = None) -> None:
     logits = torch.zeros(len(sequences), WIDTH, device=META, dtype=torch.bfloat16)
     with asynchronous():
         drawn = sampler.draw(logits, sequences, allowed, ahead=[1] * len(sequences))
@@ -56,8 +55,8 @@ def test_nothing_waits(kind: str) -> None:
 def test_nothing_waits_for_masks_and_log_probabilities() -> None:
     mask = torch.full((2, -(-WIDTH // 32)), -1, dtype=torch.int32)
     rows = [sequence(), sequence(logprobs=LogprobOptions(top=3, ids=(4, 5))), sequence(temperature=0.0)]
-    draw(Sampler(), rows, Allowed([0, 2], mask))
-    draw(Sampler(), rows[:2], Allowed([0, 1], mask))
+    draw(Sampler(), rows, AllowedTokens([0, 2], mask))
+    draw(Sampler(), rows[:2], AllowedTokens([0, 1], mask))
 
 
 @pytest.mark.parametrize(

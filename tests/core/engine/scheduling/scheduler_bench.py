@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,14 +12,15 @@ from torch import Tensor
 
 from sglang_plug import Output, Request, SamplingParams
 from sglang_plug.contracts.model.recurrent_state import RESERVED, ZEROS
+from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.memory.kv_slots import SlotPool
-from sglang_plug.engine.recurrent_state.state_rows import HeldState, StateRows
-from sglang_plug.engine.recurrent_state.state_steps import StateSteps
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
+from sglang_plug_backends.recurrent_state.state_rows import HeldState, StateRows, held_state
+from sglang_plug_backends.recurrent_state.state_steps import StateSteps
 from sglang_plug_backends.schedule.policies import FirstCome
 
 STOP, VOCABULARY = 7, 50
@@ -80,12 +82,23 @@ class Device:
                 self.slots[one.slots[position]] = tokens[: position + 1]
             for position in range(end):
                 assert self.slots[one.slots[position]] == tokens[: position + 1]
-            if one.held is not None:
-                self.states.compute(one.held, tokens, one.computed, share.end)
+            if (held := held_state(one)) is not None:
+                self.states.compute(held, tokens, one.computed, share.end)
             self.computed += share.count
             results.append(sampled(tuple(one.tokens), share.drafts) if share.complete else StepResult())
         self.steps.end(shares)
         return results
+
+
+def with_states(options: dict[str, Any], page_size: int) -> dict[str, Any]:
+    """The options of a scheduler, with recurrent states as an extension if ``states`` tells how many."""
+    count = options.pop("states", None)
+    if count is None:
+        return options
+    rows = StateRows(RESERVED + count, page_size, grain=4, least=3)
+    points = options.get("extensions") or ExtensionPoints()
+    points = replace(points, states=(*points.states, rows), reset=(rows.reset,), check=(rows.check,))
+    return {**options, "extensions": points}
 
 
 def make(
@@ -93,9 +106,7 @@ def make(
 ) -> Scheduler:
     pool = SlotPool(capacity, page_size)
     clock = itertools.count()
-    options = {"chunk_size": 16, "max_running": 8, **options}
-    if options.get("states") is not None:
-        options["states"] = StateRows(RESERVED + options["states"], page_size, grain=4, least=3)
+    options = with_states({"chunk_size": 16, "max_running": 8, **options}, page_size)
     return Scheduler(pool, cache(page_size, LeastRecentlyUsed(), lambda: float(next(clock))), policy(), **options)
 
 

@@ -97,7 +97,7 @@ class Engine:
             while self.messages or self.loop.busy:
                 self.step()
         finally:
-            self.loop.constraints.close()
+            self.loop.close()
         assert not self.loop.pipeline.in_flight
         return self.outputs
 
@@ -239,5 +239,5 @@ def test_it_is_on_where_the_device_works_on_its_own(monkeypatch: pytest.MonkeyPa
         )
         plugins = Plugins.discover(config.plugins)
         loop = build.build_engine(config, plugins, None, lambda message: None, Heartbeat())  # type: ignore[arg-type]
-        loop.constraints.close()
+        loop.close()
         assert loop.pipeline.overlap is not disabled

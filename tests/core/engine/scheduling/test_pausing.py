@@ -93,9 +93,9 @@ def test_a_whole_engine_gives_the_same_outputs_when_requests_are_paused(overlap:
             elif id in paused.outputs and draw.random() < 0.15:
                 held.add(id)
                 paused.messages.append(Pause((id,)))
-        if paused.messages or paused.loop.scheduler.busy or len(paused.loop.constraints):
+        if paused.messages or paused.loop.scheduler.busy or len(paused.loop.held):
             paused.step()
-    paused.loop.constraints.close()
+    paused.loop.close()
     assert turns > 20
     for id, output in plain.outputs.items():
         assert without_numbers(paused.outputs[id]).tokens == without_numbers(output).tokens, id

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_plug import LogprobOptions, Request, TokenLogprob
-from sglang_plug.engine.multimodal.multimodal_state import View
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug_backends.multimodal.layout import MediaLayout
 from sglang_plug_backends.prefix_cache.none import NoCache
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.policies import DepthFirst, FirstCome, LongestPrefix, Priority
@@ -189,7 +189,7 @@ class Forcing(Device):
 
     def _forced(self, share: ScheduledChunk, result: StepResult) -> StepResult:
         one = share.sequence
-        emitted_len = one.emitted_len + len(one.forced_logprobs)
+        emitted_len = one.output.emitted_len + len(one.output.forced_logprobs)
         known = one.tokens[emitted_len : one.computed + share.count + 1]
         assert not known or one.computed < emitted_len, "the step does not compute what predicts a forced token"
         logprobs = tuple(TokenLogprob(token, 0.0) for token in known) if one.request.logprobs is not None else ()
@@ -260,8 +260,8 @@ def test_what_predicts_a_forced_token_is_computed_if_its_log_probability_is_want
     options = None if logprobs is None else LogprobOptions(start=logprobs)
     sequence = Sequence.of(Request(id="a", tokens=(1, 2, 3), logprobs=options), 50)
     sequence.tokens += [4, 5, 6]
-    sequence.emitted_len = 4
-    sequence.forced_logprobs += [TokenLogprob(5 + place, 0.0) for place in range(known)]
+    sequence.output.emitted_len = 4
+    sequence.output.forced_logprobs += [TokenLogprob(5 + place, 0.0) for place in range(known)]
     assert sequence.reusable == reusable
 
 
@@ -283,7 +283,7 @@ def sighted(scheduler: Scheduler, id: str, tokens: list[int], *images: range, **
     """A request whose images must not be cut."""
     submit(scheduler, id, tokens, **options)
     sequence = scheduler.waiting[-1]
-    sequence.view = View(len(tokens), None, [], 0, images)
+    sequence.layout = MediaLayout(list(tokens), whole=images)
     return sequence
 
 
@@ -318,7 +318,7 @@ def test_no_prefix_ends_within_an_image_that_sees_all_of_itself(page_size: int) 
     ):
         sequence = sighted(scheduler, id, prompt, image)
         finish(scheduler, device)
-        assert sequence.cached == reused, id
+        assert sequence.service.cached == reused, id
 
 
 def test_one_image_longer_than_a_step_makes_room_for_itself() -> None:

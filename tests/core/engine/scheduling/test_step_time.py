@@ -120,3 +120,20 @@ def test_no_coefficient_is_negative() -> None:
         model.observe(work([100], [(0, count)]), 0.5 / count)
     assert all(value >= 0 for value in model.coefficients().values())
     assert model.step_seconds(work([100] * 8, [(0, 10)])) > 0
+
+
+def test_a_machine_that_becomes_slower_does_not_leave_prompts_without_time() -> None:
+    draw, model = random.Random(9), StepTimeModel()
+    for _ in range(80):
+        step = random_step(draw)
+        model.observe(step, true_seconds(step))
+    slow = work([500] * 8, [(1000, 16)])
+    for _ in range(300):
+        model.observe(slow, 20 * true_seconds(slow))
+    base = model.decode_seconds(8, 4000)
+    assert model.coefficients()["prefill_base_multiple"] <= 2
+    assert model.prefill_tokens(work([500] * 8, []), 1000, 8 * base) > 0
+    for _ in range(300):
+        step = random_step(draw)
+        model.observe(step, true_seconds(step))
+    assert model.step_seconds(slow) == pytest.approx(true_seconds(slow), rel=0.1)

@@ -29,7 +29,7 @@ PLUGIN = """
     import torch
 
     from sglang_plug import AttentionBackend, AttentionSpec, hookimpl
-    from sglang_plug.plugins.specs import DrafterSpec, EvictionSpec, PrefixCacheSpec, ScheduleSpec, WeightsSpec
+    from sglang_plug.plugins.specs import (DrafterSpec, EvictionSpec, PrefixCacheSpec, ScheduleSpec, WeightsSpec)
 
     @hookimpl
     def register_weight_loaders():

@@ -16,7 +16,7 @@ from sglang_plug.engine.startup.resolve import _tasks as served_tasks
 from sglang_plug.engine.startup.resolve import choose_model
 from sglang_plug.plugins.discovery import Found
 from sglang_plug.plugins.registry import Component
-from sglang_plug.plugins.specs import Task
+from sglang_plug.plugins.spec import Task
 
 GENERIC = """
 from __future__ import annotations
@@ -129,6 +129,18 @@ def test_devices_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert [found_device(name).type for name in ("cpu", "cuda", "cuda:0", "cuda:1")] == ["cpu", *["cuda"] * 3]
+
+
+def test_each_replica_has_devices_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert [str(found_device(name, 2)) for name in ("cpu", "auto", "cuda", "cuda:1")] == [
+        "cpu",
+        *["cuda:2"] * 2,
+        "cuda:3",
+    ]
+    with pytest.raises(ConfigError, match="--device cuda with this many --replicas needs cuda:4: torch sees 4"):
+        found_device("cuda", 4)
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,7 @@ def test_a_good_one_conforms(tmp_path: Path, kind: type) -> None:
     check_adapter_format(reader(kind), [tmp_path / "full"] * 2, LAYERS)
 
 
+@pytest.mark.planted_bug("adapter")
 @pytest.mark.parametrize(
     ("kind", "said"),
     [

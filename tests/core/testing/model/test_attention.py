@@ -269,6 +269,13 @@ class RefusesGroups(Honest):
             raise ConfigError("no grouped heads")
 
 
+class WritesQueries(Honest):
+    def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        output = super().attend(layer, q, k, v)
+        q.mul_(self.scale(layer))
+        return output
+
+
 @pytest.mark.parametrize("backend", ["torch", Honest, NoOtherValueDim, ForGraphs, ForStored])
 def test_correct_backends_pass(backend: str | type[AttentionBackend]) -> None:
     check_attention_backend(backend, encoder=True)
@@ -278,6 +285,7 @@ def test_a_correct_backend_passes_in_half_precision() -> None:
     check_attention_backend(Honest, dtype=torch.bfloat16)
 
 
+@pytest.mark.planted_bug("attention")
 @pytest.mark.parametrize(
     ("backend", "message"),
     [
@@ -300,6 +308,7 @@ def test_a_correct_backend_passes_in_half_precision() -> None:
         (Raises, "raised IndexError: out of range"),
         (LastOfKeys, "values in keys.*outputs are wrong"),
         (RefusesGroups, "raised ConfigError: no grouped heads"),
+        (WritesQueries, "layer 0.*: the input q was written to"),
     ],
 )
 def test_broken_backends_fail_and_the_case_is_named(backend: type[AttentionBackend], message: str) -> None:
@@ -316,6 +325,7 @@ def test_a_pool_of_another_dtype_counts_what_its_scales_say() -> None:
     check_attention_backend(ReadsScaled, kv_dtype=torch.float8_e4m3fn)
 
 
+@pytest.mark.planted_bug("attention")
 @pytest.mark.parametrize(
     ("backend", "message"),
     [

@@ -62,19 +62,72 @@ def louder(forward: Any, batch: ForwardBatch) -> Tensor:
     return forward(batch) * 1.01
 
 
+def wrapped(forward: Any, batch: ForwardBatch) -> Tensor:
+    """Positions begin again after 300 tokens."""
+    batch.positions = batch.positions % 300
+    return forward(batch)
+
+
+def mixed(forward: Any, batch: ForwardBatch) -> Tensor:
+    """Rows of a step depend on each other."""
+    hidden = forward(batch)
+    return hidden - 0.1 * hidden.mean(0)
+
+
+def lost_when_alone(forward: Any, batch: ForwardBatch) -> Tensor:
+    """A single row, as in decoding one sequence, is computed wrongly."""
+    hidden = forward(batch)
+    return hidden * torch.nan if len(hidden) == 1 else hidden
+
+
+def shifted_store(forward: Any, batch: ForwardBatch) -> Tensor:
+    """Keys and values of the first two tokens are stored in each other's slots."""
+    if len(batch.slots) > 1:
+        batch.slots = torch.cat([batch.slots[:2].flip(0), batch.slots[2:]])
+    return forward(batch)
+
+
+def other_token(forward: Any, batch: ForwardBatch) -> Tensor:
+    """The last sequence of a batch reads the first token of it."""
+    if len(batch.query_lens) > 1:
+        batch.input_ids = torch.cat([batch.input_ids[:-1], batch.input_ids[:1]])
+    return forward(batch)
+
+
+def raises_for_batches(forward: Any, batch: ForwardBatch) -> Tensor:
+    if len(batch.query_lens) > 1:
+        raise ValueError("one at a time")
+    return forward(batch)
+
+
+@pytest.mark.planted_bug("model")
 @pytest.mark.parametrize(
     ("change", "case"),
     [
+        (mixed, "one prompt'"),
+        (lost_when_alone, "one prompt in chunks|token by token"),
+        (shifted_store, "prompts in one batch, then decoding"),
+        (other_token, "prompts of different lengths in one batch"),
+        (raises_for_batches, "prompts of different lengths in one batch': raised ValueError: one at a time"),
         (louder, "one prompt'"),
         (from_zero, "one prompt in chunks"),
         (one_after_the_other, "prompts in one batch, then decoding"),
     ],
 )
 def test_broken_models_fail_and_the_case_is_named(change: Any, case: str) -> None:
-    with pytest.raises(AssertionError, match=f"Broken fails '{case}"):
+    with pytest.raises(AssertionError, match=f"Broken fails '({case})"):
         check_model("LlamaForCausalLM", CONFIGS["LlamaForCausalLM"], model_class=broken(change))
 
 
+@pytest.mark.planted_bug("model")
+def test_a_model_that_is_wrong_only_in_long_prompts_fails() -> None:
+    config = LlamaConfig(**{**SMALL, "max_position_embeddings": 1024})
+    check_model("LlamaForCausalLM", config)
+    with pytest.raises(AssertionError, match="Broken fails 'a long prompt in chunks"):
+        check_model("LlamaForCausalLM", config, model_class=broken(wrapped))
+
+
+@pytest.mark.planted_bug("model")
 def test_weights_that_do_not_fit_are_named() -> None:
     class WithMore(llama()):  # type: ignore[misc]
         def __init__(self, config: Any, env: BuildEnv) -> None:

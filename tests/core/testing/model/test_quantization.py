@@ -44,6 +44,28 @@ def wrong_for_many(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return actual
 
 
+NF4 = torch.tensor(
+    [-1.0, -0.6962, -0.5251, -0.3949, -0.2844, -0.1848, -0.0911, 0.0]
+    + [0.0796, 0.1609, 0.2461, 0.3379, 0.4407, 0.5626, 0.7230, 1.0]
+)
+"""The values of 4-bit NormalFloat (Dettmers et al., QLoRA, 2023)."""
+
+
+def normal_float(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Multiply with weights in NF4, in blocks of 32 with a scale each."""
+    blocks = weight.float().reshape(-1, 32)
+    scales = blocks.abs().amax(-1, keepdim=True).clamp(min=1e-12)
+    nearest = (blocks[..., None] / scales[..., None] - NF4).abs().argmin(-1)
+    return F.linear(x, (NF4[nearest] * scales).reshape(weight.shape).to(x.dtype), bias)
+
+
+def test_products_may_be_off_by_what_the_bits_allow() -> None:
+    check_quantization(quantization(normal_float), bits=4)
+    with pytest.raises(AssertionError, match="a product is off by"):
+        check_quantization(quantization(rough), bits=4)
+
+
+@pytest.mark.planted_bug("quantization")
 @pytest.mark.parametrize(
     ("product", "message"),
     [

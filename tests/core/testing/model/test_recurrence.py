@@ -35,6 +35,7 @@ def wide(*arguments: Any) -> Tensor:
     return scanning.selective_scan(*arguments).double()
 
 
+@pytest.mark.planted_bug("kernels")
 @pytest.mark.parametrize(
     ("name", "wrong", "message"),
     [

@@ -24,6 +24,7 @@ def test_the_definitions_pass_where_candidates_do_not_hold_everything(monkeypatc
     check_sampling(Kernels())
 
 
+@pytest.mark.planted_bug("kernels")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -44,6 +45,7 @@ def test_wrong_parameters_are_found(change: Any, message: str) -> None:
         check_sampling(Kernels(sample_tokens=draw))
 
 
+@pytest.mark.planted_bug("kernels")
 def test_a_row_that_depends_on_others_is_found() -> None:
     def draw(logits: Tensor, options: SamplingOptions, uniform: Tensor) -> Tensor:
         shift = 0.0 if len(logits) != len(logits.unique(dim=0)) else 0.37 * len(logits)
@@ -53,6 +55,7 @@ def test_a_row_that_depends_on_others_is_found() -> None:
         check_sampling(Kernels(sample_tokens=draw))
 
 
+@pytest.mark.planted_bug("kernels")
 def test_rows_that_spoil_others_are_found() -> None:
     def draw(logits: Tensor, options: SamplingOptions, uniform: Tensor) -> Tensor:
         actual = drawing.sample_tokens(logits, options, uniform)
@@ -62,6 +65,7 @@ def test_rows_that_spoil_others_are_found() -> None:
         check_sampling(Kernels(sample_tokens=draw))
 
 
+@pytest.mark.planted_bug("kernels")
 def test_wrong_masks_are_found() -> None:
     def mask(logits: Tensor, rows: Tensor | None, mask: Tensor) -> Tensor:
         return drawing.mask_logits(logits, None if rows is None else rows.flip(0), mask)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,59 @@ class Failing(SequenceDrafter):
         raise LookupError("no end")
 
 
+class Negative(SequenceDrafter):
+    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+        return [-1]
+
+
+class Fraction(SequenceDrafter):
+    def propose(self, tokens: Sequence[int], most: int) -> Any:
+        return [sum(tokens) / 7]
+
+
+class Short(SequenceDrafter):
+    """Needs three tokens of output."""
+
+    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+        return [tokens[2]]
+
+
+class Learned(SequenceDrafter):
+    """Continues as any earlier sequence did, whoever it belonged to."""
+
+    def __init__(self, following: dict[int, int], last: int) -> None:
+        self.following, self.last = following, last
+
+    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+        for token in tokens:
+            self.following[self.last], self.last = token, token
+        proposed, token = list[int](), self.last
+        while len(proposed) < most and (token := self.following.get(token, -1)) >= 0:
+            proposed.append(token)
+        return proposed
+
+
+class ForgetsSalts(Drafter):
+    def __init__(self) -> None:
+        self.following: dict[int, int] = {}
+
+    def begin(self, prompt: Sequence[int], *, salt: str) -> SequenceDrafter:
+        return Learned(self.following, prompt[-1] if prompt else -1)
+
+
+class KeepsSalts(Drafter):
+    def __init__(self) -> None:
+        self.following: dict[str, dict[int, int]] = {}
+
+    def begin(self, prompt: Sequence[int], *, salt: str) -> SequenceDrafter:
+        return Learned(self.following.setdefault(salt, {}), prompt[-1] if prompt else -1)
+
+
+class NeedsAPrompt(Drafter):
+    def begin(self, prompt: Sequence[int], *, salt: str) -> SequenceDrafter:
+        return Repeating() if prompt[0] >= 0 else Repeating()
+
+
 def making(kind: type[SequenceDrafter]) -> type[Drafter]:
     class One(Drafter):
         def begin(self, prompt: Sequence[int], *, salt: str) -> SequenceDrafter:
@@ -46,10 +100,25 @@ def making(kind: type[SequenceDrafter]) -> type[Drafter]:
     return One
 
 
-def test_one_that_keeps_its_contract_passes() -> None:
-    check_drafter(making(Repeating))
+@pytest.mark.parametrize("drafter", [making(Repeating), KeepsSalts])
+def test_one_that_keeps_its_contract_passes(drafter: type[Drafter]) -> None:
+    check_drafter(drafter)
 
 
+@pytest.mark.planted_bug("drafter")
+@pytest.mark.parametrize(
+    ("drafter", "problem"),
+    [
+        (ForgetsSalts, "which only a sequence with the salt 'owner' has had"),
+        (NeedsAPrompt, r"without a prompt: begin\(\) raised IndexError"),
+    ],
+)
+def test_drafters_that_confuse_sequences_are_told(drafter: type[Drafter], problem: str) -> None:
+    with pytest.raises(AssertionError, match=problem):
+        check_drafter(drafter)
+
+
+@pytest.mark.planted_bug("drafter")
 @pytest.mark.parametrize(
     ("kind", "problem"),
     [
@@ -58,6 +127,9 @@ def test_one_that_keeps_its_contract_passes() -> None:
         (Taking, "the tokens that were given have been changed"),
         (Failing, r"end\(\) raised LookupError: no end"),
         (lambda: None, "begin.. gave NoneType, not a SequenceDrafter"),
+        (Negative, "proposed -1, which is no token"),
+        (Fraction, "which is no token of a vocabulary of 300"),
+        (Short, r"propose\(\) raised IndexError"),
     ],
 )
 def test_one_that_does_not_is_told_what_was_wrong(kind: type[SequenceDrafter], problem: str) -> None:

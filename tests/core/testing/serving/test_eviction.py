@@ -140,6 +140,7 @@ BUGS: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
+@pytest.mark.planted_bug("eviction")
 @pytest.mark.parametrize(("policy", "message"), BUGS, ids=lambda value: getattr(value, "__name__", ""))
 def test_planted_bugs_are_named(policy: Callable[[], Any], message: str) -> None:
     with pytest.raises(AssertionError, match=message):

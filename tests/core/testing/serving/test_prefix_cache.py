@@ -401,6 +401,7 @@ BUGS: list[tuple[Any, str]] = [
 ]
 
 
+@pytest.mark.planted_bug("prefix-cache")
 @pytest.mark.parametrize(("cache", "message"), BUGS, ids=lambda value: getattr(value, "__name__", ""))
 def test_planted_bugs_are_named(cache: Any, message: str) -> None:
     with pytest.raises(AssertionError, match=message):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug import PluginError, Plugins
+from sglang_plug import PluginError, Plugins, TokenUsage, Waiting
 from sglang_plug.testing import check_schedule_policy
 
 
@@ -159,8 +159,154 @@ BUGS: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
+@pytest.mark.planted_bug("schedule")
 @pytest.mark.parametrize(("policy", "message"), BUGS, ids=lambda value: getattr(value, "__name__", ""))
 def test_planted_bugs_are_named(policy: Callable[[], Any], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_schedule_policy(policy)
+
+
+class Accounts(FirstCome):
+    """Keeps what each active caller has used, and lets callers with little go before those with much."""
+
+    def __init__(self) -> None:
+        self.used: dict[str, int] = {}
+        self.queued: set[str] = set()
+
+    def activated(self, caller: str, weight: float) -> None:
+        self.used[caller] = 0
+
+    def deactivated(self, caller: str) -> None:
+        del self.used[caller]
+
+    def joined_queue(self, caller: str) -> None:
+        self.queued.add(caller)
+
+    def left_queue(self, caller: str) -> None:
+        self.queued.remove(caller)
+
+    def charge(self, usage: Sequence[TokenUsage]) -> None:
+        for one in usage:
+            self.used[one.caller] += one.computed + one.generated
+
+
+class Urgent(FirstCome):
+    """Lets urgent sequences take the places of others."""
+
+    def preempts(self) -> bool:
+        return True
+
+    def exchange(self, running: Sequence[Waiting], waiting: Sequence[Waiting], free: int) -> Any:
+        urgent = [one for one in waiting if one.priority > 0][: len(running)]
+        lax = [one for one in running if one.priority <= 0][: len(urgent)]
+        return lax, urgent[: len(lax)]
+
+
+@pytest.mark.parametrize("policy", [Accounts, Urgent])
+def test_policies_with_further_methods_pass(policy: Callable[[], Any]) -> None:
+    check_schedule_policy(policy)
+
+
+class LacksCharge(Accounts):
+    charge = None  # type: ignore[assignment]
+
+
+class LacksExchange(Urgent):
+    exchange = None
+
+
+class KeepsAllCallers(Accounts):
+    def deactivated(self, caller: str) -> None:
+        pass
+
+
+class ForgetsTheUnnamed(Accounts):
+    """Takes the caller without a name for none."""
+
+    def activated(self, caller: str, weight: float) -> None:
+        if caller:
+            super().activated(caller, weight)
+
+
+class DividesByWeight(Accounts):
+    def activated(self, caller: str, weight: float) -> None:
+        self.used[caller] = int(1 / int(weight))
+
+
+class AnswersCharges(Accounts):
+    def left_queue(self, caller: str) -> Any:
+        self.queued.discard(caller)
+        return len(self.queued)
+
+
+class SortsUsage(Accounts):
+    def charge(self, usage: Any) -> None:
+        super().charge(usage)
+        usage.clear()
+
+
+class FailsWithoutQueue(Accounts):
+    def order(self, waiting: Sequence[Waiting], match: Any) -> Sequence[Waiting]:
+        if self.used:
+            assert max(len(one.tokens) for one in waiting)
+        return list(waiting)
+
+
+class NoAnswer(Urgent):
+    def preempts(self) -> Any:
+        return None
+
+
+class SwapsStrangers(Urgent):
+    def exchange(self, running: Sequence[Waiting], waiting: Sequence[Waiting], free: int) -> Any:
+        return waiting[:1], running[:1]
+
+
+class EndsTwice(Urgent):
+    def exchange(self, running: Sequence[Waiting], waiting: Sequence[Waiting], free: int) -> Any:
+        ended, first = super().exchange(running, waiting, free)
+        return ended * 2, first
+
+
+class EndsForNobody(Urgent):
+    def exchange(self, running: Sequence[Waiting], waiting: Sequence[Waiting], free: int) -> Any:
+        return list(running[:1]), []
+
+
+class OneList(Urgent):
+    def exchange(self, running: Sequence[Waiting], waiting: Sequence[Waiting], free: int) -> Any:
+        return list(running[:1])
+
+
+class PopsWaiting(Urgent):
+    def exchange(self, running: Sequence[Waiting], waiting: Any, free: int) -> Any:
+        ended, first = super().exchange(running, waiting, free)
+        for one in first:
+            waiting.remove(one)
+        return ended, first
+
+
+@pytest.mark.planted_bug("schedule")
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (LacksCharge, "must have charge"),
+        (LacksExchange, "must have exchange"),
+        (KeepsAllCallers, "forget them in deactivated"),
+        (ForgetsTheUnnamed, r"(charge|deactivated)\(\) raised KeyError"),
+        (DividesByWeight, r"activated\(\) raised ZeroDivisionError"),
+        (AnswersCharges, r"left_queue\(\) gave \d+, and must return nothing"),
+        (SortsUsage, r"charge\(\) changed what it was given"),
+        (FailsWithoutQueue, r"order\(\) raised ValueError"),
+        (NoAnswer, r"preempts\(\) gave NoneType"),
+        (SwapsStrangers, "returned a sequence that is not running"),
+        (EndsTwice, "returned a running sequence twice"),
+        (EndsForNobody, "gives them to nobody"),
+        (OneList, "must return two sequences"),
+        (PopsWaiting, "changed a list that it was given"),
+    ],
+)
+def test_planted_bugs_in_further_methods_are_named(policy: Callable[[], Any], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         check_schedule_policy(policy)
 

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import pytest
+import torch
 
 from sglang_plug import (
     AdmissionPhase,
+    AllowedTokens,
+    BlockingRequest,
+    CachePhase,
     ChunkView,
+    Finish,
+    ForwardBatch,
     GraphPhase,
+    HoldPhase,
+    InputPhase,
+    MemoryPhase,
+    MemoryRequest,
     ModelPhase,
     OutputPhase,
+    PendingMask,
     PlanningPhase,
+    ProfilingPhase,
+    PromptLayout,
     RankPhase,
+    ReadySequence,
+    Request,
+    RequestError,
+    SamplingPhase,
     SequenceView,
+    ServicePhase,
+    StatePhase,
+    StaticInputPhase,
     StepExtension,
     StepPlan,
+    TokenDecision,
+    WatchdogPhase,
 )
 from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.ngram.drafter import NGramDrafter
@@ -78,6 +100,103 @@ class Untold(Surrounds, GraphPhase, RankPhase):
         return None
 
 
+class Layout:
+    """Lays out a prompt; its positions are wrong, and so is one other part."""
+
+    def __init__(self, tokens: Sequence[int], wrong: str = "") -> None:
+        self.cache_tokens = tokens[1:] if wrong == "tokens" else tokens
+        self.length, self.wrong = len(tokens), wrong
+
+    def positions(self, start: int, end: int) -> Iterable[int]:
+        return range(end)  # of all tokens, whatever the first one is
+
+    def chunk_end(self, end: int) -> int:
+        return {"end": end - 1, "inside": min(end + 1, self.length)}.get(self.wrong, end)
+
+    def reusable(self, length: int) -> int:
+        return length + 1 if self.wrong == "reusable" else length
+
+
+class GoodLayout(Layout):
+    """Has the positions of text."""
+
+    def positions(self, start: int, end: int) -> Iterable[int]:
+        return range(start, end)
+
+
+class LaysOut(StepExtension, AdmissionPhase):
+    def __init__(self, layout: type[Layout], wrong: str = "") -> None:
+        self.kind, self.wrong = layout, wrong
+
+    def layout(self, sequence: SequenceView) -> PromptLayout:
+        return self.kind(list(sequence.tokens), self.wrong)
+
+
+class ChangesTokens(StepExtension, InputPhase):
+    """Replaces the tokens of a step."""
+
+    def prepare(self, chunks: Sequence[ChunkView], batch: ForwardBatch) -> None:
+        batch.input_ids = batch.input_ids + 1
+
+
+class Forgets(StepExtension, AdmissionPhase, InputPhase):
+    """Does not know sequences that were never admitted."""
+
+    def admit(self, sequence: SequenceView) -> None:
+        sequence.extras[self] = 1
+
+    def prepare(self, chunks: Sequence[ChunkView], batch: ForwardBatch) -> None:
+        assert all(self in chunk.sequence.extras for chunk in chunks), "an unknown sequence"
+
+
+class NoNumber(StepExtension, StaticInputPhase):
+    def static_input(self, chunk: ChunkView) -> int:
+        return -1
+
+
+class Greedy(StepExtension, MemoryPhase):
+    """Takes more memory than there is."""
+
+    def memory_request(self, room: float | None) -> MemoryRequest:
+        return MemoryRequest(name="everything", bytes=1 << 40, advice="buy more")
+
+
+class Long(StepExtension, ProfilingPhase):
+    def largest_request(self, tokens: int) -> Request:
+        return Request(id="long", tokens=(0,) * (tokens + 1))
+
+
+class Owner(StepExtension, StatePhase, CachePhase):
+    """Owns a row of each running sequence, and does one thing ``wrong``."""
+
+    def __init__(self, wrong: str = "") -> None:
+        self.wrong, self.free, self.owned = wrong, 4, 0
+
+    def reusable(self, sequence: SequenceView, length: int) -> int:
+        return length + 1 if self.wrong == "reusable" else length
+
+    def acquire(self, sequence: SequenceView, start: int, cached: int) -> bool:
+        if self.free == 0:
+            return False
+        self.free -= 1
+        self.owned += 1
+        sequence.extras[self] = 1
+        return True
+
+    def chunk_end(self, sequence: SequenceView, start: int, end: int) -> int:
+        return start if self.wrong == "end" else max(start + 1, end - 1)
+
+    def release(self, sequence: SequenceView, keep: bool) -> int | None:
+        row = sequence.extras.pop(self)
+        self.owned -= row
+        if self.wrong != "leak" or sequence.computed:
+            self.free += row
+        return len(sequence.tokens) + 1 if self.wrong == "length" else None
+
+    def check(self) -> None:
+        assert self.free + self.owned == 4, "a row is lost"
+
+
 class Fails(StepExtension, AdmissionPhase):
     """Fails at the end of each request."""
 
@@ -85,6 +204,7 @@ class Fails(StepExtension, AdmissionPhase):
         raise KeyError("finished")
 
 
+@pytest.mark.planted_bug("step-extension")
 @pytest.mark.parametrize(
     ("extension", "message"),
     [
@@ -93,12 +213,33 @@ class Fails(StepExtension, AdmissionPhase):
         (Unreachable(), "Unreachable has plan and is not a PlanningPhase"),
         (Surrounds(), "Surrounds has context.. and no graph_input"),
         (Replayed(), "numbers of graph_input.. are all 0"),
+        (LaysOut(GoodLayout, "tokens"), "cache_tokens has .* tokens, and the prompt"),
+        (LaysOut(Layout), "is not a part of"),
+        (LaysOut(GoodLayout, "end"), "chunk_end.0. returned -1"),
+        (LaysOut(GoodLayout, "inside"), "where no chunk may end"),
+        (LaysOut(GoodLayout, "reusable"), "reusable.0. returned 1"),
+        (ChangesTokens(), "changed input_ids of the batch"),
+        (Forgets(), "an unknown sequence"),
+        (NoNumber(), "static_input.. must return a number"),
+        (Greedy(), "memory_request.. takes"),
+        (Long(), "returned a prompt of 161 tokens"),
+        (Owner("reusable"), "reusable.. returned"),
+        (Owner("end"), "chunk_end.. returned"),
+        (Owner("length"), "release.. returned"),
+        (Owner("leak"), "a row is lost"),
         (Untold(), "rank_step.. must return data for each step with a context"),
     ],
 )
 def test_a_broken_rule_is_named(extension: StepExtension, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         check_step_extension(extension)
+
+
+def test_layouts_and_states_that_keep_the_contract() -> None:
+    check_step_extension(LaysOut(GoodLayout))
+    owner = Owner()
+    check_step_extension(owner)
+    assert owner.free == 4
 
 
 def test_an_error_of_the_extension_is_raised() -> None:
@@ -119,3 +260,207 @@ def test_state_is_kept_by_sequence() -> None:
 
     check_step_extension(Counting())
     assert kept == [1] * len(kept) and isinstance(kept, Sequence)
+
+
+class Even(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase, ServicePhase, WatchdogPhase):
+    """Constrains every third output to even tokens; each begins with token 2, and ends behind the fifth token.
+
+    It is held for some calls of ``ready``, token 4 is always followed by token 6, and token 8 is rejected although the
+    mask allows it.
+    """
+
+    def __init__(self) -> None:
+        self.held: list[SequenceView] = []
+        self.calls = self.rejections = self.forced = 0
+        self.started = self.closed = False
+
+    def start(self) -> None:
+        self.started = True
+
+    def close(self) -> None:
+        self.closed = True
+
+    def constrains(self, sequence: SequenceView) -> bool:
+        return int(sequence.request.id) % 3 == 0
+
+    def hold(self, sequence: SequenceView) -> bool:
+        if sequence.constrained:
+            self.held.append(sequence)
+        return sequence.constrained
+
+    def ready(self) -> Sequence[ReadySequence]:
+        self.calls += 1
+        held, self.held = ([], self.held) if self.calls % 8 else (self.held, [])
+        return [self.begun(sequence) for sequence in held]
+
+    def begun(self, sequence: SequenceView) -> ReadySequence:
+        return ReadySequence(sequence, (2,) if self.room(sequence) > 0 else ())
+
+    def finished(self, sequence: SequenceView) -> None:
+        self.held = [one for one in self.held if one is not sequence]
+
+    def allowed(self, sequences: Sequence[SequenceView], *, asynchronous: bool) -> PendingMask | None:
+        rows = [row for row, one in enumerate(sequences) if one.constrained]
+        return Ready(AllowedTokens(rows, self.mask(len(rows)))) if rows else None
+
+    def mask(self, rows: int) -> torch.Tensor:
+        return torch.full((rows, 1), 0x5555, dtype=torch.int32)
+
+    def sampled(self, sequences: Sequence[SequenceView], tokens: Sequence[int]) -> Mapping[int, TokenDecision]:
+        rows = [row for row, one in enumerate(sequences) if one.constrained]
+        return {row: self.decision(sequences[row], tokens[row]) for row in rows}
+
+    def decision(self, sequence: SequenceView, token: int) -> TokenDecision:
+        assert token % 2 == 0
+        if token == 8:
+            self.rejections += 1
+            return TokenDecision(rejected=True)
+        forced = (6,) if token == 4 and self.room(sequence) > 0 else ()
+        self.forced += len(forced)
+        is_end = sequence.generated + 1 + len(forced) >= 5
+        return TokenDecision(Finish("stop") if is_end else None, forced=forced)
+
+    @staticmethod
+    def room(sequence: SequenceView) -> int:
+        return sequence.limit - len(sequence.tokens) - 1
+
+
+class Ready:
+    """A mask that is filled."""
+
+    def __init__(self, allowed: AllowedTokens) -> None:
+        self.allowed = allowed
+
+    def result(self) -> AllowedTokens:
+        return self.allowed
+
+
+def test_an_extension_that_constrains_outputs_keeps_the_contract() -> None:
+    extension = Even()
+    check_step_extension(extension)
+    assert extension.started and extension.closed and extension.calls > 8
+    assert extension.rejections > 0 and extension.forced > 0 and extension.held == []
+
+
+class HoldsForEver(Even):
+    def ready(self) -> Sequence[ReadySequence]:
+        return ()
+
+
+class NamesTwice(Even):
+    def ready(self) -> Sequence[ReadySequence]:
+        return [one for one in super().ready() for _ in range(2)]
+
+
+class NamesTheAborted(Even):
+    def finished(self, sequence: SequenceView) -> None: ...
+
+
+class BeginsTooLong(Even):
+    def begun(self, sequence: SequenceView) -> ReadySequence:
+        return ReadySequence(sequence, (2,) * (self.room(sequence) + 1))
+
+
+class BeginsElsewhere(Even):
+    def begun(self, sequence: SequenceView) -> ReadySequence:
+        return ReadySequence(sequence, (99,))
+
+
+class EndsWithText(Even):
+    def begun(self, sequence: SequenceView) -> ReadySequence:
+        return ReadySequence(sequence, finish="stop")  # type: ignore[arg-type]
+
+
+class Fruitless(Even):
+    def begun(self, sequence: SequenceView) -> ReadySequence:
+        return ReadySequence(sequence, finish=RequestError("it cannot begin"))
+
+
+class AllowsNothing(Even):
+    def mask(self, rows: int) -> torch.Tensor:
+        return torch.zeros(rows, 1, dtype=torch.int32)
+
+
+class WrongMask(Even):
+    def mask(self, rows: int) -> torch.Tensor:
+        return torch.ones(rows, 16, dtype=torch.bool)
+
+
+class LimitsNoRow(Even):
+    def allowed(self, sequences: Sequence[SequenceView], *, asynchronous: bool) -> PendingMask | None:
+        return Ready(AllowedTokens([len(sequences)], self.mask(1)))
+
+
+class DecidesForOthers(Even):
+    def sampled(self, sequences: Sequence[SequenceView], tokens: Sequence[int]) -> Mapping[int, TokenDecision]:
+        return {row: TokenDecision() for row in range(len(sequences))}
+
+
+class ForcesTooMuch(Even):
+    def decision(self, sequence: SequenceView, token: int) -> TokenDecision:
+        return TokenDecision(forced=(2,) * (self.room(sequence) + 1))
+
+
+class RejectsAll(Even):
+    def decision(self, sequence: SequenceView, token: int) -> TokenDecision:
+        return TokenDecision(rejected=True)
+
+
+class RejectsAndForces(Even):
+    def decision(self, sequence: SequenceView, token: int) -> TokenDecision:
+        return TokenDecision(rejected=True, forced=(2,))
+
+
+class EndsWithErrors(Even):
+    def decision(self, sequence: SequenceView, token: int) -> TokenDecision:
+        return TokenDecision(error=RequestError("it cannot go on"))
+
+
+class Blames(Even):
+    def blocking_request(self) -> BlockingRequest | None:
+        return BlockingRequest("0", "nothing", "you")
+
+
+class FailsToLook(Even):
+    def look(self) -> None:
+        raise AssertionError("look() fails")
+
+
+@pytest.mark.planted_bug("step-extension")
+@pytest.mark.parametrize(
+    ("extension", "message"),
+    [
+        (HoldsForEver(), "are held and never ready"),
+        (NamesTwice(), "names a request that is not held, or has ended"),
+        (NamesTheAborted(), "names a request that is not held, or has ended"),
+        (BeginsTooLong(), "ready.. forces .* tokens, and there is room for"),
+        (BeginsElsewhere(), r"ready.. forces tokens that are not in the vocabulary: \[99\]"),
+        (EndsWithText(), "a Finish or a RequestError, not with str"),
+        (Fruitless(), "ended with an error: it cannot begin"),
+        (AllowsNothing(), "allows no token, and gives no error"),
+        (WrongMask(), "a mask must be int32"),
+        (LimitsNoRow(), "rows of a mask must ascend, and be some of"),
+        (DecidesForOthers(), "decides about an output that the extension does not constrain"),
+        (ForcesTooMuch(), "sampled.. forces .* tokens, and there is room for"),
+        (RejectsAll(), "rejects more tokens at one position than there are"),
+        (RejectsAndForces(), "forces tokens behind one that it rejects"),
+        (EndsWithErrors(), "ended with an error: it cannot go on"),
+        (Blames(), "blocking_request.. names a request, and no step blocks"),
+        (FailsToLook(), "look.. fails"),
+    ],
+)
+def test_a_broken_rule_of_sampling_is_named(extension: StepExtension, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_step_extension(extension, patience=0.05)
+
+
+class Bans(StepExtension, SamplingPhase):
+    """Allows no odd tokens in any output, and decides about none."""
+
+    def allowed(self, sequences: Sequence[SequenceView], *, asynchronous: bool) -> PendingMask | None:
+        mask = torch.full((len(sequences), 1), 0x5555, dtype=torch.int32)
+        return Ready(AllowedTokens(list(range(len(sequences))), mask))
+
+
+def test_an_extension_may_limit_outputs_that_it_does_not_constrain() -> None:
+    check_step_extension(Bans())

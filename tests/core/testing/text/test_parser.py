@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from sglang_plug import CallArguments, CallEnd, CallStart, OutputParser, PluginError, Plugins, Text
+from sglang_plug import CallArguments, CallEnd, CallStart, OutputParser, PluginError, Plugins, Reasoning, Text
 from sglang_plug.testing import check_output_parser
 
 CALLS = {
@@ -92,6 +92,47 @@ class Quoting(Lines):
         ]
 
 
+class Forgetful(Lines):
+    """Drops at the end what may have become a call."""
+
+    def feed(self, text: str) -> list[Any]:
+        self.held += text
+        ready, _, rest = self.held.partition("<")
+        self.held = f"<{rest}" if "<" in self.held else ""
+        return [Text(ready)] if ready else []
+
+    def finish(self) -> list[Any]:
+        return []
+
+
+class Rereading(Lines):
+    """Reads the whole output again for each piece."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output = ""
+
+    def feed(self, text: str) -> list[Any]:
+        self.output += text
+        self.lines = sum(character == "\n" for character in self.output)
+        return super().feed(text)
+
+
+class Shared(Lines):
+    """Keeps the part of a line that has no end yet where all instances see it."""
+
+    parts: ClassVar[dict[str, str]] = {}
+
+    @property
+    def held(self) -> str:
+        return self.parts.get("held", "")
+
+    @held.setter
+    def held(self, text: str) -> None:
+        self.parts["held"] = text
+
+
+@pytest.mark.planted_bug("tool-parser")
 @pytest.mark.parametrize(
     ("parser", "message"),
     [
@@ -101,6 +142,8 @@ class Quoting(Lines):
         (Uncounted, "call 0 begins, 1 is next"),
         (Endless, "call 1 begins, 1 is next|did not end"),
         (Quoting, "the arguments of call 0 are no JSON object"),
+        (Rereading, r"Rereading.feed\(\) of the characters of outputs in its format: time grows with the power"),
+        (Shared, "two instances that are used in turn disturb each other"),
     ],
 )
 def test_a_broken_parser_fails_and_is_told_how(parser: Any, message: str) -> None:
@@ -108,9 +151,121 @@ def test_a_broken_parser_fails_and_is_told_how(parser: Any, message: str) -> Non
         check_output_parser(parser, calls=(GOOD,))
 
 
+@pytest.mark.planted_bug("tool-parser")
+def test_a_parser_that_loses_text_fails() -> None:
+    with pytest.raises(AssertionError, match=r"Forgetful fails '(<|a < b)'"):
+        check_output_parser(Forgetful)
+
+
+@pytest.mark.planted_bug("tool-parser")
 def test_a_parser_whose_answer_depends_on_the_cut_fails() -> None:
     with pytest.raises(AssertionError, match="Hasty fails .*cut as"):
         check_output_parser(Hasty, ("CALL f {}",))
+
+
+class Thoughts(OutputParser):
+    """``[[...]]`` at the beginning is reasoning."""
+
+    opening, end = "[[", "]]"
+
+    def __init__(self) -> None:
+        self.held = ""
+        self.inside: bool | None = None  # not known yet
+
+    def feed(self, text: str) -> list[Any]:
+        self.held += text
+        if self.inside is None:
+            if len(self.held) < len(self.opening) and self.opening.startswith(self.held):
+                return []
+            self.inside = self.held.startswith(self.opening)
+            self.held = self.held.removeprefix(self.opening)
+        events = list[Any]()
+        if self.inside and self.end in self.held:
+            thought, _, self.held = self.held.partition(self.end)
+            self.inside = False
+            events += self.events(Reasoning, thought)
+        kept = self.inside and self.held.endswith(self.end[0])
+        ready, self.held = (self.held[:-1], self.held[-1:]) if kept else (self.held, "")
+        return events + self.events(Reasoning if self.inside else Text, ready)
+
+    def events(self, kind: Any, text: str) -> list[Any]:
+        return [kind(text)] if text else []
+
+    def finish(self) -> list[Any]:
+        return self.events(Reasoning if self.inside else Text, self.held)
+
+
+THOUGHTS = ("[[a plan]]an answer", "[[a plan", "[[a]", "no thoughts [[ here ]]", "[[]]", "[[a]]b]]")
+
+
+def test_a_parser_of_reasoning_passes() -> None:
+    check_output_parser(Thoughts, THOUGHTS)
+
+
+class MarksLeak(Thoughts):
+    """Does not wait for the second character of the end."""
+
+    def feed(self, text: str) -> list[Any]:
+        events = super().feed(text)
+        held, self.held = self.held if self.inside else "", "" if self.inside else self.held
+        return events + self.events(Reasoning, held)
+
+
+class OpensLate(Thoughts):
+    """Decides by the first character alone."""
+
+    def feed(self, text: str) -> list[Any]:
+        if self.inside is None and text:
+            self.inside, text = text.startswith(self.opening), text.removeprefix(self.opening)
+        return super().feed(text)
+
+
+class DropsTheCutOff(Thoughts):
+    def finish(self) -> list[Any]:
+        return [] if self.inside is None else super().finish()
+
+
+class EmptyThought(Thoughts):
+    def events(self, kind: Any, text: str) -> list[Any]:
+        return [kind(text)]
+
+
+class FailsWithoutEnd(Thoughts):
+    def finish(self) -> list[Any]:
+        if self.inside:
+            raise ValueError("the reasoning has no end")
+        return super().finish()
+
+
+class OneThought(Thoughts):
+    """All instances share where they are."""
+
+    state: ClassVar[dict[str, Any]] = {"inside": None}
+
+    @property
+    def inside(self) -> Any:
+        return self.state["inside"]
+
+    @inside.setter
+    def inside(self, value: Any) -> None:
+        self.state["inside"] = value
+
+
+@pytest.mark.planted_bug("reasoning-parser")
+@pytest.mark.parametrize(
+    ("parser", "message"),
+    [
+        (MarksLeak, "cut as"),
+        (OpensLate, "cut as"),
+        pytest.param(DropsTheCutOff, "text that was held back", marks=pytest.mark.xfail(reason="not found yet")),
+        (EmptyThought, "an empty (Text|Reasoning)"),
+        (FailsWithoutEnd, "raised ValueError: the reasoning has no end"),
+        (OneThought, "disturb each other|cut as"),
+    ],
+)
+def test_a_broken_parser_of_reasoning_fails(parser: Any, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_output_parser(parser, THOUGHTS)
 
 
 def test_a_name_that_nobody_declares() -> None:

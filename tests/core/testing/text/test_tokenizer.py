@@ -274,6 +274,7 @@ class Shared(Bytes):
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         self.buffer = [START] if special else []
+        time.sleep(0.0001)  # lets another thread in
         for octet in super().encode(text, special=False):
             self.buffer.append(octet)
         return list(self.buffer)
@@ -410,12 +411,14 @@ BUGS: list[tuple[type[Any], str]] = [
 ]
 
 
+@pytest.mark.planted_bug("tokenizer")
 @pytest.mark.parametrize(("kind", "message"), BUGS, ids=lambda value: getattr(value, "__name__", ""))
 def test_planted_bugs_are_named(kind: type[Any], message: str, folder: Path) -> None:
     with pytest.raises(AssertionError, match=message):
         check_tokenizer(loader(kind), folder)
 
 
+@pytest.mark.planted_bug("tokenizer")
 def test_a_loader_that_takes_any_folder_fails(folder: Path) -> None:
     with pytest.raises(AssertionError, match="an empty folder must be refused with ConfigError"):
         check_tokenizer(lambda source: Bytes(), folder)

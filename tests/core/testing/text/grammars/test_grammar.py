@@ -73,6 +73,7 @@ def test_a_case_that_must_be_enforced_and_a_name_that_is_none() -> None:
     fails(Picky, "no such cases: choice: two", must=("choice: two",))
 
 
+@pytest.mark.planted_bug("grammar")
 def test_refusing_everything_is_not_enough() -> None:
     class Lazy(Honest):
         def read(self, constraint: Constraint) -> list[str]:
@@ -81,6 +82,7 @@ def test_refusing_everything_is_not_enough() -> None:
     fails(Lazy, "refuses every choice")
 
 
+@pytest.mark.planted_bug("grammar")
 def test_what_cannot_be_read_must_be_refused() -> None:
     class Credulous(Honest):
         def read(self, constraint: Constraint) -> list[str]:
@@ -185,6 +187,7 @@ class ForcesTooMuch(Output):
         return b"" if others or not rest else rest + b"!"
 
 
+@pytest.mark.planted_bug("grammar")
 @pytest.mark.parametrize(
     ("output", "message"),
     [
@@ -208,6 +211,7 @@ def test_a_broken_output_is_found(output: type[Output], message: str) -> None:
     fails(with_output(output), f"{output.__name__} fails .*{message}")
 
 
+@pytest.mark.planted_bug("grammar")
 def test_outputs_must_not_share_what_they_have_written() -> None:
     class Shared(Honest):
         def load(self, constraint: Constraint, compiled: bytes) -> Callable[[], Grammar]:
@@ -217,6 +221,7 @@ def test_outputs_must_not_share_what_they_have_written() -> None:
     fails(Shared, "cannot be written|one output changed another|at the start|can be written")
 
 
+@pytest.mark.planted_bug("grammar")
 def test_what_is_compiled_must_be_enough() -> None:
     class Remembers(Honest):
         def compile(self, constraint: Constraint) -> bytes:

@@ -1,0 +1,1 @@
+"""``sglang-plug bench``: measurements of a running server."""

@@ -1,0 +1,1 @@
+"""The index of known plugin distributions, for ``sglang-plug plugins search``."""

@@ -1,0 +1,1 @@
+"""Complete distributions for new plugins, made from the templates in ``templates/``."""

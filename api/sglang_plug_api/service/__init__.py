@@ -1,0 +1,1 @@
+"""The callers that requests are served for, and their deadlines."""

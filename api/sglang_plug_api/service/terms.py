@@ -1,0 +1,65 @@
+"""The terms on which a request is served: the caller that it counts for, and its deadline.
+
+Like the caller of ``http.callers``, the terms of a request are in a context variable, so that every ``Job`` of every
+route has them. ``http.request_body`` sets them from the body and the headers of the request.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+
+from sglang_plug.contracts.serving.observer import DeadlineOutcome
+
+DEADLINE_STATUS = 504
+"""Status of the refusal of a request that would miss its deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTerms:
+    """The terms of one request."""
+
+    caller: str | None = None
+    """Id that the engine knows the caller by; ``None``: the owner id of the API key."""
+    deadline_ms: int | None = None
+    """Milliseconds from the arrival in which the output should be complete; ``None``: whenever it is."""
+
+
+PLAIN = ServiceTerms()
+_current: ContextVar[ServiceTerms] = ContextVar("service_terms", default=PLAIN)
+
+
+def current_terms() -> ServiceTerms:
+    """Return the terms of the request that is being served."""
+    return _current.get()
+
+
+def set_terms(terms: ServiceTerms) -> None:
+    """Serve the rest of this request on ``terms``."""
+    _current.set(terms)
+
+
+def deadline_of(body: BaseModel) -> int | None:
+    """Return the deadline that a body sets, in milliseconds."""
+    value = getattr(body, "deadline_ms", None) if "deadline_ms" in type(body).model_fields else None
+    return value if isinstance(value, int) else None
+
+
+def deadline_outcome(deadline: float | None, finished: float, reason: str, refused: int) -> DeadlineOutcome:
+    """Return what became of a deadline. A client that left before it neither met nor missed it.
+
+    Args:
+        deadline: ``None`` if there is none.
+        finished: when the request ended.
+        reason: why the output ended; empty if it did not.
+        refused: the status that the request was refused with, or 0.
+    """
+    if deadline is None:
+        return ""
+    if refused == DEADLINE_STATUS:
+        return "refused"
+    if finished > deadline or refused:
+        return "missed"
+    return "met" if reason in ("stop", "length") else ""

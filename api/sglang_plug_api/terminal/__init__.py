@@ -1,0 +1,1 @@
+"""Commands that talk with a model from a terminal: ``sglang-plug chat`` and ``sglang-plug complete``."""

@@ -1,0 +1,3 @@
+"""Modules under the names of SGLang's ``sglang.lang``."""
+
+from __future__ import annotations

@@ -1,0 +1,291 @@
+"""Fair sharing between callers, simulated: how long the others wait beside a heavy caller, and the unfairness bound.
+
+Run as ``python -m benchmarks.fairness``. The engine's own scheduler serves the requests; the durations of steps are
+predicted, so that no model is computed (``benchmarks/common/simulation.py``). Two scenarios:
+
+- *beside*: 30 requests of an interactive caller beside 500 long prompts of another;
+- *day*: 200 callers over a day. The day is compressed: the load rises and falls as over 24 hours, in ``--seconds`` of
+  virtual time and with as few requests as fit into them. Rates, queues and the sizes of requests are not scaled.
+
+``--plots FOLDER`` writes the figures of ``docs/scheduling.md``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.common.report import parser, percentile, table, write_json
+from benchmarks.common.simulation import Arrival, Engine, Served, Simulation
+from benchmarks.common.svg import Line, plot
+from sglang_plug import SchedulePolicy
+from sglang_plug.engine.scheduling.step_time import Coefficients, StepTimeModel
+from sglang_plug_backends.schedule.callers import FairSettings, FairShare
+from sglang_plug_backends.schedule.policies import FirstCome
+
+Costs = tuple[Coefficients, Coefficients]
+COSTS: dict[str, Costs] = {
+    "cpu": ((0.01259, 0.02501, 0.0), (0.0, 0.03843, 1.156e-5)),
+    "accelerator": ((0.015, 3e-5, 1e-7), (1.0, 2e-5, 4e-10)),
+}
+"""Coefficients of ``StepTimeModel``. A server learned those of ``cpu`` (shape 0.5B in bfloat16 on two shared cores);
+those of ``accelerator`` are assumed, in the order of magnitude of a model of 8B on a large GPU."""
+INTERACTIVE, HEAVY = "interactive", "heavy"
+HEAVY_PROMPTS, HEAVY_PROMPT, HEAVY_OUTPUT = 500, 1500, 16
+QUESTIONS, QUESTION, ANSWER = 30, 100, 16
+CALLERS, WATCHED = 200, 6
+LONGEST_PROMPT, LONGEST_OUTPUT = 4000, 400
+HOURS = 24
+POLICIES: dict[str, type[SchedulePolicy]] = {"fcfs": FirstCome, "fair": FairShare}
+
+
+def engine(costs: Costs) -> Engine:
+    """Return an engine whose steps have these costs."""
+    return Engine(costs=StepTimeModel(*costs))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Figures of an interactive caller beside a heavy one; times in seconds of virtual time."""
+
+    costs: str
+    policy: str
+    alone_p99: float
+    beside_median: float
+    beside_p99: float
+    longest_step: float
+    heavy_throughput: float
+    """Tokens per second of the heavy caller, relative to those without the interactive one."""
+    waits: tuple[float, ...]
+
+    @property
+    def limit(self) -> float:
+        """Return the target: three times the time on an idle engine, and one step."""
+        return 3 * self.alone_p99 + self.longest_step
+
+
+def beside(policy: str, costs: str, prompts: int = HEAVY_PROMPTS, count: int = QUESTIONS) -> Beside:
+    """Simulate an interactive caller alone, a heavy one alone, and both."""
+
+    def simulation() -> Simulation:
+        return Simulation(engine(COSTS[costs]), POLICIES[policy]())
+
+    heavy = [Arrival(0.0, HEAVY, HEAVY_PROMPT, HEAVY_OUTPUT) for _ in range(prompts)]
+    undisturbed = simulation().run(heavy)
+    every = _end(undisturbed) / (count + 1)
+    asked = [Arrival(every * (number + 0.5), INTERACTIVE, QUESTION, ANSWER) for number in range(count)]
+    alone = simulation().run(asked)
+    both = simulation()
+    served = both.run(sorted((*heavy, *asked), key=lambda one: one.time))
+    waits = tuple(one.wait for one in served if one.arrival.caller == INTERACTIVE)
+    heavy_served = [one for one in served if one.arrival.caller == HEAVY]
+    return Beside(
+        costs=costs,
+        policy=policy,
+        alone_p99=percentile((one.wait for one in alone), 0.99),
+        beside_median=percentile(waits, 0.5),
+        beside_p99=percentile(waits, 0.99),
+        longest_step=both.longest_step,
+        heavy_throughput=_end(undisturbed) / _end(heavy_served),
+        waits=waits,
+    )
+
+
+def _end(served: Sequence[Served]) -> float:
+    return max(math.inf if one.finished is None else one.finished for one in served)
+
+
+def day(seconds: float, costs: Costs, callers: int = CALLERS, load: float = 0.9, seed: int = 1) -> list[Arrival]:
+    """Return a trace in which the load rises and falls as over a day.
+
+    Callers differ: their parts of the load fall with their rank, and the first ``WATCHED`` send their requests of an
+    hour at once. ``load`` is the mean part of the engine's time that is needed.
+    """
+    generator = random.Random(seed)
+    parts = [1 / (1 + rank) for rank in range(callers)]
+    needed, trace = load * seconds, list[Arrival]()
+    while needed > 0:
+        rank = generator.choices(range(callers), parts)[0]
+        hour = generator.choices(range(HOURS), [_demand(hour) for hour in range(HOURS)])[0]
+        within = 0.0 if rank < WATCHED else generator.random()
+        prompt_len = min(LONGEST_PROMPT, int(generator.lognormvariate(5.5 if rank % 2 else 6.5, 0.8)) + 1)
+        output_len = min(LONGEST_OUTPUT, int(generator.lognormvariate(4.0, 0.8)) + 1)
+        arrival = Arrival((hour + within) * seconds / HOURS, f"caller {rank}", prompt_len, output_len)
+        trace.append(arrival)
+        needed -= _device_seconds(arrival, costs)
+    return sorted(trace, key=lambda one: one.time)
+
+
+def _demand(hour: int) -> float:
+    """Return the load in an hour of the day, relative to the mean: little at night, most in the afternoon."""
+    return 1 + 0.8 * math.sin(2 * math.pi * (hour - 9) / HOURS)
+
+
+def _device_seconds(arrival: Arrival, costs: Costs, together: int = 16) -> float:
+    """Return about how long a request occupies the engine, if ``together`` sequences decode at once."""
+    (step, sequence, context_token), (_, prompt_token, pair) = costs
+    length = arrival.prompt_len
+    decoding = step / together + sequence + context_token * (length + arrival.output_len / 2)
+    return length * prompt_token + 0.5 * length**2 * pair + arrival.output_len * decoding
+
+
+class Unfairness:
+    """Measures by how much the service of two callers differs while both have requests in the queue.
+
+    Args:
+        callers: compared with each other.
+    """
+
+    def __init__(self, callers: Iterable[str]) -> None:
+        self._pairs = list(itertools.combinations(callers, 2))
+        self._ranges: dict[tuple[str, str], tuple[float, float]] = {}
+        self.largest = 0.0
+        """Largest difference in any interval, in input tokens."""
+        self.history: list[tuple[float, float]] = []
+        """Time, and the largest difference of a pair in the interval up to then."""
+
+    def look(self, simulation: Simulation) -> None:
+        """Measure after a step."""
+        waiting, worst = simulation.backlogged(), 0.0
+        for pair in self._pairs:
+            if not (pair[0] in waiting and pair[1] in waiting):
+                self._ranges.pop(pair, None)
+                continue
+            difference = simulation.service.weighted(pair[0]) - simulation.service.weighted(pair[1])
+            low, high = self._ranges.get(pair, (difference, difference))
+            low, high = self._ranges[pair] = min(low, difference), max(high, difference)
+            worst = max(worst, high - low)
+        self.largest = max(self.largest, worst)
+        self.history.append((simulation.now, worst))
+
+
+def bound(simulated: Engine, longest_prompt: int, settings: FairSettings | None = None) -> float:
+    """Return the bound of Sheng et al. for two callers with waiting requests: twice the larger of two amounts.
+
+    These are the longest prompt, and as many output tokens as the KV pool holds, each times its price.
+    """
+    prices = settings or FairSettings()
+    return 2 * max(prices.input_weight * longest_prompt, prices.output_weight * simulated.slots)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Day:
+    """Figures of a day."""
+
+    policy: str
+    requests: int
+    steps: int
+    light_median: float
+    """Median seconds to the first token of the callers that are not among the heavy ones."""
+    light_p99: float
+    heavy_p99: float
+    unfairness: float
+    """Largest difference of the service of two callers in an interval in which both had waiting requests."""
+    bound: float
+    seconds: float
+    """Virtual time at which the last request was complete."""
+
+
+def simulate_day(policy: str, costs: Costs, trace: Sequence[Arrival]) -> tuple[Day, list[Served], Unfairness]:
+    """Serve a trace to its end."""
+    simulated = engine(costs)
+    unfairness = Unfairness(f"caller {rank}" for rank in range(WATCHED))
+    simulation = Simulation(simulated, POLICIES[policy]())
+    served = simulation.run(trace, after_step=unfairness.look)
+    heavy = {f"caller {rank}" for rank in range(WATCHED)}
+    light = [one.wait for one in served if one.arrival.caller not in heavy]
+    result = Day(
+        policy=policy,
+        requests=len(served),
+        steps=simulation.steps,
+        light_median=percentile(light, 0.5),
+        light_p99=percentile(light, 0.99),
+        heavy_p99=percentile((one.wait for one in served if one.arrival.caller in heavy), 0.99),
+        unfairness=unfairness.largest,
+        bound=bound(simulated, LONGEST_PROMPT),
+        seconds=simulation.now,
+    )
+    return result, served, unfairness
+
+
+def hourly_p95(served: Iterable[Served], seconds: float) -> list[tuple[float, float]]:
+    """Return each hour with the 95th percentile of the first-token times of light callers that arrived in it."""
+    heavy = {f"caller {rank}" for rank in range(WATCHED)}
+    by_hour: dict[int, list[float]] = {hour: [] for hour in range(HOURS)}
+    for one in served:
+        if one.arrival.caller not in heavy:
+            by_hour[min(HOURS - 1, int(one.arrival.time * HOURS / seconds))].append(one.wait)
+    return [(hour + 0.5, percentile(waits, 0.95)) for hour, waits in by_hour.items() if waits]
+
+
+def thinned(points: Sequence[tuple[float, float]], count: int = 240) -> list[tuple[float, float]]:
+    """Return the largest value of each of ``count`` parts of ``points``."""
+    size = max(1, math.ceil(len(points) / count))
+    return [max(points[start : start + size], key=lambda point: point[1]) for start in range(0, len(points), size)]
+
+
+def write_plots(
+    folder: Path, seconds: float, besides: Sequence[Beside], days: dict[str, tuple[Day, list[Served], Unfairness]]
+) -> None:
+    """Write the figures as SVG files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cumulative = [
+        Line(
+            f"{one.policy}, {one.costs}",
+            [(wait, (rank + 1) / len(one.waits)) for rank, wait in enumerate(sorted(one.waits))],
+        )
+        for one in besides
+    ]
+    (folder / "first-token.svg").write_text(
+        plot(cumulative, "seconds to the first token", "part of the interactive requests", log_x=True)
+    )
+    hourly = [Line(policy, hourly_p95(served, seconds)) for policy, (_, served, _) in days.items()]
+    (folder / "day.svg").write_text(
+        plot(hourly, "hour of the compressed day", "p95 seconds to the first token, light callers", log_y=True)
+    )
+    hours = {
+        policy: [(when * HOURS / seconds, value + 1) for when, value in thinned(unfairness.history)]
+        for policy, (_, _, unfairness) in days.items()
+    }
+    end = max(when for points in hours.values() for when, _ in points)
+    lines = [*(Line(policy, points) for policy, points in hours.items())]
+    lines.append(Line("bound", [(0.0, next(iter(days.values()))[0].bound), (end, next(iter(days.values()))[0].bound)]))
+    (folder / "unfairness.svg").write_text(
+        plot(lines, "hour of the compressed day", "difference of service, in input tokens", log_y=True)
+    )
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--seconds", type=float, default=600.0, help="virtual length of the compressed day")
+    options.add_argument("--load", type=float, default=0.9, help="mean part of the engine's time that is needed")
+    options.add_argument("--costs", choices=sorted(COSTS), default="accelerator", help="durations of steps of the day")
+    options.add_argument("--plots", type=Path, help="folder for the figures")
+    args = options.parse_args()
+    started = time.perf_counter()
+    besides = [beside(policy, costs) for costs in COSTS for policy in POLICIES]
+    header = ("costs", "policy", "alone p99 s", "beside median s", "beside p99 s", "target s", "heavy throughput")
+    rows = [
+        (one.costs, one.policy, one.alone_p99, one.beside_median, one.beside_p99, one.limit, one.heavy_throughput)
+        for one in besides
+    ]
+    print(table(header, rows))
+    costs = COSTS[args.costs]
+    trace = day(args.seconds, costs, load=args.load)
+    days = {policy: simulate_day(policy, costs, trace) for policy in POLICIES}
+    header = ("policy", "requests", "steps", "light median s", "light p99 s", "heavy p99 s", "unfairness", "bound")
+    print(table(header, [tuple(asdict(one).values())[:8] for one, _, _ in days.values()]))
+    print(f"{time.perf_counter() - started:.0f} seconds")
+    if args.plots:
+        write_plots(args.plots, args.seconds, besides, days)
+    if args.json:
+        write_json(args.json, [*besides, *(one for one, _, _ in days.values())])
+
+
+if __name__ == "__main__":
+    main()

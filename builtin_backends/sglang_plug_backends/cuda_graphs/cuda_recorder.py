@@ -1,0 +1,51 @@
+"""The recorder of CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from sglang_plug import GraphRecorder
+
+SMALL_SIZES = (1, 2, 4)
+SIZE_STEP = 8
+
+
+class CudaRecorder(GraphRecorder):
+    """CUDA graphs, which share one pool of memory, as only one runs at a time."""
+
+    name = "CUDA graph"
+    warm_ups = 2
+    exact = False
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def sizes(self, most: int) -> list[int]:
+        """Return the batch sizes to capture: 1, 2, 4, then multiples of 8 (12 too), and ``most`` itself."""
+        sizes = {*SMALL_SIZES, 12, *range(SIZE_STEP, most + 1, SIZE_STEP), most}
+        return sorted(size for size in sizes if size <= most)
+
+    def begin(self) -> None:
+        """Start a new memory pool: the graphs of the old one are gone, and its memory with them."""
+        torch.cuda.synchronize(self._device)
+        torch.cuda.empty_cache()
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Capture ``work`` as one graph; its intermediate tensors stay in the graphs' memory pool."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            work()
+        replay: Callable[[], None] = graph.replay
+        return replay
+
+    def exchange(self, call: Callable[[], None]) -> None:
+        """Run a collective call; NCCL's device work is captured like any other."""
+        call()
+
+    def free_bytes(self) -> int:
+        """Return the free bytes of the device as the driver counts them."""
+        return torch.cuda.mem_get_info(self._device)[0]

@@ -1,0 +1,214 @@
+"""The disk store: an index in memory over the segment files of a directory."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Sequence
+
+from sglang_plug import KVBlock, KVStore, KVStoreError, KVStoreStats
+from sglang_plug_backends.kv_stores.settings import DiskSettings, parse_bytes
+
+from .directory import StoreDirectory, remove_until
+from .record import HEADER_BYTES
+from .segment import Place, Segment, SegmentWriter
+
+logger = logging.getLogger(__name__)
+
+SEGMENTS = 16
+"""The budget is divided into at least this many files, so that making room drops a small part of the blocks."""
+MOST_SEGMENT_BYTES = 256 << 20
+REFRESH_SECONDS = 2.0
+"""Seconds between two looks for blocks that other servers have written."""
+
+
+class DiskStore(KVStore):
+    """Keeps blocks in the files of a directory.
+
+    Each process appends to a file of its own, so a process that is killed leaves at most one incomplete block at the
+    end of one file. The index is rebuilt from the headers of all blocks; contents are verified when they are read.
+
+    Args:
+        settings: the directory, its budget and the policy. Raises ``ConfigError`` if the directory cannot be used.
+    """
+
+    index_in_memory = True
+    verifies = True
+
+    def __init__(self, settings: DiskSettings) -> None:
+        self._directory = StoreDirectory.create(settings.path)
+        self._capacity, self._by_use = parse_bytes(settings.bytes), settings.eviction == "lru"
+        self._segment_bytes = max(1, min(MOST_SEGMENT_BYTES, self._capacity // SEGMENTS))
+        self._index_lock, self._write_lock = threading.Lock(), threading.Lock()
+        self._index: dict[bytes, Place] = {}
+        self._segments: dict[str, Segment] = {}
+        self._bytes = 0
+        self._writer: SegmentWriter | None = None
+        self._generation = self._directory.generation()
+        self._refresh()
+        self._closed = threading.Event()
+        self._refresher = threading.Thread(target=self._keep_refreshed, name="kv-disk", daemon=True)
+        self._refresher.start()
+
+    def lookup(self, keys: Sequence[bytes]) -> list[bool]:
+        """Report which blocks are in the index."""
+        with self._index_lock:
+            return [key in self._index for key in keys]
+
+    def load(self, keys: Sequence[bytes], deadline: float) -> list[memoryview | KVStoreError]:
+        """Read and verify blocks; a damaged one is dropped from the index."""
+        if self._directory.generation() != self._generation:
+            with self._write_lock:
+                self._refresh()
+        return [self._load(key, deadline) for key in keys]
+
+    def _load(self, key: bytes, deadline: float) -> memoryview | KVStoreError:
+        with self._index_lock:
+            place = self._index.get(key)
+        if place is None:
+            return KVStoreError("the block was dropped")
+        if time.monotonic() >= deadline:
+            return KVStoreError("the deadline has passed")
+        try:
+            data = place.segment.read(key, place.offset, place.length)
+        except KVStoreError as error:
+            self.delete([key])
+            return error
+        place.segment.note_use()
+        return data
+
+    def store(self, blocks: Sequence[KVBlock]) -> None:
+        """Append blocks that the directory does not have; remove files beyond the budget. Raises ``KVStoreError``."""
+        with self._write_lock:
+            try:
+                for block in blocks:
+                    self._append(block)
+            except OSError as error:
+                self._end_segment()
+                raise KVStoreError(f"{self._directory.path}: {error}") from error
+
+    def delete(self, keys: Sequence[bytes]) -> None:
+        """Drop blocks from the index. Their bytes stay until the file is removed: a restarted server has them again."""
+        with self._index_lock:
+            for key in keys:
+                self._index.pop(key, None)
+
+    def clear(self) -> None:
+        """Begin a new generation of the directory. Raises ``KVStoreError`` if that is not possible."""
+        with self._write_lock:
+            self._forget_all()
+            try:
+                self._generation = self._directory.clear()
+            except OSError as error:
+                raise KVStoreError(f"{self._directory.path} cannot be emptied: {error}") from error
+
+    def stats(self) -> KVStoreStats:
+        """Return the contents, those of other servers included."""
+        with self._index_lock:
+            return KVStoreStats(blocks=len(self._index), bytes=self._bytes, capacity=self._capacity)
+
+    def close(self) -> None:
+        """End the thread, and close all files."""
+        self._closed.set()
+        self._refresher.join()
+        with self._write_lock:
+            self._forget_all()
+
+    # -- writing; the write lock is held ---------------------------------------------------------------------------
+
+    def _append(self, block: KVBlock) -> None:
+        size = HEADER_BYTES + block.data.nbytes
+        with self._index_lock:
+            if block.key in self._index or size > self._capacity:
+                return
+        if self._writer is not None and self._writer.bytes and self._writer.bytes + size > self._segment_bytes:
+            self._end_segment()
+        self._make_room(size)
+        if self._writer is None:
+            self._begin_segment()
+        assert self._writer is not None
+        place = self._writer.append(block)
+        with self._index_lock:
+            self._index[block.key] = place
+            self._bytes += size
+
+    def _begin_segment(self) -> None:
+        """Begin a file. The directory may have been removed, or emptied by another process, meanwhile."""
+        self._directory.begin()
+        self._refresh()
+        writer = SegmentWriter(self._directory.new_segment(self._generation))
+        self._writer = writer
+        with self._index_lock:
+            self._segments[writer.segment.path.name] = writer.segment
+
+    def _end_segment(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _make_room(self, size: int) -> None:
+        """Remove files until ``size`` more bytes fit the budget. Raises ``OSError``, and ``KVStoreError`` if too few
+        can be removed.
+        """
+        if self._bytes + size <= self._capacity:
+            return
+        self._refresh()
+        segments = sorted(self._segments.values(), key=lambda segment: segment.path.name)  # the oldest first
+        if self._by_use:
+            segments.sort(key=lambda segment: segment.used)
+        for segment in remove_until(segments, self._capacity - size, self._bytes):
+            self._forget(segment)
+        if self._bytes + size > self._capacity and self._writer is not None:
+            self._end_segment()  # the file itself fills the budget
+            for segment in remove_until(segments, self._capacity - size, self._bytes):
+                self._forget(segment)
+        if self._bytes + size > self._capacity:
+            raise KVStoreError(f"{self._directory.path} is full of the files of other servers")
+
+    # -- the index -------------------------------------------------------------------------------------------------
+
+    def _keep_refreshed(self) -> None:
+        while not self._closed.wait(REFRESH_SECONDS):
+            with self._write_lock:
+                self._refresh()
+
+    def _refresh(self) -> None:
+        """Add the blocks that other processes have written, and drop those of files that were removed."""
+        generation = self._directory.generation()
+        if generation != self._generation:
+            self._forget_all()
+            self._generation = generation
+        paths = {path.name: path for path in self._directory.segment_paths(generation)}
+        for name in self._segments.keys() - paths.keys():
+            self._forget(self._segments[name])
+        for name, path in paths.items():
+            with contextlib.suppress(OSError):  # removed meanwhile
+                segment = self._segments.get(name) or Segment(path)
+                if self._writer is None or segment is not self._writer.segment:
+                    self._scan(name, segment)
+
+    def _scan(self, name: str, segment: Segment) -> None:
+        places = {header.key: Place(segment, offset, header.length) for header, offset in segment.scan()}
+        with self._index_lock:
+            self._segments[name] = segment
+            for key, place in places.items():
+                self._index.setdefault(key, place)
+            self._bytes = sum(one.size for one in self._segments.values())
+
+    def _forget(self, segment: Segment) -> None:
+        """Drop the blocks of a file that was removed."""
+        if self._writer is not None and segment is self._writer.segment:
+            self._end_segment()
+        with self._index_lock:
+            self._segments.pop(segment.path.name, None)
+            self._index = {key: place for key, place in self._index.items() if place.segment is not segment}
+            self._bytes = sum(one.size for one in self._segments.values())
+
+    def _forget_all(self) -> None:
+        self._end_segment()
+        with self._index_lock:
+            self._index.clear()
+            self._segments.clear()
+            self._bytes = 0

@@ -1,0 +1,45 @@
+"""Options of the built-in KV stores."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
+
+
+def parse_bytes(text: int | str) -> int:
+    """Return a number of bytes, such as ``50GB``; a GB is ``2**30`` bytes. Raises ``ValueError`` for other text."""
+    match = SIZE.fullmatch(str(text))
+    if match is None or (size := int(float(match[1]) * UNITS[match[2].lower()])) < 1:
+        raise ValueError(f"bytes must be a size, such as 50GB or 512MB, not {text!r}")
+    return size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSettings:
+    """Settings given as ``--set host.KEY=VALUE``."""
+
+    bytes: int | str = "4GB"
+    """Memory for blocks, such as ``16GB``."""
+
+    def __post_init__(self) -> None:
+        parse_bytes(self.bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSettings:
+    """Settings given as ``--set disk.KEY=VALUE``."""
+
+    path: str = ""
+    """The directory; it is created if its parent exists. Must be given."""
+    bytes: int | str = "16GB"
+    """Most bytes of all files in the directory, those of other servers included."""
+    eviction: Literal["lru", "fifo"] = "lru"
+    """Which file is removed first when the directory is full: the one whose blocks were used longest ago, or the
+    oldest."""
+
+    def __post_init__(self) -> None:
+        parse_bytes(self.bytes)

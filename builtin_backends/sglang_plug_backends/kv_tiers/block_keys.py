@@ -1,0 +1,53 @@
+"""The keys of blocks: chained digests of everything that determines their content."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Mapping
+from hashlib import blake2b
+
+from sglang_plug import SequenceView
+from sglang_plug.contracts.serving.kv_store import KEY_BYTES
+
+FORMAT = "1"
+"""Version of the layout of blocks and of the computation of their keys."""
+
+
+def namespace_digest(identity: Mapping[str, str], weights: bytes, layout: str) -> bytes:
+    """Return the digest of everything that all blocks of an engine have in common.
+
+    Args:
+        identity: see ``PrefixPool.identity``.
+        weights: digest of the content of the weights.
+        layout: describes the bytes of a block.
+    """
+    facts = {**identity, "weights": weights.hex(), "layout": layout, "format": FORMAT}
+    return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=KEY_BYTES).digest()
+
+
+class BlockKeys:
+    """Computes the keys of the blocks of sequences.
+
+    Args:
+        namespace: a result of ``namespace_digest``.
+        block_tokens: tokens of a block.
+    """
+
+    def __init__(self, namespace: bytes, block_tokens: int) -> None:
+        self._namespace, self._block_tokens = namespace, block_tokens
+
+    def extend(self, keys: list[bytes], sequence: SequenceView, count: int) -> None:
+        """Append to ``keys``, those of the first blocks of ``sequence``, until there are ``count``."""
+        size = self._block_tokens
+        start = len(keys)
+        if start >= count:
+            return
+        tokens = array("q", sequence.keys(start * size, count * size))
+        encoded, step = memoryview(tokens).cast("B"), size * tokens.itemsize
+        parent = (
+            keys[-1] if keys else blake2b(sequence.salt.encode(), digest_size=KEY_BYTES, key=self._namespace).digest()
+        )
+        for offset in range(0, len(encoded), step):
+            parent = blake2b(encoded[offset : offset + step], digest_size=KEY_BYTES, key=parent).digest()
+            keys.append(parent)

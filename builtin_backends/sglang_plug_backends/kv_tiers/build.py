@@ -1,0 +1,46 @@
+"""The choice of the stores, and the construction of the extension that uses them."""
+
+from __future__ import annotations
+
+from sglang_plug import ConfigError, ExtensionContext, KVStore, ModelSpec, PrefixPool
+
+from .extension import KVTiers
+from .tier_engine import TierEngine
+
+NO_CACHE = "none"
+
+
+def build(context: ExtensionContext) -> KVTiers | None:
+    """Return the extension if stores are named. Raises ``ConfigError`` if they cannot be used with this model."""
+    names = context.config.cache.kv_stores
+    if not names:
+        return None
+    check(context)
+    components = {name: context.plugins.get("kv-store", name) for name in names}
+    if len(components) < len(names):
+        raise ConfigError(f"--kv-store {','.join(names)}: a store is named twice")
+    stores = {
+        name: context.make(component, "named by the configuration", KVStore) for name, component in components.items()
+    }
+
+    def open_stores(prefixes: PrefixPool) -> TierEngine:
+        return TierEngine.open(prefixes, stores, context.settings)
+
+    return KVTiers(open_stores)
+
+
+def check(context: ExtensionContext) -> None:
+    """Raise ``ConfigError`` if prefixes of this model cannot be kept outside of its KV pool."""
+    config, flag = context.config, f"--kv-store {','.join(context.config.cache.kv_stores)}"
+    model = context.model.spec
+    if not (isinstance(model, ModelSpec) and model.causal) or "generate" not in context.tasks:
+        raise ConfigError(f"{flag}: {context.model} has no prefix cache to extend; leave out --kv-store")
+    if context.states:
+        raise ConfigError(
+            f"{flag}: {context.model} keeps recurrent states besides keys and values, which are not stored yet; leave "
+            "out --kv-store"
+        )
+    if context.ranks.size > 1:
+        raise ConfigError(f"{flag} does not work with several ranks yet; leave out --tp-size or --kv-store")
+    if config.cache.prefix_cache == NO_CACHE:
+        raise ConfigError(f"{flag} extends the prefix cache, which --prefix-cache none switches off")

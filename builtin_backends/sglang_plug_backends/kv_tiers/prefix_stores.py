@@ -1,0 +1,142 @@
+"""Stores blocks in the background, in the order in which they were computed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sglang_plug import KVBlock
+from sglang_plug.ops.host_device_copy import Fetched
+
+from .block_layout import BlockLayout
+from .tiers import Tiers
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    """Rows of the KV pool that were copied, and the keys of their blocks."""
+
+    keys: Sequence[bytes]
+    rows: Fetched
+
+
+class PrefixStores:
+    """The queue of blocks that are to be stored, and the thread that stores them.
+
+    Args:
+        tiers: where they are stored.
+        layout: the layout of blocks.
+        most_bytes: most bytes in the queue; a block that does not fit is not stored.
+    """
+
+    def __init__(self, tiers: Tiers, layout: BlockLayout, most_bytes: int) -> None:
+        self._tiers, self._layout, self._most_bytes = tiers, layout, most_bytes
+        self._queue: deque[_Copied | list[KVBlock] | Callable[[], None]] = deque()
+        self._changed = threading.Condition()
+        self._queued = set[bytes]()
+        self._closed = False
+        self.dropped_blocks = 0
+        """Blocks that were not stored because the queue was full."""
+        self._thread = threading.Thread(target=self._run, name="kv-stores", daemon=True)
+        self._thread.start()
+
+    @property
+    def queued_blocks(self) -> int:
+        """Number of blocks that are not stored yet."""
+        with self._changed:
+            return len(self._queued)
+
+    def wanted(self, keys: Sequence[bytes]) -> list[int]:
+        """Return the indices of the blocks that some tier lacks and that the queue has room for."""
+        with self._changed:
+            queued = [key in self._queued for key in keys]
+            room = self._most_bytes // self._layout.bytes - len(self._queued)
+        missing = self._tiers.missing(keys)
+        wanted = [number for number in range(len(keys)) if missing[number] and not queued[number]]
+        self.dropped_blocks += max(0, len(wanted) - room)
+        return wanted[: max(0, room)]
+
+    def put(self, keys: Sequence[bytes], rows: Fetched) -> None:
+        """Store the blocks with ``keys`` in ``rows``, a result of ``BlockLayout.copy_out``."""
+        self._put(_Copied(keys, rows), keys)
+
+    def promote(self, blocks: list[KVBlock]) -> None:
+        """Store blocks that were loaded from one tier in those that lack them, if the queue has room."""
+        with self._changed:
+            has_room = (len(self._queued) + len(blocks)) * self._layout.bytes <= self._most_bytes
+        if has_room:
+            self._put(blocks, [block.key for block in blocks])
+
+    def clear(self, seconds: float) -> bool:
+        """Drop the queue and empty all tiers; return False if that failed, or takes longer than ``seconds``."""
+        done, succeeded = threading.Event(), list[bool]()
+
+        def clear() -> None:
+            try:
+                self._tiers.clear()
+                succeeded.append(True)
+            except Exception:
+                logger.exception("A KV store could not be emptied")
+            finally:
+                done.set()
+
+        with self._changed:
+            self._queue.clear()
+            self._queued.clear()
+            self._queue.append(clear)
+            self._changed.notify()
+        return done.wait(seconds) and bool(succeeded)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until everything that is queued now is stored; return False if that takes longer."""
+        done = threading.Event()
+        with self._changed:
+            self._queue.append(done.set)
+            self._changed.notify()
+        return done.wait(seconds)
+
+    def close(self, seconds: float) -> None:
+        """Store what is queued, for at most so long, and end the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(seconds)
+
+    def _put(self, item: _Copied | list[KVBlock], keys: Sequence[bytes]) -> None:
+        with self._changed:
+            self._queue.append(item)
+            self._queued.update(keys)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._queue:
+                    if self._closed:
+                        return
+                    self._changed.wait()
+                item = self._queue.popleft()
+            if callable(item):
+                item()
+                continue
+            try:
+                self._store(item)
+            except Exception:
+                logger.exception("Computed prefixes could not be stored")
+
+    def _store(self, item: _Copied | list[KVBlock]) -> None:
+        blocks = item if isinstance(item, list) else []
+        keys = [block.key for block in blocks] if isinstance(item, list) else item.keys
+        try:
+            if isinstance(item, _Copied):
+                contents = self._layout.blocks(item.rows.read())
+                blocks = [KVBlock(key, data) for key, data in zip(keys, contents, strict=True)]
+            self._tiers.store(blocks)
+        finally:
+            with self._changed:
+                self._queued.difference_update(keys)

@@ -1,0 +1,27 @@
+"""Options of the tiers as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVTiersSettings:
+    """Settings given as ``--set kv-tiers.KEY=VALUE``."""
+
+    block_tokens: int = 64
+    """Tokens of a block, rounded up to whole pages. Servers that share a store need the same number."""
+    load_seconds: float = 10.0
+    """Seconds after which a load is given up, whatever computing the prefix would take."""
+    load: Literal["measured", "always"] = "measured"
+    """``measured``: a prefix is loaded if that is faster than computing it, as far as is known; ``always``: whenever a
+    store has it."""
+    buffer_mib: int = 1024
+    """Memory in MiB for blocks on their way to a store; blocks beyond it are not stored. As much again is for loaded
+    prefixes whose requests wait."""
+
+    def __post_init__(self) -> None:
+        for name in ("block_tokens", "load_seconds", "buffer_mib"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")

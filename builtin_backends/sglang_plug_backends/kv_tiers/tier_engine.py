@@ -1,0 +1,72 @@
+"""The parts of the tiers of one KV pool: stores, queues and threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_plug import KVStore, PrefixPool
+
+from .block_layout import BlockLayout
+from .prefix_loads import PrefixLoads
+from .prefix_stores import PrefixStores
+from .rates import PrefillRate
+from .settings import KVTiersSettings
+from .tier import Tier
+from .tiers import Tiers
+
+CLOSE_SECONDS = 5.0
+"""Seconds for which the end of the server waits for blocks that are not stored yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierEngine:
+    """Tiers, and the threads that load from and store to them."""
+
+    layout: BlockLayout
+    tiers: Tiers
+    prefill: PrefillRate
+    stores: PrefixStores
+    loads: PrefixLoads
+
+    @classmethod
+    def open(cls, prefixes: PrefixPool, stores: dict[str, KVStore], settings: KVTiersSettings) -> TierEngine:
+        """Start the threads for ``stores``, by name and the fastest first."""
+        page = prefixes.page_size
+        layout = BlockLayout.of(prefixes.kv, -(-settings.block_tokens // page) * page)
+        tiers = Tiers([Tier(name, store, layout.bytes) for name, store in stores.items()])
+        prefill, most_bytes = PrefillRate(), settings.buffer_mib << 20
+        queue = PrefixStores(tiers, layout, most_bytes)
+        loads = PrefixLoads(
+            tiers,
+            layout,
+            prefixes.kv.k[0].device,
+            prefill,
+            most_bytes=most_bytes,
+            most_seconds=settings.load_seconds,
+            always=settings.load == "always",
+            promote=queue.promote,
+        )
+        return cls(layout, tiers, prefill, queue, loads)
+
+    def info(self) -> dict[str, Any]:
+        """Return plain data for ``/server_info``."""
+        rate = self.prefill.seconds_per_token
+        return {
+            "tiers": self.tiers.info(),
+            "block_tokens": self.layout.tokens,
+            "block_bytes": self.layout.bytes,
+            "queued_blocks": self.stores.queued_blocks,
+            "dropped_blocks": self.stores.dropped_blocks,
+            "prefill_seconds_per_token": rate,
+        }
+
+    def close(self) -> None:
+        """End the threads, and close the stores."""
+        self.loads.close()
+        self.stores.close(CLOSE_SECONDS)
+        self.tiers.close()
+
+
+OpenStores = Callable[[PrefixPool], TierEngine]

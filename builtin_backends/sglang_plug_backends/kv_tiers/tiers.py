@@ -1,0 +1,142 @@
+"""All tiers of an engine, the fastest first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from threading import Lock
+from typing import Any
+
+from sglang_plug import KVBlock, MetricTotal
+
+from .tier import Tier
+
+MOST_RECENT = 1 << 16
+"""Keys that are remembered of blocks in stores that cannot be asked at once."""
+
+
+METRICS = {
+    "loaded_blocks": "Blocks of prompts that were loaded from the store instead of being computed",
+    "loaded_bytes": "Bytes of these blocks",
+    "load_seconds": "Seconds that loading took",
+    "stored_blocks": "Blocks that were stored",
+    "stored_bytes": "Bytes of these blocks",
+    "store_seconds": "Seconds that storing took",
+    "failed_blocks": "Blocks that the store should have had and that could not be loaded",
+    "errors": "Calls of the store that failed",
+}
+"""Count of a tier -> description of its metric."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedBlock:
+    """A block, and the tier that it came from."""
+
+    data: memoryview
+    tier: str
+
+
+class Tiers:
+    """Looks for blocks in each tier in turn, and stores blocks in all of them.
+
+    Args:
+        tiers: the fastest first.
+    """
+
+    def __init__(self, tiers: Sequence[Tier]) -> None:
+        self._tiers = tuple(tiers)
+        self._recent: OrderedDict[bytes, None] = OrderedDict()
+        self._lock = Lock()
+
+    @property
+    def fastest(self) -> str:
+        """Name of the first tier."""
+        return self._tiers[0].name
+
+    @property
+    def lookup_is_immediate(self) -> bool:
+        """True if ``locate`` waits for nothing."""
+        return all(tier.index_in_memory for tier in self._tiers)
+
+    def locate(self, keys: Sequence[bytes]) -> list[Tier]:
+        """Return the tier of each of the first blocks, up to the first that no tier has."""
+        places: list[Tier | None] = [None] * len(keys)
+        for tier in self._tiers:
+            missing = [number for number, place in enumerate(places) if place is None]
+            if not missing:
+                break
+            for number, present in zip(missing, tier.lookup([keys[number] for number in missing]), strict=True):
+                if present:
+                    places[number] = tier
+        located: list[Tier] = []
+        for place in places:
+            if place is None:
+                break
+            located.append(place)
+        return located
+
+    def load(self, keys: Sequence[bytes], places: Sequence[Tier], deadline: float) -> list[LoadedBlock]:
+        """Return the first blocks with ``keys``, from ``places``, up to the first that cannot be loaded."""
+        blocks: list[LoadedBlock] = []
+        for tier, run in groupby(zip(keys, places, strict=True), key=lambda pair: pair[1]):
+            wanted = [key for key, _ in run]
+            for data in tier.load(wanted, deadline):
+                if data is None:
+                    return blocks
+                blocks.append(LoadedBlock(data, tier.name))
+        return blocks
+
+    def missing(self, keys: Sequence[bytes]) -> list[bool]:
+        """Report for each key whether some tier does not have its block, without waiting; counts as a use of it."""
+        missing = [False] * len(keys)
+        for tier in self._tiers:
+            present = tier.lookup(keys) if tier.index_in_memory else self._are_recent(keys)
+            missing = [before or not now for before, now in zip(missing, present, strict=True)]
+        return missing
+
+    def store(self, blocks: Sequence[KVBlock]) -> None:
+        """Store ``blocks`` in every tier that does not have them."""
+        keys = [block.key for block in blocks]
+        for tier in self._tiers:
+            absent = [block for block, present in zip(blocks, tier.lookup(keys), strict=True) if not present]
+            if absent:
+                tier.store(absent)
+        with self._lock:
+            self._recent.update(dict.fromkeys(keys))
+            while len(self._recent) > MOST_RECENT:
+                self._recent.popitem(last=False)
+
+    def clear(self) -> None:
+        """Empty every tier. Raises the first error, after all were tried."""
+        with self._lock:
+            self._recent.clear()
+        errors = list[Exception]()
+        for tier in self._tiers:
+            try:
+                tier.clear()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def info(self) -> dict[str, Any]:
+        """Return contents and counts by tier."""
+        return {tier.name: tier.info() for tier in self._tiers}
+
+    def totals(self) -> Iterator[MetricTotal]:
+        """Yield the counts of each tier, as metrics."""
+        for tier in self._tiers:
+            for name, description in METRICS.items():
+                value = float(getattr(tier.counts, name))
+                yield MetricTotal(f"kv_store_{name}_total", description, (("store", tier.name),), value)
+
+    def close(self) -> None:
+        """Close every store."""
+        for tier in self._tiers:
+            tier.close()
+
+    def _are_recent(self, keys: Sequence[bytes]) -> list[bool]:
+        with self._lock:
+            return [key in self._recent for key in keys]

@@ -1,0 +1,92 @@
+"""The step extension of images in prompts: it admits and lays out prompts, and prepares the inputs of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ordered
+
+from sglang_plug import (
+    AdmissionPhase,
+    ChunkView,
+    ExtensionContext,
+    ForwardBatch,
+    InputPhase,
+    Kernels,
+    MediaLimits,
+    Model,
+    ModelPhase,
+    ProfilingPhase,
+    PromptLayout,
+    Request,
+    RequestError,
+    SequenceView,
+    StepExtension,
+)
+
+from .image_inputs import largest_media, layout_of, multimodal_inputs
+
+MOST_BYTES = 8 << 30
+"""Largest total size of the preprocessed images of all requests in the engine."""
+
+
+class Multimodal(StepExtension, AdmissionPhase, ModelPhase, InputPhase, ProfilingPhase):
+    """Serves prompts with images, and prompts of given states.
+
+    Args:
+        most_bytes: largest total size of the images of all requests that are not over, in host memory.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._model: Model | None = None
+        self.bytes = 0
+        """Total size of the images of all requests that are not over."""
+
+    def install(self, model: Model, kernels: Kernels) -> None:
+        """Encode images with ``model`` from now on."""
+        self._model = model
+
+    def admit(self, sequence: SequenceView) -> None:
+        """Count the bytes of the images of a request.
+
+        Raises ``RequestError`` if those of all requests would take too much of the host's memory.
+        """
+        if not sequence.request.media:
+            return
+        size = sum(media.size for media in sequence.request.media)
+        if self.bytes + size > self._most_bytes:
+            raise RequestError(
+                f"Too many images are waiting ({self.bytes + size} bytes with these); try again later.", 503
+            )
+        sequence.extras[self] = size
+        self.bytes += size
+
+    def layout(self, sequence: SequenceView) -> PromptLayout | None:
+        """Return the positions and cache tokens of a prompt with images.
+
+        Raises ``RequestError`` if the images do not fit the model, or are not within the prompt.
+        """
+        return layout_of(self._served, sequence.request) if sequence.request.media else None
+
+    def finished(self, sequence: SequenceView) -> None:
+        """Discount the bytes of the images of a request that is over."""
+        self.bytes -= sequence.extras.pop(self, 0)
+
+    def prepare(self, chunks: Ordered[ChunkView], batch: ForwardBatch) -> None:
+        """Set the states of the images in the step, which are encoded if they are not yet."""
+        if (inputs := multimodal_inputs(self._served, chunks, batch.input_ids.device)) is not None:
+            batch.multimodal = inputs
+
+    def largest_request(self, tokens: int) -> Request | None:
+        """Return a request whose images fill one encoder call; ``None`` if the model gives no example of an image."""
+        media = largest_media(self._served, min(MediaLimits().tokens, tokens))
+        return Request(id="images", tokens=(0,) * (media[-1].end + 1), media=media) if media else None
+
+    @property
+    def _served(self) -> Model:
+        assert self._model is not None, "install() is called before any request is admitted"
+        return self._model
+
+
+def build(context: ExtensionContext) -> StepExtension:
+    """Return the extension, which refuses images if the model takes none."""
+    return Multimodal(MOST_BYTES)

@@ -1,0 +1,195 @@
+"""Images in prompts: encoding them with the model, and the inputs that a step needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Ordered
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from sglang_plug import (
+    BidirectionalImage,
+    ChunkView,
+    Media,
+    Model,
+    MultimodalInputs,
+    Request,
+    RequestError,
+    SupportsImages,
+)
+from sglang_plug.ops.host_device_copy import send, upload, upload_array
+
+from .layout import MediaLayout, cache_tokens
+
+AT_ONCE = 4096
+"""Largest number of image tokens that are encoded in one call, unless a single image has more."""
+
+
+def layout_of(model: Model, request: Request) -> MediaLayout:
+    """Make the layout of the prompt of ``request``, which has images, for ``model``.
+
+    Raises ``RequestError`` if the model takes no images, or if the images are not within the prompt.
+    """
+    length, end = len(request.tokens), 0
+    if any(media.is_given for media in request.media):
+        _check_given(model, request)
+        return MediaLayout(cache_tokens(request))
+    if not isinstance(model, SupportsImages):
+        raise RequestError("the model takes text only, and the prompt has images")
+    for media in request.media:
+        if media.count < 1 or media.start < end or media.end > length:
+            raise RequestError(f"an image has the places {media.start} to {media.end} of a prompt of {length} tokens")
+        end = media.end
+    whole = tuple(range(media.start, media.end) for media in request.media) if model.bidirectional_images else ()
+    mrope_positions = model.mrope_positions(request.media, length)
+    if mrope_positions is None:
+        return MediaLayout(cache_tokens(request), whole=whole)
+    shift = int(mrope_positions.max()) + 1 - length
+    return MediaLayout(cache_tokens(request), mrope_positions, mrope_positions[0].tolist(), shift, whole)
+
+
+def _check_given(model: Model, request: Request) -> None:
+    """Raise ``RequestError`` if given states do not fit the model, or if the prompt has other media besides them."""
+    if isinstance(model, SupportsImages) or model.states_width is None:
+        raise RequestError("this model's prompts cannot have states instead of tokens", about="states")
+    for media in request.media:
+        shape = [part.shape for part in media.arrays.values()]
+        if not media.is_given or shape != [(media.count, model.states_width)]:
+            width = shape[0][-1] if shape and shape[0] else 0
+            raise RequestError(
+                f"the prompt has states of {width} numbers; the model's have {model.states_width}", about="states"
+            )
+
+
+def multimodal_inputs(model: Model, chunks: Ordered[ChunkView], device: torch.device) -> MultimodalInputs | None:
+    """Build the states that replace embeddings in the step of ``chunks``; ``None`` if the step has no images.
+
+    Images that the step reaches for the first time are encoded; states that a later chunk needs are kept.
+    """
+    if not any(chunk.sequence.layout is not None and chunk.start < chunk.sequence.prompt_len for chunk in chunks):
+        return None
+    met = _met(chunks)
+    if not met:
+        return None
+    _take_given(met, device)
+    _look(model, met)
+    rows, states = list[int](), list[Tensor]()
+    for chunk, first, index in met:
+        media, layout = chunk.sequence.request.media[index], _layout(chunk)
+        start, end = max(chunk.start, media.start), min(chunk.end, media.end)
+        rows += range(first + start - chunk.start, first + end - chunk.start)
+        states.append(layout.states[index][start - media.start : end - media.start])
+        if end == media.end:
+            del layout.states[index]
+    mrope_positions = None
+    if any(_layout(chunk).mrope_positions is not None for chunk, _, _ in met):
+        mrope_positions = send(_coordinates(chunks), device)
+    return MultimodalInputs(upload(rows, torch.int64, device), torch.cat(states), mrope_positions, _whole(chunks, met))
+
+
+def largest_media(model: Model, tokens: int) -> tuple[Media, ...]:
+    """Return the images of one encoder call that takes the most memory, in a prompt of at most ``tokens``.
+
+    Empty if the model takes no images, or gives no example.
+    """
+    example = model.example(tokens) if isinstance(model, SupportsImages) else None
+    if example is None:
+        return ()
+    copies = max(1, min(AT_ONCE, tokens) // example.count)
+    return tuple(replace(example, start=number * example.count) for number in range(copies))
+
+
+def _met(chunks: Ordered[ChunkView]) -> list[tuple[ChunkView, int, int]]:
+    """Find every image with tokens in a chunk: the chunk, its first row in the step, and the image's index."""
+    met, first = list[tuple[ChunkView, int, int]](), 0
+    for chunk in chunks:
+        if chunk.sequence.layout is not None:
+            for index, media in enumerate(chunk.sequence.request.media):
+                if media.start < chunk.end and chunk.start < media.end:
+                    met.append((chunk, first, index))
+        first += chunk.width
+    return met
+
+
+def _whole(chunks: Ordered[ChunkView], met: Ordered[tuple[ChunkView, int, int]]) -> tuple[BidirectionalImage, ...]:
+    """Return the images in ``met`` whose tokens attend to each other in both directions."""
+    numbers = {id(chunk): number for number, chunk in enumerate(chunks)}
+    images = []
+    for chunk, first, index in met:
+        if _layout(chunk).whole:
+            media = chunk.sequence.request.media[index]
+            row = first + media.start - chunk.start
+            images.append(
+                BidirectionalImage(sequence=numbers[id(chunk)], row=row, place=media.start, count=media.count)
+            )
+    return tuple(images)
+
+
+def _look(model: Model, met: Ordered[tuple[ChunkView, int, int]]) -> None:
+    """Encode all images whose states are not kept yet, in as few calls as possible."""
+    missing = [(chunk, index) for chunk, _, index in met if index not in _layout(chunk).states]
+    if not missing:
+        return
+    assert isinstance(model, SupportsImages)
+    media = [chunk.sequence.request.media[index] for chunk, index in missing]
+    encoded = (states for group in _groups(media) for states in model.encode_images(group))
+    for (chunk, index), image, states in zip(missing, media, encoded, strict=True):
+        if len(states) != image.count:
+            raise RuntimeError(
+                f"{type(model).__name__}.encode_images gave {len(states)} states for an image of {image.count} places"
+            )
+        _layout(chunk).states[index] = states
+
+
+def _take_given(met: Ordered[tuple[ChunkView, int, int]], device: torch.device) -> None:
+    """Copy states that requests gave, and that need no encoding, to the device."""
+    for chunk, _, index in met:
+        media, layout = chunk.sequence.request.media[index], _layout(chunk)
+        if media.is_given and index not in layout.states:
+            (states,) = media.arrays.values()
+            layout.states[index] = upload_array(states, device)
+
+
+def _groups(media: Ordered[Media]) -> Iterator[list[Media]]:
+    """Yield the groups of images that are encoded in one call, in order."""
+    group, places = list[Media](), 0
+    for item in media:
+        if group and places + item.count > AT_ONCE:
+            yield group
+            group, places = [], 0
+        group.append(item)
+        places += item.count
+    yield group
+
+
+def _coordinates(chunks: Ordered[ChunkView]) -> Tensor:
+    """Return ``[R, T]`` positions of the whole step; a token with one position has it in all rows."""
+    height = max(len(rows) for chunk in chunks if (rows := _rows(chunk)) is not None)
+    parts = []
+    for chunk in chunks:
+        rows, prompt = _rows(chunk), chunk.sequence.prompt_len
+        if rows is not None and chunk.end <= prompt:
+            parts.append(rows[:, chunk.start : chunk.end])
+        else:
+            parts.append(torch.tensor(_positions(chunk)).expand(height, -1))
+            if rows is not None and chunk.start < prompt:  # resumed: generated tokens follow the prompt
+                parts[-1] = torch.cat([rows[:, chunk.start :], parts[-1][:, prompt - chunk.start :]], dim=1)
+    return torch.cat(parts, dim=1)
+
+
+def _positions(chunk: ChunkView) -> list[int]:
+    layout, end = chunk.sequence.layout, chunk.start + chunk.width
+    return list(range(chunk.start, end) if layout is None else layout.positions(chunk.start, end))
+
+
+def _rows(chunk: ChunkView) -> Tensor | None:
+    layout = chunk.sequence.layout
+    return layout.mrope_positions if isinstance(layout, MediaLayout) else None
+
+
+def _layout(chunk: ChunkView) -> MediaLayout:
+    layout = chunk.sequence.layout
+    assert isinstance(layout, MediaLayout)
+    return layout

@@ -1,0 +1,169 @@
+"""The step extension of recurrent states: their pool, the rows of sequences in it, and copies around steps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from collections.abc import Sequence as Ordered
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sglang_plug import (
+    CachePhase,
+    ChunkView,
+    ExtensionContext,
+    ForwardBatch,
+    ForwardPhase,
+    InputPhase,
+    MemoryPhase,
+    MemoryRequest,
+    Recurrent,
+    Runs,
+    SequenceView,
+    ServicePhase,
+    StatePhase,
+    StatePool,
+    StaticInputPhase,
+    StepExtension,
+)
+from sglang_plug.contracts.model.recurrent_state import RESERVED
+
+from .state_rows import StateRows
+from .state_sizing import bytes_per_state, gigabytes, make_states, state_rows
+from .state_steps import StateSteps, state_row
+
+logger = logging.getLogger(__name__)
+
+TRIAL_ROWS = RESERVED
+"""Rows of the pool for the profiling run, whose sequences own none."""
+
+
+class WithoutStates(StepExtension, ServicePhase):
+    """Reports that the model has no recurrent states."""
+
+    def info(self) -> Mapping[str, Any]:
+        """Report that there are no states."""
+        return {"states": None}
+
+
+class RecurrentState(
+    StepExtension, StatePhase, MemoryPhase, CachePhase, InputPhase, ForwardPhase, StaticInputPhase, ServicePhase
+):
+    """Gives each running sequence a row in the pool of states, and keeps states of cached prefixes.
+
+    Args:
+        context: the facts about the engine.
+    """
+
+    def __init__(self, context: ExtensionContext) -> None:
+        self._context = context
+        self._rows: StateRows | None = None
+        self._steps: StateSteps | None = None
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+
+    def memory_request(self, room: float | None) -> MemoryRequest:
+        """Return the memory of the pool: as configured, or a part of ``room``."""
+        rows = TRIAL_ROWS if room is None else state_rows(self._context, room)
+        taken = rows * bytes_per_state(self._context)
+        advice = f"{rows} states take {gigabytes(taken)}; lower --max-states or --max-running-requests"
+        return MemoryRequest(name="recurrent states", bytes=taken, advice=advice, count=rows)
+
+    def allocate(self, request: MemoryRequest | None) -> None:
+        """Allocate the pool; all rows are free."""
+        self._rows = self._steps = None  # free the memory of the old one first
+        if request is None:
+            return
+        self._steps = StateSteps(make_states(self._context, request.count))
+        self._rows = StateRows(request.count, self._context.config.cache.page_size)
+        if request.count > TRIAL_ROWS:
+            size = gigabytes(request.bytes)
+            logger.info("Recurrent states are allocated. #states: %d, size: %s", request.count - RESERVED, size)
+
+    def most_running(self) -> int | None:
+        """Return the number of states."""
+        return None if self._rows is None else self._rows.capacity
+
+    @property
+    def pool(self) -> StatePool:
+        """The states."""
+        return self._device.pool
+
+    @property
+    def _owned(self) -> StateRows:
+        assert self._rows is not None, "allocate() is called before any sequence is admitted"
+        return self._rows
+
+    @property
+    def _device(self) -> StateSteps:
+        assert self._steps is not None, "allocate() is called before any step"
+        return self._steps
+
+    # -- states of sequences --------------------------------------------------------------------------------------
+
+    def reusable(self, sequence: SequenceView, length: int) -> int:
+        """Return the length of the longest prefix of at most ``length`` tokens whose state is cached."""
+        return self._owned.reusable(sequence, length)
+
+    def acquire(self, sequence: SequenceView, start: int, cached: int) -> bool:
+        """Give the sequence a row; return False if there is none."""
+        return self._owned.acquire(sequence, start, cached)
+
+    def chunk_end(self, sequence: SequenceView, start: int, end: int) -> int:
+        """Let chunks end where the state is to be cached."""
+        return self._owned.chunk_end(sequence, start, end)
+
+    def planned(self, sequence: SequenceView, end: int) -> None:
+        """Reserve a row if the state at ``end`` is to be cached."""
+        self._owned.planned(sequence, end)
+
+    def committed(self, sequence: SequenceView) -> None:
+        """Cache the state that was copied after the step, if any."""
+        self._owned.committed(sequence)
+
+    def release(self, sequence: SequenceView, keep: bool) -> int | None:
+        """Take the sequence's rows; cache its last state if ``keep``."""
+        return self._owned.release(sequence, keep)
+
+    def reset(self) -> None:
+        """Drop the states of all cached prefixes."""
+        self._owned.reset()
+
+    def check(self) -> None:
+        """Raise ``AssertionError`` if a row was lost or is owned twice."""
+        self._owned.check()
+
+    # -- steps ----------------------------------------------------------------------------------------------------
+
+    def before_forward(self, chunks: Ordered[ChunkView]) -> None:
+        """Queue copies of initial states."""
+        self._device.begin(chunks)
+
+    def after_forward(self, chunks: Ordered[ChunkView]) -> None:
+        """Queue copies of states that are to be cached."""
+        self._device.end(chunks)
+
+    def prepare(self, chunks: Ordered[ChunkView], batch: ForwardBatch) -> None:
+        """Set the states of the step's sequences."""
+        batch.recurrent = self._device.of(chunks, batch.query_lens)
+
+    def static_input(self, chunk: ChunkView) -> int:
+        """Return the row of the chunk's state; padding has the spare row, 0."""
+        return state_row(chunk)
+
+    def prepare_captured(self, batch: ForwardBatch, numbers: Tensor) -> None:
+        """Let the captured step use the states in the rows ``numbers``."""
+        size = len(numbers)
+        starts = torch.arange(size + 1, device=numbers.device)
+        batch.recurrent = Recurrent(self.pool, Runs(numbers, [1] * size, starts))
+
+    def info(self) -> Mapping[str, Any]:
+        """Report the number of rows by owner."""
+        return {"states": None if self._rows is None else self._rows.accounts()}
+
+
+def build(context: ExtensionContext) -> StepExtension:
+    """Return the extension; one that does nothing if the model has no recurrent states."""
+    return RecurrentState(context) if context.states else WithoutStates()

@@ -1,0 +1,45 @@
+"""The pool of recurrent states: how many of them fit in memory, and its allocation."""
+
+from __future__ import annotations
+
+from sglang_plug import ConfigError, ExtensionContext, StatePool
+from sglang_plug.contracts.model.recurrent_state import RESERVED
+
+STATE_SHARE = 0.5
+"""Largest fraction of the room for keys, values and states that states take unless their number is given."""
+REMEMBERED = 256
+"""Number of states kept for cached prefixes beside those of running sequences."""
+GIB = 1 << 30
+
+
+def bytes_per_state(context: ExtensionContext) -> int:
+    """Return the bytes of the states of one sequence, in all layers."""
+    return sum(shape.bytes(context.dtype) for shape in context.states)
+
+
+def state_rows(context: ExtensionContext, room: float) -> int:
+    """Return the rows of the pool of states, as configured or as fit into ``room`` bytes.
+
+    Raises ``ConfigError`` if there is no room for them.
+    """
+    asked, each = context.config.cache.max_states, bytes_per_state(context)
+    if asked is not None and asked < 1:
+        raise ConfigError(f"--max-states must be at least 1, got {asked}")
+    fitting = int(room * (STATE_SHARE if asked is None else 1.0) // each) - RESERVED
+    if fitting < (1 if asked is None else asked):
+        wanted = "recurrent states" if asked is None else f"{asked} recurrent states"
+        raise ConfigError(
+            f"no memory for {wanted}: {gigabytes(max(room, 0))} are left for them and the KV pool, and the state of "
+            f"one sequence takes {gigabytes(each)}; set --max-states, lower --max-total-tokens or serve a smaller model"
+        )
+    return RESERVED + (min(fitting, 2 * context.max_running + REMEMBERED) if asked is None else asked)
+
+
+def make_states(context: ExtensionContext, rows: int) -> StatePool:
+    """Allocate a pool of ``rows``."""
+    return StatePool(context.states, rows=rows, dtype=context.dtype, device=context.device)
+
+
+def gigabytes(count: float) -> str:
+    """Format a number of bytes; a GB is ``2**30`` bytes."""
+    return f"{count / GIB:.2f} GB"

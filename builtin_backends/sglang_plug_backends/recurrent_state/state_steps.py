@@ -1,0 +1,62 @@
+"""Copies of recurrent states around a step: initial states before it, states to be cached after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ordered
+
+import torch
+
+from sglang_plug import ChunkView, Recurrent, Runs, StatePool
+from sglang_plug.contracts.model.recurrent_state import SPARE
+from sglang_plug.ops.host_device_copy import upload
+
+from .state_rows import held_state
+
+
+class StateSteps:
+    """Queues copies of states before and after each step.
+
+    They are queued in the order in which steps were planned, so that a row may go to another sequence as soon as
+    ``StateRows`` gives it away.
+    """
+
+    def __init__(self, pool: StatePool) -> None:
+        self.pool = pool
+
+    def begin(self, chunks: Ordered[ChunkView]) -> None:
+        """Queue copies before a step: sequences that are computed for the first time get their initial states."""
+        held = [one for chunk in chunks if (one := held_state(chunk.sequence)) is not None and one.origin is not None]
+        if not held:
+            return
+        self._copy([holder.origin or 0 for holder in held], [holder.row for holder in held])
+        for holder in held:
+            holder.origin = None
+
+    def of(self, chunks: Ordered[ChunkView], lengths: list[int]) -> Recurrent:
+        """Return the states of ``chunks``, which compute ``lengths`` tokens."""
+        rows = list(map(state_row, chunks))
+        return Recurrent(self.pool, Runs.of(rows, lengths, self.pool.device))
+
+    def end(self, chunks: Ordered[ChunkView]) -> None:
+        """Queue copies after a step: of the states at indices that are to be cached."""
+        sources, targets = [], []
+        for chunk in chunks:
+            held = held_state(chunk.sequence)
+            if held is None:
+                continue
+            held.reached = chunk.end
+            if chunk.end in held.kept:
+                sources.append(held.row)
+                targets.append(held.kept[chunk.end])
+        if sources:
+            self._copy(sources, targets)
+
+    def _copy(self, sources: list[int], targets: list[int]) -> None:
+        device = self.pool.device
+        self.pool.copy(upload(sources, torch.int64, device), upload(targets, torch.int64, device))
+
+
+def state_row(chunk: ChunkView) -> int:
+    """Return the row of the chunk's state; the spare one in the profiling run, where sequences own none."""
+    held = held_state(chunk.sequence)
+    return SPARE if held is None else held.row

@@ -1,0 +1,347 @@
+"""Calls of the grammars of a step: filling token masks, and advancing by the sampled tokens.
+
+Slow grammars are called in threads, where a call can be abandoned, and their masks are filled in parallel with the
+forward pass. Grammars that have been quick so far are called directly, because a thread would cost more; on an
+asynchronous device these calls run in parallel with the forward pass, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from sglang_plug import AllowedTokens, Finish, Grammar, RequestError, SequenceView, TokenDecision
+from sglang_plug.contracts.text.grammar import MASK_BITS, word_and_bit
+from sglang_plug.system.library_panics import is_error
+
+from .forced_tokens import CONTEXT
+from .grammar_state import GrammarState
+from .guarded_calls import Threads
+from .reasoning_prefix import DeferredConstraint
+from .rejection import RemainingTokens
+
+PATIENCE = 2.0
+"""Seconds that one call may take before its request is given up."""
+QUICK, QUICK_BY_CLOCK = 0.001, 0.01
+"""Seconds of computing, and by the clock, within which a call of a grammar counts as quick."""
+BUDGET, BUDGET_PER_TOKEN = 2.0, 0.05
+"""Seconds of computing in its grammar that one output may use: in total, plus this much per token."""
+TOO_SLOW = "following the output takes its grammar too long: it is too ambiguous; simplify it"
+Filled = Literal[True]
+"""The result of a call that filled a mask."""
+FILLED: Filled = True
+NOTHING_ALLOWED = "no token of the vocabulary can continue the output under its constraint"
+NOTHING_MORE = TokenDecision()
+
+
+class Filling:
+    """The masks of a batch while they are being filled. A ``PendingMask``.
+
+    Args:
+        sequences: the sequences of the batch.
+        states: the grammars of those that have one, by row, in ascending order.
+        vocab_words: words in a row of a mask.
+        threads: call the grammars that are not quick.
+        guarded: see ``Grammars``.
+    """
+
+    def __init__(
+        self,
+        sequences: Ordered[SequenceView],
+        states: Mapping[int, GrammarState],
+        vocab_words: int,
+        threads: Threads,
+        *,
+        guarded: bool = True,
+    ) -> None:
+        self._sequences, self._guarded = sequences, guarded
+        self._rows, self._states = list(states), list(states.values())
+        with torch.inference_mode(False):  # other threads write to it
+            self._mask = torch.zeros(len(states), vocab_words, dtype=torch.int32)
+        self._quick = [place for place, state in enumerate(self._states) if state.quick]
+        self._others = [place for place, state in enumerate(self._states) if not state.quick]
+        self._outcomes: dict[int, RequestError | Filled | None] = {}
+        self._calls = threads.begin([partial(self._fill, place) for place in self._others])
+
+    def fill_quick(self) -> None:
+        """Fill the masks of quick grammars."""
+        self._outcomes |= {place: self._fill(place) for place in self._quick}
+        self._quick = []
+
+    def result(self) -> AllowedTokens:
+        """Wait for all masks and return them."""
+        self.fill_quick()
+        self._outcomes |= zip(self._others, self._calls.results(), strict=True)
+        errors = {}
+        for place, outcome in self._outcomes.items():
+            row = self._rows[place]
+            if outcome is None:
+                self._states[place].quick = False
+            if outcome is not FILLED:
+                errors[row] = RequestError(TOO_SLOW) if outcome is None else outcome
+        mask = self._mask
+        if errors:
+            mask = mask.clone()  # an abandoned call may still write to it
+            mask[[place for place, row in enumerate(self._rows) if row in errors]] = 0
+        return AllowedTokens(self._rows, mask, errors)
+
+    def _fill(self, place: int) -> RequestError | Filled:
+        sequence = self._sequences[self._rows[place]]
+        return _fill(sequence, self._states[place], self._mask, place, guarded=self._guarded)
+
+
+class Grammars:
+    """Calls the grammars of a step.
+
+    Args:
+        vocab_size: width of the logits.
+        patience: seconds that one call may take.
+        jump: look for forced tokens (jump-forward decoding).
+        guarded: True if a ``GrammarGuard`` interrupts direct calls that hang; otherwise all calls are made in threads.
+    """
+
+    def __init__(self, vocab_size: int, *, patience: float = PATIENCE, jump: bool = True, guarded: bool = True) -> None:
+        self._words, self._guarded = -(-vocab_size // MASK_BITS), guarded
+        self._threads = Threads(patience)
+        self._follow = partial(_follow, jump=jump, words=self._words)
+        self._open = partial(_open, jump=jump)
+
+    def open(self, begun: Ordered[tuple[SequenceView, GrammarState]]) -> list[TokenDecision]:
+        """Advance the grammars of new outputs by the tokens forced at the beginning; return one decision for each.
+
+        A decision has ``finish`` if there is nothing to generate.
+        """
+        calls = self._threads.begin([partial(self._open, sequence, state) for sequence, state in begun])
+        return [result or _too_slow() for result in calls.results()]
+
+    def start(
+        self, sequences: Ordered[SequenceView], states: Mapping[int, GrammarState], *, asynchronous: bool = False
+    ) -> Filling:
+        """Begin to fill the masks of the rows that have ``states``.
+
+        ``asynchronous``: the forward pass will be running when the result is requested, so quick masks wait for that.
+        """
+        filling = Filling(sequences, states, self._words, self._threads, guarded=self._guarded)
+        if not asynchronous:
+            filling.fill_quick()
+        return filling
+
+    def follow(
+        self, sequences: Ordered[SequenceView], states: Mapping[int, GrammarState], tokens: Ordered[int]
+    ) -> dict[int, TokenDecision]:
+        """Advance the grammars of the rows that have ``states`` by their ``tokens``; return the decisions by row."""
+        slow = [row for row, state in states.items() if not state.quick]
+        calls = self._threads.begin([partial(self._follow, sequences[row], states[row], tokens[row]) for row in slow])
+        decisions = {
+            row: self._follow(sequences[row], state, tokens[row]) for row, state in states.items() if state.quick
+        }
+        return decisions | {row: one or _too_slow() for row, one in zip(slow, calls.results(), strict=True)}
+
+
+class GrammarTimeout(BaseException):
+    """Raised into a grammar that the engine's thread calls directly and that does not return."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A call of a grammar in progress."""
+
+    sequence: SequenceView
+    grammar: Grammar
+    seconds: float
+    """Seconds since the call began."""
+
+    def __str__(self) -> str:
+        kind = type(self.grammar)
+        return f"the grammar of request {self.sequence.request.id!r} ({kind.__module__}.{kind.__qualname__})"
+
+
+def asking(frame: FrameType | None) -> Asking | None:
+    """Return the grammar call of the thread with the innermost ``frame``; ``None`` if it is in no grammar."""
+    inner = None
+    while frame is not None:
+        if inner is not None and frame.f_code in (_fill.__code__, _follow.__code__):
+            asked = frame.f_locals.get("asked")
+            if asked is None:
+                return None
+            seconds = time.monotonic() - asked.begun
+            return Asking(frame.f_locals["sequence"], frame.f_locals["state"].grammar, seconds)
+        inner, frame = frame, frame.f_back
+    return None
+
+
+def _too_slow() -> TokenDecision:
+    return TokenDecision(error=RequestError(TOO_SLOW))
+
+
+def _failed(grammar: Grammar, error: BaseException) -> RequestError:
+    """Return a server error that names the class of the failing grammar."""
+    kind = type(grammar.enforced if isinstance(grammar, DeferredConstraint) else grammar)
+    text = f"the grammar failed: {type(error).__name__}: {error} (in {kind.__module__}.{kind.__qualname__})"
+    return RequestError(text, 500)
+
+
+def _fill(
+    sequence: SequenceView, state: GrammarState, mask: Tensor, place: int, *, guarded: bool
+) -> RequestError | Filled:
+    """Fill one row; return ``FILLED`` or the error."""
+    grammar, asked = state.grammar, Asked()
+    try:
+        if state.remaining_tokens is None:
+            grammar.fill(mask, place)
+        else:
+            mask[place] = state.remaining_tokens.allowed
+        row = mask[place].numpy()
+        _allow_stops(sequence, grammar, row)
+        if asked.too_much(sequence, state):
+            return RequestError(TOO_SLOW)
+        if state.quick is None:
+            state.quick = guarded
+        return FILLED if row.any() else RequestError(NOTHING_ALLOWED)
+    except GrammarTimeout:
+        return RequestError(TOO_SLOW)
+    except BaseException as error:
+        if not is_error(error):
+            raise
+        return _failed(grammar, error)
+
+
+def _follow(sequence: SequenceView, state: GrammarState, token: int, *, jump: bool, words: int) -> TokenDecision:
+    """Advance a grammar by ``token``; with ``jump``, also by the tokens forced after it.
+
+    A stop token counts as content unless the output may end there. Log-probabilities of forced tokens, if requested,
+    are computed with the token after them. ``words``: the width of a mask.
+    """
+    grammar = state.grammar
+    room = sequence.limit - len(sequence.tokens) - 1
+    if room < 0:  # there is no room for the token
+        return NOTHING_MORE
+    asked = Asked()
+    forced: tuple[int, ...] = ()
+    try:
+        if token in sequence.request.params.stop_token_ids and grammar.may_end:
+            return TokenDecision(Finish("stop", matched=token))
+        if not grammar.accept(token):
+            decision = _rejected(state, token, words)
+            return _too_slow() if asked.too_much(sequence, state) else decision
+        state.remaining_tokens = None
+        ended = grammar.ended
+        if jump and room and not ended:
+            forced = _forced(sequence, state, room, sampled=(token,), whole=sequence.request.logprobs is None)
+            ended = bool(forced) and grammar.ended
+        if asked.too_much(sequence, state) and not ended:
+            return _too_slow()
+        return TokenDecision(Finish("stop") if ended else None, None, forced) if ended or forced else NOTHING_MORE
+    except GrammarTimeout:
+        return _too_slow()
+    except BaseException as error:
+        if not is_error(error):
+            raise
+        return TokenDecision(error=_failed(grammar, error))
+
+
+def _rejected(state: GrammarState, token: int, words: int) -> TokenDecision:
+    """Handle a ``token`` that the mask of a grammar allowed and that the grammar then rejects."""
+    grammar = state.grammar
+    if state.remaining_tokens is None:
+        state.remaining_tokens = RemainingTokens.of(grammar, words)
+    if state.remaining_tokens.remove(token, grammar):
+        return TokenDecision(rejected=True)
+    if grammar.may_end:
+        return TokenDecision(Finish("stop"), rejected=True)
+    return TokenDecision(error=_failed(grammar, ValueError("it accepts none of the tokens that its mask allows")))
+
+
+def _open(sequence: SequenceView, state: GrammarState, *, jump: bool) -> TokenDecision:
+    """Return the tokens forced at the beginning of an output, except the last, which is left to a step.
+
+    ``finish`` is set if no token may follow the prompt.
+    """
+    grammar, asked = state.grammar, Asked()
+    forced: tuple[int, ...] = ()
+    try:
+        if jump:
+            forced = _forced(sequence, state, sequence.limit - len(sequence.tokens), sampled=(), whole=False)
+        ended = grammar.ended
+    except BaseException as error:
+        if not is_error(error):
+            raise
+        return TokenDecision(error=_failed(grammar, error))
+    if asked.too_much(sequence, state):
+        return _too_slow()
+    return TokenDecision(Finish("stop") if ended else None, forced=forced)
+
+
+def _forced(
+    sequence: SequenceView, state: GrammarState, room: int, *, sampled: tuple[int, ...], whole: bool
+) -> tuple[int, ...]:
+    """Return the tokens forced after ``sampled``, at most ``room``, or one less unless ``whole``; accept them.
+
+    Tokens that a tokenizer may merge with following text are left out, unless the output ends there. There are none if
+    the grammar rejects a token of the text that it forces: the model then generates that text.
+    """
+    grammar, forced_tokenizer = state.grammar, state.forced_tokenizer
+    if forced_tokenizer is None:
+        return ()
+    text = grammar.forced()
+    if not text:
+        return ()
+    before = sequence.tokens[max(sequence.prompt_len, len(sequence.tokens) - CONTEXT) :]
+    cut = forced_tokenizer.cut((*before, *sampled), text)
+    taken = 0
+    for token in cut.whole[:room]:
+        if not grammar.accept(token):
+            grammar.rollback(taken)
+            return ()
+        taken += 1
+    ends = taken == len(cut.whole) and grammar.ended
+    most = room if whole else min(room, len(cut.whole)) - 1
+    kept = max(0, min(taken if ends else cut.stable, most))
+    if taken > kept:
+        grammar.rollback(taken - kept)
+    return cut.whole[:kept]
+
+
+class Asked:
+    """The start of a call of a grammar, by the thread's own time and by the clock."""
+
+    def __init__(self) -> None:
+        self._computed, self.begun = time.thread_time(), time.monotonic()
+
+    def too_much(self, sequence: SequenceView, state: GrammarState) -> bool:
+        """Add the time since the start to the grammar's; return True if the output has used too much."""
+        computed = time.thread_time() - self._computed
+        state.seconds += computed
+        if computed > QUICK or time.monotonic() - self.begun > QUICK_BY_CLOCK:
+            state.quick = False
+        return state.seconds > BUDGET + BUDGET_PER_TOKEN * sequence.generated
+
+
+def _allow_stops(sequence: SequenceView, grammar: Grammar, row: Any) -> None:
+    """Allow stop tokens where the output may end, unless that is too early and another token is allowed.
+
+    ``row``: the mask's row, int32 ``[words]``, as a numpy array, whose elements are faster to access.
+    """
+    params = sequence.request.params
+    if not params.stop_token_ids:
+        return
+    if sequence.generated < params.min_new_tokens:
+        before = row.copy()
+        for token in params.stop_token_ids:
+            word, bit = word_and_bit(token)
+            row[word] &= ~bit
+        if row.any():
+            return
+        row[:] = before
+    if grammar.may_end:
+        for token in params.stop_token_ids:
+            word, bit = word_and_bit(token)
+            row[word] |= bit

@@ -1,0 +1,108 @@
+"""Splits forced text into the tokens that the tokenizer would make of the whole output.
+
+A tokenizer may merge the beginning of a text with the text before it, and its end with the text after it. So the text
+is tokenized together with the output's last tokens, and is only used if a token begins at its start; and only those of
+its tokens are used that stay the same whatever follows.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, takewhile
+
+from sglang_plug.contracts.text.grammar import Vocabulary
+
+MOST_BYTES = 512
+"""Largest number of bytes of a text that are split at once."""
+CONTEXT = 4
+"""Number of tokens before a text that are tokenized with it."""
+LEADS = (b"", b"\n")
+"""Contexts tried before a text at the beginning of an output; some tokenizers add a blank at the start of a text."""
+FOLLOWERS = ("", "a", "Z", "0", " ", "\n", '"', "}", "]", ",", ":", "é")
+"""Texts that may follow, one of each kind that tokenizers distinguish."""
+WORD_AT_END = re.compile(r"\w+$")
+REMEMBERED = 4096
+"""Number of texts whose tokens are cached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Tokens of a text."""
+
+    whole: tuple[int, ...] = ()
+    """All tokens of the text, if nothing follows."""
+    stable: int = 0
+    """Number of leading tokens that stay the same, whatever follows."""
+
+
+class ForcedTokenizer:
+    """Splits texts with one vocabulary. May be used by several threads at once."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._pieces = vocabulary.pieces
+        self._encode = vocabulary.encode
+        self._cut: Callable[[bytes, bytes], Cut] = lru_cache(REMEMBERED)(self._look)
+
+    def cut(self, output: Ordered[int], text: bytes) -> Cut:
+        """Split ``text`` after the tokens of ``output``; an incomplete character at its end is left out.
+
+        Returns an empty cut if the tokenizer would merge the beginning of ``text`` with the text before it.
+        """
+        if self._encode is None or not text:
+            return Cut()
+        return self._cut(self._context(output), text[:MOST_BYTES])
+
+    def _context(self, output: Ordered[int]) -> bytes:
+        """Return the bytes of the last tokens with text, without the rest of a character that began before."""
+        pieces = (self._pieces[token] for token in reversed(output[-CONTEXT:]))
+        context = b"".join(reversed(list(takewhile(bool, pieces))))
+        return context.lstrip(bytes(range(0x80, 0xC0)))
+
+    def _look(self, context: bytes, text: bytes) -> Cut:
+        for lead in (context,) if context else LEADS:
+            try:
+                decoder = codecs.getincrementaldecoder("utf-8")()
+                whole = decoder.decode(lead + text)
+            except UnicodeDecodeError:
+                return Cut()
+            complete = whole.encode()[len(lead) :]
+            ways = list(self._ways(whole, complete)) if complete else []
+            if ways and ways[0] is not None:
+                return Cut(tuple(ways[0]), min(_agreed(ways), self._before_last(ways[0], complete)))
+        return Cut()
+
+    def _before_last(self, tokens: list[int], text: bytes) -> int:
+        """Count the leading ``tokens`` before the last one and before a word at the end of ``text``."""
+        kept = WORD_AT_END.sub("", text.decode(errors="surrogateescape"))  # it may begin within a character
+        ends = accumulate(len(self._pieces[token]) for token in tokens[:-1])
+        return sum(1 for end in ends if end <= len(kept.encode(errors="surrogateescape")))
+
+    def _ways(self, whole: str, text: bytes) -> Iterator[list[int] | None]:
+        """Yield the tokens of ``text`` with each follower, where ``whole`` ends with ``text``."""
+        assert self._encode is not None
+        for follower in FOLLOWERS:
+            yield self._ending(list(self._encode(whole + follower)), text + follower.encode())
+
+    def _ending(self, tokens: list[int], text: bytes) -> list[int] | None:
+        """Return the last of ``tokens`` that are exactly ``text``; ``None`` if no token begins at its start."""
+        place, missing = len(tokens), len(text)
+        while missing > 0 and place > 0:
+            place -= 1
+            if tokens[place] >= len(self._pieces):  # the model has fewer tokens than the tokenizer
+                return None
+            missing -= len(self._pieces[tokens[place]])
+        ending = tokens[place:]
+        return ending if missing == 0 and b"".join(self._pieces[token] for token in ending) == text else None
+
+
+def _agreed(ways: Ordered[list[int] | None]) -> int:
+    """Return the length of the common beginning of all; 0 if the text cannot be split in one of them."""
+    if any(way is None for way in ways):
+        return 0
+    columns = zip(*(way for way in ways if way is not None), strict=False)
+    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))

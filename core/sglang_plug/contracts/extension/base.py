@@ -1,0 +1,72 @@
+"""The base class of step extensions, and the facts that they are built from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from sglang_plug.config import EngineConfig
+    from sglang_plug.contracts.model.recurrent_state import StateShape
+    from sglang_plug.contracts.text.grammar import Vocabulary
+    from sglang_plug.plugins.registry import Component, Facts, Plugins
+
+    from .views import ExtensionRanks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtensionContext:
+    """Facts about an engine when its step extensions are built, before the weights are loaded."""
+
+    config: EngineConfig
+    plugins: Plugins
+    facts: Facts
+    """Names of device and dtype, checkpoint configuration and attention shape."""
+    device: torch.device
+    """This rank's device."""
+    dtype: torch.dtype
+    """The dtype that the model computes in."""
+    model: Component
+    """The chosen model, described by a ``ModelSpec``."""
+    ranks: ExtensionRanks
+    settings: Any
+    """The extension's own settings; ``None`` if its spec declares none."""
+    tasks: tuple[str, ...]
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    """Tokens that end an output, as the checkpoint says."""
+    max_running: int
+    """Most sequences that run at once."""
+    chunk_size: int
+    """Most prompt tokens of a step."""
+    states: tuple[StateShape, ...]
+    """The shapes of the states that the model keeps of each sequence besides keys and values."""
+    rolls_back: bool
+    """False if the model has state that cannot be reset to an earlier token, so that no drafts can be verified."""
+    make: Callable[[Component, str, type], Any]
+    """``make(component, reason, contract)`` constructs a component and lists it among the chosen ones of the server.
+
+    Raises ``PluginError`` if the result does not fulfil ``contract``."""
+    choose: Callable[[Component, str], None]
+    """``choose(component, reason)`` lists a component among the chosen ones of the server, which the extension
+    constructs later, or the engine: the tokenizer."""
+    vocabulary: Callable[[], Vocabulary]
+    """Returns the vocabulary of the model, read with the tokenizer that an extension chose; any thread may call it.
+
+    The first call takes up to seconds. Raises ``ConfigError`` if there is no tokenizer."""
+    describe: Callable[[BaseException, Component], str]
+    """An error in one line that names the component it comes from."""
+
+
+class StepExtension:
+    """Base class of step extensions. A subclass also inherits from the phases that it implements."""
+
+    def close(self) -> None:
+        """Release what the extension holds; called once, when the engine ends."""
+
+
+BuildExtension = Callable[[ExtensionContext], StepExtension | None]
+"""Target of a ``StepExtensionSpec``: ``None`` if the configuration does not use the feature. Raises ``ConfigError``."""

@@ -1,0 +1,30 @@
+"""All phases of step extensions."""
+
+from __future__ import annotations
+
+from .execution import ExecutionPhase
+from .memory_phases import CachePhase, MemoryPhase, ProfilingPhase, StatePhase
+from .request_phases import AdmissionPhase, OutputPhase, PlanningPhase, ServicePhase
+from .sampling_phases import HoldPhase, SamplingPhase, WatchdogPhase
+from .step_phases import ForwardPhase, GraphPhase, InputPhase, ModelPhase, RankPhase, StaticInputPhase
+
+PHASES: tuple[type, ...] = (
+    AdmissionPhase,
+    HoldPhase,
+    PlanningPhase,
+    ModelPhase,
+    InputPhase,
+    ForwardPhase,
+    StaticInputPhase,
+    GraphPhase,
+    RankPhase,
+    ExecutionPhase,
+    SamplingPhase,
+    OutputPhase,
+    ServicePhase,
+    WatchdogPhase,
+    StatePhase,
+    MemoryPhase,
+    CachePhase,
+    ProfilingPhase,
+)

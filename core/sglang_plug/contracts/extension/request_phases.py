@@ -1,0 +1,96 @@
+"""Phases of step extensions in the life of a request: admission, planning, output, and operation of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sglang_plug.contracts.request import Output
+    from sglang_plug.contracts.serving.observer import MetricTotal, StepStats
+
+    from .views import ChunkView, PromptLayout, SequenceView, StepPlan
+
+
+class AdmissionPhase:
+    """The life of a request. Override what is needed; the methods of this class are never called."""
+
+    def admit(self, sequence: SequenceView) -> None:
+        """Check a request and prepare its state, before it is queued; called once. Raise ``RequestError`` to refuse."""
+
+    def layout(self, sequence: SequenceView) -> PromptLayout | None:
+        """Return how the prompt is laid out, if not as text; called once, after ``admit`` of all extensions.
+
+        Only one extension may lay out a prompt. A step that computes tokens of such a prompt is never replayed.
+        """
+        return None
+
+    def cache_key(self, sequence: SequenceView) -> str:
+        """Return a part of the name of the sequence's prefix namespace: prefixes are shared only where all parts agree.
+
+        Called once, after ``admit`` of all extensions.
+        """
+        return ""
+
+    def finished(self, sequence: SequenceView) -> None:
+        """The request is over: finished, aborted, failed, or refused by another extension or the engine.
+
+        Called once for each request that this extension has admitted, that is, whose ``admit`` raised no error.
+        """
+
+
+class PlanningPhase:
+    """The planning of steps. Override what is needed; the methods of this class are never called."""
+
+    most_draft_rows: int = 0
+    """Most rows that are sampled in one step with draft tokens; memory for their logits is reserved at start."""
+
+    def order(self, waiting: list[SequenceView], running: Sequence[SequenceView]) -> list[SequenceView]:
+        """Return the waiting sequences that may be admitted, the first to admit first.
+
+        Called with the order of the schedule policy; may leave out or move sequences, and may not add any.
+        """
+        return waiting
+
+    def plan(self, step: StepPlan) -> None:
+        """Add draft tokens to a step, after everything else is planned."""
+
+    def waits_for(self, chunks: Sequence[ChunkView]) -> bool:
+        """Report whether the next step should be planned only when the results of ``chunks`` are known.
+
+        By default the engine plans one step ahead where it can.
+        """
+        return False
+
+
+class OutputPhase:
+    """The results of steps. Override what is needed; the methods of this class are never called."""
+
+    def verified(self, sequence: SequenceView, drafted: int, accepted: int) -> None:
+        """A step verified ``drafted`` draft tokens, and the first ``accepted`` of them are tokens of the sequence."""
+
+    def output(self, sequence: SequenceView, output: Output) -> Output:
+        """Return what the client is told of a step; may add to it, and may not change its tokens."""
+        return output
+
+
+class ServicePhase:
+    """Operation of the server. Override what is needed; the methods of this class are never called."""
+
+    def start(self) -> None:
+        """The engine is built and will serve; called once, after the weights are loaded."""
+
+    def step_done(self, stats: StepStats) -> None:
+        """A step is committed, with these statistics."""
+
+    def totals(self) -> Iterable[MetricTotal]:
+        """Return numbers that observers report as metrics; called about once per second while steps are computed."""
+        return ()
+
+    def controls(self) -> Mapping[str, Callable[..., Any]]:
+        """Control calls by name, which routes can make between two steps."""
+        return {}
+
+    def info(self) -> Mapping[str, Any]:
+        """Plain data for ``/server_info``; also collected once when the engine is ready."""
+        return {}

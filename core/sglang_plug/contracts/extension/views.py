@@ -1,0 +1,202 @@
+"""Sequences, steps and ranks as step extensions see them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+WriteSlots = Callable[[int, "array[int]"], None]
+"""Writes keys and values of the tokens from an index on to KV slots."""
+
+if TYPE_CHECKING:
+    from sglang_plug.contracts.model.batch import KVPool
+    from sglang_plug.contracts.request import Request
+
+
+class PromptLayout(Protocol):
+    """The layout of one prompt, where it differs from that of text: see ``AdmissionPhase.layout``."""
+
+    @property
+    def cache_tokens(self) -> Sequence[int]:
+        """The tokens by which the prefix cache knows the prompt, as many as it has.
+
+        Negative numbers, which are outside of every vocabulary, stand for contents that the tokens do not tell.
+        """
+
+    def positions(self, start: int, end: int) -> Iterable[int]:
+        """Return the positions of the tokens from index ``start`` to before ``end``, generated tokens included."""
+
+    def chunk_end(self, end: int) -> int:
+        """Return the index, ``end`` or a greater one, at which a chunk ends that would end at ``end``.
+
+        It is greater where ``end`` is inside of a span that one step must compute.
+        """
+
+    def reusable(self, length: int) -> int:
+        """Return how many of the first ``length`` tokens may come from the prefix cache."""
+
+
+class SequenceView(Protocol):
+    """A sequence as extensions see it. They change nothing of it but their own entry of ``extras``."""
+
+    @property
+    def request(self) -> Request:
+        """The request."""
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The prompt and everything generated; the list grows, so copy what is to be kept."""
+
+    @property
+    def prompt_len(self) -> int:
+        """Tokens of the prompt."""
+
+    @property
+    def computed(self) -> int:
+        """Tokens whose keys and values are in the KV pool."""
+
+    @property
+    def slots(self) -> array[int]:
+        """The KV slot of each token that has one, int64."""
+
+    @property
+    def slot_version(self) -> int:
+        """A number that changes whenever slots of earlier tokens are replaced; otherwise slots are only appended."""
+
+    @property
+    def salt(self) -> str:
+        """The key of the prefix namespace: prefixes are shared only between sequences of one salt."""
+
+    def keys(self, start: int, stop: int) -> list[int]:
+        """Return the prefix cache's keys of the tokens from ``start`` to ``stop``."""
+
+    @property
+    def generated(self) -> int:
+        """Tokens generated so far."""
+
+    @property
+    def limit(self) -> int:
+        """Most tokens that the sequence may grow to."""
+
+    @property
+    def reusable(self) -> int:
+        """Number of leading tokens that may come from the prefix cache; the last token is always computed."""
+
+    @property
+    def layout(self) -> PromptLayout | None:
+        """The layout of the prompt; ``None``: that of text."""
+
+    @property
+    def constrained(self) -> bool:
+        """True if a step extension decides where the output ends, see ``SamplingPhase.constrains``."""
+
+    @property
+    def accepts_drafts(self) -> bool:
+        """True if draft tokens of this sequence can be verified in one step."""
+
+    @property
+    def extras(self) -> dict[Any, Any]:
+        """State of extensions, by extension."""
+
+
+class ChunkView(Protocol):
+    """The part of a sequence that a step computes: its next ``count`` tokens, then ``drafts``."""
+
+    @property
+    def sequence(self) -> SequenceView:
+        """The sequence that the tokens belong to."""
+
+    @property
+    def start(self) -> int:
+        """Index in the sequence of the first token."""
+
+    @property
+    def end(self) -> int:
+        """Index in the sequence after the last token, drafts excluded."""
+
+    @property
+    def count(self) -> int:
+        """Tokens of the sequence, drafts excluded."""
+
+    @property
+    def width(self) -> int:
+        """Rows of the step that belong to the chunk: ``count`` and one for each draft."""
+
+    @property
+    def positions(self) -> Iterable[int]:
+        """Positions of the chunk's tokens and drafts, as the model counts them."""
+
+    @property
+    def ahead(self) -> int:
+        """Number of the sequence's tokens in the previous step, if that step is still on the device."""
+
+    @property
+    def pending_on_device(self) -> bool:
+        """True if the previous step samples the last token of this chunk, so that only the device knows it."""
+
+    @property
+    def complete(self) -> bool:
+        """True if the last token of the sequence is computed, so that the next one is sampled."""
+
+    @property
+    def drafts(self) -> tuple[int, ...]:
+        """Draft tokens that are verified behind the last token."""
+
+
+class PrefixPool(Protocol):
+    """The prefix cache and its KV pool, for extensions that fill it from elsewhere. Used between two steps."""
+
+    @property
+    def kv(self) -> KVPool:
+        """The pool; work that is queued on its device now comes after all steps so far."""
+
+    @property
+    def page_size(self) -> int:
+        """Prefixes are cached in whole pages of this many tokens."""
+
+    def identity(self) -> Mapping[str, str]:
+        """Return what determines keys and values besides the tokens and the content of the weights, as text."""
+
+    def cached(self, sequence: SequenceView) -> int:
+        """Return the number of leading tokens with which the sequence could begin now, from the prefix cache."""
+
+    def insert(self, sequence: SequenceView, length: int, write: WriteSlots) -> int:
+        """Put the first ``length`` tokens of a waiting sequence into the prefix cache; return how many are there then.
+
+        ``write(start, slots)`` is called if there is room: it must queue writing the keys and values of the tokens from
+        ``start`` on to ``slots``. Nothing is inserted if it raises. There is room if the whole sequence would fit.
+        """
+
+
+class StepPlan(Protocol):
+    """A step that is planned and not launched yet."""
+
+    @property
+    def chunks(self) -> Sequence[ChunkView]:
+        """All chunks of the step; each has its KV slots."""
+
+    @property
+    def budget(self) -> int:
+        """Most tokens of the step."""
+
+    def add_drafts(self, index: int, drafts: tuple[int, ...]) -> bool:
+        """Verify ``drafts`` behind the chunk at ``index``, with KV slots that are free; False if there are too few."""
+
+
+class ExtensionRanks(Protocol):
+    """The ranks that share the model, as an extension sees them; without tensor parallelism there is one."""
+
+    @property
+    def rank(self) -> int:
+        """Number of this rank; 0 schedules, the others are worker ranks."""
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+
+    def send(self, command: bytes) -> None:
+        """Let every worker rank call ``follow_command`` of this extension; only rank 0 may send, between two steps."""
+
+    def agreed(self, done: bool) -> bool:
+        """Return True if ``done`` is true on every rank. All ranks must call it, after the same command."""

@@ -1,0 +1,87 @@
+"""The contract of KV stores: tiers below the prefix cache that keep blocks of keys and values.
+
+A block holds the keys and values of a run of tokens in all layers. Its key is a digest of everything that determines
+its content: the tokens before it, its own, the weights, the layout, the tenant. So a block never changes, a store need
+not understand it, and a block that is lost is computed again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+KEY_BYTES = 32
+"""Length of a block's key."""
+
+
+class KVStoreError(Exception):
+    """A store could not do what it was asked for; the blocks count as missing, and the server goes on without them."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVBlock:
+    """The keys and values of a run of tokens."""
+
+    key: bytes
+    """``KEY_BYTES`` bytes that identify the content."""
+    data: memoryview
+    """The content, contiguous bytes. Nobody changes it, so a store may keep it instead of a copy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVStoreStats:
+    """The contents of a store."""
+
+    blocks: int
+    bytes: int
+    """Bytes that count against the budget, with the store's own overhead."""
+    capacity: int | None = None
+    """The budget in bytes; ``None``: the store does not limit itself."""
+
+
+class KVStore(ABC):
+    """Keeps blocks by key, and may drop any of them at any time. Several threads call it at once, never the step loop.
+
+    Errors cost only hits: a method that cannot do its work raises ``KVStoreError``, or any other exception.
+    """
+
+    index_in_memory: bool = False
+    """True if ``lookup`` takes microseconds and waits for nothing; it is then also called in the step loop."""
+    verifies: bool = False
+    """True if ``load`` detects by itself every block that is not what was stored under its key. If not, the server
+    appends a digest to each block and checks it."""
+
+    @abstractmethod
+    def lookup(self, keys: Sequence[bytes]) -> list[bool]:
+        """Report for each key whether the store probably has its block; counts as a use of it."""
+
+    @abstractmethod
+    def load(self, keys: Sequence[bytes], deadline: float) -> list[memoryview | KVStoreError]:
+        """Return for each key its block, or the error why there is none.
+
+        A block is exactly what was stored, or an error: never a part of it, nor another one.
+
+        Args:
+            keys: in the order of the prefix; if one is missing, those after it are of no use to the caller.
+            deadline: ``time.monotonic()`` from which on blocks are of no use; the rest may be errors then.
+        """
+
+    @abstractmethod
+    def store(self, blocks: Sequence[KVBlock]) -> None:
+        """Keep ``blocks``, within the budget; a block that the store has already is left as it is."""
+
+    @abstractmethod
+    def delete(self, keys: Sequence[bytes]) -> None:
+        """Drop the blocks with these keys; unknown ones are ignored."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Drop all blocks, those of other servers that share the store included: none is returned afterwards."""
+
+    @abstractmethod
+    def stats(self) -> KVStoreStats:
+        """Return the current contents; takes microseconds."""
+
+    def close(self) -> None:  # noqa: B027 - most stores hold nothing
+        """Release what the store holds; called once, and nothing else afterwards."""

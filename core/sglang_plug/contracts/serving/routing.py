@@ -1,0 +1,74 @@
+"""The contract of routing policies: which replica serves a request.
+
+Every policy chooses a replica (``RoutingPolicy``). A policy that remembers what replicas have in their prefix caches
+also implements ``CacheAwareRouting``. Both are called from the event loop that serves all requests, once per request
+and never per token, so they must answer at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Protocol, runtime_checkable
+
+from sglang_plug.contracts.request import Request
+from sglang_plug.contracts.serving.observer import StepStats
+
+DIGEST_BYTES = 8
+
+
+class ReplicaLoad(Protocol):
+    """A replica that serves, and its load, as a routing policy sees it."""
+
+    @property
+    def replica(self) -> int:
+        """Its number, which ``RoutingPolicy.choose`` returns."""
+
+    @property
+    def requests(self) -> int:
+        """Requests in flight that this server routed to it."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of these requests: their prompts, and what was generated so far."""
+
+    @property
+    def latest(self) -> StepStats | None:
+        """Statistics of its last step, requests of other servers included; ``None`` before its first step."""
+
+
+class RoutingPolicy(Protocol):
+    """Decides which replica serves a request."""
+
+    def choose(self, request: Request, replicas: Sequence[ReplicaLoad]) -> int:
+        """Return the ``replica`` of one of ``replicas``.
+
+        Args:
+            request: a request that is about to be submitted; one that is retried after a failure comes again.
+            replicas: those that serve now, in the order of their numbers; at least two.
+        """
+
+
+@runtime_checkable
+class CacheAwareRouting(Protocol):
+    """An optional method of a routing policy that remembers the prefixes that replicas have computed."""
+
+    def forget(self, replica: int) -> None:
+        """The replica's prefix cache is empty now: it was flushed, or the replica is started again."""
+
+
+def prefix_digests(request: Request, block: int, most: int) -> Iterator[bytes]:
+    """Yield a digest of the first ``block`` tokens of a prompt, of the first two blocks, and so on, up to ``most``.
+
+    Two digests are equal if, and practically only if, the prefixes could share cached tokens: images, adapter and salt
+    count like the tokens do. They are the same in every process. An incomplete last block has none.
+    """
+    media = sorted((item.start, item.digest) for item in request.media)
+    digest = hashlib.blake2b(repr((request.salt, request.adapter)).encode(), digest_size=DIGEST_BYTES).digest()
+    for start in range(0, min(len(request.tokens) // block, most) * block, block):
+        content = array("q", request.tokens[start : start + block]).tobytes()
+        while media and media[0][0] < start + block:
+            content += media.pop(0)[1]
+        digest = hashlib.blake2b(content, digest_size=DIGEST_BYTES, key=digest).digest()
+        yield digest

@@ -1,0 +1,1 @@
+"""Checks of requests before they are queued, and while they wait there."""

@@ -1,0 +1,118 @@
+"""The requests that the engine has accepted and not finished, and the checks before it accepts one more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any
+
+from sglang_plug.contracts.request import Request, RequestError
+from sglang_plug.engine.scheduling.scheduler import Scheduler
+
+
+class OpenRequests:
+    """The ids of requests, with the number of requests of each caller."""
+
+    def __init__(self) -> None:
+        self._callers: dict[str, str] = {}
+        self._counts = Counter[str]()
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._callers
+
+    def of_caller(self, caller: str) -> int:
+        """Return the number of open requests of a caller."""
+        return self._counts[caller]
+
+    def by_caller(self) -> Mapping[str, int]:
+        """Return the number of open requests of each caller that has any."""
+        return self._counts
+
+    def add(self, request: Request) -> None:
+        """Record that ``request`` has been accepted; no request with its id may be open."""
+        self._callers[request.id] = request.caller
+        self._counts[request.caller] += 1
+
+    def end(self, id: str) -> None:
+        """Record that the request is finished; an unknown id is ignored."""
+        caller = self._callers.pop(id, None)
+        if caller is None:
+            return
+        self._counts[caller] -= 1
+        if not self._counts[caller]:
+            del self._counts[caller]
+
+
+def check_token_ids(request: Request, vocab_size: int) -> None:
+    """Raise ``RequestError`` for an id that is not in the vocabulary, and for an empty end of reasoning.
+
+    Ids from outside index tensors, which checks nothing.
+    """
+    named = [*request.params.stop_token_ids, *request.params.logit_bias]
+    named += request.logprobs.ids if request.logprobs else ()
+    if (block := request.reasoning) is not None:
+        if not all(block.ends):
+            raise RequestError("an end of reasoning has no tokens")
+        named += [*chain.from_iterable(block.ends), *block.opening]
+    for field, ids in (("prompt", request.tokens), ("stop_token_ids, logit_bias, logprob ids or reasoning", named)):
+        if ids and not (0 <= min(ids) and max(ids) < vocab_size):
+            raise RequestError(f"a token id in {field} is not in the vocabulary of {vocab_size} tokens")
+
+
+class RequestChecks:
+    """Checks of new requests that need no plugin.
+
+    Args:
+        info: facts about the model.
+        longest: most tokens of a sequence that fit the KV pool.
+        max_queued: number of sequences that may wait.
+        max_queued_per_caller: number of sequences of one caller that may wait; ``None``: no limit of its own.
+    """
+
+    def __init__(
+        self, info: Mapping[str, Any], longest: int, max_queued: int, max_queued_per_caller: int | None
+    ) -> None:
+        self._info, self._longest = info, longest
+        self._max_queued, self._max_queued_per_caller = max_queued, max_queued_per_caller
+
+    def check(self, request: Request, requests: OpenRequests, scheduler: Scheduler, *, held: int) -> None:
+        """Raise ``RequestError`` unless ``request`` can be served.
+
+        Args:
+            request: not accepted yet.
+            requests: the requests that are accepted.
+            scheduler: has most of their sequences.
+            held: number of the others, which step extensions hold.
+        """
+        if request.id in requests:
+            raise RequestError(f"Duplicate request ID: {request.id!r} is still being served")
+        self._check_tokens(request)
+        open_requests = held + len(scheduler.waiting) + len(scheduler.running) + len(scheduler.paused)
+        if open_requests >= scheduler.max_running + self._max_queued:
+            raise RequestError(f"The request queue is full ({self._max_queued} waiting); try again later.", 503)
+        limit = self._max_queued_per_caller
+        if limit is None or requests.of_caller(request.caller) < limit:
+            return
+        running = sum(sequence.caller == request.caller for sequence in scheduler.running)
+        if requests.of_caller(request.caller) - running >= limit:
+            raise RequestError(f"You have {limit} waiting requests, which is the most; try again later.", 429)
+
+    def _check_tokens(self, request: Request) -> None:
+        info, tokens = self._info, request.tokens
+        if request.task not in info["tasks"]:
+            raise RequestError(f"the model cannot {request.task}; it can: {', '.join(info['tasks'])}")
+        if not tokens:
+            raise RequestError("the prompt has no tokens")
+        room = 1 if request.task == "generate" else 0
+        if len(tokens) + room > info["context_length"]:
+            raise RequestError(
+                f"The input ({len(tokens)} tokens) is longer than the model's context length "
+                f"({info['context_length']} tokens)."
+            )
+        if len(tokens) + room > self._longest:
+            raise RequestError(
+                f"The input ({len(tokens)} tokens) does not fit the KV pool ({self._longest} tokens); "
+                "the server's --max-total-tokens or --mem-fraction-static is too small for it."
+            )
+        check_token_ids(request, info["vocab_size"])

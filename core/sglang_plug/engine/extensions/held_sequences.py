@@ -1,0 +1,79 @@
+"""Admitted sequences that are not queued yet, because step extensions hold them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sglang_plug.contracts.request import Finish, RequestError
+from sglang_plug.engine.scheduling.sequence import Sequence
+
+from .points import ExtensionPoints
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    sequence: Sequence
+    holders: set[int]
+    """The indices of the extensions that hold it."""
+
+
+class HeldSequences:
+    """Keeps sequences until every extension that holds them has named them as ready.
+
+    Args:
+        extensions: hold sequences, and are told of those that end before they are queued.
+    """
+
+    def __init__(self, extensions: ExtensionPoints) -> None:
+        self._extensions = extensions
+        self._held: dict[str, _Held] = {}
+
+    def __len__(self) -> int:
+        """Return the number of held sequences."""
+        return len(self._held)
+
+    def sequences(self) -> list[Sequence]:
+        """Return the held sequences, the first held first."""
+        return [held.sequence for held in self._held.values()]
+
+    def hold(self, sequence: Sequence) -> bool:
+        """Let the extensions hold ``sequence``; return False if none does. Raises ``RequestError``."""
+        holders = set[int]()
+        try:
+            for number, holder in enumerate(self._extensions.holders):
+                if holder.hold(sequence):
+                    holders.add(number)
+        except RequestError:
+            self._extensions.end_sequence(sequence)
+            raise
+        if holders:
+            self._held[sequence.request.id] = _Held(sequence, holders)
+        return bool(holders)
+
+    def release(self) -> list[tuple[Sequence, Finish | RequestError | None]]:
+        """Return the sequences that nobody holds any more, with the reason if they have ended already.
+
+        Tokens that begin their outputs are appended. Sequences that are not held any more are ignored.
+        """
+        released: list[tuple[Sequence, Finish | RequestError | None]] = []
+        for number, holder in enumerate(self._extensions.holders):
+            for ready in holder.ready():
+                held = self._held.get(ready.sequence.request.id)
+                if held is None or held.sequence is not ready.sequence or number not in held.holders:
+                    continue
+                held.holders.discard(number)
+                held.sequence.tokens += ready.forced
+                if held.holders and ready.finish is None:
+                    continue
+                del self._held[held.sequence.request.id]
+                if ready.finish is not None:
+                    self._extensions.end_sequence(held.sequence)
+                released.append((held.sequence, ready.finish))
+        return released
+
+    def abort(self, id: str) -> bool:
+        """Drop a held sequence; return False if there is none."""
+        held = self._held.pop(id, None)
+        if held is not None:
+            self._extensions.end_sequence(held.sequence)
+        return held is not None

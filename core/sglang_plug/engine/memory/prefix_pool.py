@@ -1,0 +1,69 @@
+"""The prefix cache and the KV pool as step extensions see them, which fill the cache from elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sglang_plug.contracts.extension.views import SequenceView, WriteSlots
+from sglang_plug.contracts.model.batch import KVPool
+from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.startup.checkpoint_formats import Choice
+from sglang_plug.engine.startup.resolve import Resolved
+
+from .kv_allocator import KVAllocator
+from .kv_dtype import kv_dtype_name
+
+KINDS = ("model", "attention", "kernels", "quantization")
+"""Kinds of the components whose code determines keys and values."""
+INCIDENTAL = frozenset({"_name_or_path", "transformers_version"})
+"""Fields of a checkpoint's configuration that determine nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePrefixPool:
+    """The prefix cache and KV pool of one engine. A ``PrefixPool``."""
+
+    allocator: KVAllocator
+    kv: KVPool
+    resolved: Resolved
+
+    @property
+    def page_size(self) -> int:
+        """Prefixes are cached in whole pages of this many tokens."""
+        return self.allocator.pool.page_size
+
+    def identity(self) -> Mapping[str, str]:
+        """Return what determines keys and values besides the tokens and the content of the weights."""
+        resolved, kv = self.resolved, self.kv
+        config = resolved.checkpoint.config
+        values = config.to_dict() if hasattr(config, "to_dict") else vars(config)
+        fields = {name: value for name, value in values.items() if name not in INCIDENTAL}
+        components = {kind: _named(choice) for kind in KINDS if (choice := resolved.choices.get(kind)) is not None}
+        return {
+            **components,
+            "architecture": resolved.checkpoint.architecture,
+            "config": json.dumps(fields, sort_keys=True, default=repr),
+            "dtype": str(resolved.dtype),
+            "device": resolved.device.type,
+            "kv_dtype": kv_dtype_name(resolved.kv_dtype),
+            "kv_scales": repr((kv.k_scale, kv.v_scale)),
+            "page_size": str(self.page_size),
+            "tp_size": str(resolved.config.parallel.tp_size),
+        }
+
+    def cached(self, sequence: SequenceView) -> int:
+        """Return the number of leading tokens with which the sequence could begin now."""
+        assert isinstance(sequence, Sequence)
+        return len(self.allocator.match(sequence).slots)
+
+    def insert(self, sequence: SequenceView, length: int, write: WriteSlots) -> int:
+        """Put the first ``length`` tokens of a waiting sequence into the prefix cache; see ``PrefixPool.insert``."""
+        assert isinstance(sequence, Sequence)
+        return self.allocator.insert(sequence, length, write)
+
+
+def _named(choice: Choice) -> str:
+    plugin = choice.component.found
+    return f"{choice.component.spec.name} {plugin.distribution} {plugin.version}"

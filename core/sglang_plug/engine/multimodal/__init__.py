@@ -1,1 +1,0 @@
-"""Images in prompts, as the engine handles them."""

@@ -1,0 +1,80 @@
+"""Control calls whose effect outlives an engine, and has to be repeated on one that takes its place."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_plug.contracts.request import RequestError
+from sglang_plug.contracts.serving.engine_client import EngineClient
+
+logger = logging.getLogger(__name__)
+
+UPDATE, LOAD, UNLOAD = "update_weights", "load_adapter", "unload_adapter"
+LASTING = frozenset({UPDATE, LOAD, UNLOAD})
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A control call."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+class LastingCalls:
+    """The weights in use, and the adapters loaded and unloaded since the start, as the fewest calls that repeat them.
+
+    ``lock`` is held while such calls are made and while they are repeated, so that no engine misses one.
+    """
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self._first_weights: Call | None = None
+        self._weights: Call | None = None
+        self._adapters: dict[str, list[Call]] = {}
+
+    def started_with(self, info: Mapping[str, Any]) -> None:
+        """Record what the engine serves when it has started."""
+        if (folder := info.get("checkpoint_path")) is not None:
+            self._first_weights = Call(UPDATE, {"source": folder})
+
+    def note(self, call: Call) -> None:
+        """Record a successful control call; those without a lasting effect are ignored."""
+        if call.name == UPDATE:
+            self._weights = call
+        elif call.name in LASTING:
+            self._note_adapter(call.arguments["adapter"], call)
+
+    def _note_adapter(self, adapter: str, call: Call) -> None:
+        calls = self._adapters.get(adapter, [])
+        if call.name == LOAD:
+            self._adapters[adapter] = [*calls, call]
+        elif calls and calls[0].name == LOAD:  # the adapter was not configured at the start
+            del self._adapters[adapter]
+        else:
+            self._adapters[adapter] = [call]
+
+    def undoing(self, call: Call) -> Call | None:
+        """Return the call that undoes ``call``, which was not noted yet; ``None`` if only a new engine can."""
+        match call.name:
+            case "update_weights":
+                return self._weights or self._first_weights
+            case "load_adapter":
+                return Call(UNLOAD, {"adapter": call.arguments["adapter"]})
+            case _:
+                calls = self._adapters.get(call.arguments["adapter"], [])
+                return calls[-1] if calls and calls[-1].name == LOAD else None
+
+    async def repeat(self, client: EngineClient) -> None:
+        """Repeat the calls on a new engine; an adapter that cannot be loaded any more is logged, and missing."""
+        if self._weights is not None:
+            await client.control(self._weights.name, **self._weights.arguments)
+        for call in [call for calls in self._adapters.values() for call in calls]:
+            try:
+                await client.control(call.name, **call.arguments)
+            except RequestError as error:
+                logger.error("The engine is without an adapter that it had: %s", error)

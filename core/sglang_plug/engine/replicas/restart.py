@@ -1,0 +1,153 @@
+"""An engine client that restarts its engine when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any
+
+from sglang_plug.contracts.request import Output, Request
+from sglang_plug.contracts.serving.engine_client import EngineClient, EngineError
+from sglang_plug.contracts.serving.observer import StepStats
+
+from .lasting_calls import Call, LastingCalls
+
+logger = logging.getLogger(__name__)
+
+
+class RestartingClient(EngineClient):
+    """Replaces its engine when that fails; until the new one serves, every call is refused with ``retry_after``.
+
+    Requests in flight end with the error of the failed engine. Updated weights are updated again, and listeners receive
+    the new engine's steps.
+
+    Args:
+        make: makes a new client, not started.
+        most: number of restarts within ``window`` seconds; one more failure is final.
+        window: seconds.
+        clock: a monotonic clock in seconds.
+        lasting: the calls to repeat on a new engine, which somebody else notes; ``None``: those of this client.
+        failed: called when the engine has failed, before it is started again.
+        name: the engine's name at the beginning of log lines.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], EngineClient],
+        *,
+        most: int,
+        window: float,
+        clock: Callable[[], float] = time.monotonic,
+        lasting: LastingCalls | None = None,
+        failed: Callable[[], None] = lambda: None,
+        name: str = "The engine",
+    ) -> None:
+        self._name = name
+        self._make, self._most, self._window, self._clock = make, most, window, clock
+        self._client = make()
+        self._listeners: list[Callable[[StepStats], None]] = []
+        self._lasting, self._notes, self._failed = lasting or LastingCalls(), lasting is None, failed
+        self._restarts = deque[float]()
+        self._start_seconds = 1.0
+        self._watch: asyncio.Task[None] | None = None
+        self._down: str | None = None
+        self._final: str | None = None
+        self._given_up = asyncio.Event()
+
+    async def start(self) -> Mapping[str, Any]:
+        """Start the engine, see ``EngineClient.start``; a first start that fails is not repeated."""
+        began = self._clock()
+        info = await self._client.start()
+        self._start_seconds = self._clock() - began
+        self._watch = asyncio.create_task(self._replace_failed())
+        return info
+
+    def submit(self, request: Request) -> AsyncGenerator[Output, None]:
+        """Hand a request over and iterate over its outputs; see ``EngineClient.submit``."""
+        self._check()
+        return self._client.submit(request)
+
+    async def control(self, name: str, **arguments: Any) -> Any:
+        """Run a control call; see ``EngineClient.control``."""
+        self._check()
+        answer = await self._client.control(name, **arguments)
+        if self._notes:
+            self._lasting.note(Call(name, arguments))
+        return answer
+
+    def on_step(self, listener: Callable[[StepStats], None]) -> None:
+        """Call ``listener`` with the statistics of every step; see ``EngineClient.on_step``."""
+        self._listeners.append(listener)
+        self._client.on_step(listener)
+
+    @property
+    def failure(self) -> str | None:
+        """The reason why the engine cannot serve, for now or for good."""
+        if self._final is not None:
+            return self._final
+        reason = self._down or self._client.failure
+        return f"{reason}; it is being started again" if reason is not None else None
+
+    async def wait_failed(self) -> str:
+        """Wait until the engine has failed too often; return the reason."""
+        await self._given_up.wait()
+        return self._final or ""
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds of silence of the current engine."""
+        return self._client.silent_for
+
+    def kill(self) -> None:
+        """Kill the current engine."""
+        self._client.kill()
+
+    async def close(self) -> None:
+        """Stop watching and close the engine; see ``EngineClient.close``."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        await self._client.close()
+
+    def _check(self) -> None:
+        if (failure := self.failure) is not None:
+            raise EngineError(failure, retry_after=None if self._final else math.ceil(self._start_seconds))
+
+    async def _replace_failed(self) -> None:
+        reason = await self._client.wait_failed()
+        while self._may_restart():
+            logger.error("%s failed and is started again: %s", self._name, reason)
+            self._down = reason
+            self._failed()
+            reason = await self._restart() or await self._client.wait_failed()
+        self._final = f"{reason}; it was started again {self._most} times in {self._window:g} seconds before"
+        self._given_up.set()
+
+    def _may_restart(self) -> bool:
+        now = self._clock()
+        while self._restarts and now - self._restarts[0] > self._window:
+            self._restarts.popleft()
+        if len(self._restarts) >= self._most:
+            return False
+        self._restarts.append(now)
+        return True
+
+    async def _restart(self) -> str | None:
+        """Replace the failed engine by a new one; return the reason if that does not serve."""
+        try:
+            await self._client.close()
+            self._client = self._make()
+            await self._client.start()
+            async with self._lasting.lock:
+                await self._lasting.repeat(self._client)
+                for listener in self._listeners:
+                    self._client.on_step(listener)
+                self._down = None
+        except Exception as error:  # of any kind: a server without an engine must not wait forever
+            return f"it did not start: {error}"
+        logger.info("%s serves again", self._name)
+        return None

@@ -1,0 +1,200 @@
+"""The engine's side of schedule policies that share it between callers: accounts, and the order of running prompts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as Ordered
+
+from sglang_plug.contracts.request import Output
+from sglang_plug.contracts.serving.scheduling import AccountingPolicy, PreemptivePolicy, TokenUsage
+
+from .scheduled_chunk import ScheduledChunk
+from .sequence import Sequence
+
+DEFAULT_WEIGHT = 1.0
+OVERTAKEN_PART = 8
+"""A step that admits the last waiting request of a caller is filled up to one part in so many of its budget with
+prompts of callers that have more, so that the step is short."""
+
+Filter = Callable[[list[Sequence], Ordered[Sequence]], list[Sequence]]
+"""Returns the waiting sequences that may be admitted beside running ones."""
+
+
+class Sharing:
+    """Tells a policy what callers use, and which running prompts it orders. Does nothing for other policies.
+
+    Args:
+        accounting: the policy, if it keeps accounts of callers.
+        preemptive: the policy, if it orders running prompts.
+        weights: id of a caller -> its weight, for callers whose weight is not 1.
+        most_running: largest number of running sequences of one caller; ``None``: no limit of its own.
+    """
+
+    def __init__(
+        self,
+        accounting: AccountingPolicy | None = None,
+        preemptive: PreemptivePolicy | None = None,
+        weights: Mapping[str, float] | None = None,
+        most_running: int | None = None,
+    ) -> None:
+        self._accounting, self._preemptive, self._weights = accounting, preemptive, dict(weights or {})
+        self._most_running = most_running
+        self._callers: dict[str, str] = {}
+        """Id of an open request -> its caller."""
+        self._open, self._queued = Counter[str](), Counter[str]()
+        """Open requests of each caller, and those of them that wait for their first admission."""
+        self._answered = set[str]()
+        """Callers whose last waiting request is admitted by the step that is planned."""
+        self._in_step = False
+        self._computed = Counter[str]()
+        """Input tokens of each caller in the step whose results are being applied."""
+        self._ended: list[Sequence] = []
+        """Sequences that ended with that step."""
+
+    def queued(self, sequence: Sequence) -> None:
+        """Note a new request."""
+        if self._accounting is None:
+            return
+        caller = sequence.caller
+        self._callers[sequence.request.id] = caller
+        self._open[caller] += 1
+        self._queued[caller] += 1
+        if self._open[caller] == 1:
+            self._accounting.activated(caller, self._weights.get(caller, DEFAULT_WEIGHT))
+        if self._queued[caller] == 1:
+            self._accounting.joined_queue(caller)
+
+    def admitted(self, sequence: Sequence) -> None:
+        """Note the first admission of a request."""
+        if self._accounting is None:
+            return
+        caller = sequence.caller
+        self._leave_queue(self._accounting, caller)
+        if caller not in self._queued and len(self._open) > 1:
+            self._answered.add(caller)
+
+    def gives_way(self, sequence: Sequence) -> bool:
+        """Report whether a prompt should leave the step short, for callers whose last waiting request is in it."""
+        if not self._answered or sequence.caller in self._answered:
+            return False
+        return sequence.service.cached is not None or self._queued[sequence.caller] > 1
+
+    def ended(self, sequence: Sequence) -> None:
+        """Note the end of a request, whatever its reason."""
+        if self._accounting is None:
+            return
+        if self._in_step:  # the step is charged before its callers are deactivated
+            self._ended.append(sequence)
+            return
+        caller = sequence.caller
+        del self._callers[sequence.request.id]
+        if sequence.service.cached is None:
+            self._leave_queue(self._accounting, caller)
+        self._open[caller] -= 1
+        if not self._open[caller]:
+            del self._open[caller]
+            self._accounting.deactivated(caller)
+
+    def _leave_queue(self, accounting: AccountingPolicy, caller: str) -> None:
+        self._queued[caller] -= 1
+        if not self._queued[caller]:
+            del self._queued[caller]
+            accounting.left_queue(caller)
+
+    def split(self, prompts: list[Sequence]) -> tuple[list[Sequence], list[Sequence]]:
+        """Return the running prompts that continue first, and those that the policy orders together with the queue."""
+        if not prompts or self._preemptive is None or not self._preemptive.preempts():
+            return prompts, []
+        ordered = [sequence for sequence in prompts if len(sequence.slots) >= len(sequence.tokens)]
+        return [sequence for sequence in prompts if len(sequence.slots) < len(sequence.tokens)], ordered
+
+    def exchangeable(
+        self, waiting: list[Sequence], running: list[Sequence], filters: Ordered[Filter]
+    ) -> list[Sequence]:
+        """Return the waiting sequences for which running ones may give up their places."""
+        if not waiting or self._preemptive is None or not self._preemptive.preempts():
+            return waiting
+        return self.filtered(waiting, running, filters)
+
+    def filtered(
+        self,
+        order: list[Sequence],
+        running: list[Sequence],
+        filters: Ordered[Filter],
+        keep: Ordered[Sequence] = (),
+    ) -> list[Sequence]:
+        """Return the sequences of ``order`` that may be admitted beside ``running``.
+
+        Args:
+            order: the first to admit first.
+            running: all running sequences.
+            filters: those of step extensions.
+            keep: running sequences that are in ``order``, and are never left out.
+        """
+        if self._most_running is not None:
+            order = _within_limit(order, running, self._most_running)
+        for change in filters:
+            order = change(order, running)
+        if keep and filters:
+            present = set(map(id, order))
+            order = [*order, *(sequence for sequence in keep if id(sequence) not in present)]
+        return order
+
+    def begin_commit(self, chunks: Iterable[ScheduledChunk], *, has_prompts: bool) -> None:
+        """Count the input tokens of a step; call it before the results of the step are applied.
+
+        A token of a prompt counts once, when it is computed first. ``has_prompts`` is False if ``chunks`` has none.
+        """
+        if self._accounting is None:
+            return
+        self._in_step = True
+        self._answered.clear()
+        if not has_prompts:
+            return
+        for chunk in chunks:
+            sequence = chunk.sequence
+            known = max(sequence.computed, sequence.service.charged)
+            end = min(sequence.computed + chunk.count, sequence.prompt_len)
+            if end > known and not chunk.dropped:
+                sequence.service.charged = end
+                self._computed[sequence.caller] += end - known
+
+    def end_commit(self, outputs: Iterable[Output]) -> None:
+        """Tell the policy what a step computed and generated; call it once its results are applied."""
+        if self._accounting is None:
+            return
+        computed, generated = self._computed, Counter[str]()
+        if len(self._open) == 1:
+            generated[next(iter(self._open))] = sum(len(output.tokens) for output in outputs)
+        else:
+            for output in outputs:
+                generated[self._callers[output.id]] += len(output.tokens)
+        callers = dict.fromkeys((*computed, *generated))
+        usage = [
+            TokenUsage(caller, computed[caller], generated[caller])
+            for caller in callers
+            if computed[caller] or generated[caller]
+        ]
+        if usage:
+            self._accounting.charge(usage)
+        self._in_step = False
+        computed.clear()
+        if self._ended:
+            ended, self._ended = self._ended, []
+            for sequence in ended:
+                self.ended(sequence)
+
+
+def _within_limit(order: list[Sequence], running: list[Sequence], most: int) -> list[Sequence]:
+    """Leave out waiting sequences of callers that have, or will have, ``most`` running ones."""
+    held = Counter(sequence.caller for sequence in running)
+    present = set(map(id, running))
+    admitted: list[Sequence] = []
+    for sequence in order:
+        if id(sequence) not in present:
+            if held[sequence.caller] >= most:
+                continue
+            held[sequence.caller] += 1
+        admitted.append(sequence)
+    return admitted

@@ -1,1 +1,0 @@
-"""Structured outputs: grammars are compiled in another process, and mask the logits of a step."""

@@ -1,0 +1,120 @@
+"""Asking the plugins which component to use where the user said ``auto``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pluggy
+
+from .component import PluginError
+from .discovery import DISTRIBUTION, Found
+
+logger = logging.getLogger(__name__)
+
+FLAGS: Mapping[str, str] = {
+    "checkpoint": "--checkpoint-format",
+    "weights": "--load-format",
+    "tokenizer": "--tokenizer-mode",
+}
+"""Kind of components that recognise what they read -> the flag that names one."""
+OWN = f"{DISTRIBUTION}:"
+"""Begins the names of sglang-plug's own plugins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Facts that ``choose_component`` may decide by. Plain values; one that is not known yet is ``None``."""
+
+    device: str = "cpu"
+    source: str | None = None
+    """The model to serve, as named by ``--model-path``: a file, a folder or a hub id."""
+    subjects: Mapping[str, Any] = field(default_factory=dict)
+    """Kind -> what its components are asked to recognise, see ``CheckpointSpec.detects``."""
+    dtype: str | None = None
+    model: Any = None
+    """The checkpoint's configuration, once it has been read."""
+    shape: Any = None
+    """The ``AttentionShape``, once the model class is known."""
+    platform: Mapping[str, Any] = field(default_factory=dict)
+    """What else is known of the machine, e.g. ``{"capability": (9, 0)}`` on CUDA."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The component that one plugin chose."""
+
+    name: str
+    plugin: str
+    """The plugin, as ``distribution:plugin``."""
+
+
+def asked_order(calls: Sequence[pluggy.HookImpl], loaded: Sequence[Found]) -> list[pluggy.HookImpl]:
+    """Sort implementations of ``choose_component`` into the order in which they are asked.
+
+    Files and folders that the user named come first, the last named one before the others; then installed
+    distributions by name; then sglang-plug itself. ``tryfirst`` and ``trylast`` come before and after all others.
+    """
+    order = {f"{plugin.distribution}:{plugin.name}": _place(index, plugin) for index, plugin in enumerate(loaded)}
+    last = (3, 0)
+    return sorted(
+        calls, key=lambda call: (not call.opts["tryfirst"], call.opts["trylast"], order.get(call.plugin_name, last))
+    )
+
+
+def answers(calls: Sequence[pluggy.HookImpl], kind: str, facts: Facts) -> Iterator[Answer]:
+    """Ask each of ``calls`` and yield the answers; sglang-plug's own only if no other plugin answers.
+
+    Raises ``PluginError`` for one that fails or answers nonsense. After the first answer that is only logged.
+    """
+    is_answered = False
+    for call in calls:
+        if is_answered and call.plugin_name.startswith(OWN):
+            continue
+        try:
+            name = _ask(call, kind, facts)
+        except PluginError as error:
+            if not is_answered:
+                raise
+            logger.warning("%s", error)
+            continue
+        if name is not None:
+            is_answered = True
+            yield Answer(name, call.plugin_name)
+
+
+def _ask(call: pluggy.HookImpl, kind: str, facts: Facts) -> str | None:
+    given = {"kind": kind, "facts": facts}
+    try:
+        name: Any = call.function(*(given[argument] for argument in call.argnames))
+    except (Exception, SystemExit) as error:
+        raise PluginError(
+            f"plugin {call.plugin_name!r} failed to choose a {kind}: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(name, str | None):
+        raise PluginError(
+            f"plugin {call.plugin_name!r} chose {name!r} as {kind}; choose_component returns a name or None"
+        )
+    return name
+
+
+def rivals(given: Sequence[Answer]) -> list[Answer]:
+    """Return the answers that differ from the first, which counts."""
+    return [answer for answer in given[1:] if answer.name != given[0].name]
+
+
+def disagreement(kind: str, chosen: Answer, others: Sequence[Answer]) -> str:
+    """Describe a choice that plugins disagree about, and what to do."""
+    told = " and ".join(f"{answer.plugin} would choose {answer.name!r}" for answer in others)
+    return (
+        f"plugins disagree about the {kind} for 'auto': {chosen.plugin} is asked first and chooses {chosen.name!r}, "
+        f"{told}; name one to settle it"
+    )
+
+
+def _place(index: int, plugin: Found) -> tuple[int, int]:
+    if plugin.explicit:
+        return 0, -index
+    return (2, index) if plugin.distribution == DISTRIBUTION else (1, index)

@@ -1,0 +1,129 @@
+"""A declared component: its target, its settings, and where it comes from."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import new_class
+from typing import Any
+
+from sglang_plug.config import ConfigError
+
+from .discovery import Found
+from .lifecycle import ComponentLifecycle
+from .requirements import remedy, unmet
+from .settings import is_settings_class, parse_settings
+from .spec import Spec
+
+
+class PluginError(ConfigError):
+    """A plugin is broken, ambiguous or absent; the message names the culprit and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A declared component, who declared it, and the settings the user gave it."""
+
+    spec: Spec
+    found: Found
+    given: Mapping[str, Any]
+    lifecycle: ComponentLifecycle = field(
+        default_factory=lambda: ComponentLifecycle(start_error), compare=False, repr=False
+    )
+    """Starts and stops what the target makes."""
+
+    def load(self, base: type | None = None) -> Any:
+        """Import the target. The user selected it, so a failure is fatal and attributed.
+
+        Raises ``PluginError`` if the import fails or the target is not a subclass of ``base``.
+        """
+        if missing := self.unavailable():
+            raise PluginError(f"{self} is unavailable: {missing}")
+        try:
+            target = import_target(self.spec.target)
+        except (Exception, SystemExit) as error:
+            raise PluginError(
+                f"{self} could not be imported from {self.spec.target!r}: {type(error).__name__}: {error}"
+            ) from error
+        if base is not None and not (isinstance(target, type) and issubclass(target, base)):
+            raise PluginError(f"{self}: {self.spec.target!r} must be a subclass of {base.__qualname__}")
+        return target
+
+    def settings(self) -> Any:
+        """The component's settings object, or ``None`` if it declares none. Raises ``ConfigError``."""
+        if self.spec.settings is None:
+            if self.given:
+                raise ConfigError(f"{self} has no settings, but --set {self.spec.name}.{min(self.given)} was given")
+            return None
+        try:
+            kind = import_target(self.spec.settings)
+        except (Exception, SystemExit) as error:
+            raise PluginError(
+                f"settings of {self} could not be imported from {self.spec.settings!r}: {type(error).__name__}: {error}"
+            ) from error
+        if not is_settings_class(kind):
+            raise PluginError(f"{self}: settings {self.spec.settings!r} must be a dataclass or a msgspec.Struct")
+        return parse_settings(kind, self.given, self.spec.name)
+
+    def settings_arguments(self) -> tuple[Any, ...]:
+        """The last arguments of the target: its settings, or nothing if it declares none. Raises ``ConfigError``."""
+        return () if self.spec.settings is None else (self.settings(),)
+
+    def factory(self, base: type | None = None) -> Callable[..., Any]:
+        """``load`` the target as a function that adds its settings, if it declares any, as the last argument."""
+        target, settings = self.load(base), self.settings_arguments()
+        return (lambda *arguments: target(*arguments, *settings)) if settings else target
+
+    def load_class(self, base: type) -> Any:
+        """``load`` a target that is used as a class; its attribute ``settings`` is set if it declares settings."""
+        target: type = self.load(base)
+        if self.spec.settings is None:
+            return target
+        names = ("__module__", "__qualname__", "__doc__")
+        members = {"settings": self.settings(), **{name: getattr(target, name) for name in names}}
+        return new_class(target.__name__, (target,), exec_body=lambda namespace: namespace.update(members))
+
+    def detects(self, subject: Any) -> bool:
+        """Report whether the component is available and recognises ``subject``. Raises ``PluginError`` if it fails."""
+        detects: str | None = getattr(self.spec, "detects", None)
+        if detects is None or self.unavailable():
+            return False
+        try:
+            return bool(import_target(detects)(subject))
+        except (Exception, SystemExit) as error:
+            raise PluginError(f"{self} failed in {detects!r}: {type(error).__name__}: {error}") from error
+
+    def check(self) -> None:
+        """Import the target and read the settings. Raises ``ConfigError`` if either fails."""
+        self.load()
+        self.settings()
+
+    def unavailable(self) -> str:
+        """Return the reason that the component cannot be used here, or an empty string."""
+        missing = unmet(self.spec.needs)
+        install = remedy(self.spec.needs, self.found.distribution) if missing else ""
+        return f"{missing} ({install})" if install else missing
+
+    @property
+    def key(self) -> str:
+        """``kind:name``."""
+        return f"{self.spec.kind}:{self.spec.name}"
+
+    def __str__(self) -> str:
+        return f"{self.spec.kind} {self.spec.name!r} from {self.found.origin} (plugin {self.found.name!r})"
+
+
+def import_target(target: str) -> Any:
+    """The object that ``"package.module:attribute"`` names."""
+    module, _, attribute = target.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def start_error(component: object, error: BaseException) -> Exception:
+    """Return the error about a component whose ``on_start`` raised; a refusal keeps its text."""
+    text = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+    return PluginError(f"{component} failed in on_start: {text}")

@@ -1,0 +1,1 @@
+"""Conformance tests of deployments and routing policies."""

@@ -1,0 +1,1 @@
+"""Conformance tests of components of the API process: routes, commands, observers."""

@@ -1,0 +1,160 @@
+"""Conformance test of observers: a server's notifications, as they come in practice."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+from sglang_plug.contracts.serving.observer import Observer, RequestEvent, StepStats
+from sglang_plug.testing.declared import factory_of
+from sglang_plug.testing.lifecycle import INFO, check_lifecycle
+
+LIFECYCLE = ("on_start", "on_stop")
+METHODS = ("on_start", "on_tokens", "on_step", "on_request", "on_stop")
+REASONS = ("stop", "length", "abort", "error")
+BLOCKING = 0.05
+"""Seconds that no call may take."""
+TRIES = 5
+"""Calls, the shortest of which counts: others may have been delayed by something else."""
+WARM_UP, REQUESTS = 500, 4000
+KEPT_BYTES = 100
+"""Bytes that an observer may keep of each request that has ended."""
+
+
+def check_observer(observer: str | Callable[[], Observer]) -> None:
+    """Notify an observer of a server's start, of steps and requests that end in every way, and of the stop.
+
+    No method raises, returns anything or takes long: they are called from the event loop. ``on_stop`` releases what
+    ``on_start`` acquired, see ``check_lifecycle``. Two instances do not disturb
+    each other, requests that have ended are not kept, and a server that stops before it was ready is no error.
+
+    Args:
+        observer: makes one, or the name an installed plugin declared it under.
+
+    Raises:
+        AssertionError: names the first method that fails, and how.
+        PluginError: no plugin, or more than one, declares the name.
+    """
+    make = factory_of("observer", observer, base=Observer)
+    first, second = make(), make()
+    for name in METHODS:
+        assert isinstance(first, Observer), f"{type(first).__name__} is not an Observer"
+        is_async = inspect.iscoroutinefunction(getattr(first, name))
+        assert name in LIFECYCLE or not is_async, f"{name}() is async, so it would never run"
+    _call(make(), "on_stop")
+    for one in (first, second):
+        _check_result(one, "on_start", dict(INFO))
+    for number in range(40):
+        _notify(first, number)
+        _notify(second, 1000 + number)
+    _check_kept(first)
+    for name, arguments in _examples().items():
+        _check_duration(make(), name, arguments)
+    for one in (first, second):
+        _check_result(one, "on_stop")
+    check_lifecycle(make, may_be_async=True)
+
+
+def _call(observer: Observer, name: str, *arguments: Any) -> Any:
+    try:
+        result = getattr(observer, name)(*arguments)
+        return asyncio.run(result) if inspect.iscoroutine(result) else result
+    except Exception as error:
+        raise AssertionError(f"{type(observer).__name__}.{name}() raised {type(error).__name__}: {error}") from error
+
+
+def _check_result(observer: Observer, name: str, *arguments: Any) -> None:
+    result = _call(observer, name, *arguments)
+    assert result is None, f"{type(observer).__name__}.{name}() returned {result!r}; nobody reads it"
+
+
+def _notify(observer: Observer, number: int) -> None:
+    """Serve request ``number``: one ended by itself, cut off, aborted before its first token, or failed."""
+    reason = REASONS[number % len(REASONS)]
+    begun = reason in ("stop", "length")
+    id = f"request-{number}-é\n"
+    _check_result(observer, "on_step", _step(prefill=1 if begun else 0, decode=number % 7))
+    for tokens in (1, 3, 0) if begun else ():
+        _check_result(observer, "on_tokens", id, tokens, time.time())
+    _check_result(observer, "on_request", _ended(id, reason, begun))
+
+
+def _step(*, prefill: int, decode: int) -> StepStats:
+    return StepStats(
+        time=time.time(),
+        seconds=0.0 if not (prefill or decode) else 0.01,
+        prefill_sequences=prefill,
+        prefill_tokens=17 * prefill,
+        cached_tokens=0,
+        decode_sequences=decode,
+        running=prefill + decode,
+        waiting=0,
+        used_slots=30,
+        cached_slots=10,
+        free_slots=60,
+        capacity=100,
+        retracted=0,
+        queue_seconds=(0.001,) * prefill,
+    )
+
+
+def _ended(id: str, reason: str, begun: bool) -> RequestEvent:
+    now = time.time()
+    return RequestEvent(
+        id=id,
+        reason=reason,
+        prompt_tokens=17,
+        cached_tokens=0,
+        output_tokens=4 if begun else 0,
+        arrived=now - 1,
+        first_token=now - 0.5 if begun else None,
+        finished=now,
+        request=id,
+    )
+
+
+def _examples() -> dict[str, tuple[Any, ...]]:
+    """Return arguments of each method that is called while requests are served."""
+    return {
+        "on_tokens": ("request", 1, time.time()),
+        "on_step": (_step(prefill=1, decode=3),),
+        "on_request": (_ended("request", "stop", True),),
+    }
+
+
+def _check_duration(observer: Observer, name: str, arguments: tuple[Any, ...]) -> None:
+    _call(observer, "on_start", dict(INFO))
+    seconds = []
+    for _ in range(TRIES):
+        began = time.perf_counter()
+        _call(observer, name, *arguments)
+        seconds.append(time.perf_counter() - began)
+    _call(observer, "on_stop")
+    assert min(seconds) < BLOCKING, (
+        f"{type(observer).__name__}.{name}() takes {min(seconds):.2f} s, in which the server answers nobody; "
+        "hand the work to a thread"
+    )
+
+
+def _check_kept(observer: Observer) -> None:
+    """Memory must not grow with the number of requests that have ended."""
+    for number in range(WARM_UP):
+        _notify(observer, 10_000 + number)
+    tracing = tracemalloc.is_tracing()
+    if not tracing:
+        tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(REQUESTS):
+            _notify(observer, 20_000 + number)
+        kept = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        if not tracing:
+            tracemalloc.stop()
+    assert kept < KEPT_BYTES * REQUESTS, (
+        f"{type(observer).__name__} keeps {kept // REQUESTS} bytes of each request that has ended"
+    )

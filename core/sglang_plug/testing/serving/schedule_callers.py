@@ -1,0 +1,228 @@
+"""Conformance test of the optional methods of schedule policies: accounts of callers, and exchanged places."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections.abc import Sequence
+from typing import Any
+
+from sglang_plug.contracts.serving.cache import Match
+from sglang_plug.contracts.serving.scheduling import AccountingPolicy, PreemptivePolicy, TokenUsage, Waiting
+
+from .queued import Queued
+
+CALLERS = ("alice", "bob", "carol", "")
+WEIGHTS = (0.001, 1.0, 2.0, 1000.0)
+PLACES = 4
+STEPS = 150
+PASSING = 12_000
+"""Number of callers that come once; a policy may remember as many."""
+MOST_BYTES = 60
+"""Memory that a policy may take for each further caller that has left, on average."""
+
+
+def check_accounting(policy: Any) -> None:
+    """Check a policy with methods of ``AccountingPolicy``; one without any passes."""
+    if not _has_methods(policy, AccountingPolicy):
+        return
+    _Server(policy).run()
+    tracemalloc.start()
+    try:
+        _visit(policy, range(PASSING))
+        before, _ = tracemalloc.get_traced_memory()
+        _visit(policy, range(PASSING, 2 * PASSING))
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < PASSING * MOST_BYTES, (
+        f"{PASSING} further callers that have left take {after - before} bytes: forget them in deactivated()"
+    )
+
+
+def check_preemption(policy: Any) -> None:
+    """Check a policy with methods of ``PreemptivePolicy``; one without any passes."""
+    if not _has_methods(policy, PreemptivePolicy):
+        return
+    accounts = _has_methods(policy, AccountingPolicy)
+    if not accounts:
+        _Server(policy).run()
+    one = Queued((1, 2), 0, 5.0)
+    for waiting, free in (list[Queued](), 0), (list[Queued](), PLACES), ([one], PLACES):
+        if accounts:
+            _open(policy, waiting)
+        _exchanged(policy, [], waiting, free, f"{len(waiting)} waiting sequences and nothing that runs")
+        if accounts:
+            _close(policy, waiting)
+
+
+def _has_methods(policy: Any, protocol: type) -> bool:
+    """Report whether a policy implements a protocol. Raises ``AssertionError`` if it does so only in part."""
+    names = [name for name in vars(protocol) if not name.startswith("_")]
+    present = [name for name in names if callable(getattr(policy, name, None))]
+    if present:
+        missing = ", ".join(name for name in names if name not in present)
+        assert not missing, (
+            f"{type(policy).__name__} has {present[0]}() of {protocol.__name__}, and so must have {missing}"
+        )
+    return bool(present)
+
+
+def _call(policy: Any, name: str, *arguments: Any) -> Any:
+    try:
+        return getattr(policy, name)(*arguments)
+    except Exception as error:
+        raise AssertionError(f"{name}() raised {type(error).__name__}: {error}") from error
+
+
+def _visit(policy: Any, numbers: range) -> None:
+    """Let callers come with one request each, one after the other."""
+    for number in numbers:
+        caller = f"caller {number}"
+        _call(policy, "activated", caller, 1.0)
+        _call(policy, "joined_queue", caller)
+        _call(policy, "left_queue", caller)
+        _call(policy, "charge", [TokenUsage(caller=caller, computed=5, generated=1)])
+        _call(policy, "deactivated", caller)
+
+
+def _open(policy: Any, waiting: Sequence[Queued]) -> None:
+    for caller in {sequence.caller for sequence in waiting}:
+        _call(policy, "activated", caller, 1.0)
+        _call(policy, "joined_queue", caller)
+
+
+def _close(policy: Any, waiting: Sequence[Queued]) -> None:
+    for caller in {sequence.caller for sequence in waiting}:
+        _call(policy, "left_queue", caller)
+        _call(policy, "deactivated", caller)
+
+
+class _Server:
+    """Requests of several callers that arrive, are admitted, give up their places, are aborted and end."""
+
+    def __init__(self, policy: Any) -> None:
+        self.policy = policy
+        self.accounts = callable(getattr(policy, "charge", None))
+        self.preemptive = callable(getattr(policy, "preempts", None))
+        self.random = random.Random(9)
+        self.waiting: list[Queued] = []
+        self.running: list[Queued] = []
+        self.new: set[int] = set()
+        """Ids of waiting sequences that were never admitted."""
+        self.arrived = 0
+
+    def run(self) -> None:
+        """Serve for some steps, and then until nothing is left, twice."""
+        for _ in range(2):
+            for step in range(STEPS):
+                self._arrive(self.random.randint(0, 3))
+                self._step(f"step {step + 1} of several callers")
+            while self.waiting or self.running:
+                self._step("callers that end")
+
+    def _arrive(self, count: int) -> None:
+        for _ in range(count):
+            self.arrived += 1
+            caller = self.random.choice(CALLERS)
+            deadline = self.random.choice((None, 1.7e9 + self.arrived + self.random.randint(-5, 50)))
+            tokens = tuple(range(self.random.randint(1, 60)))
+            one = Queued(tokens, self.random.choice((0, 0, 5)), 1.7e9 + self.arrived, caller, deadline)
+            if caller not in self._open_callers():
+                self._tell("activated", caller, self.random.choice(WEIGHTS))
+            if not self._has_new(caller):
+                self._tell("joined_queue", caller)
+            self.waiting.append(one)
+            self.new.add(id(one))
+
+    def _step(self, where: str) -> None:
+        if self.preemptive:
+            answer = _call(self.policy, "preempts")
+            assert isinstance(answer, bool), f"{where}: preempts() gave {type(answer).__name__}, not True or False"
+            if answer and self.waiting:
+                self._exchange(where)
+        for one in self._ordered(where)[: PLACES - len(self.running)]:
+            self._admit(one)
+        if self.running and self.accounts:
+            used = dict.fromkeys(sequence.caller for sequence in self.running)
+            usage = [TokenUsage(caller=name, computed=self.random.randint(0, 9), generated=1) for name in used]
+            given = list(usage)
+            _call(self.policy, "charge", given)
+            assert given == usage, f"{where}: charge() changed what it was given"
+        for one in [sequence for sequence in self.running if self.random.random() < 0.3]:
+            self._end(one, self.running)
+        if self.waiting and self.random.random() < 0.1:
+            self._end(self.random.choice(self.waiting), self.waiting)
+
+    def _ordered(self, where: str) -> list[Queued]:
+        known = {id(sequence): sequence for sequence in self.waiting}
+        answer: Sequence[Waiting] = _call(self.policy, "order", list(self.waiting), _no_match)
+        ids = [id(item) for item in answer]
+        assert sorted(ids) == sorted(known), (
+            f"{where}: order() returned {len(ids)} sequences, and not each of the {len(known)} waiting ones once"
+        )
+        return [known[number] for number in ids]
+
+    def _exchange(self, where: str) -> None:
+        free = PLACES - len(self.running)
+        ended, first = _exchanged(self.policy, self.running, self.waiting, free, where)
+        for reference in ended:
+            self.running.remove(reference)
+        for one in first[: PLACES - len(self.running)] if ended else ():
+            self._admit(one)
+        self.waiting += ended
+
+    def _admit(self, one: Queued) -> None:
+        self.waiting.remove(one)
+        self.running.append(one)
+        self._no_longer_new(one)
+
+    def _end(self, one: Queued, where: list[Queued]) -> None:
+        where.remove(one)
+        self._no_longer_new(one)
+        if one.caller not in self._open_callers():
+            self._tell("deactivated", one.caller)
+
+    def _no_longer_new(self, one: Queued) -> None:
+        if id(one) in self.new:
+            self.new.discard(id(one))
+            if not self._has_new(one.caller):
+                self._tell("left_queue", one.caller)
+
+    def _has_new(self, caller: str) -> bool:
+        return any(id(sequence) in self.new for sequence in self.waiting if sequence.caller == caller)
+
+    def _open_callers(self) -> set[str]:
+        return {one.caller for one in (*self.waiting, *self.running)}
+
+    def _tell(self, name: str, *arguments: Any) -> None:
+        if self.accounts:
+            answer = _call(self.policy, name, *arguments)
+            assert answer is None, f"{name}() gave {answer!r}, and must return nothing"
+
+
+def _exchanged(
+    policy: Any, running: Sequence[Queued], waiting: Sequence[Queued], free: int, where: str
+) -> tuple[list[Queued], list[Queued]]:
+    """Return what ``exchange`` gives, after comparing it with what it was given."""
+    given = list(running), list(waiting)
+    answer = _call(policy, "exchange", *given, free)
+    assert isinstance(answer, tuple) and len(answer) == 2, (
+        f"{where}: exchange() must return two sequences, not {answer!r}"
+    )
+    assert given == (list(running), list(waiting)), f"{where}: exchange() changed a list that it was given"
+    parts: list[list[Queued]] = []
+    for part, among, name in ((answer[0], running, "running"), (answer[1], waiting, "waiting")):
+        known = {id(one): one for one in among}
+        ids = [id(one) for one in part]
+        assert known.keys() >= set(ids), f"{where}: exchange() returned a sequence that is not {name}"
+        assert len(ids) == len(set(ids)), f"{where}: exchange() returned a {name} sequence twice"
+        parts.append([known[number] for number in ids])
+    ended, first = parts
+    assert not ended or first, f"{where}: exchange() takes places away and gives them to nobody"
+    return ended, first
+
+
+def _no_match(waiting: Waiting) -> Match:
+    """Nothing is cached."""
+    return Match((), None)

@@ -1,0 +1,182 @@
+"""Conformance test of media processors: prompts with images, and images that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from sglang_plug.config import ConfigError
+from sglang_plug.contracts.text.media import (
+    MediaError,
+    MediaLimits,
+    MediaProcessor,
+    MediaProcessorLoader,
+    MediaPrompt,
+    MediaSource,
+)
+from sglang_plug.plugins.registry import Plugins
+from sglang_plug.testing.concurrency import check_threads
+from sglang_plug.testing.refusals import refusal_of
+
+BEFORE, BETWEEN, AFTER = [11, 12, 13], [14], [15, 16]
+"""Tokens of text around images; the vocabulary must have them, and none may be the placeholder."""
+
+
+def check_media_processor(
+    processor: str | MediaProcessorLoader, path: str | Path, images: Sequence[bytes], placeholder: int
+) -> None:
+    """Make prompts of tokens and images: of one, of several, of unreadable ones, of too many and of too large ones.
+
+    Text around images is kept, every image has places of its own and arrays that its shapes describe, equal images
+    have equal digests and different ones do not, whatever cannot be read is refused with ``MediaError`` that names the
+    image, and the limits hold. Several threads may call it at once.
+
+    Args:
+        processor: its loader, or the name an installed plugin declared it under.
+        path: a folder with the files that it needs of a checkpoint.
+        images: at least two different images, as files.
+        placeholder: the token that stands for an image in the tokens that it is given.
+
+    Raises:
+        AssertionError: says what is wrong.
+        PluginError: no plugin, or more than one, declares the name.
+    """
+    assert len(images) >= 2 and images[0] != images[1], "give check_media_processor two different images"
+    load: MediaProcessorLoader
+    load = processor if callable(processor) else Plugins.discover().get("media-processor", processor).factory()
+    _check_empty_folder(load)
+    kit = _Kit(load, Path(path), placeholder)
+    made = kit.made(MediaLimits())
+    _check_texts(kit, made)
+    for number, image in enumerate(images):
+        _check_one(kit, made, image, f"image {number}")
+    first, second = (kit.prompt(made, [image]).media[0].digest for image in images[:2])
+    assert first != second, "different images have the same digest, so that one gets the cached prefix of the other"
+    _check_several(kit, made, images)
+    _check_refusals(kit, made, images[0])
+    _check_limits(kit, images)
+    check_threads({f"image {number}": _prompt_of(kit, made, image) for number, image in enumerate(images)}, "prompt()")
+
+
+class _Kit:
+    def __init__(self, load: MediaProcessorLoader, path: Path, placeholder: int) -> None:
+        assert placeholder not in (*BEFORE, *BETWEEN, *AFTER), "the placeholder is one of the tokens of the test's text"
+        self._load, self._path, self.placeholder = load, path, placeholder
+
+    def made(self, limits: MediaLimits) -> MediaProcessor:
+        return self._load(MediaSource(path=self._path, limits=limits))
+
+    def prompt(
+        self, processor: MediaProcessor, images: Sequence[bytes], tokens: list[int] | None = None
+    ) -> MediaPrompt:
+        """Return the prompt of ``tokens``, by default text with one placeholder for each image."""
+        try:
+            return self.ask(processor, images, tokens)
+        except Exception as error:
+            if isinstance(error, AssertionError):
+                raise
+            raise AssertionError(f"a prompt with {len(images)} images: {type(error).__name__}: {error}") from error
+
+    def ask(self, processor: MediaProcessor, images: Sequence[bytes], tokens: list[int] | None) -> MediaPrompt:
+        """Return what the processor returns, or raise what it raises; check that it leaves the tokens as they are."""
+        given = self.tokens(len(images)) if tokens is None else tokens
+        kept = list(given)
+        result = processor.prompt(given, images)
+        assert given == kept, "prompt() changes the tokens that it is given"
+        assert isinstance(result, MediaPrompt), f"prompt() must return a MediaPrompt, not {type(result).__name__}"
+        return result
+
+    def tokens(self, images: int) -> list[int]:
+        middle = [token for _ in range(images) for token in (self.placeholder, *BETWEEN)]
+        return [*BEFORE, *middle, *AFTER]
+
+
+def _prompt_of(kit: _Kit, processor: MediaProcessor, image: bytes) -> Callable[[], object]:
+    def call() -> object:
+        result = kit.prompt(processor, [image])
+        return result.tokens, [(media.start, media.count, media.digest) for media in result.media]
+
+    return call
+
+
+def _check_empty_folder(load: MediaProcessorLoader) -> None:
+    with TemporaryDirectory() as empty:
+        error = refusal_of(lambda: load(MediaSource(path=Path(empty))), ConfigError, "an empty folder")
+    assert error is not None, "an empty folder must be refused with ConfigError; a processor was made of it"
+
+
+def _check_texts(kit: _Kit, processor: MediaProcessor) -> None:
+    result = kit.prompt(processor, [], [*BEFORE, *AFTER])
+    assert result.tokens == [*BEFORE, *AFTER] and not result.media, "a prompt without images must be kept as it is"
+
+
+def _check_one(kit: _Kit, processor: MediaProcessor, image: bytes, what: str) -> None:
+    result, again = kit.prompt(processor, [image]), kit.prompt(processor, [image])
+    assert len(result.media) == 1, f"{what}: a prompt with one image has {len(result.media)} media"
+    media = result.media[0]
+    assert 0 < media.count and 0 <= media.start and media.end <= len(result.tokens), (
+        f"{what}: its places {media.start} to {media.end} are not within the prompt of {len(result.tokens)} tokens"
+    )
+    text = result.tokens[: media.start], result.tokens[media.end :]
+    assert text[0][: len(BEFORE)] == BEFORE and text[1][-len(BETWEEN + AFTER) :] == BETWEEN + AFTER, (
+        f"{what}: the text around it is not kept: {text[0][-4:]} … {text[1][:4]}"
+    )
+    assert media.digest == again.media[0].digest and result.tokens == again.tokens, f"{what}: differs each time"
+    assert media.arrays, f"{what}: there are no arrays for the model"
+    for name, item in media.arrays.items():
+        numbers = 1
+        for length in item.shape:
+            numbers *= length
+        assert len(item.data) and len(item.data) % max(1, numbers) == 0, (
+            f"{what}: the array {name} has {len(item.data)} bytes, and its shape is {item.shape}"
+        )
+
+
+def _check_several(kit: _Kit, processor: MediaProcessor, images: Sequence[bytes]) -> None:
+    given = [images[0], images[1], images[0]]
+    result = kit.prompt(processor, given)
+    assert len(result.media) == len(given), f"a prompt with {len(given)} images has {len(result.media)} media"
+    ends = 0
+    for number, media in enumerate(result.media):
+        assert media.start >= ends, f"image {number} begins at {media.start}, before the end {ends} of the one before"
+        ends = media.end
+    first, second, again = (media.digest for media in result.media)
+    assert first == again, "an image that appears twice in a prompt has two digests"
+    assert first != second, "different images of one prompt have the same digest"
+
+
+def _check_refusals(kit: _Kit, processor: MediaProcessor, image: bytes) -> None:
+    text = [*BEFORE, *AFTER]
+    _check_refused(kit, processor, [image], text, "an image without a placeholder")
+    _check_refused(kit, processor, [], [*BEFORE, kit.placeholder, *AFTER], "a placeholder without an image")
+    _check_refused(kit, processor, [image], kit.tokens(2), "two placeholders and one image")
+    for what, data in {
+        "empty": b"",
+        "text": b"no image at all",
+        "cut off": image[: len(image) // 2],
+        "zeros": bytes(100),
+    }.items():
+        _check_refused(kit, processor, [data], None, f"an unreadable image ({what})")
+    error = _check_refused(kit, processor, [image, b"broken"], None, "a readable image and an unreadable one")
+    assert error.index in (None, 1), f"the unreadable image is number 1, and the error names {error.index}"
+
+
+def _check_limits(kit: _Kit, images: Sequence[bytes]) -> None:
+    whole = kit.prompt(kit.made(MediaLimits()), [images[0]]).media[0]
+    for what, limits, given in (
+        ("count=1", MediaLimits(count=1), list(images[:2])),
+        ("bytes", MediaLimits(bytes=len(images[0]) - 1), [images[0]]),
+        ("pixels=1", MediaLimits(pixels=1), [images[0]]),
+        ("request_pixels=1", MediaLimits(request_pixels=1), [images[0]]),
+        ("tokens", MediaLimits(tokens=whole.count - 1), [images[0]]),
+    ):
+        _check_refused(kit, kit.made(limits), given, None, f"images beyond the limit {what}")
+
+
+def _check_refused(
+    kit: _Kit, processor: MediaProcessor, images: Sequence[bytes], tokens: list[int] | None, what: str
+) -> MediaError:
+    error = refusal_of(lambda: kit.ask(processor, images, tokens), MediaError, what)
+    assert error is not None, f"{what} must be refused with MediaError"
+    return error

@@ -1,0 +1,246 @@
+"""The public names of a source tree as a contract describes them, found without importing anything."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from sglang_plug_api.contract.surface import HOOKS, Item, Member
+
+FOLDERS = {"sglang_plug": "core", "sglang_plug_api": "api"}
+SPECIAL = ("__init__", "__call__", "__enter__", "__exit__", "__iter__", "__len__", "__getitem__")
+"""Methods with underscores that are part of the contract."""
+DEPRECATION = "warn_deprecated"
+PROVIDED = frozenset(
+    """AdapterRequest AttentionShape BuildEnv CheckpointRequest ChunkView EngineConfig ExtensionContext ExtensionRanks
+    Facts ForwardBatch LaunchSpec LogitsRow MediaLimits MediaSource MultimodalInputs Plugins ProcessorRequest
+    QuantizationRequest Request RequestEvent SequenceView StepPlan StepStats TextEngine TokenUsage TokenizerSource
+    Waiting""".split()
+)
+"""Classes that plugins receive but neither define nor create, so that a new member breaks none of them."""
+
+Form = Literal["class", "dataclass", "model", "protocol"]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A statement that defines a name, and its module."""
+
+    module: str
+    node: ast.stmt
+
+
+class SourceTree:
+    """A checkout, whose public names are those that the modules ``public`` list.
+
+    Args:
+        root: folder of the checkout.
+        public: modules with ``__all__``, in the order in which a name that several export is attributed.
+    """
+
+    def __init__(self, root: Path, public: Sequence[str]) -> None:
+        self.root = root
+        self.public = public
+        self.module = cache(self._module)
+        self.definitions = {
+            f"{module}.{name}": definition
+            for module in public
+            for name in self._exported(module)
+            if (definition := self._find(module, name)) is not None
+        }
+        self._names = {id(one.node): name for name, one in reversed(self.definitions.items())}
+        """Definition -> its public name."""
+
+    def items(self) -> dict[str, Item]:
+        """Return every public name and hook, with what it is."""
+        found = {name: self._item(one) for name, one in self.definitions.items()}
+        for node in self.module("sglang_plug.plugins.hookspecs").body:
+            if isinstance(node, ast.FunctionDef) and "hookspec" in _decorators(node):
+                found[f"{HOOKS}.{node.name}"] = Item("hook", _signature(node), deprecated=_deprecation(node))
+        for earlier, now in _literal(self.module("sglang_plug.renamed"), "RENAMED").items():
+            found[f"sglang_plug.{earlier}"] = Item("renamed", f"sglang_plug.{now}")
+        return dict(sorted(found.items()))
+
+    def _path(self, module: str) -> Path:
+        path = self.root / FOLDERS[module.partition(".")[0]] / module.replace(".", "/")
+        return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+    def _module(self, module: str) -> ast.Module:
+        return ast.parse(self._path(module).read_text(encoding="utf-8"))
+
+    def _exported(self, module: str) -> list[str]:
+        return list(_literal(self.module(module), "__all__"))
+
+    def _find(self, module: str, name: str) -> Definition | None:
+        """Find the definition of a name that a module of ours defines or imports."""
+        if module.partition(".")[0] not in FOLDERS:
+            return None
+        for node in ast.walk(self.module(module)):
+            if isinstance(node, ast.ClassDef | Function) and node.name == name:
+                return Definition(module, node)
+            if isinstance(node, ast.Assign | ast.AnnAssign) and name in _targets(node):
+                return Definition(module, node)
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    if (alias.asname or alias.name) == name:
+                        return self._find(self._source(module, node), alias.name)
+        return None
+
+    def _source(self, module: str, node: ast.ImportFrom) -> str:
+        """Return the full name of the module that is imported from."""
+        if not node.level:
+            return node.module or ""
+        is_package = self._path(module).name == "__init__.py"
+        parts = module.split(".")
+        parts = parts[: len(parts) - node.level + is_package]
+        return ".".join([*parts, *([node.module] if node.module else [])])
+
+    def _item(self, definition: Definition) -> Item:
+        node = definition.node
+        if isinstance(node, ast.ClassDef):
+            return self._class(definition.module, node)
+        if isinstance(node, Function):
+            return Item("function", _signature(node), deprecated=_deprecation(node))
+        assert isinstance(node, ast.Assign | ast.AnnAssign)
+        return Item("value", ast.unparse(node.value) if node.value is not None else "")
+
+    def _class(self, module: str, node: ast.ClassDef) -> Item:
+        form = self._form(module, node)
+        bases: list[str] = []
+        members: dict[str, Member] = {}
+        for base in node.bases:
+            definition = self._find(module, ast.unparse(base))
+            public = self._names.get(id(definition.node)) if definition else None
+            if public is not None:
+                bases.append(public)
+            elif definition is not None and isinstance(definition.node, ast.ClassDef):
+                inner = self._class(definition.module, definition.node)
+                bases += inner.bases
+                members |= inner.members
+            elif (name := ast.unparse(base)).partition("[")[0] not in ("ABC", "Protocol", "Generic"):
+                bases.append(name)
+        members |= dict(_members(node, form))
+        return Item(
+            "class",
+            form=form,
+            provided=node.name in PROVIDED,
+            bases=tuple(dict.fromkeys(bases)),
+            targets=tuple(self._targets_of(module, node)),
+            members=dict(sorted(members.items())),
+            deprecated=_deprecation(next((one for one in node.body if _is_method(one, "__init__")), None)),
+        )
+
+    def _form(self, module: str, node: ast.ClassDef) -> Form:
+        if any(one.startswith("dataclass") for one in _decorators(node)):
+            return "dataclass"
+        for base in node.bases:
+            name = ast.unparse(base)
+            if name.partition("[")[0] == "Protocol":
+                return "protocol"
+            if name in ("BaseModel", "Struct", "msgspec.Struct"):
+                return "model"
+            definition = self._find(module, name)
+            if definition is not None and isinstance(definition.node, ast.ClassDef):
+                if (form := self._form(definition.module, definition.node)) == "model":
+                    return form
+        return "class"
+
+    def _targets_of(self, module: str, node: ast.ClassDef) -> Iterator[str]:
+        """Yield the public names in the sentence ``Target: ...`` of a spec's docstring."""
+        _, _, text = " ".join((ast.get_docstring(node) or "").split()).partition("Target: ")
+        for name in dict.fromkeys(re.findall(r"[A-Z]\w+", " ".join(re.findall(r"``([^`]+)``", text)))):
+            yield from [f"{one}.{name}" for one in self.public if f"{one}.{name}" in self.definitions][:1]
+
+
+def _members(node: ast.ClassDef, form: Form) -> Iterator[tuple[str, Member]]:
+    for one in node.body:
+        if isinstance(one, ast.AnnAssign) and not (name := ast.unparse(one.target)).startswith("_"):
+            text, default = ast.unparse(one.annotation), ast.unparse(one.value) if one.value is not None else None
+            yield name, Member("field", text, default, required=form == "protocol" and default is None)
+        elif isinstance(one, ast.Assign):
+            for name in _targets(one):
+                if not name.startswith("_"):
+                    yield name, Member("field", default=ast.unparse(one.value))
+        elif isinstance(one, Function) and (one.name in SPECIAL or not one.name.startswith("_")):
+            yield one.name, _method(one, form)
+            if one.name == "__init__":
+                yield from _attributes(one)
+
+
+def _method(node: Function, form: Form) -> Member:
+    decorators = _decorators(node)
+    required = "abstractmethod" in decorators or form == "protocol" and _is_stub(node)
+    if "property" in decorators or "cached_property" in decorators:
+        return Member("property", ast.unparse(node.returns) if node.returns else "", required=required)
+    return Member("method", _signature(node), required=required, deprecated=_deprecation(node))
+
+
+def _attributes(constructor: Function) -> Iterator[tuple[str, Member]]:
+    """Yield the public attributes that a constructor sets."""
+    types = {one.arg: one.annotation for one in (*constructor.args.args, *constructor.args.kwonlyargs)}
+    for node in ast.walk(constructor):
+        for target, value in _assigned(node):
+            if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self" and target.attr[0] != "_":
+                annotation = node.annotation if isinstance(node, ast.AnnAssign) else None
+                if annotation is None and isinstance(value, ast.Name):
+                    annotation = types.get(value.id)
+                yield target.attr, Member("field", ast.unparse(annotation) if annotation else "")
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """Yield the targets of an assignment with what is assigned to each."""
+    if isinstance(node, ast.AnnAssign):
+        yield node.target, node.value
+    elif isinstance(node, ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                yield from zip(target.elts, node.value.elts, strict=False)
+            else:
+                yield target, node.value
+
+
+def _is_stub(node: Function) -> bool:
+    """Report whether a function has no body besides its docstring."""
+    rest = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    return all(isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) for one in rest)
+
+
+def _signature(node: Function) -> str:
+    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    return f"({ast.unparse(node.args)}){returns}"
+
+
+def _deprecation(node: ast.stmt | None) -> str:
+    """Return the text of the warning that a function begins with, see ``sglang_plug.deprecation``."""
+    for one in getattr(node, "body", ()):
+        if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call) and one.value.args:
+            if ast.unparse(one.value.func).rpartition(".")[2] == DEPRECATION:
+                return ast.unparse(one.value.args[0]).strip("'\"")
+    return ""
+
+
+def _decorators(node: ast.ClassDef | Function) -> list[str]:
+    return [ast.unparse(one).rpartition(".")[2].partition("(")[0] for one in node.decorator_list]
+
+
+def _targets(node: ast.Assign | ast.AnnAssign) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return [one.id for one in targets if isinstance(one, ast.Name)]
+
+
+def _is_method(node: ast.stmt, name: str) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name == name
+
+
+def _literal(module: ast.Module, name: str) -> dict[str, str]:
+    for node in module.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and name in _targets(node) and node.value is not None:
+            value: dict[str, str] = ast.literal_eval(node.value)
+            return value
+    raise LookupError(name)

@@ -1,0 +1,106 @@
+"""Write the table of ``docs/plugin-authors.md``: each kind, the size of its example, and what its tests find.
+
+Planted bugs are counted from the tests that are marked ``planted_bug``, which prove that each one is named; one that
+is not found has the mark ``xfail`` there. ``--check`` writes nothing and fails if the table is out of date.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from generate_hooks import ROOT, kind_of, parse, specs
+from generated_page import DOCS, with_blocks, write_or_check
+
+from sglang_plug.testing.installed.checks import CHECKS
+from sglang_plug_api.scaffold.names import PluginNames
+from sglang_plug_api.scaffold.rendering import render_plugin
+
+PAGE = DOCS / "plugin-authors.md"
+TESTS = ROOT / "tests"
+MARK = "planted_bug"
+
+
+@dataclass
+class Planted:
+    """Faulty components of a kind in the tests."""
+
+    caught: int = 0
+    planted: int = 0
+
+    def add(self, caught: int, missed: int) -> None:
+        """Count further ones."""
+        self.caught += caught
+        self.planted += caught + missed
+
+
+def planted_bugs() -> dict[str, Planted]:
+    """Count the planted bugs of each kind, as the tests have them."""
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
+    found: dict[str, Planted] = {}
+    for file in sorted(TESTS.rglob("test_*.py")):
+        if f"pytest.mark.{MARK}(" not in file.read_text(encoding="utf-8"):
+            continue
+        module = importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
+        for test in vars(module).values():
+            marks = [mark for mark in getattr(test, "pytestmark", ()) if hasattr(mark, "args")]
+            for mark in marks:
+                if mark.name == MARK:
+                    found.setdefault(mark.args[0], Planted()).add(*count_cases(marks))
+    return found
+
+
+def count_cases(marks: list[Any]) -> tuple[int, int]:
+    """Return how many cases of a test are expected to pass, and how many to fail."""
+    lists = [list(mark.args[1]) for mark in marks if mark.name == "parametrize"]
+    missed = sum(_is_missed(case) for cases in lists for case in cases)
+    whole = prod(len(cases) for cases in lists)
+    return (0, whole) if any(mark.name == "xfail" for mark in marks) else (whole - missed, missed)
+
+
+def _is_missed(case: Any) -> bool:
+    return any(mark.name == "xfail" for mark in getattr(case, "marks", ()))
+
+
+def example_lines(kind: str) -> int:
+    """Count the lines of code of the example's package, without blank lines, comments and docstrings."""
+    files = render_plugin(kind, PluginNames("example"))
+    return sum(code_lines(text) for path, text in files.items() if path.endswith(".py") and "tests/" not in path)
+
+
+def code_lines(source: str) -> int:
+    tree = ast.parse(source)
+    documents: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            documents |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = enumerate(source.splitlines(), 1)
+    return sum(1 for number, line in lines if line.strip() and line.strip()[0] != "#" and number not in documents)
+
+
+def table() -> Iterator[str]:
+    """Yield the rows of the table, in the order of the specs."""
+    bugs: Mapping[str, Planted] = planted_bugs()
+    yield "| kind | lines of the example | conformance test | planted bugs found |"
+    yield "|---|---|---|---|"
+    for kind in filter(None, map(kind_of, specs(parse("plugins.specs")))):
+        checks = ", ".join(f"`{name}`" for name in CHECKS[kind])
+        one = bugs.get(kind, Planted())
+        yield f"| [`{kind}`](kinds/{kind}.md) | {example_lines(kind)} | {checks} | {one.caught} of {one.planted} |"
+    caught, planted = (sum(getattr(one, name) for one in bugs.values()) for name in ("caught", "planted"))
+    yield f"| all | | | {caught} of {planted} |"
+
+
+def page() -> str:
+    """The page with its table renewed."""
+    return with_blocks(PAGE, {"kinds": table})
+
+
+if __name__ == "__main__":
+    sys.exit(write_or_check(PAGE, page, __doc__))

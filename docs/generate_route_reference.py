@@ -1,0 +1,103 @@
+"""Write the generated parts of ``docs/route-reference.md`` from the docstrings of what routes may import.
+
+``--check`` writes nothing and fails if the page is not what would be written.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from contract_source import SourceTree
+from generate_contracts import Function, class_section, function_section
+from generate_hooks import ROOT
+from generated_page import DOCS, with_blocks, write_or_check
+
+PAGE = DOCS / "route-reference.md"
+MODULE = "sglang_plug_api.plugin"
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "engine": ("TextEngine", "SamplingDefaults"),
+    "sequences": ("Job", "Sampling", "Piece", "Ending", "joined", "new_id"),
+    "chats": (
+        "ChatRequest",
+        "prepare_chat",
+        "ChatReading",
+        "ChatOutput",
+        "Tool",
+        "Function",
+        "FunctionReference",
+        "NamedTool",
+        "Effort",
+        "RequestImage",
+    ),
+    "bodies": (
+        "takes",
+        "read_body",
+        "read_query",
+        "RequestBody",
+        "ProcessorFieldsBody",
+        "Integer",
+        "Number",
+        "TokenId",
+        "Name",
+    ),
+    "responses": (
+        "RouteGroup",
+        "ApiError",
+        "from_exception",
+        "json_response",
+        "respond",
+        "EventStream",
+        "JsonLines",
+        "NamedEvent",
+        "first_of",
+        "merged",
+        "while_connected",
+        "unless_disconnected",
+    ),
+}
+"""Part of the page -> the names that it describes; those of types of fields are in its text."""
+DEFAULTS = ("sglang_plug_api.text.sampling", "SamplingDefaults")
+"""The class of ``TextEngine.defaults``, which routes use but do not import."""
+RECEIVED = frozenset({"TextEngine", "SamplingDefaults", "ChatReading"})
+"""Classes that routes do not construct."""
+
+
+def group(tree: SourceTree, names: tuple[str, ...]) -> Iterator[str]:
+    """Yield the sections of some names."""
+    for name in names:
+        node = copy.copy(_definition(tree, name))
+        if isinstance(node, ast.ClassDef):
+            node.name = name
+            if name in RECEIVED:
+                node.body = [one for one in node.body if getattr(one, "name", "") != "__init__"]
+            yield from class_section(node)
+        elif isinstance(node, Function):
+            yield function_section(node)
+        elif name == "Effort":
+            assert isinstance(node, ast.Assign)
+            yield f"### {name}\n\n`{ast.unparse(node.value)}`\n"
+
+
+def _definition(tree: SourceTree, name: str) -> ast.stmt:
+    module, defaults = DEFAULTS
+    if name != defaults:
+        return tree.definitions[f"{MODULE}.{name}"].node
+    nodes = (one for one in tree.module(module).body if isinstance(one, ast.ClassDef) and one.name == name)
+    return next(nodes)
+
+
+def page() -> str:
+    """The whole page."""
+    tree = SourceTree(ROOT, (MODULE,))
+    blocks: dict[str, Callable[[], Iterator[str]]] = {
+        name: partial(group, tree, names) for name, names in GROUPS.items()
+    }
+    return with_blocks(PAGE, blocks)
+
+
+if __name__ == "__main__":
+    sys.exit(write_or_check(PAGE, page, __doc__))

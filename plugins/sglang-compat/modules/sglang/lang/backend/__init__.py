@@ -1,0 +1,3 @@
+"""``sglang.lang.backend`` on top of sglang-plug."""
+
+from __future__ import annotations

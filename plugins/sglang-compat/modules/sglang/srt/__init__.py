@@ -1,0 +1,3 @@
+"""``sglang.srt`` on top of sglang-plug."""
+
+from __future__ import annotations

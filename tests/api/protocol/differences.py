@@ -1,0 +1,72 @@
+"""How fields that both servers know differ here from SGLang's and vLLM's, by route."""
+
+from __future__ import annotations
+
+GENERATION = {
+    "model": "any name is served, unless `--strict-model-name` is given; an adapter's name selects the adapter",
+    "priority": "higher is earlier, as at SGLang, with `--schedule-policy priority`; vLLM's lower is earlier",
+    "seed": "always honoured, also in batches with others",
+    "stop_regex": "searched in linear time: look-arounds, back-references and borders of words are refused",
+    "top_logprobs": "at most 20",
+    "logprobs": "at most 20 on `/v1/completions`",
+    "prompt_logprobs": "at most 20; the rank of a token that is not among these is null; not in streams",
+    "cache_salt": "separates prefixes in the cache",
+    "logit_bias": "a logits processor, which may be blocked",
+    "truncate_prompt_tokens": "keeps the last tokens; -1: as many as fit the model",
+    "include_reasoning": "false leaves the reasoning out; it is generated all the same",
+    "tool_choice": "`required` and named tools are enforced by a grammar",
+    "lora_path": "an adapter that is loaded, by name",
+}
+DIFFERENCES = {
+    "/v1/chat/completions": GENERATION,
+    "/v1/completions": {**GENERATION, "best_of": "`n` or 1"},
+    "/v1/responses": {
+        **{name: GENERATION[name] for name in ("model", "priority", "stop_regex", "top_logprobs")},
+        "background": "kept in memory; events can be read later if `stream` was set",
+        "include": "log-probabilities; parts that are never generated are accepted",
+        "reasoning": "`effort`; what a model thinks is shown as it is, not summarized",
+        "store": "in memory, at most `--max-stored-responses`",
+        "tools": "functions; nothing is run by the server",
+        "truncation": "`auto` drops the oldest turns",
+    },
+    "/generate": {
+        "image_data": "for models that see",
+        "lora_path": "an adapter that is loaded, by name",
+        "input_embeds": "for models built on `CausalLM`",
+        "stream": "`text` is all text so far; `incremental: true` gives what is new",
+    },
+    "/encode": {"dimensions": "for models whose vectors may be shortened"},
+    "/v1/embeddings": {"truncate_prompt_tokens": "keeps the first tokens; -1: as many as fit the model"},
+    "/v1/rerank": {
+        "documents": "texts, or objects with a `text`",
+        "instruct": "for models that are asked in words",
+        "top_n": "at least 1",
+    },
+    "/tokenize": {"tools": "with `messages`", "tool_choice": "with `messages`"},
+    "/load_lora_adapter": {"lora_path": "a folder of the server's machine", "pinned": "every adapter stays loaded"},
+    "/update_weights_from_disk": {"load_format": "found out"},
+    "/v1/messages": {
+        "model": "any name, or an adapter's",
+        "thinking": "`budget_tokens` has no effect",
+        "tools": "custom tools",
+    },
+}
+"""Route -> fields -> how they differ."""
+
+REFUSED_VALUES = {
+    "/generate": {
+        "audio_data": "there is no audio",
+        "video_data": "there are no videos",
+        "return_hidden_states": "hidden states are not told",
+    },
+    "sampling_params": {"custom_params": "there is no custom logits processor"},
+    "/encode": {
+        "input_embeds": "send text or token ids",
+        "image_data": "send text or token ids",
+        "audio_data": "there is no audio",
+        "video_data": "there are no videos",
+    },
+    "/v1/completions": {"suffix": "use a prompt that holds it"},
+    "/v1/score": {"return_token_logprobs": "use `token_ids_logprob` on `/generate`"},
+}
+"""Route -> fields that its body declares, of which every value that asks for something is refused -> why."""

@@ -1,0 +1,66 @@
+"""The pages in headless Chromium, driven by Selenium, as served by real servers; skipped where either is missing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.routes.pooling.conftest import tiny
+from tests.e2e.conftest import Server, encoder, environment, pytest_runtest_makereport, server, shared_launcher
+from tests.e2e.seeing_models import make_seeing
+from tests.e2e.test_reasoned_constraints import PARSER
+
+__all__ = ["encoder", "environment", "pytest_runtest_makereport", "server", "shared_launcher", "tiny"]
+
+KEY = "clé of the tests"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """One browser for all tests; each opens its page anew."""
+    for program in ("chromium", "chromedriver"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed (Debian: apt-get install chromium chromium-driver)")
+    from .page import start_browser
+
+    browser = start_browser()
+    yield browser
+    browser.quit()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """The browser's page, whose console must have no error and whose requests must go to the opened server only."""
+    from .page import Page
+
+    page = Page(browser)
+    yield page
+    page.check()
+
+
+@pytest.fixture(scope="session")
+def keyed(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Server:
+    """A server with a key, whose model's first sentence is its reasoning."""
+    file: Path = tmp_path_factory.mktemp("parser") / "sentence.py"
+    file.write_text(PARSER)
+    found: Server = shared_launcher("--api-key", KEY, "--plugin", str(file), "--reasoning-parser", "sentence")
+    return found
+
+
+@pytest.fixture(scope="session")
+def seeing(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Server:
+    """A model with random weights that sees; its outputs hardly ever end by themselves."""
+    model = make_seeing("qwen2.5-vl", tmp_path_factory.mktemp("qwen2.5-vl-tiny"))
+    found: Server = shared_launcher("--model-path", str(model.path), "--dtype", "float32")
+    return found
+
+
+@pytest.fixture(scope="session")
+def reranker(shared_launcher: Any, tiny: Callable[[str], Any]) -> Server:
+    """A cross-encoder with random weights."""
+    found: Server = shared_launcher("--model-path", str(tiny("bert-reranker").path), "--is-embedding")
+    return found

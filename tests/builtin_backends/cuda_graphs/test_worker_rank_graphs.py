@@ -1,0 +1,249 @@
+"""Ranks replay what rank 0 replays, on the same inputs; all capture, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor
+
+from sglang_plug import CannotCaptureError, Collectives, ForwardBatch, RankEndpoint, RankGroup
+from sglang_plug.contracts.serving.executor import CapturedCollectives
+from sglang_plug.engine.execution.executors import StepExecutors
+from sglang_plug.engine.extensions.rank_link import RankLink, send_nothing
+from sglang_plug.engine.tensor_parallel.rank_messages import ExtensionCommand, Ranks, ToFollower
+from sglang_plug.engine.tensor_parallel.worker_rank import WorkerRank
+from sglang_plug_backends.cuda_graphs.decode_graphs import Captured, DecodeGraphs
+from sglang_plug_backends.cuda_graphs.rank_commands import CaptureSizes, decode_command
+from tests.builtin_backends.cuda_graphs.graph_bench import CPU, WIDTH, Engine, Recorder
+from tests.builtin_backends.cuda_graphs.test_decode_graphs import crowd
+
+NAME = "decode-graphs"
+NAMES = ("input_ids", "positions", "slots")
+MultimodalInputs = dict[str, Any]
+
+
+class Votes(Collectives):
+    """Of two ranks that take turns; each vote is as the test says."""
+
+    def __init__(self, rank: int, sent: list[Tensor], other: float = 1.0) -> None:
+        super().__init__(rank, 2)
+        self.sent, self.other = sent, other
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return x + self.other
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        return torch.cat((x, x), 1)
+
+    def broadcast(self, x: Tensor) -> None:
+        if self.rank == 0:
+            self.sent.append(x.clone())
+        else:
+            x.copy_(self.sent.pop(0))
+
+
+class Told(RankGroup):
+    """Keeps what is sent."""
+
+    def __init__(self, collectives: Collectives) -> None:
+        self.collectives = collectives
+        self.messages: list[Any] = []
+
+    def send(self, message: bytes) -> None:
+        self.messages.append(msgspec.msgpack.decode(message, type=ToFollower))
+
+    def failure(self) -> None:
+        return None
+
+    def close(self) -> None: ...
+
+
+def link(team: Told) -> RankLink:
+    """Rank 0's view of the ranks of ``team``."""
+    return RankLink(NAME, team.collectives, CPU, Ranks(team).extension_command)
+
+
+class Watched(Recorder):
+    """Keeps the inputs of each replay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[MultimodalInputs] = []
+
+    def note(self, batch: ForwardBatch) -> None:
+        slots = [table[:length].tolist() for table, length in zip(batch.tables, batch.kv_lens, strict=True)]
+        found: MultimodalInputs = {name: getattr(batch, name).tolist() for name in NAMES}
+        self.seen.append({**found, "tables": slots, "lengths": list(batch.kv_lens)})
+
+
+class Pair:
+    """Rank 0's engine, and a follower with a model of its own."""
+
+    def __init__(self, *, overlap: bool = False) -> None:
+        sent: list[Tensor] = []
+        self.team = Told(Votes(0, sent))
+        self.engine, twin = Engine(graphs=False, overlap=overlap), Engine(graphs=False)
+        self.first, self.second = Watched(), Watched()
+        self.graphs = self._made(self.engine, self.first, ranks=link(self.team), collectives=self.team.collectives)
+        self.graphs.capture(self.engine.model)
+        self.engine.use(self.graphs)
+        parts: Any = type("RankComponents", (), {"model": twin.model, "device": CPU})
+        self.follower = WorkerRank(parts, RankEndpoint(Votes(1, sent), lambda: b""), kv=twin.runner.kv)
+        collectives = self.follower.endpoint.collectives
+        ranks = RankLink(NAME, collectives, CPU, send_nothing)
+        self.worker_graphs = self._made(twin, self.second, ranks=ranks, collectives=collectives)
+        self.follower.executors = StepExecutors.of({NAME: self.worker_graphs})
+
+    def _made(self, engine: Engine, recorder: Watched, **more: Any) -> DecodeGraphs:
+        assert engine.runner.kv is not None
+        backend = engine.runner.backend
+        graphs = DecodeGraphs(backend, engine.runner.kv, recorder, device=CPU, page_size=1, most=8, width=WIDTH, **more)
+        replay = graphs._replay
+
+        def noted(captured: Captured) -> None:
+            recorder.note(captured.batch)
+            replay(captured)
+
+        graphs._replay = noted  # type: ignore[method-assign]
+        return graphs
+
+    @torch.inference_mode()
+    def follow(self) -> None:
+        """What was told since the last time."""
+        messages, self.team.messages = self.team.messages, []
+        for message in messages:
+            if isinstance(message, ExtensionCommand):
+                self.follower._follow(message)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_follower_replays_the_same_steps(overlap: bool) -> None:
+    expected = crowd(Engine(graphs=False))
+    pair = Pair(overlap=overlap)
+    pair.follow()
+    step = pair.engine.step
+
+    def followed() -> None:
+        step()
+        pair.follow()
+
+    pair.engine.step = followed  # type: ignore[method-assign]
+    assert crowd(pair.engine) == expected
+    assert pair.first.captures == pair.second.captures > 1
+    assert len(pair.first.seen) > 15
+    assert pair.first.seen == pair.second.seen
+
+
+def test_new_weights_are_captured_by_all() -> None:
+    pair = Pair()
+    pair.follow()
+    for engine in (pair.engine, Engine(graphs=False)):
+        engine.submit([1, 2, 3], 4)
+    pair.engine.runner.model = Engine(graphs=False).model
+    pair.follower.parts.model = Engine(graphs=False).model
+    pair.engine.finish()
+    assert any(
+        isinstance(decode_command(one.command), CaptureSizes)
+        for one in pair.team.messages
+        if isinstance(one, ExtensionCommand)
+    )
+    pair.follow()
+    assert pair.first.captures == pair.second.captures == 2 * len(pair.first.sizes(8))
+    assert pair.first.seen == pair.second.seen != []
+
+
+def test_where_another_rank_cannot_capture_nobody_does(caplog: pytest.LogCaptureFixture) -> None:
+    engine, team = Engine(graphs=False), Told(Votes(0, [], other=0.0))
+    assert engine.runner.kv is not None
+    graphs = DecodeGraphs(
+        engine.runner.backend,
+        engine.runner.kv,
+        Recorder(),
+        device=CPU,
+        page_size=1,
+        most=8,
+        width=WIDTH,
+        ranks=link(team),
+        collectives=team.collectives,
+    )
+    with caplog.at_level("INFO"):
+        graphs.capture(engine.model)
+    assert not graphs.captured
+    assert "run without CUDA graphs: another rank could not capture its part" in caplog.text
+
+
+def test_the_engine_does_not_go_on_while_others_wait_for_a_vote() -> None:
+    pair = Pair()
+    graphs = pair.graphs
+
+    def fails(model: Any, size: int) -> Any:
+        raise torch.OutOfMemoryError("no room")
+
+    graphs._capture_size = fails  # type: ignore[method-assign]
+    with pytest.raises(torch.OutOfMemoryError):
+        graphs.capture(Engine(graphs=False).model)
+
+
+@pytest.mark.parametrize("out_of_memory", [False, True])
+def test_a_follower_that_cannot_capture_votes_unless_its_memory_is_gone(out_of_memory: bool) -> None:
+    pair, votes = Pair(), list[float]()
+
+    class Broken(Votes):
+        def all_reduce(self, x: Tensor) -> Tensor:
+            votes.append(x.item())
+            return x
+
+    def fails(model: Any, size: int) -> Any:
+        raise torch.OutOfMemoryError("no room") if out_of_memory else CannotCaptureError("in Python")
+
+    graphs = pair.worker_graphs
+    graphs._capture_size = fails  # type: ignore[method-assign]
+    graphs.ranks = RankLink(NAME, Broken(1, []), CPU, send_nothing)
+    if out_of_memory:
+        with pytest.raises(torch.OutOfMemoryError):
+            pair.follow()
+        assert votes == [], "what is gone is noticed by the team"
+    else:
+        pair.follow()
+        assert votes == [0.0]
+
+
+def test_exchanges_are_part_of_a_replay() -> None:
+    """What they are made of is the recorder's business; one that cannot wait for other ranks says so."""
+    calls = list[str]()
+
+    class Own(Votes):
+        def all_reduce(self, x: Tensor) -> Tensor:
+            calls.append("sum")
+            return x * 3
+
+        def all_gather(self, x: Tensor) -> Tensor:
+            calls.append("side by side")
+            return super().all_gather(x)
+
+    ranks = CapturedCollectives(Own(0, []))
+    x, kept = torch.ones(1, 2), list[Callable[[], None]]()
+
+    def keep(call: Callable[[], None]) -> None:
+        kept.append(call)
+        call()
+
+    with ranks.handed_to(keep):
+        summed = ranks.all_reduce(x)
+        gathered = ranks.all_gather(summed)
+        ranks.broadcast(x)
+    assert gathered.tolist() == [[3, 3, 3, 3]] and len(kept) == 3
+    x.fill_(2)
+    for call in kept:
+        call()
+    assert gathered.tolist() == [[6, 6, 6, 6]] and calls == ["sum", "side by side"] * 2
+    assert ranks.all_reduce(torch.ones(1)).item() == 3 and len(kept) == 3
+    with (
+        ranks.handed_to(Recorder().exchange),
+        pytest.raises(CannotCaptureError, match="several ranks share the model, and a CUDA graph cannot wait"),
+    ):
+        ranks.all_reduce(x)

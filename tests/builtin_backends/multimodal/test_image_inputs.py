@@ -1,0 +1,209 @@
+"""What a step needs of images: each is seen once, and kept until the prompt has passed it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ordered
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sglang_plug import Media, MediaArray, Model, Request, RequestError, SupportsImages
+from sglang_plug.contracts.model.batch import BidirectionalImage
+from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
+from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug_backends.multimodal.image_inputs import largest_media, layout_of, multimodal_inputs
+from sglang_plug_backends.multimodal.layout import MediaLayout
+
+CPU = torch.device("cpu")
+ARRAY = MediaArray("uint8", (1,), b"x")
+
+
+class Seer(Model, SupportsImages):
+    """States of an image: its start, then one more for each place."""
+
+    def __init__(self, *, rows: int = 0, short: int = 0) -> None:
+        torch.nn.Module.__init__(self)
+        self.rows, self.short, self.asked = rows, short, list[list[int]]()
+
+    def encode_images(self, media: Ordered[Media]) -> list[Tensor]:
+        self.asked.append([one.start for one in media])
+        return [torch.arange(one.count - self.short).float()[:, None] + one.start for one in media]
+
+    def mrope_positions(self, media: Ordered[Media], length: int) -> Tensor | None:
+        return torch.arange(length).expand(self.rows, -1) * 2 if self.rows else None
+
+
+def admitted(model: Any, tokens: int, *places: tuple[int, int]) -> Sequence:
+    media = tuple(Media.of(start, count, {"a": ARRAY}) for start, count in places)
+    sequence = Sequence.of(Request(id="a", tokens=tuple(range(tokens)), media=media), 100)
+    if media:
+        sequence.layout = layout_of(model, sequence.request)
+    return sequence
+
+
+def test_chunks_share_what_was_seen_once() -> None:
+    model = Seer()
+    sequence = admitted(model, 10, (1, 5), (8, 2))
+    found = []
+    for count in (3, 2, 3, 2):
+        step = multimodal_inputs(model, [ScheduledChunk(sequence, count)], CPU)
+        found.append(None if step is None else (step.rows.tolist(), step.states.flatten().tolist()))
+        sequence.computed += count
+    assert found == [([1, 2], [1, 2]), ([0, 1], [3, 4]), ([0], [5]), ([0, 1], [8, 9])]
+    assert model.asked == [[1], [8]]
+    assert isinstance(sequence.layout, MediaLayout) and not sequence.layout.states
+
+
+class Reader(Model):
+    """Of text, whose prompts may have states."""
+
+    def __init__(self, width: int | None = 2) -> None:
+        torch.nn.Module.__init__(self)
+        self.states_width = width
+
+
+def given(start: int, *states: float) -> Media:
+    numbers = torch.tensor(states, dtype=torch.float32)
+    return Media.given(start, MediaArray("float32", (len(states) // 2, 2), numbers.numpy().tobytes()))
+
+
+def test_given_states_are_taken_as_they_are_and_in_chunks() -> None:
+    media = given(0, 1, 2, 3, 4, 5, 6)
+    sequence = Sequence.of(Request(id="a", tokens=(0, 0, 0), media=(media,)), 100)
+    sequence.layout = layout_of(Reader(), sequence.request)
+    found = []
+    for count in (2, 1):
+        step = multimodal_inputs(Reader(), [ScheduledChunk(sequence, count)], CPU)
+        assert step is not None and step.mrope_positions is None
+        found.append((step.rows.tolist(), step.states.tolist()))
+        sequence.computed += count
+    assert found == [([0, 1], [[1, 2], [3, 4]]), ([0], [[5, 6]])]
+    assert given(0, 1, 2).digest != given(0, 1, 3).digest
+
+
+@pytest.mark.parametrize(
+    ("model", "media"),
+    [
+        (Reader(3), (given(0, 1, 2),)),
+        (Reader(None), (given(0, 1, 2),)),
+        (Seer(), (given(0, 1, 2),)),
+        (Reader(), (given(0, 1, 2), Media.of(1, 1, {"a": ARRAY}))),
+    ],
+)
+def test_given_states_that_do_not_fit_are_refused(model: Any, media: tuple[Media, ...]) -> None:
+    with pytest.raises(RequestError, match="states") as refused:
+        layout_of(model, Request(id="a", tokens=(0, 0), media=media))
+    assert refused.value.about == "states"
+
+
+def test_what_was_retracted_is_seen_again() -> None:
+    model = Seer()
+    sequence = admitted(model, 6, (1, 2))
+    for _ in range(2):
+        step = multimodal_inputs(model, [ScheduledChunk(sequence, 6)], CPU)
+        assert step is not None and step.states.flatten().tolist() == [1, 2]
+    assert model.asked == [[1], [1]]
+
+
+def test_a_prefix_that_ends_within_an_image() -> None:
+    model = Seer()
+    sequence = admitted(model, 6, (1, 4))
+    sequence.computed = 3
+    step = multimodal_inputs(model, [ScheduledChunk(sequence, 3)], CPU)
+    assert step is not None and (step.rows.tolist(), step.states.flatten().tolist()) == ([0, 1], [3, 4])
+
+
+def test_several_sequences_are_seen_in_one_call_and_rows_count_through() -> None:
+    model = Seer()
+    text = admitted(model, 4)
+    shares = [
+        ScheduledChunk(admitted(model, 5, (2, 2)), 5),
+        ScheduledChunk(text, 4),
+        ScheduledChunk(admitted(model, 3, (0, 3)), 3),
+    ]
+    step = multimodal_inputs(model, shares, CPU)
+    assert step is not None and step.rows.tolist() == [2, 3, 9, 10, 11]
+    assert model.asked == [[2, 0]] and step.mrope_positions is None
+
+
+def test_not_too_much_is_seen_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sglang_plug_backends.multimodal.image_inputs.AT_ONCE", 4)
+    model = Seer()
+    step = multimodal_inputs(
+        model, [ScheduledChunk(admitted(model, 14, (0, 2), (2, 2), (4, 1), (5, 6), (11, 3)), 14)], CPU
+    )
+    assert step is not None and step.rows.tolist() == list(range(14))
+    assert model.asked == [[0, 2], [4], [5], [11]]
+
+
+def test_the_largest_images_fill_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Knowing(Seer):
+        def example(self, tokens: int) -> Media | None:
+            return Media.of(0, 3, {}) if tokens > 2 else None
+
+    monkeypatch.setattr("sglang_plug_backends.multimodal.image_inputs.AT_ONCE", 8)
+    assert [one.start for one in largest_media(Knowing(), 100)] == [0, 3]
+    assert [one.start for one in largest_media(Knowing(), 4)] == [0]
+    assert largest_media(Knowing(), 2) == () == largest_media(Seer(), 100)
+    monkeypatch.setattr("sglang_plug_backends.multimodal.image_inputs.AT_ONCE", 2)
+    assert [one.start for one in largest_media(Knowing(), 100)] == [0]
+
+
+def test_images_that_are_seen_whole_are_told_with_their_places() -> None:
+    class Whole(Seer):
+        bidirectional_images = True
+
+    model = Whole()
+    resumed = admitted(model, 9, (1, 2), (4, 3))
+    resumed.computed = 3
+    assert isinstance(resumed.layout, MediaLayout) and resumed.layout.whole == (range(1, 3), range(4, 7))
+    step = multimodal_inputs(
+        model,
+        [
+            ScheduledChunk(admitted(model, 4), 4),
+            ScheduledChunk(resumed, 6),
+            ScheduledChunk(admitted(model, 3, (1, 2)), 3),
+        ],
+        CPU,
+    )
+    assert step is not None and step.whole == (
+        BidirectionalImage(sequence=1, row=5, place=4, count=3),
+        BidirectionalImage(sequence=2, row=11, place=1, count=2),
+    )
+    step = multimodal_inputs(Seer(), [ScheduledChunk(admitted(Seer(), 3, (1, 2)), 3)], CPU)
+    assert step is not None and step.whole == ()
+
+
+def test_coordinates_of_the_whole_step() -> None:
+    model = Seer(rows=2)
+    resumed = admitted(model, 3, (1, 1))
+    resumed.tokens += [7, 8]
+    text = admitted(model, 2)
+    step = multimodal_inputs(
+        model, [ScheduledChunk(text, 2), ScheduledChunk(resumed, 5), ScheduledChunk(admitted(model, 4, (0, 2)), 3)], CPU
+    )
+    assert step is not None and step.mrope_positions is not None
+    # the text counts places; the prompts count twos, and what was generated goes on from the greatest
+    assert step.mrope_positions.tolist() == [[0, 1, 0, 2, 4, 5, 6, 0, 2, 4]] * 2
+
+
+def test_steps_without_places_of_images_ask_nobody() -> None:
+    model = Seer()
+    passed = admitted(model, 6, (1, 2))
+    passed.computed = 3
+    assert multimodal_inputs(model, [ScheduledChunk(passed, 3), ScheduledChunk(admitted(model, 2), 2)], CPU) is None
+    assert not model.asked
+
+
+def test_a_model_that_gives_too_few_states_is_named() -> None:
+    model = Seer(short=1)
+    with pytest.raises(RuntimeError, match="Seer.encode_images gave 1 states for an image of 2 places"):
+        multimodal_inputs(model, [ScheduledChunk(admitted(model, 6, (1, 2)), 6)], CPU)
+
+
+@pytest.mark.parametrize("places", [((4, 3),), ((1, 3), (3, 1)), ((2, 1), (1, 1)), ((1, 0),)])
+def test_places_must_be_in_the_prompt_and_in_order(places: tuple[tuple[int, int], ...]) -> None:
+    with pytest.raises(RequestError, match="of a prompt of 6 tokens"):
+        admitted(Seer(), 6, *places)

@@ -1,0 +1,114 @@
+"""Grammars of a few words, and the extension that lets sequences follow them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence as Ordered
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sglang_plug import Grammar, PendingMask, Request, SamplingParams, TokenDecision
+from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.ops.sampling import mask_bias
+from sglang_plug_backends.structured_outputs.batch_grammars import Grammars
+from sglang_plug_backends.structured_outputs.constraints import Constraints
+from sglang_plug_backends.structured_outputs.extension import StructuredOutputs
+from sglang_plug_backends.structured_outputs.grammar_state import GrammarState
+
+VOCABULARY = 70
+EOS = 69
+STATE = "state"
+
+
+class Words(Grammar):
+    """One of several sequences of tokens."""
+
+    def __init__(self, *words: Ordered[int]) -> None:
+        self.words, self.so_far = [tuple(one) for one in words], ()
+        self.gate: threading.Event | None = None
+
+    def _next(self) -> set[int]:
+        at = len(self.so_far)
+        return {word[at] for word in self.words if word[:at] == self.so_far and len(word) > at}
+
+    def fill(self, mask: Tensor, row: int) -> None:
+        if self.gate is not None:
+            self.gate.wait()
+        mask[row] = 0
+        for token in self._next():
+            mask[row, token // 32] |= torch.tensor(1 << token % 32).to(torch.int32)
+
+    def accept(self, token: int) -> bool:
+        if self.gate is not None:
+            self.gate.wait()
+        if token not in self._next():
+            return False
+        self.so_far = (*self.so_far, token)
+        return True
+
+    def rollback(self, count: int) -> None:
+        self.so_far = self.so_far[:-count]
+
+    @property
+    def may_end(self) -> bool:
+        return self.so_far in self.words
+
+    @property
+    def ended(self) -> bool:
+        return self.may_end and not self._next()
+
+
+class NoCompiler:
+    """Is never started."""
+
+
+def extension(**options: Any) -> StructuredOutputs:
+    """The extension with ``Grammars`` of these options; it compiles nothing."""
+    constraints = Constraints(NoCompiler())  # type: ignore[arg-type]
+    return StructuredOutputs(constraints, Grammars(VOCABULARY, **options), None, vocab_size=VOCABULARY)
+
+
+def sequence(grammar: Grammar | None, **params: Any) -> Sequence:
+    params = {"temperature": 0.0, "stop_token_ids": (EOS,), **params}
+    found = Sequence.of(Request(id="a", tokens=(1, 2), params=SamplingParams(**params)), 100)
+    if grammar is not None:
+        found.sampling.constrained, found.extras[STATE] = True, GrammarState(grammar)
+    return found
+
+
+def state(sequence: Sequence) -> GrammarState:
+    found: GrammarState = sequence.extras[STATE]
+    return found
+
+
+def start(asked: StructuredOutputs, sequences: list[Sequence], *, asynchronous: bool = False) -> PendingMask | None:
+    """Begin to fill masks, after the extension has got the grammars of ``sequences``."""
+    for one in sequences:
+        if STATE in one.extras:
+            one.extras[asked] = one.extras[STATE]
+    return asked.allowed(sequences, asynchronous=asynchronous)
+
+
+def follow(asked: StructuredOutputs, sequences: list[Sequence], tokens: list[int]) -> dict[int, TokenDecision]:
+    """What the sampled ``tokens`` lead to."""
+    for one in sequences:
+        if STATE in one.extras:
+            one.extras[asked] = one.extras[STATE]
+    return dict(asked.sampled(sequences, tokens))
+
+
+def opened(sequences: list[Sequence], **options: Any) -> list[TokenDecision]:
+    """What the grammars of new outputs force at the beginning."""
+    return Grammars(VOCABULARY, **options).open([(one, state(one)) for one in sequences])
+
+
+def allowed_tokens(asked: StructuredOutputs, sequences: list[Sequence]) -> list[set[int] | str]:
+    filling = start(asked, sequences)
+    assert filling is not None
+    found = filling.result()
+    bits = mask_bias(found.mask, VOCABULARY) == 0
+    sets = [set(row.nonzero()[:, 0].tolist()) for row in bits]
+    errors = {row: str(error) for row, error in found.errors.items()}
+    return [errors.get(row, one) for row, one in zip(found.rows, sets, strict=True)]

@@ -1,0 +1,75 @@
+"""Compilers of one engine: what they share, and what a compiling process is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from sglang_plug import ConfigError, EngineConfig, Plugins, Vocabulary
+from sglang_plug_backends.structured_outputs import compiler
+from sglang_plug_backends.structured_outputs.compiler import BackendCompiler, GrammarSources
+from sglang_plug_backends.structured_outputs.grammar_worker import Setup
+
+LETTERS = Vocabulary([b"", b"", b"b", b"c", b"d", b"e"], (1,), {"<0>": 0}, lambda text: [ord(one) - 96 for one in text])
+
+
+class Process:
+    """In place of a compiling process: says what it was told."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup, self.calls = setup, list[str]()
+
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        return lambda: self.calls.append(name)
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> list[Process]:
+    """The processes that compilers make."""
+    made: list[Process] = []
+    monkeypatch.setattr(compiler, "GrammarProcess", lambda setup, starting: made.append(Process(setup)) or made[-1])
+    return made
+
+
+@pytest.fixture
+def reads() -> list[None]:
+    """One entry for each time that the vocabulary is read."""
+    return []
+
+
+@pytest.fixture
+def sources(reads: list[None]) -> GrammarSources:
+    """The objects that compilers for xgrammar share."""
+
+    def vocabulary() -> Vocabulary:
+        reads.append(None)
+        return LETTERS
+
+    components = (Plugins.discover().get("grammar", "xgrammar"),)
+    return GrammarSources(EngineConfig(), components, ("xgrammar",), vocabulary)
+
+
+def test_helpers_share_the_backends_of_the_engine(sources: GrammarSources, processes: list[Process]) -> None:
+    first = BackendCompiler(sources)
+    helper = first.helper()
+    backends = first.start()
+    assert helper.start() is backends
+    first.interrupt()
+    helper.close()
+    assert [one.calls for one in processes] == [["start", "wait_ready", "interrupt"], ["start", "wait_ready", "close"]]
+    assert processes[0].setup is processes[1].setup
+    assert processes[0].setup.pieces[3:6] == [b"c", b"d", b"e"] and processes[0].setup.backends == ("xgrammar",)
+
+
+def test_an_interrupted_compiler_starts_no_process(sources: GrammarSources, processes: list[Process]) -> None:
+    interrupted = BackendCompiler(sources)
+    interrupted.interrupt()
+    with pytest.raises(ConfigError, match="the engine is closing"):
+        interrupted.start()
+    assert [one.calls for one in processes] == [[]]
+
+
+def test_the_vocabulary_is_read_by_the_compiler_and_not_before(sources: GrammarSources, reads: list[None]) -> None:
+    compilers = BackendCompiler(sources)
+    assert compilers.helper() is not None and reads == []

@@ -1,0 +1,116 @@
+"""The step extension of structured outputs: it keeps the contract, and chooses the rows that it follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from sglang_plug import Constraint, EngineConfig, Plugins, ReasoningPrefix, Request, RequestError, Vocabulary
+from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.testing import check_step_extension
+from sglang_plug_backends.structured_outputs.batch_grammars import Grammars
+from sglang_plug_backends.structured_outputs.compiler import GrammarSources
+from sglang_plug_backends.structured_outputs.constraints import Constraints
+from sglang_plug_backends.structured_outputs.extension import StructuredOutputs
+from tests.compiling import CompilerHere
+
+from .grammars_of_words import Words, extension, follow, sequence, start, state
+
+LETTERS = "abcdefghijklmno"
+SIZE = len(LETTERS) + 1
+
+
+class Spelling:
+    """Compiles for a vocabulary of letters, whose last token ends outputs."""
+
+    def __init__(self) -> None:
+        self.vocabulary = Vocabulary(
+            [*(letter.encode() for letter in LETTERS), b""],
+            (SIZE - 1,),
+            encode=lambda text: list(map(LETTERS.find, text)),
+        )
+
+    def sources(self) -> GrammarSources:
+        components = (Plugins.discover().get("grammar", "xgrammar"),)
+        return GrammarSources(EngineConfig(), components, ("xgrammar",), lambda: self.vocabulary)
+
+
+Make = Callable[..., StructuredOutputs]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """``make(jump)``: an extension that compiles for letters."""
+    made: list[StructuredOutputs] = []
+
+    def build(jump: bool = True) -> StructuredOutputs:
+        constraints = Constraints(CompilerHere(Spelling().sources()))
+        made.append(StructuredOutputs(constraints, Grammars(SIZE, jump=jump), None, vocab_size=SIZE))
+        return made[-1]
+
+    yield build
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize("jump", [True, False])
+def test_structured_outputs_keep_the_contract(make: Make, jump: bool) -> None:
+    constraints = (
+        None,
+        Constraint("regex", "(abc|abd)+"),
+        Constraint("regex", "a?"),
+        Constraint("regex", "[a-c]{3,60}"),
+    )
+    check_step_extension(make(jump), fields={"constraint": constraints})
+
+
+def test_outputs_behind_a_reasoning_prefix_keep_the_contract(make: Make) -> None:
+    prefixes = (None, None, ReasoningPrefix(((0,), (1,), (2,))))
+    constraints = (None, *[Constraint("regex", "[d-o]{2,9}")] * 2)
+    check_step_extension(make(), fields={"constraint": constraints, "reasoning_prefix": prefixes})
+
+
+def test_nothing_is_done_for_rows_without_grammars() -> None:
+    asked = extension()
+    assert start(asked, [sequence(None)]) is None
+    assert follow(asked, [sequence(None), sequence(Words((5,)))], [5, -1]) == {}
+
+
+def test_sequences_that_another_extension_constrains_are_left_alone() -> None:
+    asked, other = extension(), sequence(None)
+    other.sampling.constrained = True
+    assert start(asked, [other]) is None and follow(asked, [other], [5]) == {}
+    asked.finished(other)
+
+
+def test_each_extension_follows_its_own_grammars() -> None:
+    """Two engines of one process share no state."""
+    first, second = extension(), extension()
+    one = sequence(Words((5,)))
+    one.extras[first] = state(one)
+    del one.extras["state"]
+    assert first.allowed([one], asynchronous=False) is not None
+    assert second.allowed([one], asynchronous=False) is None
+
+
+@pytest.mark.parametrize(
+    ("prefix", "message"),
+    [
+        (ReasoningPrefix(()), "needs what ends it"),
+        (ReasoningPrefix(((),)), "needs what ends it"),
+        (ReasoningPrefix(((1,), ())), "needs what ends it"),
+        (ReasoningPrefix(((1,),), (70,)), "reasoning_prefix is not in the vocabulary of 70 tokens"),
+        (ReasoningPrefix(((-1,),)), "reasoning_prefix is not in the vocabulary"),
+    ],
+)
+def test_bad_reasoning_prefixes_are_refused(prefix: ReasoningPrefix, message: str) -> None:
+    request = Request(id="a", tokens=(1,), constraint=Constraint("regex", "a"), reasoning_prefix=prefix)
+    with pytest.raises(RequestError, match=message):
+        extension().admit(Sequence.of(request, 9))
+
+
+def test_without_a_guard_nobody_is_blamed() -> None:
+    asked = extension()
+    asked.look()
+    assert asked.blocking_request() is None

@@ -1,0 +1,87 @@
+"""Calls in threads: results in order, the late ones left behind, the others made all the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+from sglang_plug_backends.structured_outputs import guarded_calls as patience
+from sglang_plug_backends.structured_outputs.guarded_calls import THREADS, TOGETHER, Threads
+
+
+def number(value: int) -> int:
+    return value
+
+
+def test_results_are_in_order() -> None:
+    count = 3 * TOGETHER + 1
+    assert Threads(240.0).begin([partial(number, one) for one in range(count)]).results() == list(range(count))
+    assert Threads(240.0).begin([]).results() == []
+
+
+@pytest.mark.parametrize("late", [{0}, {3}, {TOGETHER - 1, TOGETHER}, {2, 5, 9}, {4 * TOGETHER - 1}])
+def test_only_the_late_ones_have_no_result(late: set[int]) -> None:
+    released, threads = threading.Event(), Threads(0.3)
+
+    def stuck() -> int:
+        released.wait(240)
+        return -1
+
+    calls: list[Callable[[], int]] = [stuck if one in late else partial(number, one) for one in range(4 * TOGETHER)]
+    try:
+        assert threads.begin(calls).results() == [None if one in late else one for one in range(4 * TOGETHER)]
+        assert threads.begin([partial(number, 7)]).results() == [7]
+    finally:
+        released.set()
+
+
+def test_more_late_ones_than_threads() -> None:
+    released, threads = threading.Event(), Threads(0.3)
+    calls: list[Callable[[], int | None]] = []
+    for _ in range(THREADS + 2):
+        calls += [lambda: 1 if released.wait(240) else 2, *[partial(number, 0)] * (TOGETHER - 1)]
+    try:
+        found = threads.begin(calls).results()
+    finally:
+        released.set()
+    assert [one for one in found if one is None] == [None] * (THREADS + 2) and found.count(0) == len(
+        found
+    ) - THREADS - 2
+
+
+def test_a_run_that_is_left_behind_makes_no_more_calls() -> None:
+    released, made = threading.Event(), []
+    threads = Threads(0.3)
+    last = threading.Event()
+
+    def stuck() -> int:
+        released.wait(240)
+        last.set()
+        return 0
+
+    def note() -> int:
+        made.append(threading.current_thread())
+        return 1
+
+    assert threads.begin([stuck, note]).results() == [None, 1]
+    released.set()
+    assert last.wait(240)
+    threads.begin([partial(number, 1)]).results()
+    assert len(made) == 1
+
+
+def test_waiting_in_a_queue_is_not_being_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "THREADS", 1)
+    monkeypatch.setattr(patience, "TOGETHER", 1)
+    pause, now = threading.Event(), [1.0]
+    monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def take_three_seconds() -> bool:
+        now[0] += 3.0
+        return pause.wait(0.06)  # somebody looks meanwhile
+
+    assert Threads(5.0).begin([take_three_seconds] * 8).results() == [False] * 8

@@ -1,0 +1,53 @@
+"""The engine's activity, with a function in place of a device."""
+
+from __future__ import annotations
+
+from sglang_plug import Request, SamplingParams
+from sglang_plug.engine.admission.activity import MOST_REQUESTS, activity
+from sglang_plug.engine.processes.messages import Submit
+from tests.core.engine.test_loop import Bench
+
+
+def request(number: int, *, caller: str = "", tokens: int = 4) -> Submit:
+    params = SamplingParams(max_new_tokens=20)
+    return Submit(Request(id=f"request-{number}", tokens=tuple([number % 90] * tokens), params=params, caller=caller))
+
+
+def test_requests_callers_and_slots() -> None:
+    bench = Bench(max_queued=10)
+    for number, caller in enumerate(("one", "one", "two", "two")):
+        bench.loop.handle(request(number, caller=caller))
+    for _ in range(3):
+        bench.loop.step()
+    shown = activity(bench.scheduler, bench.loop.requests, [])
+    assert shown["counts"] == {"running": 2, "waiting": 2, "paused": 0}
+    assert [one["id"] for one in shown["running"]] == ["request-0", "request-1"]
+    assert [one["id"] for one in shown["waiting"]] == ["request-2", "request-3"]
+    (one, two) = shown["callers"]
+    assert (one["caller"], one["running"], one["open"]) == ("one", 2, 2)
+    assert (two["caller"], two["running"], two["open"], two["slots"]) == ("two", 0, 2, 0)
+    assert 0 < one["slots"] == shown["slots"]["running"] == sum(request["slots"] for request in shown["running"])
+    owners = ("free", "cached_unused", "cached_in_use", "running")
+    assert sum(shown["slots"][owner] for owner in owners) == shown["slots"]["capacity"]
+    assert shown["slots"]["cached_in_use"] == sum(
+        run["tokens"] for run in shown["prefix_cache"]["runs"] if run["locked"]
+    )
+
+
+def test_a_long_queue_is_counted_and_its_beginning_listed() -> None:
+    bench = Bench(max_queued=1000)
+    for number in range(500):
+        bench.loop.handle(request(number, caller=str(number)))
+    shown = activity(bench.scheduler, bench.loop.requests, [])
+    assert shown["counts"]["waiting"] == 500 and len(shown["waiting"]) == MOST_REQUESTS
+    assert shown["waiting"][0]["id"] == "request-0" and len(shown["callers"]) < 500
+
+
+def test_held_sequences_wait() -> None:
+    bench = Bench(max_queued=10)
+    for number in range(2):
+        bench.loop.handle(request(number))
+    first, second = bench.scheduler.waiting
+    bench.scheduler.waiting.remove(second)
+    shown = activity(bench.scheduler, bench.loop.requests, [second])
+    assert shown["counts"]["waiting"] == 2 and [one["id"] for one in shown["waiting"]] == ["request-0", "request-1"]

@@ -1,0 +1,98 @@
+"""Sequences that several step extensions hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ordered
+
+import pytest
+
+from sglang_plug import (
+    AdmissionPhase,
+    Finish,
+    HoldPhase,
+    ReadySequence,
+    Request,
+    RequestError,
+    SequenceView,
+    StepExtension,
+)
+from sglang_plug.engine.extensions.held_sequences import HeldSequences
+from sglang_plug.engine.extensions.points import extension_points
+from sglang_plug.engine.scheduling.sequence import Sequence
+
+
+class Holder(StepExtension, AdmissionPhase, HoldPhase):
+    """Holds what it is told to hold."""
+
+    def __init__(self, *, holds: bool = True, refusal: str | None = None) -> None:
+        self.holds, self.refusal = holds, refusal
+        self.named: list[ReadySequence] = []
+        self.finished_ids: list[str] = []
+
+    def hold(self, sequence: SequenceView) -> bool:
+        if self.refusal is not None:
+            raise RequestError(self.refusal)
+        return self.holds
+
+    def ready(self) -> Ordered[ReadySequence]:
+        named, self.named = self.named, []
+        return named
+
+    def finished(self, sequence: SequenceView) -> None:
+        self.finished_ids.append(sequence.request.id)
+
+
+def held_by(*holders: Holder) -> HeldSequences:
+    return HeldSequences(extension_points({str(number): one for number, one in enumerate(holders)}))
+
+
+def sequence(id: str = "a") -> Sequence:
+    return Sequence.of(Request(id=id, tokens=(1,)), 9)
+
+
+def test_a_sequence_that_nobody_holds_is_not_kept() -> None:
+    held = held_by(Holder(holds=False))
+    assert not held.hold(sequence()) and len(held) == 0 and not held.abort("a")
+
+
+def test_a_sequence_is_released_when_each_holder_has_named_it() -> None:
+    first, idle, last = Holder(), Holder(holds=False), Holder()
+    held, one = held_by(first, idle, last), sequence()
+    assert held.hold(one) and len(held) == 1
+    idle.named.append(ReadySequence(one))
+    last.named += [ReadySequence(one, (5,)), ReadySequence(one, (6,))]
+    assert held.release() == [] and len(held) == 1
+    first.named.append(ReadySequence(one, (7,)))
+    assert held.release() == [(one, None)] and one.tokens == [1, 5, 7] and len(held) == 0
+
+
+def test_one_holder_can_end_a_request_that_another_still_holds() -> None:
+    first, last = Holder(), Holder()
+    held, one = held_by(first, last), sequence()
+    held.hold(one)
+    first.named.append(ReadySequence(one, finish=Finish("stop")))
+    last.named.append(ReadySequence(one))
+    assert held.release() == [(one, Finish("stop"))] and len(held) == 0
+    assert first.finished_ids == last.finished_ids == ["a"]
+
+
+def test_a_sequence_that_was_aborted_is_not_released_even_if_its_id_is_used_again() -> None:
+    holder = Holder()
+    held, one, again = held_by(holder), sequence(), sequence()
+    held.hold(one)
+    assert held.abort("a") and not held.abort("a") and holder.finished_ids == ["a"]
+    held.hold(again)
+    holder.named.append(ReadySequence(one, (5,)))
+    assert held.release() == [] and len(held) == 1 and one.tokens == again.tokens == [1]
+
+
+def test_who_holds_a_request_that_another_refuses_is_told_of_its_end() -> None:
+    first = Holder()
+    held = held_by(first, Holder(refusal="no"))
+    with pytest.raises(RequestError, match="no"):
+        held.hold(sequence())
+    assert len(held) == 0 and first.finished_ids == ["a"]
+    alone = Holder(refusal="no")
+    with pytest.raises(RequestError, match="no"):
+        held_by(alone).hold(sequence())
+    assert alone.finished_ids == ["a"]  # it had admitted the request

@@ -1,0 +1,40 @@
+"""Step extensions in the watchdog's thread."""
+
+from __future__ import annotations
+
+import pytest
+
+from sglang_plug import BlockingRequest, StepExtension, WatchdogPhase
+from sglang_plug.engine.extensions.points import extension_points
+from sglang_plug.engine.extensions.watching import find_blocking_request, let_look
+
+BLOCKING = BlockingRequest("a", "the grammar of request 'a'", "too slow")
+
+
+class Watches(StepExtension, WatchdogPhase):
+    def __init__(self, blocking: BlockingRequest | None = None, *, fails: bool = False) -> None:
+        self.blocking, self.fails, self.looked = blocking, fails, 0
+
+    def look(self) -> None:
+        self.looked += 1
+        if self.fails:
+            raise KeyError("look")
+
+    def blocking_request(self) -> BlockingRequest | None:
+        if self.fails:
+            raise KeyError("blocking_request")
+        return self.blocking
+
+
+def test_all_extensions_look_even_if_one_fails(caplog: pytest.LogCaptureFixture) -> None:
+    watches = [Watches(fails=True), Watches()]
+    let_look(extension_points({str(number): one for number, one in enumerate(watches)}))
+    assert [one.looked for one in watches] == [1, 1]
+    assert "a step extension failed in the watchdog's thread" in caplog.text
+
+
+def test_the_first_known_request_is_blamed() -> None:
+    watches = {"fails": Watches(fails=True), "idle": Watches(), "knows": Watches(BLOCKING)}
+    assert find_blocking_request(extension_points(watches)) == BLOCKING
+    assert find_blocking_request(extension_points({"idle": Watches()})) is None
+    assert find_blocking_request(extension_points({})) is None

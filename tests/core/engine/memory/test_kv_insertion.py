@@ -1,0 +1,95 @@
+"""Keys and values that something else than a step has written are inserted into the prefix cache."""
+
+from __future__ import annotations
+
+import time
+from array import array
+
+import pytest
+
+from sglang_plug import PrefixCache, Request
+from sglang_plug.engine.memory.kv_allocator import KVAllocator
+from sglang_plug.engine.memory.kv_slots import SlotPool
+from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
+from sglang_plug_backends.prefix_cache.none import NoCache
+from sglang_plug_backends.prefix_cache.radix import RadixCache
+
+
+def allocator(slots: int = 32, page_size: int = 4, cache: type[PrefixCache] = RadixCache) -> KVAllocator:
+    return KVAllocator(SlotPool(slots, page_size), cache(page_size, LeastRecentlyUsed(), time.monotonic))
+
+
+def sequence(length: int, first: int = 0) -> Sequence:
+    return Sequence.of(Request(id="one", tokens=tuple(range(first, first + length))), 1000)
+
+
+class Writer:
+    """Records what it was told to write."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, int]] = []
+
+    def __call__(self, start: int, slots: array[int]) -> None:
+        self.calls.append((start, len(slots)))
+
+
+def check(kv: KVAllocator) -> None:
+    kv.check([])
+    kv.cache.check()
+
+
+def test_whole_pages_are_inserted_and_matched() -> None:
+    kv, write, one = allocator(), Writer(), sequence(19)
+    assert kv.insert(one, 11, write) == 8
+    assert kv.insert(one, 16, write) == 16
+    assert kv.insert(one, 16, write) == 16
+    assert write.calls == [(0, 8), (8, 8)]
+    assert len(kv.match(one).slots) == 16
+    check(kv)
+
+
+def test_the_last_token_is_always_computed() -> None:
+    kv, write = allocator(), Writer()
+    assert kv.insert(sequence(16), 16, write) == 12
+    check(kv)
+
+
+def test_other_prefixes_make_room_but_not_the_own_one() -> None:
+    kv, write = allocator(), Writer()
+    one, other = sequence(20), sequence(21, 100)
+    assert kv.insert(one, 8, write) == 8
+    assert kv.insert(other, 20, write) == 20
+    assert kv.insert(one, 16, write) == 16
+    assert write.calls[-1] == (8, 8)
+    check(kv)
+
+
+def test_nothing_is_inserted_without_room_for_the_whole_sequence() -> None:
+    kv, write = allocator(), Writer()
+    running = sequence(20, 100)
+    assert kv.begin(running, kv.match(running), 0)
+    assert kv.insert(sequence(13), 8, write) == 0 and write.calls == []
+    assert kv.insert(sequence(12), 8, write) == 8
+    kv.release(running)
+    check(kv)
+
+
+def test_a_failed_write_frees_its_slots() -> None:
+    kv, one = allocator(), sequence(20)
+    assert kv.insert(one, 4, Writer()) == 4
+
+    def fails(start: int, slots: array[int]) -> None:
+        raise RuntimeError("the device is gone")
+
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        kv.insert(one, 16, fails)
+    assert len(kv.match(one).slots) == 4
+    assert kv.pool.free == 28
+    check(kv)
+
+
+def test_a_cache_that_stores_nothing_keeps_no_slots() -> None:
+    kv = allocator(cache=NoCache)
+    assert kv.insert(sequence(20), 16, Writer()) == 0
+    assert kv.pool.free == 32

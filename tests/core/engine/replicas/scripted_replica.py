@@ -1,0 +1,116 @@
+"""An engine without a model, whose life is scripted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import MISSING, fields
+from typing import Any
+
+from sglang_plug import EngineClient, EngineError, Finish, Output, Request, RequestError, StepStats
+
+INFO: Mapping[str, Any] = {
+    "architecture": "Scripted",
+    "vocab_size": 100,
+    "context_length": 64,
+    "tasks": ["generate"],
+    "fingerprint": [],
+    "checkpoint_path": "/first",
+    "device": "cpu",
+    "max_running_requests": 4,
+    "max_total_tokens": 1000,
+}
+
+
+def step(**changes: Any) -> StepStats:
+    """The statistics of a step."""
+    blank: dict[str, Any] = {one.name: 0 for one in fields(StepStats) if one.default is MISSING}
+    return StepStats(**{**blank, **changes})
+
+
+class ScriptedReplica(EngineClient):
+    """Answers every request with ``reply``, a token at a time, and dies when ``die`` is called."""
+
+    def __init__(self, number: int, reply: tuple[int, ...] = (1, 2, 3)) -> None:
+        self.number, self.reply = number, reply
+        self.info: dict[str, Any] = dict(INFO)
+        self.start_error: Exception | None = None
+        self.requests: list[str] = []
+        self.aborted: list[str] = []
+        self.controls: list[tuple[str, dict[str, Any]]] = []
+        self.listeners: list[Callable[[StepStats], None]] = []
+        self.refusals: dict[str, Exception] = {}
+        """Name of a control call -> the error that it raises."""
+        self.values: dict[str, Any] = {}
+        """Name of a control call -> its answer."""
+        self.may_go_on, self.may_start, self.may_answer = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        for event in (self.may_go_on, self.may_start, self.may_answer):
+            event.set()
+        self.closed = self.killed = False
+        self.silence = 0.0
+        self._dead = asyncio.Event()
+        self._reason: str | None = None
+
+    def die(self, reason: str = "signal 9") -> None:
+        self._reason = reason
+        self._dead.set()
+
+    async def start(self) -> Mapping[str, Any]:
+        await self.may_start.wait()
+        if self.start_error is not None:
+            raise self.start_error
+        return self.info
+
+    async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
+        self.requests.append(request.id)
+        finished = False
+        try:
+            for place, token in enumerate(self.reply):
+                await self._unless_dead(self.may_go_on.wait())
+                finished = place == len(self.reply) - 1
+                yield Output(id=request.id, tokens=(token,), finish=Finish("length") if finished else None)
+        finally:
+            if not finished and self._reason is None:
+                self.aborted.append(request.id)
+
+    async def _unless_dead(self, waiting: Any) -> None:
+        tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(self._dead.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+        if self._reason is not None:
+            raise EngineError(self._reason)
+
+    async def control(self, name: str, **arguments: Any) -> Any:
+        await self._unless_dead(self.may_answer.wait())
+        if name in self.refusals:
+            raise self.refusals[name]
+        self.controls.append((name, arguments))
+        return self.values.get(name, {"success": True})
+
+    def on_step(self, listener: Callable[[StepStats], None]) -> None:
+        self.listeners.append(listener)
+
+    @property
+    def failure(self) -> str | None:
+        return self._reason
+
+    @property
+    def silent_for(self) -> float:
+        return self.silence
+
+    async def wait_failed(self) -> str:
+        await self._dead.wait()
+        return self._reason or ""
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def kill(self) -> None:
+        self.killed = True
+        self.die("killed")
+
+
+REFUSAL = RequestError("it does not fit")

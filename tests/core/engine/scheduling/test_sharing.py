@@ -1,0 +1,309 @@
+"""Callers that share an engine: accounts, the order of running prompts, and exchanges of places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ordered
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sglang_plug import TokenUsage, Waiting
+from sglang_plug.engine.scheduling.scheduler import Scheduler
+from sglang_plug.engine.scheduling.sharing import OVERTAKEN_PART, Sharing
+from sglang_plug.engine.scheduling.turns import RETRY_SECONDS, TURN_SECONDS, TurnClock
+from sglang_plug_backends.prefix_cache.none import NoCache
+from sglang_plug_backends.prefix_cache.radix import RadixCache
+from sglang_plug_backends.schedule.callers import FairShare
+from sglang_plug_backends.schedule.policies import EarliestDeadline, FirstCome
+
+from .scheduler_bench import Device, expected, finish, make, step, submit
+from .test_turns import Clock
+
+LONG = {"max_new_tokens": 400, "stop_token_ids": ()}
+
+
+class Recorder(FairShare):
+    """Fair sharing that keeps what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Any] = []
+
+    def activated(self, caller: str, weight: float) -> None:
+        self.calls.append((caller, weight))
+        super().activated(caller, weight)
+
+    def deactivated(self, caller: str) -> None:
+        self.calls.append(caller)
+        super().deactivated(caller)
+
+    def charge(self, usage: Ordered[TokenUsage]) -> None:
+        assert usage
+        self.calls += usage
+        super().charge(usage)
+
+    def used(self, caller: str) -> tuple[int, int]:
+        charges = [call for call in self.calls if isinstance(call, TokenUsage) and call.caller == caller]
+        return sum(charge.computed for charge in charges), sum(charge.generated for charge in charges)
+
+
+def shared(policy: Any = None, clock: Clock | None = None, **options: Any) -> Scheduler:
+    """Return a scheduler whose policy shares it between callers."""
+    policy = FairShare() if policy is None else policy
+    accounting = policy if hasattr(policy, "charge") else None
+    options = {"capacity": 8000, "max_running": 4, "chunk_size": 64, **options}
+    return make(
+        policy=lambda: policy,
+        turns=TurnClock(clock or Clock(), policy),
+        sharing=Sharing(accounting, policy, options.pop("weights", None), options.pop("most_running_per_caller", None)),
+        **options,
+    )
+
+
+def prompt(caller: int, number: int, length: int) -> list[int]:
+    return [caller * 1000 + number] * length
+
+
+def test_callers_are_charged_once_for_what_they_use() -> None:
+    policy = Recorder()
+    scheduler, device = shared(policy), Device()
+    submit(scheduler, "a", prompt(1, 0, 100), caller="a", params={"max_new_tokens": 6, "stop_token_ids": ()})
+    outputs = finish(scheduler, device)
+    assert policy.used("a") == (100, len(outputs["a"]))
+    assert (policy.calls[0], policy.calls[-1]) == (("a", 1.0), "a")
+
+
+def test_tokens_from_the_prefix_cache_are_not_charged() -> None:
+    policy = Recorder()
+    scheduler, device = shared(policy), Device()
+    submit(scheduler, "a", prompt(1, 0, 100), caller="a", params={"max_new_tokens": 1})
+    finish(scheduler, device)
+    submit(scheduler, "b", [*prompt(1, 0, 100), *prompt(2, 0, 20)], caller="b", params={"max_new_tokens": 1})
+    finish(scheduler, device)
+    assert policy.used("b") == (20, 1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(capacity=st.integers(40, 120), lengths=st.lists(st.integers(1, 20), min_size=2, max_size=8))
+def test_tokens_that_are_computed_again_are_not_charged_again(capacity: int, lengths: list[int]) -> None:
+    policy = Recorder()
+    scheduler, device = shared(policy, cache=NoCache, capacity=capacity), Device()
+    for number, length in enumerate(lengths):
+        params = {"max_new_tokens": 20, "stop_token_ids": ()}
+        submit(scheduler, str(number), prompt(number % 2, number, length), caller=str(number % 2), params=params)
+    outputs = finish(scheduler, device)
+    for caller in "01":
+        own = [number for number in range(len(lengths)) if str(number % 2) == caller]
+        used = sum(lengths[number] for number in own), sum(len(outputs[str(number)]) for number in own)
+        assert policy.used(caller) == used
+
+
+def test_a_policy_hears_of_the_end_of_each_callers_last_request() -> None:
+    policy = Recorder()
+    scheduler, device = shared(policy, weights={"a": 3.0}), Device()
+    for id in ("first", "second"):
+        submit(scheduler, id, prompt(1, 0, 10), caller="a", params=LONG)
+    step(scheduler, device)
+    scheduler.abort("first")
+    assert "a" not in policy.calls
+    scheduler.pause("second")
+    scheduler.abort("second")
+    assert (policy.calls[0], policy.calls[-1]) == (("a", 3.0), "a")
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    capacity=st.integers(60, 300),
+    lengths=st.lists(st.integers(1, 50), min_size=1, max_size=16),
+)
+def test_one_caller_is_served_as_without_sharing(seed: int, capacity: int, lengths: list[int]) -> None:
+    steps = []
+    for policy in (FirstCome(), FairShare()):
+        clock, device = Clock(), Device()
+        if isinstance(policy, FairShare):
+            scheduler = shared(policy, clock, capacity=capacity)
+        else:
+            options: dict[str, Any] = {"capacity": capacity, "max_running": 4, "chunk_size": 64}
+            scheduler = make(policy=FirstCome, turns=TurnClock(clock), **options)
+        for number, length in enumerate(lengths):
+            params = {"max_new_tokens": 1 + (seed * number) % 30}
+            submit(scheduler, str(number), prompt(0, number % 3, length), params=params, arrived=float(number))
+        planned = []
+        while scheduler.busy:
+            clock.seconds += 0.7
+            chunks = scheduler.plan()
+            planned.append([(chunk.sequence.request.id, chunk.start, chunk.count) for chunk in chunks])
+            scheduler.commit(chunks, device.run(chunks))
+        steps.append(planned)
+    assert steps[0] == steps[1]
+
+
+@pytest.mark.parametrize("cache", [RadixCache, NoCache])
+def test_an_interactive_prompt_overtakes_running_and_waiting_prompts_of_a_heavy_caller(cache: Any) -> None:
+    scheduler, device = shared(cache=cache, max_running=8), Device()
+    for number in range(20):
+        submit(scheduler, f"heavy {number}", prompt(1, number, 300), caller="heavy", arrived=float(number))
+    for _ in range(3):
+        step(scheduler, device)
+    submit(scheduler, "interactive", prompt(2, 0, 30), caller="interactive", arrived=100.0)
+    computed = device.computed
+    outputs = step(scheduler, device)
+    assert [output.id for output in outputs if output.tokens] == ["interactive"]
+    assert device.computed - computed <= 30 + scheduler.chunk_size // OVERTAKEN_PART
+    finish(scheduler, device)
+
+
+def test_a_long_interactive_prompt_gets_the_budget_before_running_prompts_of_a_heavy_caller() -> None:
+    scheduler, device = shared(max_running=8), Device()
+    for number in range(20):
+        submit(scheduler, f"heavy {number}", prompt(1, number, 300), caller="heavy", arrived=float(number))
+    for _ in range(3):
+        step(scheduler, device)
+    submit(scheduler, "interactive", prompt(2, 0, 150), caller="interactive", arrived=100.0)
+    steps = 1
+    while not any(output.id == "interactive" for output in step(scheduler, device)):
+        steps += 1
+    assert steps <= 2 * 3, "the prompt needs three steps on an idle engine, and gets every other step"
+
+
+def test_an_interactive_request_takes_a_place_of_a_heavy_caller_at_once() -> None:
+    scheduler, device = shared(chunk_size=200), Device()
+    for number in range(12):
+        submit(scheduler, f"heavy {number}", prompt(1, number, 10), caller="heavy", params=LONG, arrived=float(number))
+    for _ in range(5):
+        step(scheduler, device)
+    submit(scheduler, "interactive", [5], caller="interactive", params={"max_new_tokens": 2}, arrived=100.0)
+    assert [output.tokens for output in step(scheduler, device) if output.id == "interactive"]
+    callers = [sequence.caller for sequence in scheduler.running]
+    assert (callers.count("heavy"), callers.count("interactive")) == (3, 1)
+    for _ in range(3):
+        step(scheduler, device)
+    assert [sequence.caller for sequence in scheduler.running] == ["heavy"] * 4
+
+
+def test_callers_exchange_places_until_each_has_its_part_and_then_no_more() -> None:
+    scheduler, device = shared(chunk_size=200, weights={"b": 3.0}), Device()
+    for caller in ("a", "b"):
+        for number in range(8):
+            key = f"{caller} {number}"
+            submit(scheduler, key, prompt(ord(caller), number, 5), caller=caller, params=LONG, arrived=float(number))
+        step(scheduler, device)
+    step(scheduler, device)
+    held = list(scheduler.running)
+    assert sorted(sequence.caller for sequence in held) == ["a", "b", "b", "b"]
+    for _ in range(20):
+        step(scheduler, device)
+    assert scheduler.running == held
+
+
+def test_an_interactive_request_gets_kv_slots_of_a_heavy_caller() -> None:
+    clock = Clock()
+    scheduler, device = shared(clock=clock, capacity=400, max_running=16, chunk_size=200), Device()
+    for number in range(12):
+        submit(scheduler, f"heavy {number}", prompt(1, number, 60), caller="heavy", params=LONG, arrived=float(number))
+    for _ in range(10):
+        step(scheduler, device)
+    submit(scheduler, "interactive", prompt(2, 0, 60), caller="interactive", params={"max_new_tokens": 2}, arrived=99.0)
+    steps = 1
+    while not any(output.id == "interactive" for output in step(scheduler, device)):
+        clock.seconds += RETRY_SECONDS
+        steps += 1
+    assert steps <= 8
+    finish(scheduler, device)
+
+
+def test_callers_without_a_place_get_one_after_a_turn() -> None:
+    clock = Clock()
+    scheduler, device = shared(clock=clock, max_running=2, chunk_size=200), Device()
+    for number in range(5):
+        key = f"caller {number}"
+        submit(scheduler, key, prompt(number, 0, 5), caller=key, params={**LONG, "max_new_tokens": 150})
+    seen = set()
+    for _ in range(60):
+        clock.seconds += TURN_SECONDS / 10
+        step(scheduler, device)
+        seen |= {sequence.caller for sequence in scheduler.running}
+    assert len(seen) == 5
+
+
+@pytest.mark.parametrize("cache", [RadixCache, NoCache])
+@settings(max_examples=40, deadline=None)
+@given(
+    capacity=st.integers(60, 400),
+    seconds=st.floats(0.01, 10.0),
+    requests=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 50), st.integers(0, 20)), min_size=1, max_size=16),
+    aborted=st.integers(0, 16),
+    deadlines=st.booleans(),
+)
+def test_outputs_do_not_depend_on_who_shares(
+    cache: Any, capacity: int, seconds: float, requests: list[tuple[int, int, int]], aborted: int, deadlines: bool
+) -> None:
+    clock, device = Clock(), Device()
+    policy = EarliestDeadline() if deadlines else FairShare()
+    scheduler = shared(policy, clock, cache=cache, capacity=capacity, max_running=3, chunk_size=16)
+    later = sorted(enumerate(requests), key=lambda item: item[1][2])
+    outputs: dict[str, list[int]] = {}
+    for number in range(10_000):
+        while later and (later[0][1][2] <= number or not scheduler.busy):
+            index, (caller, length, arrival) = later.pop(0)
+            due = float(length) if deadlines and caller else None
+            submit(
+                scheduler,
+                str(index),
+                prompt(caller, index, length),
+                caller=str(caller),
+                deadline=due,
+                arrived=float(arrival),
+                params={"max_new_tokens": 10},
+            )
+        if number == 5:
+            scheduler.abort(str(aborted))
+        if not scheduler.busy and not later:
+            break
+        if not scheduler.busy:
+            continue
+        clock.seconds += seconds
+        for output in step(scheduler, device):
+            outputs.setdefault(output.id, []).extend(output.tokens)
+    for index, (caller, length, _) in enumerate(requests):
+        if index != aborted:
+            assert outputs[str(index)] == expected(prompt(caller, index, length), min(10, capacity - length))
+    scheduler.check()
+    assert not isinstance(policy, FairShare) or not policy.counters.active
+
+
+def test_a_caller_runs_as_many_sequences_as_it_may() -> None:
+    scheduler, device = shared(max_running=8, most_running_per_caller=2), Device()
+    for caller in ("a", "b"):
+        for number in range(6):
+            submit(scheduler, f"{caller} {number}", prompt(ord(caller), number, 5), caller=caller)
+    while scheduler.busy:
+        step(scheduler, device)
+        callers = [sequence.caller for sequence in scheduler.running]
+        assert max(map(callers.count, "ab")) <= 2
+
+
+def test_a_policy_may_exchange_only_what_it_was_given() -> None:
+    class Wrong(FairShare):
+        def exchange(
+            self, running: Ordered[Waiting], waiting: Ordered[Waiting], free: int
+        ) -> tuple[Ordered[Waiting], Ordered[Waiting]]:
+            return waiting[:1], running[:1]
+
+    scheduler, device = shared(Wrong(), max_running=1), Device()
+    for caller in ("a", "b"):
+        submit(scheduler, caller, [1], caller=caller, params=LONG)
+    with pytest.raises(RuntimeError, match="exchange"):
+        for _ in range(3):
+            step(scheduler, device)
+
+
+def test_the_earliest_deadline_takes_the_place_of_the_latest() -> None:
+    scheduler, device = shared(EarliestDeadline(), max_running=2), Device()
+    for number, deadline in enumerate([None, 50.0, 10.0]):
+        submit(scheduler, str(number), prompt(number, 0, 5), params=LONG, deadline=deadline)
+        step(scheduler, device)
+    assert {sequence.request.id for sequence in scheduler.running} == {"1", "2"}

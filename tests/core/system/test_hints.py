@@ -1,0 +1,21 @@
+"""Hints of errors name few names, the nearest ones."""
+
+from __future__ import annotations
+
+from sglang_plug.system.hints import FEW, nearest_names
+
+
+def test_a_similar_name_is_suggested() -> None:
+    assert nearest_names("lruu", ["lfu", "lru"], "eviction") == "did you mean 'lru'?"
+
+
+def test_few_names_are_listed_in_their_order() -> None:
+    assert nearest_names("zzz", ["b", "a", "b"], "eviction") == "known: b, a"
+    assert nearest_names("zzz", [], "eviction") == "no eviction is declared"
+
+
+def test_of_many_names_only_the_nearest_are_listed() -> None:
+    names = [f"model-{number}" for number in range(300)]
+    hint = nearest_names("zzz", [*names, "zz-other-name"], "model")
+    assert hint.count(",") == FEW - 1 and "zz-other-name" in hint
+    assert hint.startswith("the nearest model names are ") and hint.endswith(" (301 are known)")

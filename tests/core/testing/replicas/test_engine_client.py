@@ -1,0 +1,248 @@
+"""The conformance test of deployments accepts right ones and names what is wrong with others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from sglang_plug import (
+    EngineClient,
+    EngineError,
+    EngineLaunch,
+    Finish,
+    Output,
+    PluginError,
+    Request,
+    RequestError,
+    StepStats,
+)
+from sglang_plug.engine.processes.thread_client import ThreadClient
+from sglang_plug.testing import check_engine_client
+
+pytestmark = pytest.mark.whole_engine
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model whose steps take a millisecond, with a long context."""
+    torch.manual_seed(7)
+    config = LlamaConfig(
+        vocab_size=97,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=2048,
+    )
+    folder = tmp_path_factory.mktemp("llama")
+    AutoModelForCausalLM.from_config(config).float().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("name", ["thread", "process"])
+def test_built_in_deployments_pass(name: str, model: str) -> None:
+    check_engine_client(name, model=model)
+
+
+class Wrapped(EngineClient):
+    """Passes everything on to an engine in a thread."""
+
+    def __init__(self, launch: EngineLaunch) -> None:
+        self.inner = ThreadClient(launch.config, launch.plugins)
+
+    async def start(self) -> Mapping[str, Any]:
+        return await self.inner.start()
+
+    async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
+        async with aclosing(self.inner.submit(request)) as outputs:
+            async for output in outputs:
+                yield output
+
+    async def control(self, name: str, **arguments: Any) -> Any:
+        return await self.inner.control(name, **arguments)
+
+    def on_step(self, listener: Callable[[StepStats], None]) -> None:
+        self.inner.on_step(listener)
+
+    @property
+    def failure(self) -> str | None:
+        return self.inner.failure
+
+    async def wait_failed(self) -> str:
+        return await self.inner.wait_failed()
+
+    def kill(self) -> None:
+        self.inner.kill()
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+class Whole(Wrapped):
+    """Keeps the outputs until the last one."""
+
+    async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
+        outputs = [output async for output in super().submit(request)]
+        tokens = tuple(token for output in outputs for token in output.tokens)
+        yield replace(outputs[-1], tokens=tokens)
+
+
+class LosesTokens(Wrapped):
+    async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
+        async for output in super().submit(request):
+            yield (
+                replace(output, tokens=output.tokens[:1])
+                if len(output.tokens) > 1 or output.finish is None
+                else (replace(output, tokens=()))
+            )
+
+
+class NeverEnds(Wrapped):
+    """Ends without an output that has finish set."""
+
+    async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
+        async for output in super().submit(request):
+            yield replace(output, finish=None)
+
+
+class ComputesOn(Wrapped):
+    """Reads on in the background after its iterator was closed."""
+
+    def __init__(self, launch: EngineLaunch) -> None:
+        super().__init__(launch)
+        self._readers = set[asyncio.Task[None]]()
+
+    async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
+        arrived: asyncio.Queue[Output | Exception] = asyncio.Queue()
+
+        async def read() -> None:
+            try:
+                async for output in self.inner.submit(request):
+                    arrived.put_nowait(output)
+            except (EngineError, RequestError) as error:
+                arrived.put_nowait(error)
+
+        reader = asyncio.create_task(read())
+        self._readers.add(reader)
+        finished = False
+        while not finished:
+            output = await arrived.get()
+            if isinstance(output, Exception):
+                raise output
+            finished = output.finish is not None
+            yield output
+
+
+class Unmerged(ComputesOn):
+    """Aborts, but keeps every output apart, and lets nobody wait."""
+
+    async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
+        before = set(self._readers)
+        try:
+            async for output in super().submit(request):
+                yield output
+        finally:
+            for reader in self._readers - before:
+                reader.cancel()
+            await asyncio.gather(*self._readers, return_exceptions=True)
+
+
+class ShowsRefusals(Wrapped):
+    """Gives a refusal as an output."""
+
+    async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
+        try:
+            async for output in super().submit(request):
+                yield output
+        except RequestError as error:
+            yield Output(id=request.id, finish=Finish("error", message=str(error)))
+
+
+class AnswersAnything(Wrapped):
+    async def control(self, name: str, **arguments: Any) -> Any:
+        try:
+            return await super().control(name, **arguments)
+        except RequestError:
+            return None
+
+
+class OneListener(Wrapped):
+    """Calls the last listener only."""
+
+    listener: Callable[[StepStats], None] | None = None
+
+    def on_step(self, listener: Callable[[StepStats], None]) -> None:
+        if self.listener is None:
+            self.inner.on_step(lambda stats: self.listener(stats))  # type: ignore[misc]
+        self.listener = listener
+
+
+class CannotBeKilled(Wrapped):
+    def kill(self) -> None:
+        pass
+
+
+class HidesItsDeath(Wrapped):
+    """Ends requests in flight as if they had been aborted."""
+
+    async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
+        try:
+            async for output in super().submit(request):
+                yield output
+        except EngineError:
+            yield Output(id=request.id, finish=Finish("abort"))
+
+
+class NoReason(Wrapped):
+    @property
+    def failure(self) -> str | None:
+        return None
+
+
+class ClosesOnce(Wrapped):
+    closed = False
+
+    async def close(self) -> None:
+        assert not self.closed, "it is closed"
+        self.closed = True
+        await super().close()
+
+
+@pytest.mark.planted_bug("deployment")
+@pytest.mark.parametrize(
+    ("client", "message"),
+    [
+        (Whole, "came in one output"),
+        (LosesTokens, "a request for [0-9]+ tokens received"),
+        (NeverEnds, "the last output, and no other"),
+        (ComputesOn, "although its iterator was closed"),
+        (Unmerged, "must be paused"),
+        (ShowsRefusals, "outside of the vocabulary was not refused"),
+        (AnswersAnything, "unknown control call was not refused"),
+        (OneListener, "two listeners"),
+        (CannotBeKilled, "a request in flight when kill"),
+        (HidesItsDeath, "a request in flight when kill"),
+        (NoReason, "must say why"),
+        (ClosesOnce, "it is closed"),
+    ],
+)
+def test_what_is_wrong_is_named(client: Callable[[EngineLaunch], EngineClient], message: str, model: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_engine_client(client, model=model)
+
+
+def test_a_right_client_of_a_function_passes(model: str) -> None:
+    check_engine_client(Wrapped, model=model)
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(PluginError, match="oracle"):
+        check_engine_client("oracle")

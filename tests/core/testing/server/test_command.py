@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sglang_plug import PluginError, Plugins
+from sglang_plug.testing import check_command
+
+OPTIONS = ("--plugin", str(Path(__file__).with_name("faulty_commands.py")))
+EXAMPLES = {
+    "version": [[]],
+    "plugins": [["list"], ["show", "command:version"], ["doctor"]],
+    "env": [[], ["--json"]],
+    "completion": [["bash"], ["words", "--", "serve"]],
+}
+
+
+@pytest.mark.parametrize("name", Plugins.discover().names("command"))
+def test_built_in_commands_pass(name: str) -> None:
+    check_command(name, EXAMPLES.get(name, []))
+
+
+def test_a_correct_command_passes() -> None:
+    check_command("correct", [[], ["--lines", "20000"]], options=OPTIONS)
+
+
+@pytest.mark.planted_bug("command")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("heavy", r"heavy: arguments\(\) imports torch"),
+        ("raising", "raising fails with a traceback"),
+        ("failing", "failing ends with status 3, not 0"),
+        ("ignores-options", "ends with status 0, not 2"),
+        ("interactive", "interactive fails with a traceback"),
+        ("prints-errors", "with its output closed, fails with a traceback"),
+        ("unnamed", "give its CommandSpec a summary"),
+    ],
+)
+def test_planted_bugs_are_named(name: str, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_command(name, [[]], options=OPTIONS)
+
+
+def test_a_name_that_nobody_declares() -> None:
+    with pytest.raises(PluginError, match="no command named 'nobody'"):
+        check_command("nobody")

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sglang_plug.testing import check_route
+from sglang_plug.testing.server.running_server import RunningServer, running_server
+
+KEY = "sesame"
+PLUGIN = Path(__file__).with_name("faulty_routes.py")
+SHORT = {"max_tokens": 5, "temperature": 0}
+
+pytestmark = pytest.mark.whole_engine
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with running_server(("--device", "cpu", "--plugin", str(PLUGIN)), KEY) as running:
+        yield running
+
+
+BUILT_IN = {
+    "generate": [("POST", "/generate", {"text": "a b", "sampling_params": {"max_new_tokens": 5, "temperature": 0}})],
+    "completions": [
+        ("POST", "/v1/completions", {"prompt": "a b", **SHORT}),
+        ("POST", "/v1/completions", {"prompt": "a c", "stream": True, **SHORT}),
+    ],
+    "chat": [("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], **SHORT})],
+    "health": [("GET", "/health", None), ("GET", "/ping", None)],
+    "tokenize": [("POST", "/tokenize", {"prompt": "a"}), ("POST", "/detokenize", {"tokens": [65, 66]})],
+    "models": [("GET", "/v1/models", None)],
+}
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_built_in_routes_pass(name: str, server: RunningServer) -> None:
+    check_route(name, BUILT_IN[name], server=server.url, key=KEY, public=name == "health")
+
+
+def test_a_correct_route_passes(server: RunningServer) -> None:
+    requests = [("POST", "/correct", {"text": "one"}), ("POST", "/correct", {"text": "two"})]
+    check_route("correct", requests, server=server.url, key=KEY)
+
+
+BUGS = [
+    ("parses-blindly", "with an empty body: status 500"),
+    ("reads-blindly", "with a JSON array: status 500"),
+    ("blocks", "the server answers nobody else for"),
+    ("shares-a-global", "beside 7 other requests: text is"),
+    ("no-json", "the answer is no JSON"),
+    ("mounted", "without a key: status 200"),
+    ("unfinished-events", "the last event has no end"),
+    ("events-without-data", "is no event|an event without data"),
+    ("only-once", "the 2. time: status 409"),
+    ("breaks-off", "no whole answer: IncompleteRead"),
+    ("takes-anything", "with an empty body: status 200, and must be refused"),
+    ("any-method", "PUT /any-method: status 500"),
+    ("redirects", "status 307"),
+    ("forgets-fields", "the second answer has other fields"),
+    pytest.param("leaks-work", "sequences are still served", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.planted_bug("route")
+@pytest.mark.parametrize(("name", "message"), BUGS)
+def test_planted_bugs_are_named(name: str, message: str, server: RunningServer) -> None:
+    path = "/mounted/inside" if name == "mounted" else f"/{name}"
+    requests = [("POST", path, {"text": "one"}), ("POST", path, {"text": "two"})]
+    with pytest.raises(AssertionError, match=message):
+        check_route(name, requests, server=server.url, key=KEY)
+
+
+def test_a_name_that_nobody_declares(server: RunningServer) -> None:
+    with pytest.raises(AssertionError, match="does not know a route named 'nobody'"):
+        check_route("nobody", [("GET", "/", None)], server=server.url, key=KEY)
+    with pytest.raises(AssertionError, match="at least one request"):
+        check_route("generate", [], server=server.url, key=KEY)

@@ -1,0 +1,37 @@
+"""The load generators of SGLang and vLLM measure a real server: every request of theirs succeeds."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SENT = 6
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> str:
+    """The folder of the demo model's tokenizer."""
+    spec = importlib.util.find_spec("sglang_plug_models.demo")
+    assert spec is not None and spec.origin is not None
+    return str(Path(spec.origin).parent / "sglang-plug-demo")
+
+
+def test_vllm_bench_serve(programs: Any, server: Any, tokenizer: str) -> None:
+    arguments = ("openai-chat", "/v1/chat/completions", tokenizer)
+    found = programs.load_generator("vllm_bench", server.url, *arguments, needs="vllm")
+    assert (found["completed"], found["failed"]) == (SENT, 0)
+    assert found["total_output_tokens"] > SENT
+
+
+def test_vllm_bench_serve_of_embeddings(programs: Any, encoder: Any, tokenizer: str) -> None:
+    arguments = ("openai-embeddings", "/v1/embeddings", tokenizer)
+    found = programs.load_generator("vllm_bench", encoder.url, *arguments, needs="vllm")
+    assert found["completed"] == SENT and not found["failed"]
+
+
+def test_sglang_bench_serving(programs: Any, server: Any, tokenizer: str) -> None:
+    found = programs.load_generator("sglang_bench", server.url, "sglang", tokenizer, needs="sglang")
+    assert found["completed"] == SENT and found["total_output_tokens"] >= SENT

@@ -1,0 +1,145 @@
+"""Callers that share one server: queue limits with 429, deadlines with 504, and weights that show no key."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from .conftest import PATIENCE, until
+from .test_metrics import scrape, value
+
+LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}}
+MESSAGES = [{"role": "user", "content": "Hi"}]
+ROUTES: list[tuple[str, dict[str, Any]]] = [
+    ("/generate", {"text": "Hi", "sampling_params": {"max_new_tokens": 2}}),
+    ("/v1/completions", {"prompt": "Hi", "max_tokens": 2}),
+    ("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 2}),
+    ("/v1/responses", {"input": "Hi", "max_output_tokens": 2}),
+]
+PLACES, QUEUED = 2, 1
+FLAGS = ("--max-running-requests", str(PLACES), "--max-queued-per-caller", str(QUEUED), "--context-length", "4096")
+
+
+def client(server: Any, key: str, **headers: str) -> httpx.Client:
+    return httpx.Client(base_url=server.url, headers={"authorization": f"Bearer {key}", **headers}, timeout=PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def server(module_launcher: Any) -> Any:
+    """Two keys, and two places."""
+    keys = ("--api-key", "key-a,key-b", "--key-weight", "key-b=2")
+    return module_launcher(*keys, *FLAGS, "--enable-metrics")
+
+
+@pytest.fixture(scope="module")
+def users(module_launcher: Any) -> Any:
+    """One key, whose users are callers."""
+    return module_launcher("--api-key", "key-a", "--fairness-key", "user", *FLAGS)
+
+
+@contextlib.contextmanager
+def asking(one: httpx.Client, id: str, **fields: Any) -> Iterator[None]:
+    """Have a request with a long output in the server until the block ends."""
+
+    def ask() -> None:
+        one.post("/generate", json={**LONG, "rid": id, **fields})
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield
+    finally:
+        until(lambda: one.post("/abort_request", json={"rid": id}) and not thread.is_alive(), f"{id} ends")
+
+
+@contextlib.contextmanager
+def occupied(one: httpx.Client, queued: int = 0, **fields: Any) -> Iterator[None]:
+    """Occupy all places, and have more requests in the queue."""
+
+    def load() -> tuple[int, int]:
+        info = one.get("/server_info").json()
+        return info["running"], info["waiting"]
+
+    until(lambda: load() == (0, 0), "earlier requests end")
+    with contextlib.ExitStack() as stack:
+        for number in range(PLACES + queued):
+            stack.enter_context(asking(one, f"long {number}", **fields))
+            wanted = (min(PLACES, number + 1), max(0, number + 1 - PLACES))
+            until(lambda wanted=wanted: load() == wanted, f"{wanted} run and wait")
+        yield
+
+
+@pytest.mark.parametrize(("path", "body"), ROUTES)
+def test_a_caller_with_a_full_queue_is_told_to_come_later_and_the_other_is_served(
+    server: Any, path: str, body: dict[str, Any]
+) -> None:
+    with client(server, "key-a") as a, client(server, "key-b") as b, occupied(a, queued=QUEUED):
+        refused = a.post(path, json=body)
+        assert refused.status_code == 429 and int(refused.headers["retry-after"]) > 0
+        assert f"{QUEUED} waiting requests" in refused.text
+        assert a.post(path, json={**body, "user": "another"}).status_code == 429
+        served = b.post(path, json=body)
+        assert served.status_code == 200, served.text
+
+
+@pytest.mark.parametrize(("path", "body"), ROUTES)
+def test_a_request_that_waits_beyond_its_deadline_is_refused_and_costs_nothing(
+    server: Any, path: str, body: dict[str, Any]
+) -> None:
+    with client(server, "key-a") as a:
+        before = scrape(server)
+        with occupied(a):
+            refused = a.post(path, json={**body, "deadline_ms": 50})
+        assert refused.status_code == 504, refused.text
+        assert "deadline of the request cannot be met" in refused.text
+        served = a.post(path, json={**body, "deadline_ms": 1000 * int(PATIENCE)})
+        assert served.status_code == 200, served.text
+
+        def counted() -> dict[str, float]:
+            now = scrape(server)
+            names = ("met", "missed", "refused")
+            return {one: value(now, f"deadline_{one}_total") - value(before, f"deadline_{one}_total") for one in names}
+
+        until(lambda: counted()["met"], "the request is counted")
+        assert counted() == {"met": 1.0, "missed": 0.0, "refused": 1.0}
+
+
+@pytest.mark.parametrize("deadline", [0, -5, True, "soon", 1.5, 2**60])
+@pytest.mark.parametrize(("path", "body"), ROUTES)
+def test_deadlines_that_mean_nothing_are_refused(server: Any, path: str, body: dict[str, Any], deadline: Any) -> None:
+    with client(server, "key-a") as a:
+        answer = a.post(path, json={**body, "deadline_ms": deadline})
+    assert answer.status_code == 400 and "deadline_ms" in answer.text
+
+
+def test_a_deadline_in_a_stream_is_answered_with_its_status(server: Any) -> None:
+    with client(server, "key-a") as a, occupied(a):
+        refused = a.post("/v1/chat/completions", json={"messages": MESSAGES, "stream": True, "deadline_ms": 50})
+    assert refused.status_code == 504
+    assert json.loads(refused.text)["error"]["type"] == "DeadlineExceededError"
+
+
+def test_users_of_one_key_have_queues_of_their_own(users: Any) -> None:
+    path, body = ROUTES[0]
+    with client(users, "key-a") as a, occupied(a, queued=QUEUED, user="first"):
+        assert a.post(path, json={**body, "user": "first"}).status_code == 429
+        served = a.post(path, json={**body, "user": "x" * 100_000 + "\U0001f600\0"})
+        assert served.status_code == 200, served.text
+
+
+def test_nothing_shows_a_key(server: Any) -> None:
+    with client(server, "key-a") as a:
+        assert "key-b" not in a.get("/server_info").text and "key-b" not in server.log
+
+
+@pytest.mark.parametrize("weight", ["key-a", "key-a=0", "key-a=1e9", "key-a=nan", "secret-key=1"])
+def test_weights_that_are_refused_at_the_start(launch: Any, weight: str) -> None:
+    server = launch.begin("--api-key", "key-a", "--key-weight", weight)
+    assert server.exit_code() != 0
+    assert "--key-weight" in server.log and "secret-key" not in server.log
