@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,9 +54,13 @@ def keyed(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Ser
 
 @pytest.fixture(scope="session")
 def seeing(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """A model with random weights that sees; its outputs hardly ever end by themselves."""
+    """A vision-language model with random weights, whose outputs take a minute or more unless they are stopped."""
     model = make_seeing("qwen2.5-vl", tmp_path_factory.mktemp("qwen2.5-vl-tiny"))
-    found: Server = shared_launcher("--model-path", str(model.path), "--dtype", "float32")
+    path = model.path / "config.json"
+    config = json.loads(path.read_text())
+    config["text_config"]["max_position_embeddings"] = 100_000
+    path.write_text(json.dumps(config))
+    found: Server = shared_launcher("--model-path", str(model.path), "--dtype", "float32", "--max-total-tokens", "110000")
     return found
 
 

@@ -87,7 +87,7 @@ class Chat {
   async #answer() {
     const body = this.#body(this.#conversation.requestMessages(this.options.system));
     const answer = this.#conversation.addAnswer();
-    const view = new AnswerView(answer);
+    const view = new AnswerView(answer, (change) => this.#following(change));
     this.#views.at(-1)?.settle();
     this.#views.push(view);
     this.#show(view.element);
@@ -101,7 +101,7 @@ class Chat {
     this.#stopping = null;
     view.end((results) => this.#sendResults(answer, results));
     this.#showState(answer.error ? `The answer failed: ${answer.error}` : `The answer: ${answer.content}`);
-    this.#follow(true);
+    this.#showEnd();
   }
 
   async #read(body, answer, view) {
@@ -112,9 +112,7 @@ class Chat {
       return_cached_tokens_details: true,
     };
     for await (const event of postStream(PATH, streamed, this.#stopping.signal)) {
-      const follows = this.#isAtEnd();
       view.add(answer.addChat(event));
-      this.#follow(follows);
     }
     answer.end("stop");
   }
@@ -155,7 +153,7 @@ class Chat {
   #show(made) {
     byId("empty").hidden = true;
     this.log.append(made);
-    this.#follow(true);
+    this.#showEnd();
   }
 
   #showState(announcement) {
@@ -178,8 +176,14 @@ class Chat {
     return this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < NEAR_END;
   }
 
-  #follow(follows) {
-    if (!follows) return;
+  /** Changes the page, and shows its end afterwards if it was shown before. */
+  #following(change) {
+    const follows = this.#isAtEnd();
+    change();
+    if (follows) this.#showEnd();
+  }
+
+  #showEnd() {
     if (this.#pageScrolls) byId("composer").scrollIntoView({ block: "end" });
     else this.log.scrollTop = this.log.scrollHeight;
   }

@@ -22,34 +22,37 @@ export function plainView(message) {
   return made;
 }
 
-/** Shows an answer while it grows. */
+/** Shows an answer while it grows, at most once a frame: a fast model must not keep the page from its other work. */
 export class AnswerView {
   #tokens = null;
   #reasoning = null;
   #reasoningText = null;
   #calls = [];
+  #parts = [];
+  #frame = null;
 
-  constructor(answer) {
+  /** `update` is called with a function that changes the page, and calls it. */
+  constructor(answer, update = (change) => change()) {
     this.answer = answer;
+    this.update = update;
     this.element = frame("assistant");
-    this.text = element("p", { className: "text" });
+    this.content = document.createTextNode("");
+    this.text = element("p", { className: "text" }, this.content);
     this.state = element("p", { className: "statistics" }, "Waiting for the first token …");
     this.element.append(this.text, this.state);
   }
 
+  /** Takes a part of the answer, and shows it in the next frame. */
   add(part) {
-    if (part.reasoning) this.#addReasoning(part.reasoning);
-    if (part.content) this.text.append(part.content);
-    if (part.tokens?.length) this.#addTokens(part.tokens);
-    this.#showCalls();
-    this.state.textContent = statistics(this.answer);
+    this.#parts.push(part);
+    this.#frame ??= requestAnimationFrame(() => this.update(() => this.#show()));
   }
 
   /** Shows why the answer ended; `onResults` is called with the results of its calls, in their order. */
   end(onResults) {
+    cancelAnimationFrame(this.#frame);
+    this.#show();
     const { error, calls, finish } = this.answer;
-    this.#showCalls();
-    this.state.textContent = statistics(this.answer);
     if (this.#reasoning && this.answer.content) this.#reasoning.open = false;
     if (error) this.element.append(element("p", { className: "error" }, error));
     if (calls.length > 0 && finish === "tool_calls") this.#askForResults(onResults);
@@ -60,14 +63,29 @@ export class AnswerView {
     this.element.querySelector("form")?.remove();
   }
 
+  /** Shows the parts that came since the last frame. */
+  #show() {
+    this.#frame = null;
+    const parts = this.#parts.splice(0);
+    const joined = (name) => parts.map((part) => part[name] ?? "").join("");
+    const reasoning = joined("reasoning");
+    if (reasoning) this.#addReasoning(reasoning);
+    this.content.appendData(joined("content"));
+    const tokens = parts.flatMap((part) => part.tokens ?? []);
+    if (tokens.length) this.#addTokens(tokens);
+    this.#showCalls();
+    this.state.textContent = statistics(this.answer);
+  }
+
   #addReasoning(text) {
     if (this.#reasoning === null) {
-      this.#reasoningText = element("p", { className: "text" });
+      this.#reasoningText = document.createTextNode("");
       this.#reasoning = element("details", { open: true, className: "reasoning" });
-      this.#reasoning.append(element("summary", {}, "Reasoning"), this.#reasoningText);
+      const paragraph = element("p", { className: "text" }, this.#reasoningText);
+      this.#reasoning.append(element("summary", {}, "Reasoning"), paragraph);
       this.text.before(this.#reasoning);
     }
-    this.#reasoningText.append(text);
+    this.#reasoningText.appendData(text);
   }
 
   #addTokens(tokens) {
