@@ -60,7 +60,9 @@ def seeing(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Se
     config = json.loads(path.read_text())
     config["text_config"]["max_position_embeddings"] = 100_000
     path.write_text(json.dumps(config))
-    found: Server = shared_launcher("--model-path", str(model.path), "--dtype", "float32", "--max-total-tokens", "110000")
+    found: Server = shared_launcher(
+        "--model-path", str(model.path), "--dtype", "float32", "--max-total-tokens", "110000"
+    )
     return found
 
 

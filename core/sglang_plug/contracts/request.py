@@ -113,9 +113,13 @@ class DraftCounts:
     """Those that came true: as many steps less."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Output:
-    """The part of a request's output that is new since the last ``Output`` of the same id."""
+    """The part of a request's output that is new since the last ``Output`` of the same id.
+
+    Do not change it: ``dataclasses.replace`` returns a changed copy. It is not frozen because one is constructed for
+    each sequence in each step, which would take four times as long.
+    """
 
     id: str
     tokens: tuple[int, ...] = ()

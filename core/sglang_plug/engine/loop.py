@@ -165,7 +165,7 @@ class EngineLoop:
 
     def _advance(self, *, ahead: bool = True) -> None:
         """Run one step and send its outputs."""
-        with self.heartbeat.beat():
+        with self.heartbeat:
             started = time.perf_counter()
             outputs = self.pipeline.step(ahead=ahead)
             for output in outputs:

@@ -21,9 +21,12 @@ class MetricTotal:
     value: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StepStats:
-    """Statistics of one step of the engine."""
+    """Statistics of one step of the engine.
+
+    Do not change them: all observers get the same object. It is not frozen because one is constructed in each step.
+    """
 
     time: float
     """``time.time()`` at the end of the step."""

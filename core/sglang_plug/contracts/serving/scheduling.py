@@ -3,8 +3,8 @@
 Every policy orders the waiting sequences (``SchedulePolicy``). Two more protocols are optional, and a policy that has
 any of their methods must have all of them:
 
-* ``AccountingPolicy`` learns which callers have requests, and what each of them has used, once per step. A policy that
-  shares the engine between callers needs it.
+* ``AccountingPolicy`` learns which callers have requests, and what each of them has used. A policy that shares the
+  engine between callers needs it.
 * ``PreemptivePolicy`` also orders the prompts that are being computed, and says which running sequences give their
   places to which waiting ones. A policy by deadline needs this, and nothing about callers.
 
@@ -57,7 +57,7 @@ class SchedulePolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens that a step computed and generated for one caller."""
+    """Tokens that steps computed and generated for one caller."""
 
     caller: str
     computed: int
@@ -82,9 +82,10 @@ class AccountingPolicy(Protocol):
         """All requests of an active caller have been admitted, or have ended."""
 
     def charge(self, usage: Sequence[TokenUsage]) -> None:
-        """A step has ended; ``usage`` has one entry for each active caller that it computed something for.
+        """Steps have ended; ``usage`` has one entry for each active caller that they computed something for.
 
-        Called at most once per step, and not with an empty sequence.
+        A step with prompts is charged by itself, as soon as it has ended. Steps without any are charged together,
+        before the policy is asked for an order or told of a caller. Not called with an empty sequence.
         """
 
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, chain
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -35,6 +36,7 @@ from .slot_tables import tables
 HEAD_ROWS = 256
 """Largest number of prompt rows whose logits are in memory at once."""
 NOTHING_YET, NO_DECISION = StepResult(), TokenDecision()
+NO_DRAFTS: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 NOT_FINITE = "the model produced logits that are not finite (NaN or infinity)"
 
 
@@ -81,22 +83,29 @@ class Runner:
         Chunks that are planned ahead follow ``before``, the step queued last, and may take a token from it. If their
         outputs are constrained, their tokens are sampled once that step is committed.
         """
-        complete = _complete(chunks)
+        drafted = any([chunk.drafts for chunk in chunks])
+        complete = _complete(chunks, drafted)
         sequences = [chunks[place].sequence for place in complete]
         postponed = before is not None and any([sequence.constrained for sequence in sequences])
         mask = None if postponed else self._begin_masks(sequences)
         device_tokens = None if before is None else before.tokens_for(chunks, self._upload)
-        output, results = self._forward(chunks, complete, device_tokens)
+        output, results = self._forward(chunks, complete, device_tokens, drafted)
         if output is None:
             return LaunchedStep([], None, lambda: results)
         if postponed:
             return DeferredSampling(partial(self._choose_late, output, complete, results))
-        return self._choose(output, sequences, complete, mask, results, _ahead(chunks, complete), chunks)
+        ahead = _ahead(chunks, complete, drafted)
+        drafts = {place: chunk.drafts for place, chunk in enumerate(chunks) if chunk.drafts} if drafted else {}
+        return self._choose(output, sequences, complete, mask, results, ahead, drafts)
 
     def _forward(
-        self, chunks: Ordered[ScheduledChunk], complete: Ordered[int], device_tokens: DeviceTokens | None
+        self,
+        chunks: Ordered[ScheduledChunk],
+        complete: Ordered[int],
+        device_tokens: DeviceTokens | None,
+        drafted: bool,
     ) -> tuple[Tensor | StepLogits | None, list[StepResult]]:
-        """Queue the forward pass.
+        """Queue the forward pass; ``drafted``: some of the chunks have drafts.
 
         Returns the logits of the chunks at ``complete`` (``StepLogits`` if an executor computed them, ``None`` if
         ``complete`` is empty), and the results known so far of each chunk.
@@ -115,9 +124,13 @@ class Runner:
         hidden = self._hidden(chunks, batch)
         self._after_forward(chunks)
         ends = list(accumulate(batch.query_lens))
-        drafted = _drafted(chunks)
         own = [end - len(chunk.drafts) for chunk, end in zip(chunks, ends, strict=True)] if drafted else ends
-        results = [self._known_logprobs(hidden, chunk, end) for chunk, end in zip(chunks, own, strict=True)]
+        results = [
+            NOTHING_YET
+            if chunk.sequence.request.logprobs is None
+            else self._known_logprobs(hidden, chunk, chunk.sequence.request.logprobs, end)
+            for chunk, end in zip(chunks, own, strict=True)
+        ]
         self._pool(hidden, chunks, ends, results)
         if not complete:
             return None, results
@@ -190,11 +203,11 @@ class Runner:
         mask: PendingMask | None,
         results: list[StepResult],
         ahead: Ordered[int],
-        chunks: Ordered[ScheduledChunk] = (),
+        drafts: Mapping[int, tuple[int, ...]] = NO_DRAFTS,
     ) -> LaunchedStep:
         """Sample a token for each of ``sequences``, whose indices in ``results`` are ``complete``.
 
-        A sequence that has drafts in ``chunks`` appears once more for each of them.
+        ``drafts`` maps an index to the chunk's drafts; its sequence appears once more for each of them.
 
         ``output`` are their logits, or the result of an executor; ``results`` are the results known so far;
         ``ahead`` is, for each, the number of tokens before the one to sample that the sequence does not have yet.
@@ -207,7 +220,6 @@ class Runner:
             logits = output if isinstance(output, Tensor) else output.logits()
             drawn = self.sampler.draw(logits, sequences, allowed, ahead=ahead)
         refused = drawn.errors if allowed is None else {**drawn.errors, **allowed.errors}
-        drafts = {place: chunk.drafts for place, chunk in enumerate(chunks) if chunk.drafts} if _drafted(chunks) else {}
         read = partial(self._sampled, drawn, sequences, complete, refused, results, drafts)
         return LaunchedStep(sequences, drawn.tokens, read)
 
@@ -254,7 +266,7 @@ class Runner:
         self, hidden: Tensor, chunks: Ordered[ScheduledChunk], ends: Ordered[int], results: list[StepResult]
     ) -> None:
         """Fill in the results of pooling tasks whose prompts are complete."""
-        done = [place for place, chunk in enumerate(chunks) if chunk.complete and not _generates(chunk)]
+        done = [place for place, chunk in enumerate(chunks) if not _generates(chunk) and chunk.complete]
         if not done:
             return
         counts = [chunks[index].count for index in done]
@@ -268,7 +280,7 @@ class Runner:
     def build(self, chunks: Ordered[ScheduledChunk], device_tokens: DeviceTokens | None = None) -> ForwardBatch:
         """Build the tensors of a step; ``device_tokens`` holds the tokens that only the device knows, if any."""
         starts = [chunk.start for chunk in chunks]
-        drafted = _drafted(chunks)
+        drafted = any([chunk.drafts for chunk in chunks])
         counts = [chunk.width if drafted else chunk.count for chunk in chunks]
         kv_lens = [chunk.draft_end if drafted else chunk.end for chunk in chunks]
         positions = chain.from_iterable(chunk.positions for chunk in chunks)
@@ -305,14 +317,13 @@ class Runner:
             return ids
         return ids.index_copy_(0, self._upload(pending_on_device), device_tokens.tokens)
 
-    def _known_logprobs(self, hidden: Tensor, chunk: ScheduledChunk, end: int) -> StepResult:
+    def _known_logprobs(self, hidden: Tensor, chunk: ScheduledChunk, options: LogprobOptions, end: int) -> StepResult:
         """Compute the requested log-probabilities of known tokens that this chunk's hidden states predict.
 
         These are the prompt's tokens and forced ones. ``end`` is the row after the chunk's last.
         """
         sequence = chunk.sequence
-        options = sequence.request.logprobs
-        if options is None or chunk.ahead:
+        if chunk.ahead:
             return NOTHING_YET
         prompt: list[TokenLogprob] = []
         if options.start >= 0:
@@ -341,22 +352,17 @@ class Runner:
         return reports
 
 
-def _complete(chunks: Ordered[ScheduledChunk]) -> list[int]:
+def _complete(chunks: Ordered[ScheduledChunk], drafted: bool) -> list[int]:
     """Return the indices of the chunks that a token is sampled for, each once, and once more per draft."""
     places = [place for place, chunk in enumerate(chunks) if chunk.complete and _generates(chunk)]
-    if not _drafted(chunks):
+    if not drafted:
         return places
     return [place for place in places for _ in range(1 + len(chunks[place].drafts))]
 
 
-def _drafted(chunks: Ordered[ScheduledChunk]) -> bool:
-    """Report whether any chunk has drafts; most steps have none and skip the work for them."""
-    return any([chunk.drafts for chunk in chunks])
-
-
-def _ahead(chunks: Ordered[ScheduledChunk], complete: Ordered[int]) -> list[int]:
+def _ahead(chunks: Ordered[ScheduledChunk], complete: Ordered[int], drafted: bool) -> list[int]:
     """Return, for each token to sample, how many tokens precede it that its sequence does not have yet."""
-    if not _drafted(chunks):
+    if not drafted:
         return [int(chunks[place].pending_on_device) for place in complete]
     counts: list[int] = []
     for chunk in chunks:

@@ -6,27 +6,23 @@ import faulthandler
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 LOOK = 1.0
 """Seconds between two checks of the engine."""
 
 
 class Heartbeat:
-    """Records the start of the engine's current step."""
+    """Records the start of the engine's current step, whose duration is that of its context."""
 
     def __init__(self) -> None:
         self._since: float | None = None
 
-    @contextmanager
-    def beat(self) -> Iterator[None]:
-        """Mark the duration of a step: enter the context before it, leave it after."""
+    def __enter__(self) -> None:
         self._since = time.monotonic()
-        try:
-            yield
-        finally:
-            self._since = None
+
+    def __exit__(self, *error: object) -> None:
+        self._since = None
 
     @property
     def busy_for(self) -> float:

@@ -1,4 +1,8 @@
-"""Data exchanged between scheduler and runner: the chunks of a step, and their results."""
+"""Data exchanged between scheduler and runner: the chunks of a step, and their results.
+
+The classes are not frozen, although nothing changes their objects: one of each is constructed for every sequence in
+every step, and constructing a frozen dataclass takes four times as long.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from sglang_plug.contracts.request import Finish, TokenLogprob
 from .sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ScheduledChunk:
     """One sequence's part of a step: its next ``count`` tokens, and draft tokens after them."""
 
@@ -29,7 +33,7 @@ class ScheduledChunk:
     @property
     def end(self) -> int:
         """Index in the sequence after the chunk's last token, without drafts."""
-        return self.start + self.count
+        return self.sequence.computed + self.ahead + self.count
 
     @property
     def width(self) -> int:
@@ -39,7 +43,7 @@ class ScheduledChunk:
     @property
     def draft_end(self) -> int:
         """Index in the sequence after the last draft token."""
-        return self.start + self.count + len(self.drafts)
+        return self.sequence.computed + self.ahead + self.count + len(self.drafts)
 
     @property
     def positions(self) -> Iterable[int]:
@@ -51,12 +55,12 @@ class ScheduledChunk:
     @property
     def pending_on_device(self) -> bool:
         """True if the previous step samples the last token of this chunk, so that only the device knows it."""
-        return self.end > len(self.sequence.tokens)
+        return self.sequence.computed + self.ahead + self.count > len(self.sequence.tokens)
 
     @property
     def complete(self) -> bool:
         """True if the step computes the sequence's last token, so that the next one can be sampled."""
-        return self.end >= len(self.sequence.tokens)
+        return self.sequence.computed + self.ahead + self.count >= len(self.sequence.tokens)
 
     @property
     def committed(self) -> ScheduledChunk:
@@ -82,7 +86,7 @@ class ScheduledChunk:
         return not self.sequence.slots
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepResult:
     """The runner's result for one chunk: the next token (``None`` before the prompt is complete)."""
 

@@ -47,8 +47,8 @@ class Sharing:
         self._answered = set[str]()
         """Callers whose last waiting request is admitted by the step that is planned."""
         self._in_step = False
-        self._computed = Counter[str]()
-        """Input tokens of each caller in the step whose results are being applied."""
+        self._computed, self._generated = dict[str, int](), dict[str, int]()
+        """Input and output tokens of each caller that the policy was not charged for yet."""
         self._ended: list[Sequence] = []
         """Sequences that ended with that step."""
 
@@ -56,6 +56,7 @@ class Sharing:
         """Note a new request."""
         if self._accounting is None:
             return
+        self._charge(self._accounting)
         caller = sequence.caller
         self._callers[sequence.request.id] = caller
         self._open[caller] += 1
@@ -87,6 +88,7 @@ class Sharing:
         if self._in_step:  # the step is charged before its callers are deactivated
             self._ended.append(sequence)
             return
+        self._charge(self._accounting)
         caller = sequence.caller
         del self._callers[sequence.request.id]
         if sequence.service.cached is None:
@@ -104,6 +106,8 @@ class Sharing:
 
     def split(self, prompts: list[Sequence]) -> tuple[list[Sequence], list[Sequence]]:
         """Return the running prompts that continue first, and those that the policy orders together with the queue."""
+        if prompts and self._accounting is not None:
+            self._charge(self._accounting)
         if not prompts or self._preemptive is None or not self._preemptive.preempts():
             return prompts, []
         ordered = [sequence for sequence in prompts if len(sequence.slots) >= len(sequence.tokens)]
@@ -113,6 +117,8 @@ class Sharing:
         self, waiting: list[Sequence], running: list[Sequence], filters: Ordered[Filter]
     ) -> list[Sequence]:
         """Return the waiting sequences for which running ones may give up their places."""
+        if waiting and self._accounting is not None:
+            self._charge(self._accounting)
         if not waiting or self._preemptive is None or not self._preemptive.preempts():
             return waiting
         return self.filtered(waiting, running, filters)
@@ -152,38 +158,48 @@ class Sharing:
         self._answered.clear()
         if not has_prompts:
             return
+        self._charge(self._accounting)
         for chunk in chunks:
             sequence = chunk.sequence
             known = max(sequence.computed, sequence.service.charged)
             end = min(sequence.computed + chunk.count, sequence.prompt_len)
             if end > known and not chunk.dropped:
                 sequence.service.charged = end
-                self._computed[sequence.caller] += end - known
+                self._computed[sequence.caller] = self._computed.get(sequence.caller, 0) + end - known
 
     def end_commit(self, outputs: Iterable[Output]) -> None:
-        """Tell the policy what a step computed and generated; call it once its results are applied."""
+        """Count the output tokens of a step; call it once the results of the step are applied.
+
+        The policy is told at once of steps with prompts, and of others when it is asked for an order next.
+        """
         if self._accounting is None:
             return
-        computed, generated = self._computed, Counter[str]()
-        if len(self._open) == 1:
-            generated[next(iter(self._open))] = sum(len(output.tokens) for output in outputs)
-        else:
-            for output in outputs:
-                generated[self._callers[output.id]] += len(output.tokens)
-        callers = dict.fromkeys((*computed, *generated))
-        usage = [
-            TokenUsage(caller, computed[caller], generated[caller])
-            for caller in callers
-            if computed[caller] or generated[caller]
-        ]
-        if usage:
-            self._accounting.charge(usage)
+        generated, callers = self._generated, self._callers
+        for output in outputs:
+            caller = callers[output.id]
+            generated[caller] = generated.get(caller, 0) + len(output.tokens)
         self._in_step = False
-        computed.clear()
+        if self._computed:
+            self._charge(self._accounting)
         if self._ended:
             ended, self._ended = self._ended, []
             for sequence in ended:
                 self.ended(sequence)
+
+    def _charge(self, accounting: AccountingPolicy) -> None:
+        """Tell the policy what was computed and generated since the last call."""
+        computed, generated = self._computed, self._generated
+        if not computed and not generated:
+            return
+        usage = [
+            TokenUsage(caller, computed.get(caller, 0), generated.get(caller, 0))
+            for caller in dict.fromkeys((*computed, *generated))
+            if computed.get(caller) or generated.get(caller)
+        ]
+        computed.clear()
+        generated.clear()
+        if usage:
+            accounting.charge(usage)
 
 
 def _within_limit(order: list[Sequence], running: list[Sequence], most: int) -> list[Sequence]:

@@ -21,7 +21,8 @@ def step_stats(
         relieved: cached tokens that were evicted because memory ran out, since the last statistics.
         totals: those of step extensions.
     """
-    counters, accounts = scheduler.counters, scheduler.accounts()
+    counters, pool = scheduler.counters, scheduler.pool
+    free, cached, capacity = pool.free, scheduler.cache.size, pool.capacity
     return StepStats(
         time=time.time(),
         seconds=seconds,
@@ -31,10 +32,10 @@ def step_stats(
         decode_sequences=counters.decode_sequences,
         running=len(scheduler.running),
         waiting=len(scheduler.waiting) + held,
-        used_slots=accounts["running"],
-        cached_slots=accounts["cached"],
-        free_slots=accounts["free"],
-        capacity=accounts["capacity"],
+        used_slots=capacity - free - cached,
+        cached_slots=cached,
+        free_slots=free,
+        capacity=capacity,
         retracted=counters.retracted,
         forced_tokens=counters.forced_tokens,
         drafted_tokens=counters.drafted_tokens,

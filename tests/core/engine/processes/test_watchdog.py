@@ -14,7 +14,7 @@ def test_a_step_without_end_is_reported_once(capfd: pytest.CaptureFixture[str]) 
         found.append(text)
         reported.set()
 
-    with heartbeat.beat():
+    with heartbeat:
         stop = watch(heartbeat, 0.05, stuck)
         assert reported.wait(240)
     stop.set()
@@ -24,7 +24,7 @@ def test_a_step_without_end_is_reported_once(capfd: pytest.CaptureFixture[str]) 
 def test_time_between_steps_does_not_count() -> None:
     heartbeat = Heartbeat()
     assert heartbeat.busy_for == 0.0
-    with heartbeat.beat():
+    with heartbeat:
         assert heartbeat.busy_for >= 0.0
     assert heartbeat.busy_for == 0.0
 
@@ -35,6 +35,6 @@ def test_it_is_looked_after_long_steps_and_told_that_python_runs() -> None:
     assert alive.is_set(), "not only once another thread has had its turn"
     alive.clear()
     assert alive.wait(240) and not looked.is_set()
-    with heartbeat.beat():
+    with heartbeat:
         assert looked.wait(240)
     stop.set()
