@@ -13,8 +13,11 @@ from typing import Any
 from .scheduled_chunk import ScheduledChunk
 from .step_time import StepTimeModel, StepWork
 
-DECODE_MULTIPLE = 8.0
-"""Time of a step with prompt tokens, in decode steps of the sequences that decode, if the target is automatic."""
+DECODE_MULTIPLE = 20.0
+"""Time of a step with prompt tokens, in decode steps of the sequences that decode, if the target is automatic. Every step
+reads the weights once, which takes about as long as a decode step, so this costs a twentieth of the throughput."""
+LEAST_SECONDS = 0.05
+"""Least time of a step with an automatic target: readers do not notice a shorter delay."""
 LEAST_TOKENS, LEAST_AUTOMATIC = 16, 64
 """Prompt tokens that a step may always have, so that prompts advance whatever the time is; more with an automatic
 target, which must not cost much throughput on a machine that others slow down."""
@@ -69,8 +72,8 @@ class PrefillPace:
     """Decides how many prompt tokens a step has, and learns how long steps take.
 
     Args:
-        target: seconds that a step may take beside sequences that decode; ``None``: ``DECODE_MULTIPLE`` decode steps;
-            0: without a limit.
+        target: seconds that a step may take beside sequences that decode; ``None``: ``DECODE_MULTIPLE`` decode steps,
+            and at least ``LEAST_SECONDS``; 0: without a limit.
     """
 
     def __init__(self, target: float | None = 0.0) -> None:
@@ -90,7 +93,8 @@ class PrefillPace:
         seconds, least = self._target, LEAST_TOKENS
         if seconds is None:
             least = LEAST_AUTOMATIC
-            seconds = DECODE_MULTIPLE * self._model.decode_seconds(work.decode_rows, work.decode_context)
+            decode_seconds = self._model.decode_seconds(work.decode_rows, work.decode_context)
+            seconds = max(LEAST_SECONDS, DECODE_MULTIPLE * decode_seconds)
         self.target_seconds = seconds
         return StepRoom(budget, work, self._model, seconds, least)
 
