@@ -73,7 +73,9 @@ class BatchAdmission:
     def _somebody_waits(self) -> bool:
         if not any(self._waiting.values()):
             return False
-        return any(self._waiting.get(one.replica, 0) for one in self._engine.client.replicas if one.failure is None)
+        return any(
+            self._waiting.get(replica.replica, 0) for replica in self._engine.client.replicas if replica.failure is None
+        )
 
     def _on_step(self, stats: StepStats) -> None:
         self._waiting[stats.replica] = stats.waiting

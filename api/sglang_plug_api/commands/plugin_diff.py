@@ -44,11 +44,11 @@ def print_changes(options: argparse.Namespace, plugins: Plugins) -> int:
         for line in usage.unreadable:
             print(f"not read   {line}")
         places = AffectedPlaces(usage, old)
-        affected = [(change, found) for change in changes if (found := places.of(change))]
+        affected = [(change, uses) for change in changes if (uses := places.of(change))]
     for level in LEVELS:
-        for change, found in affected:
+        for change, uses in affected:
             if change.level == level:
-                _print_change(change, found)
+                _print_change(change, uses)
     return _summary([change for change, _ in affected], options.user)
 
 
@@ -83,7 +83,9 @@ def _files(plugin: str, plugins: Plugins) -> list[tuple[str, Path]]:
             (file.relative_to(path).as_posix(), file) for file in sorted(path.rglob("*.py")) if _is_own(file, path)
         ]
     else:
-        files = sorted({name: file for one in _of(plugin, plugins) for name, file in _python(one)}.items())
+        files = sorted(
+            {name: file for distribution in _of(plugin, plugins) for name, file in _python(distribution)}.items()
+        )
     if not files:
         raise PluginError(f"{plugin!r} has no Python files")
     return files
@@ -96,7 +98,7 @@ def _is_own(file: Path, root: Path) -> bool:
 
 def _of(name: str, plugins: Plugins) -> list[Found]:
     every = [*plugins.loaded, *(failure.found for failure in plugins.failures), *plugins.blocked]
-    chosen = [one for one in every if name == one.name or normalise(name) == one.distribution]
+    chosen = [candidate for candidate in every if name == candidate.name or normalise(name) == candidate.distribution]
     if not chosen:
         raise PluginError(
             f"{name!r} is no installed plugin or distribution, and no folder or file; see: sglang-plug plugins list"

@@ -96,7 +96,7 @@ def _list(options: argparse.Namespace, plugins: Plugins) -> int:
 def _show(options: argparse.Namespace, plugins: Plugins) -> int:
     key: str = options.key
     loaded = [plugin for plugin in plugins.loaded if key in (plugin.name, plugin.distribution)]
-    failures = [one for one in plugins.failures if key in (one.found.name, one.found.distribution)]
+    failures = [failure for failure in plugins.failures if key in (failure.found.name, failure.found.distribution)]
     components = [item for item in plugins.all() if key in (item.spec.name, f"{item.spec.kind}:{item.spec.name}")]
     if not loaded and not failures and not components:
         raise PluginError(_unknown("plugin or component", key, _every_key(plugins)))

@@ -76,8 +76,8 @@ def _text_change(name: str, before: Item, after: Item) -> Change:
     if before.kind in ("value", "renamed"):
         return Change(name, f"changed from {before.text} to {after.text}")
     if before.kind == "hook":  # an implementation takes those arguments of a hook that it needs
-        removed = {one.name for one in parse_signature(before.text)[0]} - {
-            one.name for one in parse_signature(after.text)[0]
+        removed = {parameter.name for parameter in parse_signature(before.text)[0]} - {
+            parameter.name for parameter in parse_signature(after.text)[0]
         }
         roles: frozenset[Role] = frozenset({"implementer"} if removed else ())
         return Change(name, f"has another signature: {after.text}, before {before.text}", breaks=roles)
@@ -107,7 +107,7 @@ def _class_changes(name: str, old: Surface, new: Surface) -> Iterator[Change]:
 
 def _members(surface: Surface, name: str) -> dict[str, Member]:
     """Return the members of a class, inherited ones included."""
-    lines = [surface.items[one].members for one in surface.ancestors(name)]
+    lines = [surface.items[ancestor].members for ancestor in surface.ancestors(name)]
     return {member: value for members in reversed(lines) for member, value in members.items()}
 
 

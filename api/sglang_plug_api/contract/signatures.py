@@ -31,7 +31,7 @@ def parse_signature(text: str) -> tuple[list[Parameter], str]:
     """Return the parameters of a signature without ``self`` and ``cls``, and its return type."""
     function = ast.parse(f"def function{text}: ...").body[0]
     assert isinstance(function, ast.FunctionDef)
-    parameters = [one for one in _parameters(function.args) if one.name not in ("self", "cls")]
+    parameters = [parameter for parameter in _parameters(function.args) if parameter.name not in ("self", "cls")]
     return parameters, ast.unparse(function.returns) if function.returns else ""
 
 
@@ -56,31 +56,31 @@ def _type(node: ast.arg) -> str:
 def breaks_calls(before: str, after: str) -> str:
     """Return why a call that suited ``before`` may not suit ``after``; empty if every such call does."""
     old, new = parse_signature(before)[0], parse_signature(after)[0]
-    names = {one.name: one for one in new}
-    for one in old:
-        if one.name not in names:
-            return f"no {one.name!r}"
-        now = names[one.name]
-        if one.has_default and not now.has_default:
-            return f"{one.name!r} has no default"
-        if now.passing not in (one.passing, Passing.EITHER):
-            return f"{one.name!r} is passed {now.passing.value}"
-    known = {one.name for one in old}
-    for one in new:
-        if one.name not in known and not one.has_default:
-            return f"new required {one.name!r}"
+    names = {parameter.name: parameter for parameter in new}
+    for parameter in old:
+        if parameter.name not in names:
+            return f"no {parameter.name!r}"
+        now = names[parameter.name]
+        if parameter.has_default and not now.has_default:
+            return f"{parameter.name!r} has no default"
+        if now.passing not in (parameter.passing, Passing.EITHER):
+            return f"{parameter.name!r} is passed {now.passing.value}"
+    known = {parameter.name for parameter in old}
+    for parameter in new:
+        if parameter.name not in known and not parameter.has_default:
+            return f"new required {parameter.name!r}"
     by_position = (Passing.POSITION, Passing.EITHER)
-    places = [one.name for one in new if one.passing in by_position]
-    for place, one in enumerate(one for one in old if one.passing in by_position):
-        if places.index(one.name) != place:
-            return f"{one.name!r} has another position"
+    places = [parameter.name for parameter in new if parameter.passing in by_position]
+    for place, parameter in enumerate(parameter for parameter in old if parameter.passing in by_position):
+        if places.index(parameter.name) != place:
+            return f"{parameter.name!r} has another position"
     return ""
 
 
 def breaks_implementations(before: str, after: str) -> str:
     """Return why an implementation with the signature ``before`` may not suit callers of ``after``."""
-    old = [(one.name, one.passing) for one in parse_signature(before)[0]]
-    new = [(one.name, one.passing) for one in parse_signature(after)[0]]
+    old = [(parameter.name, parameter.passing) for parameter in parse_signature(before)[0]]
+    new = [(parameter.name, parameter.passing) for parameter in parse_signature(after)[0]]
     if old == new:
         return ""
     added = [name for name, _ in new if name not in {name for name, _ in old}]
@@ -93,5 +93,7 @@ def breaks_implementations(before: str, after: str) -> str:
 def differs_in_types(before: str, after: str) -> bool:
     """Report whether the types of parameters, or of the result, differ."""
     (old, old_result), (new, new_result) = parse_signature(before), parse_signature(after)
-    types = {one.name: one.type for one in new}
-    return old_result != new_result or any(types.get(one.name, one.type) != one.type for one in old)
+    types = {parameter.name: parameter.type for parameter in new}
+    return old_result != new_result or any(
+        types.get(parameter.name, parameter.type) != parameter.type for parameter in old
+    )

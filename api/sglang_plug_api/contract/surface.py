@@ -82,7 +82,7 @@ class Surface:
         if item.provided or item.form in ("dataclass", "model"):
             return False
         return item.form == "protocol" or any(
-            member.required for one in self.ancestors(name) for member in self.items[one].members.values()
+            member.required for ancestor in self.ancestors(name) for member in self.items[ancestor].members.values()
         )
 
 

@@ -114,21 +114,25 @@ class _FileReader:
                 self._add(self.usage.names, full, node)
         elif isinstance(node, ast.Call):
             if (full := self._full_name(node.func)) is not None:
-                keywords = frozenset(one.arg for one in node.keywords if one.arg is not None)
+                keywords = frozenset(keyword.arg for keyword in node.keywords if keyword.arg is not None)
                 self.usage.calls.setdefault(full, []).append(Call(self._place(node), keywords))
         elif isinstance(node, ast.ClassDef):
             self._class(node)
-        elif isinstance(node, ast.FunctionDef) and any("hookimpl" in ast.unparse(one) for one in node.decorator_list):
+        elif isinstance(node, ast.FunctionDef) and any(
+            "hookimpl" in ast.unparse(decorator) for decorator in node.decorator_list
+        ):
             self._add(self.usage.names, f"{HOOKS}.{node.name}", node)
 
     def _class(self, node: ast.ClassDef) -> None:
         methods = {
-            one.name: self._place(one) for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+            statement.name: self._place(statement)
+            for statement in node.body
+            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
         }
-        for one in node.body:
-            if isinstance(one, ast.AnnAssign | ast.Assign):
-                targets = one.targets if isinstance(one, ast.Assign) else [one.target]
-                methods |= {target.id: self._place(one) for target in targets if isinstance(target, ast.Name)}
+        for statement in node.body:
+            if isinstance(statement, ast.AnnAssign | ast.Assign):
+                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                methods |= {target.id: self._place(statement) for target in targets if isinstance(target, ast.Name)}
         bases = tuple(self._full_name(base) or ast.unparse(base).rpartition(".")[2] for base in node.bases)
         self.usage.classes[node.name] = DefinedClass(self._place(node), bases, methods)
 
@@ -159,15 +163,16 @@ class AffectedPlaces:
         self.surface = surface
         self.reachable = frozenset(self._reachable())
         self.implementers = {
-            name: [one for one in usage.classes.values() if name in self._implemented(one)] for name in surface.items
+            name: [defined for defined in usage.classes.values() if name in self._implemented(defined)]
+            for name in surface.items
         }
 
     def of(self, change: Change) -> list[Place]:
         """Return the places in order; none if the change does not concern the plugin."""
         if change.is_addition:
             return []
-        found = list(self._naming(change)) if change.member is None else list(self._using(change, change.member))
-        return sorted(set(found), key=lambda place: (place.file, place.line))
+        places = list(self._naming(change)) if change.member is None else list(self._using(change, change.member))
+        return sorted(set(places), key=lambda place: (place.file, place.line))
 
     def _naming(self, change: Change) -> Iterator[Place]:
         yield from self.usage.names.get(change.name, ())
@@ -179,7 +184,7 @@ class AffectedPlaces:
         implementers = self.implementers.get(change.name, ())
         if change.is_new_member or "must" in change.text and "implementer" in change.breaks:
             if "implementer" in change.breaks:
-                yield from (one.place for one in implementers if member not in one.methods)
+                yield from (implementer.place for implementer in implementers if member not in implementer.methods)
             if "constructor" in change.breaks:
                 yield from (call.place for call in self._constructions(change.name) if member not in call.keywords)
             return
@@ -187,7 +192,7 @@ class AffectedPlaces:
             if member not in ("__init__", "__call__"):
                 yield from self.usage.attributes.get(member, ())
         if not change.breaks or change.breaks & {"user", "implementer"}:
-            yield from (one.methods[member] for one in implementers if member in one.methods)
+            yield from (implementer.methods[member] for implementer in implementers if member in implementer.methods)
         if "constructor" in change.breaks or not change.breaks:
             calls = self._constructions(change.name)
             if member == "__init__":
@@ -220,19 +225,19 @@ class AffectedPlaces:
 
     def _implemented(self, defined: DefinedClass) -> set[str]:
         """Return the public classes that a class derives from, or that it fulfils as the target of a spec."""
-        found, pending = set[str](), list(defined.bases)
+        bases, pending = set[str](), list(defined.bases)
         seen = set[str]()
         while pending:
             base = pending.pop()
             if base in self.surface.items:
-                found |= set(self.surface.ancestors(base))
+                bases |= set(self.surface.ancestors(base))
             elif base in self.usage.classes and base not in seen:
                 seen.add(base)
                 pending += self.usage.classes[base].bases
         for name, item in self.surface.items.items():
             if name in self.usage.calls:
-                found |= {target for target in item.targets if self._fulfils(defined, target)}
-        return found
+                bases |= {target for target in item.targets if self._fulfils(defined, target)}
+        return bases
 
     def _fulfils(self, defined: DefinedClass, target: str) -> bool:
         """Report whether a class has a method that the target must have; it may lack others by now."""

@@ -142,7 +142,9 @@ def _refusing_router(component: Component, engine: TextEngine, owners: Sequence[
 def _calls(own: Iterable[RouteOwner], owners: Sequence[RouteOwner]) -> Iterable[tuple[str, list[str]]]:
     """Yield the paths of ``own`` with the methods that none of ``owners`` answers."""
     for route in own:
-        free = [method for method in sorted(route.methods) if not any(one.takes(method, route.path) for one in owners)]
+        free = [
+            method for method in sorted(route.methods) if not any(owner.takes(method, route.path) for owner in owners)
+        ]
         if free and not route.mounted:
             yield route.path, free
 

@@ -73,7 +73,7 @@ def declaration_costs(plugins: Sequence[Found]) -> dict[Found, DeclarationCost]:
         waited = first
         for _ in range(MEASUREMENTS - 1):
             if waited.excess > 0:
-                waited = min(waited, _measure([plugin])[1][0], key=lambda one: one.excess)
+                waited = min(waited, _measure([plugin])[1][0], key=lambda cost: cost.excess)
         is_slow = waited.excess > 0
         costs[plugin] = DeclarationCost(
             tuple(imported), waited.waited if is_slow else 0.0, waited.module if is_slow else ""

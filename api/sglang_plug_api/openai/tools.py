@@ -68,7 +68,7 @@ def tooling(
         has_format: the request brings a constraint of its own.
         schema_field: where a tool of the request has the schema of its arguments, for errors.
     """
-    fields = {one.function.name: f"tools[{index}].{schema_field}" for index, one in enumerate(tools or ())}
+    fields = {tool.function.name: f"tools[{index}].{schema_field}" for index, tool in enumerate(tools or ())}
     if isinstance(choice, AllowedToolsChoice):
         tools, choice = _allowed(tools or (), choice), choice.allowed_tools.mode
     named = choice.function.name if isinstance(choice, NamedTool) else None
@@ -100,7 +100,7 @@ def tooling(
 
 def _allowed(tools: Sequence[Tool], choice: AllowedToolsChoice) -> list[Tool]:
     """Return the tools that ``choice`` allows. Raises ``ApiError`` if it names one that is not there."""
-    wanted = [one.function.name for one in choice.allowed_tools.tools]
+    wanted = [tool.function.name for tool in choice.allowed_tools.tools]
     known = {tool.function.name for tool in tools}
     for name in wanted:
         if name not in known:
@@ -147,13 +147,13 @@ def _structure(
         for tool in tools
     }
     try:
-        found = parser.structure(functions, required=required, parallel=parallel)
+        structure = parser.structure(functions, required=required, parallel=parallel)
     except ConstraintError as error:
         raise ApiError(str(error), param="tools") from None
-    if found is None:
+    if structure is None:
         what, param = ("a required tool call", "tool_choice") if required else ("strict tools", "tools")
         raise ApiError(f"{what} cannot be enforced in the format that this model writes calls in", param=param)
-    return found
+    return structure
 
 
 def _schema(tool: Tool, field: str) -> Mapping[str, Any]:

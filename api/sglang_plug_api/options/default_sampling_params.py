@@ -41,10 +41,10 @@ def default_sampling_params(given: Mapping[str, Any], fields: RequestFields | No
             near = did_you_mean(name, NAMES | fields.names)
             raise ConfigError(f"no native sampling parameter is named {name!r}{near}")
     try:
-        found = SamplingBody.model_validate(given, context=validation_context(fields)).sampling()
-        SamplingDefaults(ServerConfig(), ANY_MODEL, (), fields).complete(found, 0, None)
+        sampling = SamplingBody.model_validate(given, context=validation_context(fields)).sampling()
+        SamplingDefaults(ServerConfig(), ANY_MODEL, (), fields).complete(sampling, 0, None)
     except ValidationError as error:
         raise ConfigError(str(from_validation(error)).replace("Input should be", "must be")) from error
     except ApiError as error:
         raise ConfigError(str(error)) from error
-    return found
+    return sampling

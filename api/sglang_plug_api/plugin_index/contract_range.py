@@ -25,10 +25,10 @@ class ContractRange:
     @classmethod
     def parse(cls, text: str) -> ContractRange:
         """Parse clauses that are separated by commas. Raises ``ValueError``."""
-        found = [CLAUSE.fullmatch(part.strip()) for part in text.split(",")]
-        if not all(found):
+        clauses = [CLAUSE.fullmatch(part.strip()) for part in text.split(",")]
+        if not all(clauses):
             raise ValueError(f"{text!r} is no range of versions such as '>=1.0,<2'")
-        return cls(tuple((match[1], (int(match[2]), int(match[3] or 0))) for match in found if match is not None))
+        return cls(tuple((match[1], (int(match[2]), int(match[3] or 0))) for match in clauses if match is not None))
 
     def includes(self, version: str) -> bool:
         """Report whether a version, such as ``1.0``, is in the range."""

@@ -85,7 +85,7 @@ class PromptsBody(SharedFields):
 
     @model_validator(mode="after")
     def _one_input(self) -> PromptsBody:
-        if sum(one is not None for one in (self.text, self.input_ids, self.input_embeds)) != 1:
+        if sum(field is not None for field in (self.text, self.input_ids, self.input_embeds)) != 1:
             raise WrongField("text", "Either text, input_ids or input_embeds should be provided.")
         if self.input_ids is not None and (not self.input_ids or [] in self.input_ids):
             raise WrongField("input_ids", "input_ids cannot be empty.")
@@ -115,8 +115,8 @@ class PromptsBody(SharedFields):
     def inputs(self) -> list[Any]:
         """One entry for each prompt: a text, token ids, or states."""
         given = (self.text, self.input_ids, self.input_embeds)
-        found: Any = next(value for value in given if value is not None)
-        return found if self.is_batch else [found]
+        batch: Any = next(value for value in given if value is not None)
+        return batch if self.is_batch else [batch]
 
 
 class GenerateBody(PromptsBody):
@@ -151,8 +151,8 @@ class GenerateBody(PromptsBody):
     @field_validator("top_logprobs_num")
     @classmethod
     def _bounded(cls, value: int | list[int] | None) -> int | list[int] | None:
-        for one in value if isinstance(value, list) else (value,):
-            if one is not None and not 0 <= one <= MAX_TOP_LOGPROBS:
+        for count in value if isinstance(value, list) else (value,):
+            if count is not None and not 0 <= count <= MAX_TOP_LOGPROBS:
                 raise ValueError(f"must be between 0 and {MAX_TOP_LOGPROBS}")
         return value
 

@@ -67,7 +67,7 @@ class Automaton:
 
         ``before`` is the character before this position; empty at the start of the text.
         """
-        found, matched = set[Target](), set[int]()
+        consuming, matched = set[Target](), set[int]()
         seen, pending = set[Target](), list(targets)
         while pending:
             target = pending.pop()
@@ -76,7 +76,7 @@ class Automaton:
             seen.add(target)
             match self.states[target]:
                 case Consume():
-                    found.add(target)
+                    consuming.add(target)
                 case Fork(targets=others):
                     pending.extend(others)
                 case AtStart(lines=lines, next=following):
@@ -84,7 +84,7 @@ class Automaton:
                         pending.append(following)
                 case Accept(index=index):
                     matched.add(index)
-        return frozenset(found), min(matched, default=None)
+        return frozenset(consuming), min(matched, default=None)
 
     def step(self, current: Iterable[Target], character: str) -> list[Target]:
         """Return the states after ``character``."""

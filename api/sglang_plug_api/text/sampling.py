@@ -20,7 +20,7 @@ MAX_BIASES = 4096
 INT64 = 1 << 63
 FROM_CHECKPOINT = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Keys of ``generation_config.json`` that become defaults, but for those that no logits processor applies."""
-ENGINE_FIELDS = frozenset(one.name for one in fields(SamplingParams))
+ENGINE_FIELDS = frozenset(field.name for field in fields(SamplingParams))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,11 +134,11 @@ def _stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
     if len(stops) > MAX_STOPS:
         raise ApiError(f"at most {MAX_STOPS} stop strings are allowed, got {len(stops)}", param="stop")
-    for one in stops:
-        if not one:
+    for text in stops:
+        if not text:
             raise ApiError("stop strings must not be empty", param="stop")
-        if len(one) > MAX_STOP_CHARACTERS:
-            raise ApiError(f"a stop string has at most {MAX_STOP_CHARACTERS} characters, got {len(one)}", param="stop")
+        if len(text) > MAX_STOP_CHARACTERS:
+            raise ApiError(f"a stop string has at most {MAX_STOP_CHARACTERS} characters, got {len(text)}", param="stop")
     return stops
 
 

@@ -110,6 +110,6 @@ def _borrowed(parts: list[tuple[Tensor, Tensor]]) -> Iterator[Callable[[], None]
         fill(before)
 
 
-def _same_bits(one: Tensor, other: Tensor) -> bool:
-    same = one.dtype == other.dtype and one.shape == other.shape
-    return same and torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+def _same_bits(first: Tensor, second: Tensor) -> bool:
+    same = first.dtype == second.dtype and first.shape == second.shape
+    return same and torch.equal(first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8))

@@ -40,7 +40,7 @@ def adapter_reader(plugins: Plugins) -> ReadAdapter:
 def _check(component: Component, adapter: Adapter, request: AdapterRequest) -> None:
     """Raise ``PluginError`` if an adapter violates its contract, or changes layers that do not exist."""
     check_contract(component, adapter, Adapter)
-    layers = {one.name for one in request.layers}
+    layers = {layer.name for layer in request.layers}
     for name, layer in adapter.layers.items():
         if name not in layers:
             raise PluginError(f"{component} gave an adapter for {name!r}, which is no layer that it was told of")

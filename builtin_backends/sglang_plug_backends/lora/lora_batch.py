@@ -160,9 +160,9 @@ class AdaptedProduct:
 
     def _together(self, adapters: AdaptersOfLayer) -> tuple[Joint, JoinedAdapters]:
         """Return the joined adapters, applied in one call; the last step's are reused if they include all of these."""
-        if self._joined is None or not {one for one, _ in adapters} <= set(self._joined[0]):
+        if self._joined is None or not {adapter for adapter, _ in adapters} <= set(self._joined[0]):
             layers: list[Any] = [layer for _, layer in adapters]
-            self._joined = tuple(one for one, _ in adapters), type(layers[0]).join(layers)
+            self._joined = tuple(adapter for adapter, _ in adapters), type(layers[0]).join(layers)
         return self._joined
 
 
@@ -176,9 +176,9 @@ def _joins(adapters: AdaptersOfLayer, step: AdaptedStep) -> bool:
 
 def _before(x: Tensor, adapters: AdaptersOfLayer, step: AdaptedStep) -> Tensor:
     changed = x
-    for one, layer in adapters:
+    for adapter, layer in adapters:
         if type(layer).before is not LayerAdapter.before:
-            rows = step.rows(one)
+            rows = step.rows(adapter)
             changed = changed.clone() if changed is x else changed
             changed[rows] = layer.before(x[rows])
     return changed

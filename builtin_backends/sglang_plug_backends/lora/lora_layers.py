@@ -45,10 +45,14 @@ def _described(model: Model, name: str, layer: Linear) -> AdaptableLayer:
         name=name,
         size_in=layer.size_in,
         size_out=layer.size_out,
-        parts={f"{path}{dot}{alias}": whole if one is None else layer.parts[one] for alias, one in shards.items()},
+        parts={
+            f"{path}{dot}{alias}": whole if shard is None else layer.parts[shard] for alias, shard in shards.items()
+        },
         inputs=layer.own_inputs,
         outputs={
-            f"{path}{dot}{alias}": own for alias, one in shards.items() if (own := layer.own_outputs(one)) is not None
+            f"{path}{dot}{alias}": own
+            for alias, shard in shards.items()
+            if (own := layer.own_outputs(shard)) is not None
         },
     )
 

@@ -49,10 +49,10 @@ def _innermost(body: Node, inside: set[str]) -> Node:
 
 def _reachable(rules: Rules, start: str) -> set[str]:
     """Return the rules that ``start`` refers to, directly or not."""
-    found = set[str]()
+    reachable = set[str]()
     waiting = [start]
     while waiting:
-        new = set(names(rules[waiting.pop()])) - found
-        found |= new
+        new = set(names(rules[waiting.pop()])) - reachable
+        reachable |= new
         waiting += new
-    return found
+    return reachable

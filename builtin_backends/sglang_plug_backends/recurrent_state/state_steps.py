@@ -25,7 +25,9 @@ class StateSteps:
 
     def begin(self, chunks: Ordered[ChunkView]) -> None:
         """Queue copies before a step: sequences that are computed for the first time get their initial states."""
-        held = [one for chunk in chunks if (one := held_state(chunk.sequence)) is not None and one.origin is not None]
+        held = [
+            state for chunk in chunks if (state := held_state(chunk.sequence)) is not None and state.origin is not None
+        ]
         if not held:
             return
         self._copy([holder.origin or 0 for holder in held], [holder.row for holder in held])

@@ -143,7 +143,7 @@ class Grammars:
         decisions = {
             row: self._follow(sequences[row], state, tokens[row]) for row, state in states.items() if state.quick
         }
-        return decisions | {row: one or _too_slow() for row, one in zip(slow, calls.results(), strict=True)}
+        return decisions | {row: decision or _too_slow() for row, decision in zip(slow, calls.results(), strict=True)}
 
 
 class GrammarTimeout(BaseException):

@@ -151,7 +151,7 @@ class GrammarBackends(GrammarBackend):
 
     def _able(self, constraint: Constraint) -> str:
         """Return a clause for an error message with the backends that accept the kind."""
-        able = [name for name, one in sorted(self._components.items()) if constraint.kind in forms([one])]
+        able = [name for name, component in sorted(self._components.items()) if constraint.kind in forms([component])]
         return f"; installed that can: {', '.join(able)}" if able else ""
 
     def _hint(self, name: str) -> str:

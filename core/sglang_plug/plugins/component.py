@@ -117,10 +117,10 @@ class Component:
 def import_target(target: str) -> Any:
     """The object that ``"package.module:attribute"`` names."""
     module, _, attribute = target.partition(":")
-    found: Any = importlib.import_module(module)
+    value: Any = importlib.import_module(module)
     for part in attribute.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def start_error(component: object, error: BaseException) -> Exception:

@@ -64,9 +64,9 @@ def check_lock(file: str, plugins: Sequence[Found]) -> None:
 
 def _difference(expected: LockedPlugin | None, actual: LockedPlugin | None) -> str:
     if expected is None or actual is None:
-        one = expected or actual
-        assert one is not None
-        return f"{one.title} {'is missing' if actual is None else 'is not in the lock file'}"
+        plugin = expected or actual
+        assert plugin is not None
+        return f"{plugin.title} {'is missing' if actual is None else 'is not in the lock file'}"
     if expected.version != actual.version:
         return f"{actual.title} has version {actual.version}, and {expected.version} is locked"
     if expected.sha256 != actual.sha256:
@@ -151,7 +151,7 @@ def _package_files(package: str, path: str | None) -> Iterator[tuple[str, Path]]
 
 def _locations(package: str, path: str | None) -> list[Path]:
     if path is not None:
-        return [one for one in (Path(path, package), Path(path, f"{package}.py")) if one.exists()][:1]
+        return [candidate for candidate in (Path(path, package), Path(path, f"{package}.py")) if candidate.exists()][:1]
     if not package:
         return []
     spec = importlib.util.find_spec(package)

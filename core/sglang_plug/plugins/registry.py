@@ -124,9 +124,9 @@ class Plugins:
 
     def get(self, kind: str, name: str) -> Component:
         """The one component of that name. Raises ``PluginError`` if there is none, or more than one."""
-        found = self._components.get((kind, name), [])
+        candidates = self._components.get((kind, name), [])
         wanted = self.options.prefer.get(f"{kind}:{name}")
-        chosen = [plugin for plugin in found if wanted in (None, plugin.found.distribution)]
+        chosen = [plugin for plugin in candidates if wanted in (None, plugin.found.distribution)]
         if len(chosen) == 1:
             return chosen[0]
         if chosen:
@@ -134,10 +134,10 @@ class Plugins:
                 f"{' and '.join(map(str, chosen))} clash; add --prefer {kind}:{name}=DISTRIBUTION "
                 f"with one of: {', '.join(component.found.distribution for component in chosen)}"
             )
-        if found:
+        if candidates:
             raise PluginError(
                 f"--prefer {kind}:{name}={wanted}: that of {wanted!r} is not among --plugins, "
-                f"only that of {found[0].found.distribution!r} is"
+                f"only that of {candidates[0].found.distribution!r} is"
             )
         raise PluginError(
             f"no {kind} named {name!r}; {nearest_names(name, self.names(kind), kind)}{self._failed_lines()}"
@@ -208,7 +208,13 @@ class Plugins:
         calls = asked_order(self._manager.hook.choose_component.get_hookimpls(), self.loaded)
         given = list(answers(calls, kind, facts))
         suited = (component for component in self.all(kind) if component.spec.suits(facts.model))
-        return given or [Answer(one.spec.name, f"{one.found.distribution}:{one.found.name}") for one in suited][:1]
+        return (
+            given
+            or [
+                Answer(component.spec.name, f"{component.found.distribution}:{component.found.name}")
+                for component in suited
+            ][:1]
+        )
 
     def askers(self) -> list[str]:
         """The plugins that may choose components, as ``distribution:plugin``, in the order in which they are asked."""

@@ -61,14 +61,14 @@ class ProcessorRequestFields:
         if not isinstance(kind, type) or not (dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)):
             raise PluginError(f"{where} must be a dataclass or a msgspec.Struct")
         try:
-            found = types.type_info(kind)
+            info = types.type_info(kind)
             _schemas(kind, "{name}")
         except Exception as error:
             raise PluginError(f"{where} has a type that no request can hold: {error}") from error
-        assert isinstance(found, types.DataclassType | types.StructType)
-        if required := [field.encode_name for field in found.fields if field.required]:
+        assert isinstance(info, types.DataclassType | types.StructType)
+        if required := [field.encode_name for field in info.fields if field.required]:
             raise PluginError(f"{where}: {required[0]!r} needs a default, requests may leave it out")
-        return cls(component, kind, tuple(field.encode_name for field in found.fields))
+        return cls(component, kind, tuple(field.encode_name for field in info.fields))
 
     def read(self, values: Mapping[str, Any]) -> Any:
         """An instance with ``values`` as they were in JSON. Raises ``RequestFieldError`` naming the field."""
@@ -85,9 +85,9 @@ class ProcessorRequestFields:
         except RequestFieldError:
             raise
         except (ValueError, TypeError, RecursionError) as error:
-            found = PLACE.fullmatch(str(error))
-            place = (found["place"] or first) if found else first
-            text = found["text"] if found else str(error)
+            match = PLACE.fullmatch(str(error))
+            place = (match["place"] or first) if match else first
+            text = match["text"] if match else str(error)
             raise RequestFieldError(place, text if text.startswith(place) else f"{place}: {text}") from None
 
 
@@ -110,10 +110,10 @@ class RequestFields:
         Raises ``ConfigError`` if two processors declare one field, or one declares a reserved field.
         """
         usable, missing = _usable(plugins)
-        found = [fields for candidate in usable if (fields := ProcessorRequestFields.of(candidate)) is not None]
+        known = [fields for candidate in usable if (fields := ProcessorRequestFields.of(candidate)) is not None]
         taken = {*reserved, *SamplingParams.__dataclass_fields__}
         owners: dict[str, ProcessorRequestFields] = {}
-        for fields in found:
+        for fields in known:
             for name in fields.names:
                 if name in taken:
                     raise ConfigError(f"{fields.component} declares the request field {name!r}, which exists already")
@@ -129,7 +129,7 @@ class RequestFields:
             for name in _names(component)
             if name not in owners and name not in taken
         }
-        return cls(tuple(found), refused, _refused_params(usable, missing), owners)
+        return cls(tuple(known), refused, _refused_params(usable, missing), owners)
 
     @property
     def names(self) -> frozenset[str]:
@@ -233,7 +233,7 @@ def _order(component: Component) -> tuple[int, str]:
 
 def _refused_params(usable: list[Component], missing: list[tuple[Component, str]]) -> dict[str, str]:
     applied = {name for component in usable for name in _params(component)}
-    reasons = {name: why for one, why in missing for name in _params(one)}
+    reasons = {name: why for component, why in missing for name in _params(component)}
     return {
         name: reasons.get(name, "no logits processor of this server applies it")
         for name in PROCESSED_PARAMS
@@ -263,8 +263,8 @@ def _unknown(kind: types.Type, value: Any, place: str = "") -> str:
         ]
         return _unknown(objects[0], value, place) if len(objects) == 1 else ""
     if isinstance(kind, types.ListType | types.VarTupleType) and isinstance(value, list):
-        found = (_unknown(kind.item_type, item, f"{place}.{index}") for index, item in enumerate(value))
-        return next(filter(None, found), "")
+        places = (_unknown(kind.item_type, item, f"{place}.{index}") for index, item in enumerate(value))
+        return next(filter(None, places), "")
     if not isinstance(kind, types.DataclassType | types.StructType) or not isinstance(value, Mapping):
         return ""
     known = {field.encode_name: field.type for field in kind.fields}

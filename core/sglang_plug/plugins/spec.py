@@ -30,7 +30,7 @@ def _set_of(names: Sequence[str] = ()) -> tuple[Callable[[Any], bool], str]:
 
     def accepts(value: Any) -> bool:
         return isinstance(value, frozenset) and all(
-            isinstance(one, str) and (not names or one in names) for one in value
+            isinstance(item, str) and (not names or item in names) for item in value
         )
 
     return accepts, "a frozenset of " + (f"some of {', '.join(names)}" if names else "text, as frozenset({'cpu'})")
@@ -42,7 +42,7 @@ ACCEPTED: Mapping[Any, tuple[Callable[[Any], bool], str]] = {
     "bool": (lambda value: isinstance(value, bool), "True or False"),
     "int": (lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
     "tuple[str, ...]": (
-        lambda value: isinstance(value, tuple) and all(isinstance(one, str) for one in value),
+        lambda value: isinstance(value, tuple) and all(isinstance(item, str) for item in value),
         "a tuple of text, as ('torch',)",
     ),
     "frozenset[str]": _set_of(),

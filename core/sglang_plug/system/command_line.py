@@ -58,7 +58,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean …?"`` with the names that ``name`` abbreviates or the nearest one; empty if none is."""
     names = list(known)
     start = name.replace("_", "-")
-    meant = [one for one in names if one.replace("_", "-").startswith(start)] if len(start) >= MIN_ABBREVIATION else []
+    meant = (
+        [name for name in names if name.replace("_", "-").startswith(start)] if len(start) >= MIN_ABBREVIATION else []
+    )
     if not meant:
         meant = get_close_matches(name, names, 1)
     if not meant:

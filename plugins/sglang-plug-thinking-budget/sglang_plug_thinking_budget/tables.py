@@ -35,8 +35,8 @@ class Tables:
         """Return the number of a kind of reasoning; the first request that has it computes its tables."""
         number = self._kinds.get(block)
         if number is None:
-            states = sum(len(one.moves) for one, _, _ in self._all)
-            positions = sum(len(one.written) for one, _, _ in self._all)
+            states = sum(len(table.moves) for table, _, _ in self._all)
+            positions = sum(len(table.written) for table, _, _ in self._all)
             self._all.append((Transitions.of(block, self._symbols), states, positions))
             self._repeating.append(block.repeats)
             number = self._kinds[block] = len(self._kinds)
@@ -80,7 +80,7 @@ class Tables:
 
     def _send(self) -> None:
         """Send the tables of all kinds to the device."""
-        width = max(len(one.moves[0]) for one, _, _ in self._all)
+        width = max(len(table.moves[0]) for table, _, _ in self._all)
         moves, first, following = list[list[int]](), list[int](), list[int]()
         for one, states, positions in self._all:
             fill = [0] * (width - len(one.moves[0]))

@@ -37,14 +37,14 @@ class DetectWatermark:
         """Print the score. Raises ``ConfigError`` for what cannot be read."""
         if not 0.0 < options.gamma < 1.0:
             raise ConfigError(f"--gamma must be between 0 and 1, got {options.gamma}")
-        found = detect(_tokens(options, plugins), options.key, options.gamma)
-        is_marked = found.z_score > options.threshold
+        detection = detect(_tokens(options, plugins), options.key, options.gamma)
+        is_marked = detection.z_score > options.threshold
         values = {
             "watermarked": is_marked,
-            "z_score": round(found.z_score, 3),
-            "p_value": found.p_value,
-            "green": found.green,
-            "counted": found.counted,
+            "z_score": round(detection.z_score, 3),
+            "p_value": detection.p_value,
+            "green": detection.green,
+            "counted": detection.counted,
         }
         if options.json:
             print(json.dumps(values))

@@ -29,7 +29,7 @@ def build(engine: TextEngine) -> APIRouter:
         body = await read_body(request, ParseCallsBody)
         name = body.tool_call_parser
         parser = parsers.by_name(TOOLS, name, "tool_call_parser") if name else parsers.for_tools()
-        functions = {one.function.name: one.function.parameters or {} for one in body.tools or ()}
+        functions = {tool.function.name: tool.function.parameters or {} for tool in body.tools or ()}
         events = await asyncio.to_thread(_events, parser.for_functions(functions), body.text)
         calls: list[dict[str, Any]] = []
         for event in events:

@@ -195,7 +195,7 @@ class DiskStore(KVStore):
             self._segments[name] = segment
             for key, place in places.items():
                 self._index.setdefault(key, place)
-            self._bytes = sum(one.size for one in self._segments.values())
+            self._bytes = sum(segment.size for segment in self._segments.values())
 
     def _forget(self, segment: Segment) -> None:
         """Drop the blocks of a file that was removed."""
@@ -204,7 +204,7 @@ class DiskStore(KVStore):
         with self._index_lock:
             self._segments.pop(segment.path.name, None)
             self._index = {key: place for key, place in self._index.items() if place.segment is not segment}
-            self._bytes = sum(one.size for one in self._segments.values())
+            self._bytes = sum(segment.size for segment in self._segments.values())
 
     def _forget_all(self) -> None:
         self._end_segment()

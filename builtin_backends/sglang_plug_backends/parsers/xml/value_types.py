@@ -86,11 +86,11 @@ def value_type(schema: object, root: Mapping[str, Any]) -> ValueType:
     members = set[str]()
     unlisted, limited = False, False
     for part in _alternatives(schema, root, set()):
-        found = _own(part)
-        types |= found.types
-        limited |= found.limited
-        members |= found.members or frozenset()
-        unlisted |= STRING in found.types and found.members is None
+        own = _own(part)
+        types |= own.types
+        limited |= own.limited
+        members |= own.members or frozenset()
+        unlisted |= STRING in own.types and own.members is None
     if not types:
         return ANY
     return ValueType(frozenset(types), None if unlisted else frozenset(members), limited)

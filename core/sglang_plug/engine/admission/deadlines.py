@@ -78,7 +78,7 @@ class Deadlines:
         if not scheduler.turns.preempts:  # running prompts cannot be overtaken
             tokens = sum(len(other.tokens) - other.computed for other in scheduler.running if other.generated == 0)
         order = scheduler.policy.order(scheduler.waiting, scheduler.allocator.match)
-        ahead = itertools.takewhile(lambda one: one is not sequence, order)
+        ahead = itertools.takewhile(lambda other: other is not sequence, order)
         return (tokens + sum(len(other.tokens) for other in ahead) + len(sequence.tokens)) / self._rate
 
 

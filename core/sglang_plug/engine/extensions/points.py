@@ -181,9 +181,11 @@ def extension_points(
             }
             named = base is RankPhase or name == "layout"
             methods[name] = by_extension if named else tuple(by_extension.values())
-    methods["admission"] = tuple(one for one in extensions.values() if isinstance(one, AdmissionPhase))
+    methods["admission"] = tuple(
+        extension for extension in extensions.values() if isinstance(extension, AdmissionPhase)
+    )
     for base, name in OBJECTS.items():
-        methods[name] = tuple(one for one in extensions.values() if isinstance(one, base))
+        methods[name] = tuple(extension for extension in extensions.values() if isinstance(extension, base))
     methods["executions"] = {
         name: extension for name, extension in extensions.items() if isinstance(extension, ExecutionPhase)
     }

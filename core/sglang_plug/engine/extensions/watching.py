@@ -24,10 +24,10 @@ def find_blocking_request(extensions: ExtensionPoints) -> BlockingRequest | None
     """Return the request that blocks a step, if an extension knows it."""
     for blocking_request in extensions.blocking_request:
         try:
-            found = blocking_request()
+            request = blocking_request()
         except Exception:
             logger.exception("a step extension failed in the watchdog's thread")
             continue
-        if found is not None:
-            return found
+        if request is not None:
+            return request
     return None

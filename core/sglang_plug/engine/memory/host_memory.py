@@ -85,9 +85,9 @@ def _folders(proc: Path, groups: Path) -> Iterator[tuple[Path, GroupFiles]]:
         else:
             continue
         folder = root / place.lstrip("/")
-        for one in [folder, *folder.parents]:
-            yield one, files
-            if one == root:
+        for directory in [folder, *folder.parents]:
+            yield directory, files
+            if directory == root:
                 break
 
 

@@ -93,10 +93,10 @@ def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox, parent: ParentWat
     heartbeat = Heartbeat()
 
     def stuck(extensions: ExtensionPoints, text: str) -> None:
-        if (found := find_blocking_request(extensions)) is not None:
-            text += f": it waits for {found.description}"  # sent again, the request would block the next engine too
-            finish = Finish("error", message=found.message, status=found.status, about=found.about)
-            outbox.send(StepOutputs([Output(id=found.id, finish=finish)]))
+        if (blocking := find_blocking_request(extensions)) is not None:
+            text += f": it waits for {blocking.description}"  # sent again, the request would block the next engine too
+            finish = Finish("error", message=blocking.message, status=blocking.status, about=blocking.about)
+            outbox.send(StepOutputs([Output(id=blocking.id, finish=finish)]))
         logger.critical("%s", text)
         outbox.send(Failed(text))
         threading.Event().wait(1.0)

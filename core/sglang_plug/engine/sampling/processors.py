@@ -83,7 +83,7 @@ class LogitsProcessors:
         ``vocabulary`` is called if a processor needs it, which takes a while.
         """
         fields = RequestFields.of(plugins)
-        own = {one.component.key: one for one in fields.processors}
+        own = {loaded.component.key: loaded for loaded in fields.processors}
         loaded = []
         for rank, component in enumerate(usable_processors(plugins)):
             target = component.load(LogitsProcessor)
@@ -121,20 +121,22 @@ class LogitsProcessors:
         return tuple(uses)
 
     @staticmethod
-    def _prepare(one: LoadedProcessor, asked: ProcessorRequest) -> Any:
+    def _prepare(loaded: LoadedProcessor, asked: ProcessorRequest) -> Any:
         try:
-            return one.processor.prepare(asked)
+            return loaded.processor.prepare(asked)
         except ValueError as error:
-            raise RequestError(_about_field(one, asked, str(error)), about=ABOUT) from None
+            raise RequestError(_about_field(loaded, asked, str(error)), about=ABOUT) from None
         except BaseException as error:
             if not is_error(error):
                 raise
-            raise RequestError(one.describe(error), 500) from error
+            raise RequestError(loaded.describe(error), 500) from error
 
 
-def _about_field(one: LoadedProcessor, asked: ProcessorRequest, text: str) -> str:
+def _about_field(loaded: LoadedProcessor, asked: ProcessorRequest, text: str) -> str:
     """Return ``text``, prefixed with one of the processor's fields unless it begins with one."""
-    names = [] if one.fields is None else [name for name in one.fields.names if name in asked.params.processor_fields]
+    names = (
+        [] if loaded.fields is None else [name for name in loaded.fields.names if name in asked.params.processor_fields]
+    )
     if not names or text.startswith(tuple(names)):
         return text
     return f"{names[0]}: {text}"

@@ -14,8 +14,8 @@ from .scheduled_chunk import ScheduledChunk
 from .step_time import StepTimeModel, StepWork
 
 DECODE_MULTIPLE = 20.0
-"""Time of a step with prompt tokens, in decode steps of the sequences that decode, if the target is automatic. Every step
-reads the weights once, which takes about as long as a decode step, so this costs a twentieth of the throughput."""
+"""Time of a step with prompt tokens, in decode steps of the sequences that decode, if the target is automatic. Every
+step reads the weights once, which takes about as long as a decode step, so this costs a twentieth of the throughput."""
 LEAST_SECONDS = 0.05
 """Least time of a step with an automatic target: readers do not notice a shorter delay."""
 LEAST_TOKENS, LEAST_AUTOMATIC = 16, 64

@@ -115,11 +115,11 @@ class Scheduler:
 
     def _remove(self, id: str) -> Sequence | None:
         """Take a request out of the running or waiting ones; return its sequence, or ``None`` if it is not there."""
-        sequence = next((one for one in self.running if one.request.id == id), None)
+        sequence = next((candidate for candidate in self.running if candidate.request.id == id), None)
         if sequence is not None:
             self._stop_running(sequence)
             return sequence
-        sequence = next((one for one in self.waiting if one.request.id == id), None)
+        sequence = next((candidate for candidate in self.waiting if candidate.request.id == id), None)
         if sequence is not None:
             self.waiting.remove(sequence)
             self._ahead_left = 0
@@ -148,7 +148,7 @@ class Scheduler:
             room = self.pace.room(budget, chunks)
             prompts, begun = self.sharing.split(prompts)
             self._plan_prompts(prompts, chunks, room)
-            self._admit(chunks, room, late, [one for one in begun if one.slots])
+            self._admit(chunks, room, late, [prompt for prompt in begun if prompt.slots])
         if self.counters.retracted:
             chunks = [chunk for chunk in chunks if chunk.sequence in self.running]
         if self.extensions.plan:
@@ -215,7 +215,7 @@ class Scheduler:
         """
         needed = self.pool.missing(len(sequence.slots), len(sequence.tokens))
         while not self.allocator.free_up(needed):
-            victim = min(reversed(self.running), key=lambda one: one.priority)
+            victim = min(reversed(self.running), key=lambda candidate: candidate.priority)
             self._retract(victim)
             if victim is sequence:
                 return False
@@ -288,11 +288,13 @@ class Scheduler:
             chunks.append(self._plan_chunk(waiting, count))
             closed = len(self.running) >= self.max_running
         if admitted:
-            self.waiting = [one for one in self.waiting if id(one) not in admitted]
+            self.waiting = [queued for queued in self.waiting if id(queued) not in admitted]
 
     def _take(self, sequence: Sequence, match: Match) -> bool:
         """Admit a waiting sequence if there is room for its tokens and for the probable growth of the running ones."""
-        growth = sum(one.limit - len(one.tokens) for one in self.running) + sequence.limit - len(sequence.tokens)
+        growth = (
+            sum(running.limit - len(running.tokens) for running in self.running) + sequence.limit - len(sequence.tokens)
+        )
         if not self.allocator.begin(sequence, match, self._reserve.tokens(growth) if self.running else 0):
             self.turns.found_no_room(sequence)
             return False

@@ -268,7 +268,7 @@ def _info(
         "normalized": resolved.pooling.normalize,
         "labels": _labels(checkpoint.config),
         "labels_exclusive": getattr(checkpoint.config, "problem_type", None) != "multi_label_classification",
-        "fingerprint": [list(one) for one in plugins.fingerprint],
+        "fingerprint": [list(part) for part in plugins.fingerprint],
         "random_seed": config.random_seed,
         "memory": dict(ledger.taken),
         "memory_usage": _memory_usage(parts, scheduler.pool, ledger),

@@ -263,8 +263,8 @@ def _shape(
 
 def _models(plugins: Plugins) -> tuple[list[str], list[str]]:
     """Return the names of models for one architecture each, and of generic models."""
-    specs = [one.spec for one in plugins.all("model") if isinstance(one.spec, ModelSpec)]
-    native, generic = ({one.name for one in specs if one.generic is wanted} for wanted in (False, True))
+    specs = [component.spec for component in plugins.all("model") if isinstance(component.spec, ModelSpec)]
+    native, generic = ({spec.name for spec in specs if spec.generic is wanted} for wanted in (False, True))
     return sorted(native), sorted(generic)
 
 
@@ -308,7 +308,7 @@ def _dtype(name: str, config: Any, text: Any, device: torch.device) -> torch.dty
         if name not in DTYPES:
             raise ConfigError(f"--dtype {name!r} is unknown; known: auto, {', '.join(DTYPES)}")
         return DTYPES[name]
-    stated = (getattr(one, name, None) for one in (config, text) for name in ("dtype", "torch_dtype"))
+    stated = (getattr(section, name, None) for section in (config, text) for name in ("dtype", "torch_dtype"))
     stored = next(filter(None, stated), torch.float32)
     dtype = DTYPES.get(stored.removeprefix("torch."), torch.float32) if isinstance(stored, str) else stored
     if dtype == torch.float16 and device.type == "cpu":  # arithmetic in float16 is emulated on most CPUs

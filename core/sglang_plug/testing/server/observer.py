@@ -46,16 +46,16 @@ def check_observer(observer: str | Callable[[], Observer]) -> None:
         is_async = inspect.iscoroutinefunction(getattr(first, name))
         assert name in LIFECYCLE or not is_async, f"{name}() is async, so it would never run"
     _call(make(), "on_stop")
-    for one in (first, second):
-        _check_result(one, "on_start", dict(INFO))
+    for instance in (first, second):
+        _check_result(instance, "on_start", dict(INFO))
     for number in range(40):
         _notify(first, number)
         _notify(second, 1000 + number)
     _check_kept(first)
     for name, arguments in _examples().items():
         _check_duration(make(), name, arguments)
-    for one in (first, second):
-        _check_result(one, "on_stop")
+    for instance in (first, second):
+        _check_result(instance, "on_stop")
     check_lifecycle(make, may_be_async=True)
 
 
