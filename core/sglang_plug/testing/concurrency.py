@@ -36,7 +36,7 @@ def check_threads(calls: Mapping[str, Callable[[], object]], what: str) -> None:
         return problems
 
     with frequent_switches(), ThreadPoolExecutor(THREADS) as pool:
-        problems = [problem for found in pool.map(work, range(THREADS)) for problem in found]
+        problems = [problem for part in pool.map(work, range(THREADS)) for problem in part]
     assert not problems, f"{what}: called from {THREADS} threads at once, {problems[0]}"
 
 

@@ -132,10 +132,10 @@ def _open_files() -> set[str]:
     """Return the open files and sockets, where the system lists them."""
     if not DESCRIPTORS.is_dir():
         return set()
-    found = set[str]()
+    names = set[str]()
     for descriptor in DESCRIPTORS.iterdir():
         try:
-            found.add(f"{descriptor.name} ({os.readlink(descriptor)})")
+            names.add(f"{descriptor.name} ({os.readlink(descriptor)})")
         except OSError:  # it was that of the listing itself
             continue
-    return found
+    return names

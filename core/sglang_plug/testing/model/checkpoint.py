@@ -163,11 +163,11 @@ def _moved(checkpoint: Checkpoint, path: Path) -> Checkpoint:
     )
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
+def _equal(first: Tensor, second: Tensor) -> bool:
     """Compare bytes, so that NaN equals NaN and every dtype can be compared."""
-    if one.shape != other.shape or one.dtype != other.dtype:
+    if first.shape != second.shape or first.dtype != second.dtype:
         return False
-    return torch.equal(one.contiguous().flatten().view(torch.uint8), other.contiguous().flatten().view(torch.uint8))
+    return torch.equal(first.contiguous().flatten().view(torch.uint8), second.contiguous().flatten().view(torch.uint8))
 
 
 def _plain(config: Any) -> Any:

@@ -44,11 +44,11 @@ class Ledger:
 
     def match(self, tokens: Sequence[int], salt: str, priority: int = 0) -> Match:
         """Compare a match with the longest prefix that the cache owns."""
-        found = self._call(f"match() of {len(tokens)} tokens", lambda: self.cache.match(tokens, salt, priority))
+        match = self._call(f"match() of {len(tokens)} tokens", lambda: self.cache.match(tokens, salt, priority))
         expected = self._longest(tokens, salt)
-        self._compare(f"match() of {_short(tokens)} with salt {salt!r}", list(found.slots), expected)
-        self._call("hash() of Match.node", lambda: hash(found.node))
-        return found
+        self._compare(f"match() of {_short(tokens)} with salt {salt!r}", list(match.slots), expected)
+        self._call("hash() of Match.node", lambda: hash(match.node))
+        return match
 
     def insert(self, tokens: Sequence[int], salt: str, priority: int, slots: list[int] | None = None) -> None:
         """Insert ``tokens`` in new slots; the cache must return those that it had, and may take the new ones."""

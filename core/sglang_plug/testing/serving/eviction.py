@@ -86,10 +86,10 @@ def _key(policy: EvictionPolicy, node: NodeStats) -> Any:
     return key
 
 
-def _less(one: Any, other: Any, nodes: Sequence[NodeStats]) -> bool:
-    where = f"keys {one!r} and {other!r} of {nodes[0]} and {nodes[1]}"
+def _less(first: Any, second: Any, nodes: Sequence[NodeStats]) -> bool:
+    where = f"keys {first!r} and {second!r} of {nodes[0]} and {nodes[1]}"
     try:
-        result = one < other
+        result = first < second
     except Exception as error:
         raise AssertionError(f"{where} cannot be compared: {type(error).__name__}: {error}") from error
     assert isinstance(result, bool), f"{where}: < gives {type(result).__name__}, not a bool"

@@ -97,8 +97,8 @@ class _Kit:
         target: Any = processor
         if isinstance(processor, str):
             component = Plugins.discover().get("logits-processor", processor)
-            found = ProcessorRequestFields.of(component)
-            self.settings, self.fields = component.settings(), None if found is None else found.kind
+            fields = ProcessorRequestFields.of(component)
+            self.settings, self.fields = component.settings(), None if fields is None else fields.kind
             self.kind = lambda *given: make(component, *given, base=LogitsProcessor)
             target = component.load(LogitsProcessor)
         self.needs_vocabulary = getattr(target, "needs_vocabulary", False)
@@ -145,16 +145,16 @@ def _apply(
     """Return the rows' logits after so many steps."""
     logits = torch.stack([_logits(row, step, width) for row, step in zip(rows, steps, strict=True)])
     logits = logits.to(device, non_blocking=True)
-    found = batch.apply(logits.clone(), list(steps))
-    assert isinstance(found, Tensor), f"apply() gave {type(found).__name__}, not a tensor"
-    assert (found.shape, found.dtype) == (logits.shape, logits.dtype), (
-        f"apply() gave {found.dtype} {list(found.shape)} for {logits.dtype} {list(logits.shape)}"
+    result = batch.apply(logits.clone(), list(steps))
+    assert isinstance(result, Tensor), f"apply() gave {type(result).__name__}, not a tensor"
+    assert (result.shape, result.dtype) == (logits.shape, logits.dtype), (
+        f"apply() gave {result.dtype} {list(result.shape)} for {logits.dtype} {list(logits.shape)}"
     )
-    return found
+    return result
 
 
-def _equal(found: Tensor, wanted: Tensor) -> bool:
-    return torch.allclose(found, wanted, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+def _equal(actual: Tensor, wanted: Tensor) -> bool:
+    return torch.allclose(actual, wanted, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
 
 
 def _alone(processor: LogitsProcessor, row: _Row, steps: int, width: int) -> Tensor:
@@ -165,10 +165,10 @@ def _alone(processor: LogitsProcessor, row: _Row, steps: int, width: int) -> Ten
 def _check_rows_alone(processor: LogitsProcessor, rows: list[_Row], width: int) -> None:
     for order in (rows, rows[::-1]):
         together = _apply(processor.batch([row_data.after(0) for row_data in order]), order, width, [0] * len(order))
-        for row, found in zip(order, together, strict=True):
-            assert not bool(found.isnan().any()), f"{row.case}: logits became NaN"
+        for row, actual in zip(order, together, strict=True):
+            assert not bool(actual.isnan().any()), f"{row.case}: logits became NaN"
             alone = _alone(processor, row, 0, width)
-            assert _equal(found, alone), f"{row.case}: the result depends on what else is in the batch"
+            assert _equal(actual, alone), f"{row.case}: the result depends on what else is in the batch"
             assert torch.equal(alone, _alone(processor, row, 0, width)), f"{row.case}: the result differs each time"
     twice = _apply(processor.batch([rows[0].after(0)] * 2), rows[:1] * 2, width, [0, 0])
     assert _equal(twice[0], twice[1]), f"{rows[0].case}: two rows of one sequence are not treated alike"
@@ -192,7 +192,7 @@ def _check_steps(processor: LogitsProcessor, rows: list[_Row], width: int) -> No
     for step in range(STEPS):
         skipped = step % len(rows)
         _check_batch(processor, batch, rows, known, width, "after append()")
-        tokens = [one.more[count] for one, count in zip(rows, known, strict=True)]
+        tokens = [row.more[count] for row, count in zip(rows, known, strict=True)]
         if step % 2:
             tokens[skipped] = -1
         batch.append(torch.tensor(tokens, dtype=torch.int64))
@@ -205,8 +205,8 @@ def _check_regrouping(processor: LogitsProcessor, rows: list[_Row], width: int) 
     half = max(1, len(rows) // 2)
     first, second = rows[:half], rows[half:] or rows[:1]
     for places, joining in (([0], []), (list(range(half))[::-1], second), (list(range(half)), [])):
-        batch = processor.batch([one.after(0) for one in first])
-        batch.append(torch.tensor([one.more[0] for one in first], dtype=torch.int64))
+        batch = processor.batch([row.after(0) for row in first])
+        batch.append(torch.tensor([row.more[0] for row in first], dtype=torch.int64))
         fresh = processor.batch([row.after(1) for row in joining]) if joining else None
         regrouped = batch.regroup(places, fresh)
         if regrouped is None:
@@ -220,10 +220,10 @@ def _check_regrouping(processor: LogitsProcessor, rows: list[_Row], width: int) 
 def _check_batch(
     processor: LogitsProcessor, batch: LogitsBatch, rows: list[_Row], known: Sequence[int], width: int, when: str
 ) -> None:
-    found = _apply(batch, rows, width, known)
-    for row, count, one in zip(rows, known, found, strict=True):
+    results = _apply(batch, rows, width, known)
+    for row, count, result in zip(rows, known, results, strict=True):
         wanted = _alone(processor, row, count, width)
-        assert _equal(one, wanted), f"{row.case}: {when} the result is not that of a batch made from the same tokens"
+        assert _equal(result, wanted), f"{row.case}: {when} the result is not that of a batch made from the same tokens"
 
 
 def _check_waiting(kit: _Kit, cases: Sequence[SamplingParams]) -> None:

@@ -90,7 +90,7 @@ def _queues(generator: random.Random, length: int) -> list[tuple[str, list[Queue
     return [
         ("", _queue(generator, length)),
         (" that are all alike", alike),
-        (" in the reverse order of arrival", sorted(_queue(generator, length), key=lambda one: -one.arrived)),
+        (" in the reverse order of arrival", sorted(_queue(generator, length), key=lambda waiting: -waiting.arrived)),
     ]
 
 

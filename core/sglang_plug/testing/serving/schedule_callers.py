@@ -47,8 +47,8 @@ def check_preemption(policy: Any) -> None:
     accounts = _has_methods(policy, AccountingPolicy)
     if not accounts:
         _Server(policy).run()
-    one = Queued((1, 2), 0, 5.0)
-    for waiting, free in (list[Queued](), 0), (list[Queued](), PLACES), ([one], PLACES):
+    queued = Queued((1, 2), 0, 5.0)
+    for waiting, free in (list[Queued](), 0), (list[Queued](), PLACES), ([queued], PLACES):
         if accounts:
             _open(policy, waiting)
         _exchanged(policy, [], waiting, free, f"{len(waiting)} waiting sequences and nothing that runs")
@@ -127,13 +127,13 @@ class _Server:
             caller = self.random.choice(CALLERS)
             deadline = self.random.choice((None, 1.7e9 + self.arrived + self.random.randint(-5, 50)))
             tokens = tuple(range(self.random.randint(1, 60)))
-            one = Queued(tokens, self.random.choice((0, 0, 5)), 1.7e9 + self.arrived, caller, deadline)
+            queued = Queued(tokens, self.random.choice((0, 0, 5)), 1.7e9 + self.arrived, caller, deadline)
             if caller not in self._open_callers():
                 self._tell("activated", caller, self.random.choice(WEIGHTS))
             if not self._has_new(caller):
                 self._tell("joined_queue", caller)
-            self.waiting.append(one)
-            self.new.add(id(one))
+            self.waiting.append(queued)
+            self.new.add(id(queued))
 
     def _step(self, where: str) -> None:
         if self.preemptive:
@@ -141,16 +141,16 @@ class _Server:
             assert isinstance(answer, bool), f"{where}: preempts() gave {type(answer).__name__}, not True or False"
             if answer and self.waiting:
                 self._exchange(where)
-        for one in self._ordered(where)[: PLACES - len(self.running)]:
-            self._admit(one)
+        for queued in self._ordered(where)[: PLACES - len(self.running)]:
+            self._admit(queued)
         if self.running and self.accounts:
             used = dict.fromkeys(sequence.caller for sequence in self.running)
             usage = [TokenUsage(caller=name, computed=self.random.randint(0, 9), generated=1) for name in used]
             given = list(usage)
             _call(self.policy, "charge", given)
             assert given == usage, f"{where}: charge() changed what it was given"
-        for one in [sequence for sequence in self.running if self.random.random() < 0.3]:
-            self._end(one, self.running)
+        for queued in [sequence for sequence in self.running if self.random.random() < 0.3]:
+            self._end(queued, self.running)
         if self.waiting and self.random.random() < 0.1:
             self._end(self.random.choice(self.waiting), self.waiting)
 
@@ -168,32 +168,32 @@ class _Server:
         ended, first = _exchanged(self.policy, self.running, self.waiting, free, where)
         for reference in ended:
             self.running.remove(reference)
-        for one in first[: PLACES - len(self.running)] if ended else ():
-            self._admit(one)
+        for queued in first[: PLACES - len(self.running)] if ended else ():
+            self._admit(queued)
         self.waiting += ended
 
-    def _admit(self, one: Queued) -> None:
-        self.waiting.remove(one)
-        self.running.append(one)
-        self._no_longer_new(one)
+    def _admit(self, queued: Queued) -> None:
+        self.waiting.remove(queued)
+        self.running.append(queued)
+        self._no_longer_new(queued)
 
-    def _end(self, one: Queued, where: list[Queued]) -> None:
-        where.remove(one)
-        self._no_longer_new(one)
-        if one.caller not in self._open_callers():
-            self._tell("deactivated", one.caller)
+    def _end(self, sequence: Queued, where: list[Queued]) -> None:
+        where.remove(sequence)
+        self._no_longer_new(sequence)
+        if sequence.caller not in self._open_callers():
+            self._tell("deactivated", sequence.caller)
 
-    def _no_longer_new(self, one: Queued) -> None:
-        if id(one) in self.new:
-            self.new.discard(id(one))
-            if not self._has_new(one.caller):
-                self._tell("left_queue", one.caller)
+    def _no_longer_new(self, sequence: Queued) -> None:
+        if id(sequence) in self.new:
+            self.new.discard(id(sequence))
+            if not self._has_new(sequence.caller):
+                self._tell("left_queue", sequence.caller)
 
     def _has_new(self, caller: str) -> bool:
         return any(id(sequence) in self.new for sequence in self.waiting if sequence.caller == caller)
 
     def _open_callers(self) -> set[str]:
-        return {one.caller for one in (*self.waiting, *self.running)}
+        return {sequence.caller for sequence in (*self.waiting, *self.running)}
 
     def _tell(self, name: str, *arguments: Any) -> None:
         if self.accounts:
@@ -213,8 +213,8 @@ def _exchanged(
     assert given == (list(running), list(waiting)), f"{where}: exchange() changed a list that it was given"
     parts: list[list[Queued]] = []
     for part, among, name in ((answer[0], running, "running"), (answer[1], waiting, "waiting")):
-        known = {id(one): one for one in among}
-        ids = [id(one) for one in part]
+        known = {id(sequence): sequence for sequence in among}
+        ids = [id(sequence) for sequence in part]
         assert known.keys() >= set(ids), f"{where}: exchange() returned a sequence that is not {name}"
         assert len(ids) == len(set(ids)), f"{where}: exchange() returned a {name} sequence twice"
         parts.append([known[number] for number in ids])

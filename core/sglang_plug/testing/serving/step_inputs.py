@@ -106,11 +106,11 @@ class CheckedStates(StatePhase):
         """Ids of the requests that have a state."""
 
     def reusable(self, sequence: SequenceView, length: int) -> int:
-        found = self._states.reusable(sequence, length)
-        assert 0 <= found <= length, f"reusable() returned {found} of {length} tokens"
-        again = self._states.reusable(sequence, found)
-        assert again == found, f"reusable() returned {found}, and of {found} tokens {again}"
-        return found
+        reusable = self._states.reusable(sequence, length)
+        assert 0 <= reusable <= length, f"reusable() returned {reusable} of {length} tokens"
+        again = self._states.reusable(sequence, reusable)
+        assert again == reusable, f"reusable() returned {reusable}, and of {reusable} tokens {again}"
+        return reusable
 
     def acquire(self, sequence: SequenceView, start: int, cached: int) -> bool:
         acquired = self._states.acquire(sequence, start, cached)

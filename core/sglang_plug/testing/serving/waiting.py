@@ -28,13 +28,13 @@ class Asynchronous(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             assert len(devices) <= 1, f"{name} mixes devices, which copies and waits"
         if "meta" in devices:
-            found = func(*args, **kwargs)
-            outs = [leaf for leaf in tree_leaves(found) if isinstance(leaf, Tensor)]
+            result = func(*args, **kwargs)
+            outs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
             assert all(output.device.type == "meta" for output in outs), f"{name} reads from the device"
             assert not any(index_tensor.dtype == torch.bool for index_tensor in _indices(name, args)), (
                 f"{name} counts on the device"
             )
-            return found
+            return result
         return func(*args, **kwargs)
 
 
