@@ -66,6 +66,7 @@ def test_rerankers(programs: Any, reranker: Any) -> None:
     scores = [score for _, score in found["cohere"]]
     assert len(scores) == 2 and scores == sorted(scores, reverse=True)
     assert [text for text, _ in found["cohere"]] == [text for text, _ in found["jina"]]
+    assert found["cohere-v1"] == found["cohere"]
     assert scores == pytest.approx([score for _, score in found["jina"]])
 
 

@@ -25,6 +25,8 @@ from sglang_plug_api.text.text_engine import TextEngine
 from sglang_plug_api.text.truncation import Truncation
 
 FORMATS = ("list", "jina", "tei")
+SDK_HEADER, COHERE = "x-fern-sdk-name", "cohere"
+"""Header by which Cohere's clients name themselves. ``cohere.Client`` posts to ``/v1/rerank`` and reads no list."""
 
 
 def build(engine: TextEngine) -> APIRouter:
@@ -34,7 +36,7 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/rerank", RerankBody, summary="Sort documents by how well they answer a query")
     async def rerank(request: Request) -> Response:
         body = await read_body(request, RerankBody)
-        form = request.query_params.get("format", "list" if body.texts is None else "tei")
+        form = request.query_params.get("format") or _default_form(request, body)
         if form not in FORMATS:
             raise ApiError(f"format {form[:40]!r} is unknown; known: {', '.join(FORMATS)}", param="format")
         return await unless_disconnected(request, _rerank(engine, body, form))
@@ -46,6 +48,12 @@ def build(engine: TextEngine) -> APIRouter:
         return await unless_disconnected(request, _rerank(engine, await read_body(request, RerankBody), "jina"))
 
     return router
+
+
+def _default_form(request: Request, body: RerankBody) -> str:
+    if body.texts is not None:
+        return "tei"
+    return "jina" if request.headers.get(SDK_HEADER) == COHERE else "list"
 
 
 @dataclass(frozen=True, slots=True)

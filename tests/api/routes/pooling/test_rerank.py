@@ -132,6 +132,17 @@ def test_coheres_form(served: Fixture, tiny: Fixture) -> None:
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank"])
+def test_the_first_version_of_coheres_client(path: str, served: Fixture, tiny: Fixture) -> None:
+    app = served("xlm-reranker")
+    body = {"model": "m", "query": QUERY, "documents": DOCUMENTS}
+    headers = {"X-Fern-SDK-Name": "cohere", "X-Client-Name": "ours"}
+    answer = app.post(path, body, headers=headers).json()
+    assert answer["results"] == app.answer("/v2/rerank", body)["results"]
+    assert isinstance(app.post(f"{path}?format=list", body, headers=headers).json(), list)
+    assert isinstance(app.post(path, body, headers={"X-Fern-SDK-Name": "other"}).json(), list)
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank"])
 def test_texts_of_text_embeddings_inference(path: str, served: Fixture, tiny: Fixture) -> None:
     app, model = served("xlm-reranker"), tiny("xlm-reranker")
     body = {"query": QUERY, "texts": DOCUMENTS}

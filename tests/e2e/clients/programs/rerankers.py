@@ -1,4 +1,4 @@
-"""Cohere's client, and LlamaIndex's of Jina's API, sort documents."""
+"""Cohere's clients of both versions, and LlamaIndex's of Jina's API, sort documents."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from llama_index.postprocessor.jinaai_rerank import JinaRerank
 QUERY = "What is the capital of France?"
 DOCUMENTS = ["Cats sleep all day.", "Paris is the capital of France.", "It rains."]
 
-answer = cohere.ClientV2(api_key="None", base_url=sys.argv[1]).rerank(
-    model="demo", query=QUERY, documents=DOCUMENTS, top_n=2
-)
+answers = {
+    name: kind(api_key="None", base_url=sys.argv[1]).rerank(model="demo", query=QUERY, documents=DOCUMENTS, top_n=2)
+    for name, kind in {"cohere-v1": cohere.Client, "cohere": cohere.ClientV2}.items()
+}
 jina = JinaRerank(api_key="None", model="demo", base_url=f"{sys.argv[1]}/v2", top_n=2)
 nodes = [NodeWithScore(node=TextNode(text=text)) for text in DOCUMENTS]
 sorted_nodes = jina.postprocess_nodes(nodes, query_str=QUERY)
 print(
     json.dumps(
         {
-            "cohere": [(DOCUMENTS[result.index], result.relevance_score) for result in answer.results],
+            **{
+                name: [(DOCUMENTS[result.index], result.relevance_score) for result in answer.results]
+                for name, answer in answers.items()
+            },
             "jina": [(node.node.text, node.score) for node in sorted_nodes],
         }
     )
