@@ -4,8 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 
-from .json_text import SCALAR, Write
+from sglang_plug import Constraint, ConstraintError
+
+from .call_structures import (
+    Schemas,
+    arguments,
+    constraint,
+    either,
+    literal,
+    one_or_more,
+    sequence,
+    text,
+    text_with_calls,
+    token,
+)
+from .json_text import SCALAR, Write, read_string
 from .reader import Input, Malformed, SequentialParser, Steps
 
 OPENING, CLOSING = "<|tool_call>", "<tool_call|>"
@@ -18,7 +33,7 @@ ENDS = {"{": "}", "[": "]"}
 
 
 class Gemma4(SequentialParser):
-    """``call:name{key:value,…}`` with strings between marks; arguments become JSON."""
+    """``call:name{key:value,…}`` with strings between marks or in quotation marks; arguments become JSON."""
 
     needs_special_tokens = True
 
@@ -32,11 +47,28 @@ class Gemma4(SequentialParser):
         """Return True if the template writes the beginning of a call."""
         return f"{OPENING}{CALL}" in template
 
+    @classmethod
+    def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint:
+        """Return calls whose arguments are JSON, which can express the schema; the marks of strings cannot."""
+        for name in functions:
+            if not NAME.fullmatch(name) or not name:
+                raise ConstraintError(f"the function {name!r} cannot be called: its name has a blank or a mark")
+        call = either(
+            *(
+                sequence(token(OPENING), literal(_beginning(name, functions)), arguments(schema), token(CLOSING))
+                for name, schema in functions.items()
+            )
+        )
+        if not required:
+            return constraint(text_with_calls(call, text(OPENING), parallel=parallel))
+        return constraint(one_or_more(call, literal(""), parallel=parallel))
+
     def _call(self) -> Steps[None]:
         source = self.input
         yield from source.space()
         yield from source.expect(CALL)
         name = yield from source.run(NAME)
+        yield from source.space()
         if not name or (yield from source.peek()) != "{":
             raise Malformed
         self.tell_start(name)
@@ -45,6 +77,12 @@ class Gemma4(SequentialParser):
         source.record()
         yield from source.space()
         yield from source.expect(CLOSING)
+
+
+def _beginning(name: str, names: Iterable[str]) -> str:
+    """Return the text before the arguments of ``name``; a blank ends it where another name goes on."""
+    goes_on = any(other != name and other.startswith(name) for other in names)
+    return f"{CALL}{name} " if goes_on else f"{CALL}{name}"
 
 
 def read_value(source: Input, write: Write) -> Steps[None]:
@@ -59,6 +97,8 @@ def read_value(source: Input, write: Write) -> Steps[None]:
             if (yield from source.peek()) != stack[-1]:
                 yield from _read_key(source, write, stack[-1])
                 continue
+        elif first == '"':
+            yield from read_string(source, write)
         elif (yield from source.follows(QUOTE)):
             yield from _read_string(source, write)
         else:
@@ -79,7 +119,9 @@ def read_value(source: Input, write: Write) -> Steps[None]:
 def _read_key(source: Input, write: Write, end: str) -> Steps[None]:
     if end != "}":
         return
-    if (yield from source.follows(QUOTE)):
+    if (yield from source.peek()) == '"':
+        yield from read_string(source, write)
+    elif (yield from source.follows(QUOTE)):
         yield from _read_string(source, write)
     else:
         key = yield from source.run(BARE)
@@ -95,8 +137,8 @@ def _read_key(source: Input, write: Write, end: str) -> Steps[None]:
 def _read_string(source: Input, write: Write) -> Steps[None]:
     write('"')
     while True:
-        text, marker = source.before((QUOTE,))
-        write(json.dumps(text, ensure_ascii=False)[1:-1])
+        part, marker = source.before((QUOTE,))
+        write(json.dumps(part, ensure_ascii=False)[1:-1])
         if marker:
             write('"')
             return

@@ -21,8 +21,8 @@ def parse(parser: type[OutputParser], pieces: Iterable[str], functions: Function
 
 
 ENFORCED = (
-    "deepseekv3", "deepseekv31", "deepseekv32", "deepseekv4", "ernie45", "glm45", "glm47", "gpt-oss", "granite",
-    "hermes", "hunyuan", "hunyuan_a13b", "interns1", "kimi_k2", "lfm2", "llama3", "minimax-m2", "mistral",
+    "deepseekv3", "deepseekv31", "deepseekv32", "deepseekv4", "ernie45", "gemma4", "glm45", "glm47", "gpt-oss",
+    "granite", "hermes", "hunyuan", "hunyuan_a13b", "interns1", "kimi_k2", "lfm2", "llama3", "minimax-m2", "mistral",
     "nemotron_json", "pythonic", "qwen3_coder", "seed_oss", "step3",
 )  # fmt: skip
 """Formats that can be enforced, each by one of its names."""

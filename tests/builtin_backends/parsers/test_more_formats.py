@@ -67,6 +67,7 @@ WRITTEN: list[tuple[type[OutputParser], str, list[Any]]] = [
     (Ernie45, f"\n\n<tool_call>\n{ONE}\n</tool_call>\n", [BOTH[0]]),
     (Ernie45, "<response>Yes.</response>", ["Yes."]),
     (Gemma4, GEMMA, BOTH),
+    (Gemma4, f"<|tool_call>call:f{CITY}<tool_call|><|tool_call>call:g{{}}<tool_call|>", BOTH),
     (Gemma4, "<|tool_call>call f{}<tool_call|>", ["<|tool_call>call f{}<tool_call|>"]),
     (Gemma4, "<|tool_call>call:f{a:[1,", [(0, "f", '{"a": [1, ')]),
     (Gemma4, "<|tool_call>call:f{a}<tool_call|>", [(0, "f", '{"a"'), "}<tool_call|>"]),

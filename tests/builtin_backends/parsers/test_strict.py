@@ -109,6 +109,10 @@ WISHES: dict[str, list[str]] = {
         '<｜DSML｜invoke name="weather">{}',
     ],
     "kimi_k2": [KIMI[0] + KIMI[1] % (name, 0, arguments) for name in NAMES for arguments in ARGUMENTS],
+    "gemma4": [
+        *pairs("<|tool_call>call:%s%s<tool_call|>"),
+        *(f'<|tool_call>call:{name}{{days:3,unit:<|"|>celsius<|"|>}}<tool_call|>' for name in NAMES),
+    ],
     "granite": objects("<|tool_call|>[", "]") + objects("<tool_call>[", "]"),
     "lfm2": [*python("<|tool_call_start|>[", "]<|tool_call_end|>"), *python("[", "]")],
     "pythonic": [*python("[", "]"), *python("[", ", "), *python("<|python_start|>[", "]<|python_end|>"), "\n[ é("],
@@ -140,6 +144,7 @@ SPECIAL: dict[str, tuple[str, ...]] = {
         "<|tool_call_end|>",
     ),
     "lfm2": ("<|tool_call_start|>", "<|tool_call_end|>"),
+    "gemma4": ("<|tool_call>", "<tool_call|>", '<|"|>'),
     "granite": ("<|tool_call|>",),
     "minimax-m2": ("<minimax:tool_call>", "</minimax:tool_call>"),
     "gpt-oss": ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|return|>", "<|call|>", "<|constrain|>"),
@@ -211,6 +216,7 @@ TWO = {
     "kimi_k2": KIMI[0]
     + "".join(KIMI[1] % (name, number, item) for number, (name, item) in enumerate(BOTH))
     + "<|tool_calls_section_end|>",
+    "gemma4": "I ask." + "".join(f"<|tool_call>call:{name}{item}<tool_call|>" for name, item in BOTH),
     "qwen3_coder": "I ask.\n" + tagged(*QWEN, *VALUES) % "weather" + "\n" + tagged(*QWEN, *OTHERS) % "note",
     "glm45": "I ask.\n" + tagged(*GLM, *VALUES) % "weather" + "\n" + tagged(*GLM, *OTHERS) % "note",
     "minimax-m2": tagged(*MINIMAX, *VALUES) % "weather" + tagged(*MINIMAX, *OTHERS) % "note",
