@@ -22,6 +22,10 @@ DEV_STAMP := $(VENV)/.installed-dev
 # Tests whose examples Hypothesis draws: the same ones each time, but for `make fuzz`.
 DRAWING = $(shell grep -rl "from hypothesis import" tests --include="test_*.py")
 DOCS_STAMP := $(VENV)/.installed-docs
+# The programs that write pages from the code, and those that need the tests, and what the tests need, as well.
+PAGE_PROGRAMS := $(addprefix docs/generate_,hooks.py contracts.py kinds.py structured_outputs.py config.py api.py \
+	route_reference.py)
+TEST_PAGE_PROGRAMS := $(addprefix docs/generate_,models.py compatibility.py plugin_authors.py)
 BROWSER_STAMP := $(VENV)/.installed-browser
 CLIENTS := .venv-clients
 AGENTS := .venv-agents
@@ -35,7 +39,7 @@ OLDEST_TESTS ?= tests/api tests/builtin_backends/huggingface tests/builtin_backe
 	tests/e2e/test_bad_input.py tests/e2e/test_structured_outputs.py tests/e2e/test_batches.py tests/e2e/test_images.py
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev serve test test-quick test-oldest sanitize check format types docs bench clients browser screenshots fuzz clean
+.PHONY: help venv dev serve test test-quick test-oldest sanitize check format types docs pages site newcomer bench clients browser screenshots fuzz clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/'
@@ -115,15 +119,19 @@ format: $(DEV_STAMP) ## Rewrite what ruff can rewrite
 types: $(DEV_STAMP) ## mypy --strict on the packages
 	$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
 
-docs: $(DOCS_STAMP) ## Write the generated pages anew and build the site
-	$(BIN)/python docs/generate_hooks.py
-	$(BIN)/python docs/generate_contracts.py
-	$(BIN)/python docs/generate_models.py
-	$(BIN)/python docs/generate_structured_outputs.py
-	$(BIN)/python docs/generate_config.py
-	$(BIN)/python docs/generate_api.py
-	$(BIN)/python docs/generate_compatibility.py
-	$(BIN)/mkdocs build --strict
+docs: $(DOCS_STAMP) ## Write the generated pages anew and build the site in build/site, without warnings
+	for program in $(PAGE_PROGRAMS); do $(BIN)/python $$program || exit 1; done
+	$(MAKE) --no-print-directory site
+
+pages: $(DEV_STAMP) ## Write all generated pages anew, also those that are made from the tests
+	for program in $(PAGE_PROGRAMS) $(TEST_PAGE_PROGRAMS); do $(BIN)/python $$program || exit 1; done
+
+site: $(DOCS_STAMP) ## Build the site from the pages as they are
+	$(BIN)/python -m sphinx --fail-on-warning --fresh-env --jobs auto --quiet docs build/site
+	$(BIN)/python docs/check_site.py build/site
+
+newcomer: $(DEV_STAMP) ## Install the wheel into an empty environment, serve, chat, measure, stop
+	$(BIN)/python -m tests.newcomer
 
 bench: $(SERVE_STAMP) ## Measure throughput and latency against what the machine can do
 	$(BIN)/python -m benchmarks.workloads $(ARGS)

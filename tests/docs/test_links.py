@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,9 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
-    for path in [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "plugins" / "README.md"]
+    for path in [*DOCS.rglob("*.md"), *ROOT.glob("*.md"), ROOT / "plugins" / "README.md"]
 )
-LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]*)`")
@@ -71,9 +72,12 @@ def test_every_decision_is_in_the_index() -> None:
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    navigation = tomllib.loads((DOCS / "navigation.toml").read_text(encoding="utf-8"))
+    listed = [f"{page}.md" for group in navigation["groups"] for page in group["pages"]]
+    below = [path.relative_to(DOCS).as_posix() for one in navigation["below"].values() for path in DOCS.glob(one)]
     pages = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")]
-    assert [page for page in pages if not re.search(rf": {re.escape(page)}$", navigation, re.MULTILINE)] == []
+    assert sorted(pages) == sorted({"index.md", *listed, *below})
+    assert len(listed) == len(set(listed))
 
 
 def test_files_that_the_architecture_page_and_decisions_name_exist() -> None:

@@ -45,13 +45,13 @@ def samples() -> set[str]:
 
 
 def test_the_table_of_metrics_is_the_observer_s() -> None:
-    rows = re.findall(r"^\| `(sglang:\w+)` \| (\w+) \| (.*) \|$", text("operations"), re.MULTILINE)
+    rows = re.findall(r"^\| `(sglang:\w+)` \| (\w+) \| (.*) \|$", text("metrics"), re.MULTILINE)
     assert rows == [(name_of(metric), metric.type, metric.documentation) for metric in metrics()]
 
 
-def test_metrics_named_elsewhere_on_the_page_exist() -> None:
+def test_metrics_named_elsewhere_exist() -> None:
     known = samples() | {name_of(metric) for metric in metrics()}
-    assert set(METRIC.findall(text("operations") + text("deployment"))) <= known
+    assert set(METRIC.findall(text("metrics") + text("operations") + text("deployment"))) <= known
 
 
 def flags() -> set[str]:

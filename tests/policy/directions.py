@@ -44,8 +44,8 @@ LIBRARIES = {
 """Third-party libraries that the core and the frontend language may import, and where."""
 OPTIONAL = ("gpu", "vision", "outlines", "llguidance", "plot")
 """Extras with libraries that a built-in plugin may import; the others are for tests and tools."""
-IMPORTED_AS = {"flashinfer": "flashinfer-python", "huggingface_hub": "transformers"}
-"""Packages of libraries that need not be installed here, or that come with a declared one."""
+IMPORTED_AS = {"flashinfer": "flashinfer-python"}
+"""Packages of libraries that need not be installed here."""
 
 
 def forbidden_imports(sources: Iterable[Source], root: Path) -> list[str]:

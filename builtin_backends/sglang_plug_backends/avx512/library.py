@@ -26,6 +26,8 @@ from sglang_plug import ConfigError
 from sglang_plug.system.private_folder import private_folder, scratch_folder
 
 SOURCES = Path(__file__).parent / "source"
+COMPILED = Path(__file__).parent / "compiled"
+"""Folder for a library that is installed with the package, as in images: ``python -m sglang_plug_backends.avx512``."""
 COMPILERS = ("g++", "c++", "clang++")
 INSTRUCTIONS = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "avx512_vnni")
 FLAGS = (
@@ -175,25 +177,37 @@ def _missing_instructions() -> list[str]:
     return [name for name in INSTRUCTIONS if name not in flags]
 
 
-def _compiled() -> Path:
-    """Return the library's path, compiling it if it is missing. The file name identifies the sources and flags."""
-    sources = sorted(SOURCES.glob("*.cpp"))
-    digest = hashlib.sha256(" ".join(FLAGS).encode())
-    for path in (*sources, *sorted(SOURCES.glob("*.h"))):
-        digest.update(path.read_bytes())
-    folder = _cache_folder()
-    target = folder / f"avx512-{digest.hexdigest()[:16]}.so"
-    if target.exists():
-        return target
+def compile_into(folder: Path) -> Path:
+    """Compile the kernels and return the path of the library, which is new in ``folder``.
+
+    Raises ``ConfigError`` if there is no compiler, or if it fails.
+    """
+    target = folder / _library_name()
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
         raise ConfigError(f"no C++ compiler is installed ({', '.join(COMPILERS)})")
     logger.info("Compiling the CPU kernels with %s (once; kept as %s)", compiler, target)
     with scratch_folder(folder, "build-") as scratch:
         built = scratch / target.name
-        _run([compiler, *FLAGS, *map(str, sources), "-o", str(built), *LIBRARIES])
+        _run([compiler, *FLAGS, *map(str, sorted(SOURCES.glob("*.cpp"))), "-o", str(built), *LIBRARIES])
         os.replace(built, target)
     return target
+
+
+def _compiled() -> Path:
+    """Return the library's path, compiling it if it is missing."""
+    for folder in (COMPILED, _cache_folder()):
+        if (target := folder / _library_name()).exists():
+            return target
+    return compile_into(_cache_folder())
+
+
+def _library_name() -> str:
+    """Return a file name that identifies the sources and flags."""
+    digest = hashlib.sha256(" ".join(FLAGS).encode())
+    for path in (*sorted(SOURCES.glob("*.cpp")), *sorted(SOURCES.glob("*.h"))):
+        digest.update(path.read_bytes())
+    return f"avx512-{digest.hexdigest()[:16]}.so"
 
 
 def _run(command: Sequence[str]) -> None:

@@ -6,6 +6,8 @@ import logging
 import os
 import shutil
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +68,27 @@ def test_compiled_once(
         function.cache_clear()
     monkeypatch.setenv("PATH", "/nowhere")
     assert library.why_not() == ""  # no compiler is asked for
+
+
+@pytest.mark.usefixtures("capable")
+def test_compiled_into_the_package(
+    library_file: Path, fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "package"
+    fake_compiler(tmp_path / "bin", monkeypatch, f'while [ "$1" != -o ]; do shift; done; cp "{library_file}" "$2"')
+    command = [sys.executable, "-m", "sglang_plug_backends.avx512", "--folder", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert [Path(done.stdout.strip())] == list(folder.iterdir())
+    monkeypatch.setattr(library, "COMPILED", folder)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert library.why_not() == "" and not list(fresh.rglob("*.so"))
+
+
+def test_compiling_into_the_package_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    command = [sys.executable, "-m", "sglang_plug_backends.avx512", "--folder", str(tmp_path / "package")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "no C++ compiler is installed" in done.stderr
 
 
 def test_without_a_compiler(fresh: Path, capable: None, monkeypatch: pytest.MonkeyPatch) -> None:

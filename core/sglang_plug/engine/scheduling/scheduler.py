@@ -292,9 +292,7 @@ class Scheduler:
 
     def _take(self, sequence: Sequence, match: Match) -> bool:
         """Admit a waiting sequence if there is room for its tokens and for the probable growth of the running ones."""
-        growth = (
-            sum(running.limit - len(running.tokens) for running in self.running) + sequence.limit - len(sequence.tokens)
-        )
+        growth = sum(growing.limit - len(growing.tokens) for growing in (*self.running, sequence))
         if not self.allocator.begin(sequence, match, self._reserve.tokens(growth) if self.running else 0):
             self.turns.found_no_room(sequence)
             return False

@@ -1,0 +1,83 @@
+"""What can be said about the image without building it: there is no registry of base images where the tests run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CONTINUED = re.compile(r"\\\n\s*")
+WRITABLE = ("/state", "/models", "/tmp")
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The instructions of the Dockerfile, each with its arguments."""
+    text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    lines = [line for line in CONTINUED.sub(" ", text).splitlines() if line.strip()]
+    return [(word, rest) for word, _, rest in (line.partition(" ") for line in lines)]
+
+
+def last_stage() -> list[tuple[str, str]]:
+    found = instructions()
+    return found[max(index for index, (word, _) in enumerate(found) if word == "FROM") :]
+
+
+def variables() -> dict[str, str]:
+    pairs = [part for word, rest in last_stage() if word == "ENV" for part in shlex.split(rest)]
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def test_every_instruction_is_one_of_docker() -> None:
+    known = set("ARG CMD COPY ENTRYPOINT ENV EXPOSE FROM HEALTHCHECK RUN SHELL STOPSIGNAL USER VOLUME WORKDIR".split())
+    assert {word for word, _ in instructions()} <= known
+
+
+@pytest.mark.parametrize("word", ["ENTRYPOINT", "CMD", "VOLUME", "SHELL"])
+def test_lists_are_json(word: str) -> None:
+    (found,) = [rest for name, rest in instructions() if name == word]
+    assert all(isinstance(part, str) for part in json.loads(found))
+
+
+def test_the_server_runs_as_a_user_without_rights() -> None:
+    (user,) = [rest for word, rest in last_stage() if word == "USER"]
+    assert re.fullmatch(r"[1-9]\d+:[1-9]\d+", user)
+    after = last_stage()[last_stage().index(("USER", user)) :]
+    assert "RUN" not in {word for word, _ in after}
+
+
+def test_what_is_written_is_in_the_writable_folders() -> None:
+    folders = [value for name, value in variables().items() if name in ("HOME", "HF_HOME") or name.startswith("XDG_")]
+    assert len(folders) == 4 and all(folder.startswith(WRITABLE) for folder in folders)
+    (volumes,) = [json.loads(rest) for word, rest in last_stage() if word == "VOLUME"]
+    assert set(volumes) | {"/tmp"} == set(WRITABLE)
+
+
+def test_the_health_check_is_a_program_that_asks_the_right_path() -> None:
+    (check,) = [rest for word, rest in last_stage() if word == "HEALTHCHECK"]
+    python, flag, program = json.loads(check.partition(" CMD ")[2])
+    assert (python, flag) == ("python", "-c")
+    compile(program, "HEALTHCHECK", "exec")
+    assert "/health" in program
+
+
+def test_the_context_has_what_is_copied() -> None:
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = {
+        name for word, rest in instructions() if word == "COPY" and "--from" not in rest for name in rest.split()[:-1]
+    }
+    assert copied == allowed and all((ROOT / name).exists() for name in copied)
+
+
+def test_the_build_arguments_are_documented() -> None:
+    page = (ROOT / "docs" / "containers.md").read_text(encoding="utf-8")
+    arguments = {rest.partition("=")[0] for word, rest in instructions() if word == "ARG"}
+    assert arguments and all(f"| `{name}` |" in page for name in arguments)
+
+
+def test_the_cuda_image_needs_its_build_argument_only() -> None:
+    (install,) = [rest for word, rest in instructions() if word == "RUN" and "pip install" in rest]
+    assert 'cuda) pip install ".[gpu,${EXTRAS}]"' in install and "cpu) " in install

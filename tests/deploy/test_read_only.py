@@ -1,0 +1,106 @@
+"""The server needs no writable folder but those of the image: it runs where everything else is mounted read-only."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.test_image import variables
+
+FOLDERS = ("state", "models", "tmp")
+PREPARE = """
+mount --make-rprivate /
+for folder in "$1" "$2" "$3"; do mount -t tmpfs tmpfs "$folder"; done
+mount -o remount,bind,ro /
+cd "$1"
+shift 3
+exec "$@"
+"""
+"""Mounts the folders, makes the root file system read-only, and becomes the rest of its arguments."""
+READY = " at http://"
+
+
+def inside(folder: Path, *command: str) -> list[str]:
+    """A command where only the folders of the image are writable."""
+    isolated = ["unshare", "--map-root-user", "--mount", "sh", "-ec", PREPARE, "sh"]
+    return [*isolated, *(str(folder / name) for name in FOLDERS), *command]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Empty folders with short paths, on a system that lets this user mount something over them."""
+    with tempfile.TemporaryDirectory() as name:
+        made = Path(name)
+        for part in FOLDERS:
+            (made / part).mkdir()
+        probe = f"touch {made}/state/x && ! touch {made}/x 2>/dev/null"
+        try:
+            done = subprocess.run(inside(made, "sh", "-c", probe), capture_output=True, check=False)
+        except OSError:
+            pytest.skip("unshare is not installed")
+        if done.returncode:
+            pytest.skip("this user may not mount anything")
+        yield made
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """The variables of the image, with its folders below ``folder``."""
+    settings = {
+        name: str(folder / value.lstrip("/"))
+        for name, value in variables().items()
+        if name in ("HOME", "HF_HOME") or name.startswith("XDG_")
+    }
+    kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    return {**kept, **settings, "TMPDIR": str(folder / "tmp"), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def url(folder: Path) -> Iterator[str]:
+    """A server in such a place."""
+    options = ("--port", "0", "--max-total-tokens", "4096")
+    command = inside(folder, sys.executable, "-m", "sglang_plug", "serve", *options)
+    with (folder / "log").open("w+") as log:
+        process = subprocess.Popen(
+            command, env=environment(folder), stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+        )
+        assert process.stdout is not None
+        try:
+            line = next((line for line in process.stdout if READY in line), "")
+            assert line, (folder / "log").read_text()
+            yield line.split(" at ")[1].strip()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(120) == 0, (folder / "log").read_text()
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            process.stdout.close()
+
+
+def test_it_answers_and_stores_files(url: str) -> None:
+    body = {"model": "default", "messages": [{"role": "user", "content": "What is the capital of Peru?"}]}
+    request = urllib.request.Request(
+        f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        assert "Lima" in json.load(answer)["choices"][0]["message"]["content"]
+    boundary = "part"
+    upload = (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="x.jsonl"\r\n\r\n{{}}\n\r\n'
+        f"--{boundary}--\r\n"
+    )
+    content_type = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{url}/v1/files", upload.encode(), content_type), timeout=120
+    ) as answer:
+        assert json.load(answer)["bytes"] == 3

