@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 Controls = Mapping[str, Callable[..., Any]]
 """Name of a control call -> function of keyword arguments that returns plain data."""
 TOTALS_PERIOD = 1.0
-"""Seconds between two reports of the totals of step extensions."""
+"""Seconds between two reports of the totals of step extensions, and of what was learned about steps."""
 POLL = 0.005
 """Seconds between two checks whether held requests are ready, while there is nothing else to do."""
 
@@ -261,7 +261,7 @@ class EngineLoop:
         if self.scheduler.busy:
             return
         self.scheduler.check()
-        self.scheduler.counters = StepCounters()
+        self.scheduler.counters, self._next_totals = StepCounters(), 0.0
         self.send(StepOutputs([], self._stats(0.0)))
 
     def _control(self, message: Control) -> Reply:
@@ -330,9 +330,16 @@ class EngineLoop:
     def _stats(self, seconds: float) -> StepStats:
         relieved, self._relieved = self._relieved, 0
         totals, now = tuple[MetricTotal, ...](), time.monotonic()
-        if self.extensions.totals and now >= self._next_totals:
+        if is_due := now >= self._next_totals:
             totals, self._next_totals = self.extensions.all_totals(), now + TOTALS_PERIOD
-        return step_stats(self.scheduler, held=len(self.held), seconds=seconds, relieved=relieved, totals=totals)
+        return step_stats(
+            self.scheduler,
+            held=len(self.held),
+            seconds=seconds,
+            relieved=relieved,
+            totals=totals,
+            with_coefficients=is_due,
+        )
 
 
 def _refused(error: RequestError) -> Finish:
