@@ -159,7 +159,7 @@ class EngineLoop:
         if len(self.held):
             self._release()
         for sequence, refusal in self.deadlines.passed():
-            self._refuse_queued(sequence, refusal)
+            self._refuse_waiting(sequence, refusal)
         if self.scheduler.busy:
             self._advance()
 
@@ -207,6 +207,7 @@ class EngineLoop:
 
     def _submit(self, request: Request) -> None:
         try:
+            self.deadlines.check(request.deadline)
             self._checks.check(request, self.requests, self.scheduler, held=len(self.held))
             sequence = Sequence.of(request, self.longest)
             sequence.sampling.constrained = self.extensions.is_constrained(sequence)
@@ -218,7 +219,9 @@ class EngineLoop:
             self._end(request.id, _refused(error))
             return
         self.requests.add(request)
-        if not is_held:
+        if is_held:
+            self.deadlines.watch(sequence)
+        else:
             self._queue(sequence)
 
     def _release(self) -> None:
@@ -234,11 +237,14 @@ class EngineLoop:
         """Queue a sequence, unless it would miss its deadline."""
         self.scheduler.add(sequence)
         if sequence.deadline is not None and (refusal := self.deadlines.add(sequence, self.scheduler)) is not None:
-            self._refuse_queued(sequence, refusal)
+            self._refuse_waiting(sequence, refusal)
 
-    def _refuse_queued(self, sequence: Sequence, refusal: RequestError) -> None:
-        """End a request that waits in the queue with an error."""
-        self.scheduler.abort(sequence.request.id)
+    def _refuse_waiting(self, sequence: Sequence, refusal: RequestError) -> None:
+        """End a request that waits in the queue, or is held, with an error."""
+        if self.held.abort(sequence.request.id):
+            sequence.service.ended = True
+        else:
+            self.scheduler.abort(sequence.request.id)
         self.requests.end(sequence.request.id)
         self._end(sequence.request.id, _refused(refusal))
         self._tell_idle()
