@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         InputPhase,
         ModelPhase,
         RankPhase,
+        RankStep,
         StaticInputPhase,
     )
     from sglang_plug.contracts.extension.views import (
@@ -339,6 +340,7 @@ __all__ = [
     "RankEndpoint",
     "RankGroup",
     "RankPhase",
+    "RankStep",
     "ReadySequence",
     "Reasoning",
     "ReasoningBlock",

@@ -65,6 +65,7 @@ HOME = {
         "InputPhase",
         "ModelPhase",
         "RankPhase",
+        "RankStep",
         "StaticInputPhase",
     ),
     "contracts.extension.views": (

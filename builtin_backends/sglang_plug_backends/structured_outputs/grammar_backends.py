@@ -144,9 +144,8 @@ class GrammarBackends(GrammarBackend):
             component = self._components.get(name)
             if component is None:
                 raise ConfigError(f"no grammar backend {name!r} is installed; {self._hint(name)}")
-            assert isinstance(component.spec, GrammarSpec)
             backend: GrammarBackend = make(component, self.vocabulary, component.settings(), base=GrammarBackend)
-            self._built[name] = component.spec, backend
+            self._built[name] = component.spec_as(GrammarSpec), backend
         return self._built[name]
 
     def _able(self, constraint: Constraint) -> str:
