@@ -48,7 +48,7 @@ def constraint_from_fields(
 
     The format field may have another name than ``response_format``. Raises ``ApiError``.
     """
-    constraints = [(constraint, constraint.kind) for constraint in _expressions(body)]
+    constraints: list[tuple[Constraint, str]] = [(constraint, constraint.kind) for constraint in _expressions(body)]
     constraints += [
         (constraint, _format_field(constraint, response_format, names))
         for constraint in _response_format(response_format, names)

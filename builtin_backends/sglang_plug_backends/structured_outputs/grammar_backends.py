@@ -8,14 +8,8 @@ from functools import partial
 from typing import TypeVar
 
 from sglang_plug.config import AUTO, ConfigError
-from sglang_plug.contracts.text.grammar import (
-    Constraint,
-    ConstraintError,
-    ConstraintKind,
-    Grammar,
-    GrammarBackend,
-    Vocabulary,
-)
+from sglang_plug.contracts.text.grammar import Constraint, ConstraintError, ConstraintKind, Grammar, GrammarBackend
+from sglang_plug.contracts.text.vocabulary import Vocabulary
 from sglang_plug.plugins.attribution import make
 from sglang_plug.plugins.registry import Component, Facts, PluginError, Plugins
 from sglang_plug.plugins.specs import GrammarSpec

@@ -20,7 +20,7 @@ from sglang_plug.contracts.model.recurrent_state import StateShape
 from sglang_plug.engine.memory.kv_dtype import fit_kv_dtype, kv_dtype
 from sglang_plug.engine.scheduling import limits
 from sglang_plug.engine.tensor_parallel.feasibility import choose_executor, of_rank
-from sglang_plug.plugins.attribution import attributed, check_contract, image_support_problem, make_with_settings
+from sglang_plug.plugins.attribution import attributed, check_contract, declaration_problem, make_with_settings
 from sglang_plug.plugins.registry import Component, Facts, Plugins
 from sglang_plug.plugins.spec import Task
 from sglang_plug.plugins.specs import AttentionSpec, ExecutorSpec, KernelSpec, ModelSpec, QuantizationSpec
@@ -246,7 +246,7 @@ def _shape(
     Raises ``ConfigError``; for a generic model it names similar architectures, because the name may be mistyped.
     """
     spec = model.spec_as(ModelSpec)
-    if (problem := image_support_problem(model, model_class)) is not None:
+    if (problem := declaration_problem(model, model_class)) is not None:
         raise ConfigError(problem)
     try:
         with attributed(model, "to tell the shape of its attention"):
