@@ -22,6 +22,8 @@ TOKENS = 8
 MEASURED_LENGTHS = ((160,), (12, 16, 20))
 """Lengths of the prompts that are served after the first one: a longer one alone, then a few together, which also
 decode together. They are short because a CPU may need a tenth of a second for ten tokens of a large model."""
+SHORT = 8
+"""Length of one more prompt for each replica, if there are several."""
 MEASURED_TOKENS = 4
 """Tokens of their outputs."""
 SERVER_ERROR = 500
@@ -60,8 +62,8 @@ async def warm_up(engine: TextEngine) -> None:
     await probe_model(engine, tokens, new_tokens=TOKENS)
     if engine.info["tasks"][0] == "generate" and engine.config.engine.schedule.target_itl_ms:
         replicas = len(engine.info.get("replica_states", (None,)))
-        first = 1
-        for lengths in MEASURED_LENGTHS:
+        first, short = 1, ((SHORT,),) if replicas > 1 else ()  # the first request was served by one replica only
+        for lengths in (*short, *MEASURED_LENGTHS):
             await _serve_together(engine, lengths * replicas, first)
             first += len(lengths) * replicas
     with contextlib.suppress(EngineError, RequestError):

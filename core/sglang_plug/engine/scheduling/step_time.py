@@ -47,7 +47,7 @@ class StepWork:
     """Pairs of a token of a prompt, or of a draft, and a token that it attends to."""
 
     @property
-    def wide_tokens(self) -> int:
+    def prompt_and_draft_tokens(self) -> int:
         """Number of tokens beside those that decode one by one: of prompts and of drafts."""
         return self.prefill_tokens + self.draft_tokens
 
@@ -186,12 +186,12 @@ class StepTimeModel:
         """Learn that ``work`` took ``seconds``."""
         if seconds <= 0:
             return
-        if not work.wide_tokens:
+        if not work.prompt_and_draft_tokens:
             self._decode.observe(_decode_features(work.decode_rows, work.decode_context), seconds)
             return
         if self.knows_decode:
             base = self.decode_seconds(work.decode_rows, work.decode_context)
-            self._prefill.observe((base, float(work.wide_tokens), work.prefill_pairs), seconds)
+            self._prefill.observe((base, float(work.prompt_and_draft_tokens), work.prefill_pairs), seconds)
             self.largest_prefill = max(self.largest_prefill, work.prefill_tokens)
 
     def decode_seconds(self, rows: int, context: int) -> float:
@@ -201,14 +201,14 @@ class StepTimeModel:
     def step_seconds(self, work: StepWork) -> float:
         """Return the expected duration of a step."""
         base = self.decode_seconds(work.decode_rows, work.decode_context)
-        if not work.wide_tokens:
+        if not work.prompt_and_draft_tokens:
             return base
-        return self._prefill.predict((base, float(work.wide_tokens), work.prefill_pairs))
+        return self._prefill.predict((base, float(work.prompt_and_draft_tokens), work.prefill_pairs))
 
     def prefill_tokens(self, work: StepWork, start: int, seconds: float) -> float:
         """Return how many tokens that follow ``start`` others fit into a step of ``seconds`` that has ``work``."""
         base = self.decode_seconds(work.decode_rows, work.decode_context)
-        left = seconds - self._prefill.predict((base, float(work.wide_tokens), work.prefill_pairs))
+        left = seconds - self._prefill.predict((base, float(work.prompt_and_draft_tokens), work.prefill_pairs))
         if left <= 0:
             return 0.0
         _, for_token, for_pair = self._prefill.coefficients

@@ -16,10 +16,10 @@ from sglang_plug.engine.scheduling.prefill_pace import FIRST_TOKENS
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.startup.build import build_engine
 
-STEP, ROW, WIDE = 0.004, 0.001, 0.002
+STEP, ROW, TOKEN = 0.004, 0.001, 0.002
 """Seconds of virtual time of a step, of a sequence that decodes in it, and of a token of a prompt or a draft."""
 TARGET = 0.1
-FITTING = int((TARGET - STEP - 3 * ROW) / WIDE)
+FITTING = int((TARGET - STEP - 3 * ROW) / TOKEN)
 """Prompt tokens beside three sequences in a step that takes ``TARGET``."""
 LONG_PROMPT, MOST_STEPS = 400, 1000
 
@@ -127,5 +127,5 @@ def _work(chunks: Iterable[ScheduledChunk]) -> Step:
             drafts += chunk.width - 1
         else:
             prompt_tokens += chunk.width
-    seconds = STEP + ROW * max(1, decoding) + WIDE * (prompt_tokens + drafts)
+    seconds = STEP + ROW * max(1, decoding) + TOKEN * (prompt_tokens + drafts)
     return Step(decoding, prompt_tokens, drafts, seconds)
