@@ -41,6 +41,7 @@ DIFFERENCES = {
         "documents": "texts, or objects with a `text`",
         "instruct": "for models that are asked in words",
         "top_n": "at least 1",
+        "truncate_prompt_tokens": "the answer is an object, as vLLM's",
     },
     "/tokenize": {"tools": "with `messages`", "tool_choice": "with `messages`"},
     "/load_lora_adapter": {"lora_path": "a folder of the server's machine", "pinned": "every adapter stays loaded"},

@@ -89,15 +89,19 @@ NOT_OFFERED = {
 }
 """Reason -> endpoints that are not offered."""
 
+RERANK_FORMS = (
+    "a list, as SGLang's; `/v2/rerank`, `?format=jina`, Cohere's clients and bodies with `truncate_prompt_tokens` get "
+    "an object, as vLLM's"
+)
 DIFFERENCES = {
     "/classify": "takes `text`, as SGLang's; vLLM's is `/v1/classify`",
     "/health": "never waits for the model; `/health_generate` does",
     "/ready": "503 also while the server stops",
-    "/rerank": "a list, as SGLang's; `/v2/rerank`, `?format=jina` and Cohere's clients get an object",
+    "/rerank": RERANK_FORMS,
     "/update_weights": "as `/update_weights_from_disk`; not vLLM's transfer between processes",
     "/v1/messages": "by the plugin `sglang-plug-anthropic`: `pip install 'sglang-plug[anthropic]'`",
     "/v1/messages/count_tokens": "by the plugin `sglang-plug-anthropic`",
-    "/v1/rerank": "a list, as SGLang's; `/v2/rerank`, `?format=jina` and Cohere's clients get an object",
+    "/v1/rerank": RERANK_FORMS,
     "/dump_expert_distribution_record": "POST only",
     "/start_expert_distribution_record": "POST only",
     "/stop_expert_distribution_record": "POST only",
