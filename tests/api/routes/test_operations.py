@@ -16,7 +16,7 @@ def test_health(app: Any, path: str) -> None:
     assert app.is_whole()
 
 
-@pytest.mark.parametrize("path", ["/health", "/ping", "/ready", "/health_generate"])
+@pytest.mark.parametrize("path", ["/health", "/ping", "/ready", "/readyz", "/health_generate"])
 def test_health_while_the_server_warms_up(app: Any, path: str) -> None:
     app.engine.warming_up = True
     try:
