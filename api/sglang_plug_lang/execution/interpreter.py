@@ -9,7 +9,6 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -36,28 +35,12 @@ from sglang_plug_lang.ir import (
 
 from .speculation import Speculation
 from .transcript import Transcript
+from .variable import Variable
 
 BOOLEANS = {"True": True, "False": False}
 NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 ENTRIES_OF_TOKENS = ("output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs")
 """Facts with one entry for each generated token."""
-
-
-@dataclass
-class Variable:
-    """A variable's value, and its text as it grows."""
-
-    value: Any = None
-    meta_info: dict[str, Any] = field(default_factory=dict)
-    pieces: list[str] = field(default_factory=list)
-    piece_meta_info: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """Facts about generated pieces, by position."""
-    pending: int = 0
-    """Number of queued expressions that will set it."""
-
-    def copy(self) -> Variable:
-        """Return an independent copy."""
-        return Variable(self.value, self.meta_info, list(self.pieces), dict(self.piece_meta_info))
 
 
 class Interpreter:

@@ -30,7 +30,8 @@ from sglang_plug_lang.ir import (
 )
 from sglang_plug_lang.templates import ChatTemplate
 
-from .interpreter import Interpreter, Variable
+from .interpreter import Interpreter
+from .variable import Variable
 
 
 class TracingBackend:
