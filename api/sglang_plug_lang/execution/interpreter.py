@@ -64,6 +64,7 @@ class Interpreter:
         self._is_busy = False
         self._is_running = False
         self._program: int | None = None
+        self._worker: int | None = None
         self._error: BaseException | None = None
         self._wakers: set[Callable[[], None]] = set()
 
@@ -142,6 +143,8 @@ class Interpreter:
 
     def forked_text(self) -> str:
         """Return the text since the fork; all of it for a conversation that is not one. Raises as ``transcript``."""
+        if threading.get_ident() == self._worker:
+            raise LanguageError("a state cannot append its own text")
         return self.transcript().text[self._fork_start :]
 
     def variable(self, name: str) -> Variable:
@@ -215,11 +218,12 @@ class Interpreter:
     # Methods of the worker thread.
 
     def _work(self) -> None:
+        self._worker = threading.get_ident()
         while True:
             with self._condition:
                 if not self._queue or self._error is not None:
                     self._queue.clear()
-                    self._is_busy = False
+                    self._is_busy, self._worker = False, None
                     self._notify()
                     return
                 expression = self._queue.popleft()

@@ -59,10 +59,6 @@ REASONING: Mapping[tuple[str, ...], Target] = {
     ("granite",): ("thinking:GraniteThinking", "Granite 3: two sentences, or <think>…</think> and <response>"),
     ("hunyuan_a13b",): ("thinking:HunyuanThinking", "as qwen3, with the answer in <answer>"),
     ("kimi",): ("thinking:KimiThinking", "Kimi-VL: ◁think▷…◁/think▷"),
-    ("minimax-append-think", "minimax_m2_append_think"): (
-        "thinking:ShownThinking",
-        "the output begins inside <think>, and all of it is the answer, with the tag before it",
-    ),
     ("mistral",): ("thinking:MistralThinking", "Magistral: [THINK]…[/THINK]"),
     (
         *("qwen3", "deepseek-v3", "deepseek_v3", "deepseek-v4", "deepseek_v4", "deepseek-v41", "dots", "hunyuan"),

@@ -119,15 +119,6 @@ class OpenThinking(Thinking):
         yield from self.read_answer()
 
 
-class ShownThinking(OpenThinking):
-    """Reasoning that stays in the answer, for callers that send it back as it was: its opening tag is put before it."""
-
-    def read(self) -> Steps[None]:
-        """Read everything as the answer."""
-        self.tell_text(self.tags.openings[0])
-        yield from self.tell_rest()
-
-
 class ThinkingBeforeCalls(Thinking):
     """Reasoning of models that may begin a call without closing their reasoning."""
 

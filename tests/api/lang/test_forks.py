@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug_lang import function, gen, user_begin, user_end
+from sglang_plug_lang import LanguageError, function, gen, user_begin, user_end
 from sglang_plug_lang.ir import AppendForks
 
 
@@ -59,6 +59,15 @@ def test_forks_are_appended_to_a_parent_that_went_on(backend: Any) -> None:
     state = function(program).run()
     assert state.text() == "base;meanwhile;abb."
     assert state.forked_text() == state.text()
+
+
+def test_a_state_cannot_append_itself(backend: Any) -> None:
+    def program(s: Any) -> None:
+        s += "base;"
+        s += AppendForks([s])
+
+    error = function(program).run().error()
+    assert isinstance(error, LanguageError) and "its own text" in str(error)
 
 
 def test_what_forks_refuse(backend: Any) -> None:

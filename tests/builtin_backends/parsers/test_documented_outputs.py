@@ -15,7 +15,7 @@ from sglang_plug_backends.parsers.gemma import Gemma4
 from sglang_plug_backends.parsers.kimi import KimiK2
 from sglang_plug_backends.parsers.marked_json import Ernie45, Hermes, HunyuanA13B, InternLM, Nemotron
 from sglang_plug_backends.parsers.pythonic import Lfm2
-from sglang_plug_backends.parsers.thinking import HunyuanThinking, SeedThinking, ShownThinking
+from sglang_plug_backends.parsers.thinking import HunyuanThinking, SeedThinking
 from sglang_plug_backends.parsers.xml.formats import DeepSeekV32, Glm45, MiniMaxM2, Qwen3Coder
 
 Read = Callable[..., list[Any]]
@@ -181,9 +181,3 @@ def test_reasoning_of_seeds_document(read: Read) -> None:
     thought = f"First, the power rule.\n{spent}</seed:cot_budget_reflect>\nThen the sum."
     output = f"<seed:think>\n{thought}\n</seed:think>\nThe result is 4."
     assert read(SeedThinking, output) == [("thought", thought), "The result is 4."]
-
-
-def test_reasoning_that_stays_in_the_answer(read: Read) -> None:
-    """MiniMax-M2 is to get its reasoning back as it was written, with the tag that is in the prompt."""
-    assert read(ShownThinking, "Hm.\n</think>\n\nYes.") == ["<think>Hm.\n</think>\n\nYes."]
-    assert ShownThinking.marks("]~b]ai\n<think>\n", calls=False) is not None

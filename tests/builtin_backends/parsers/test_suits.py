@@ -21,9 +21,9 @@ NAMES = [
 REASONING = [
     "deepseek-r1", "deepseek-v3", "deepseek-v4", "deepseek-v41", "deepseek_r1", "deepseek_v3", "deepseek_v4", "dots",
     "ernie45", "gemma4", "gigachat35", "glm45", "glm47", "gpt-oss", "granite", "granite_thinking_parser", "hunyuan",
-    "hunyuan_a13b", "hy_v3", "interns1", "kimi", "kimi_k2", "mimo", "minimax", "minimax-append-think", "minimax_m2",
-    "minimax_m2_append_think", "mistral", "nanbeige", "nemotron_3", "nemotron_v3", "openai_gptoss", "poolside_v1",
-    "qwen3", "qwen3-thinking", "seed_oss", "step3", "step3p5",
+    "hunyuan_a13b", "hy_v3", "interns1", "kimi", "kimi_k2", "mimo", "minimax", "minimax_m2", "mistral", "nanbeige",
+    "nemotron_3", "nemotron_v3", "openai_gptoss", "poolside_v1", "qwen3", "qwen3-thinking", "seed_oss", "step3",
+    "step3p5",
 ]  # fmt: skip
 TEMPLATES = {
     'return a json object: <tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>': {
