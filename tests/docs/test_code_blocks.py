@@ -32,7 +32,12 @@ PARSERS: Mapping[str, Callable[[str], Any]] = {
 }
 GENERATOR, EMBEDDER = "127.0.0.1:30000", "127.0.0.1:30001"
 """Addresses of the servers in the documentation."""
-SMALLER = {"--num-prompts 200": "--num-prompts 4", "--random-input-len 1024": "--random-input-len 64"}
+SMALLER = {
+    "--num-prompts 200": "--num-prompts 4",
+    "--random-input-len 1024": "--random-input-len 64",
+    "--random-output-len 128": "--random-output-len 8",
+    "--request-rate 1 2 4 8 16": "--request-rate 8 16",
+}
 """What is smaller here than on the page."""
 
 
@@ -81,7 +86,8 @@ def addresses(launcher: Launcher) -> Callable[[str], str]:
         return launcher("--model-path", str(packaged.get_model_path()), "--is-embedding").port
 
     def replace(text: str) -> str:
-        text = text.replace("bench serve ", f"bench serve --base-url http://{GENERATOR} ").replace(" --port 30000", "")
+        text = re.sub(r"bench (serve|sweep) ", rf"bench \1 --base-url http://{GENERATOR} ", text)
+        text = text.replace(" --port 30000", "")
         for address in (GENERATOR, EMBEDDER):
             if address in text:
                 if address not in started:
