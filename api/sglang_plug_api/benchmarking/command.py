@@ -13,7 +13,7 @@ from .sweep import SweepAction
 
 
 class Action(Protocol):
-    """What ``bench`` can measure."""
+    """One kind of measurement, with its arguments."""
 
     summary: str
 

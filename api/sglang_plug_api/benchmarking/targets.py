@@ -1,4 +1,4 @@
-"""What is measured: a model on a server, or one in this process."""
+"""The model that is measured: on a server, or in this process."""
 
 from __future__ import annotations
 

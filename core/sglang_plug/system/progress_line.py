@@ -1,4 +1,4 @@
-"""How far a long piece of work is: one line that is overwritten on a terminal, a few lines of the log elsewhere."""
+"""Progress of a long piece of work: one line that is overwritten on a terminal, a few lines of the log elsewhere."""
 
 from __future__ import annotations
 
