@@ -87,7 +87,7 @@ class ReplicaGroup(EngineClient):
                     most=most,
                     window=window,
                     lasting=self._lasting,
-                    failed=partial(routing.forget, number),
+                    failed=partial(self._forget, number),
                     name=f"Replica {number}",
                 ),
             )
@@ -268,6 +268,11 @@ class ReplicaGroup(EngineClient):
 
     def _serving_replicas(self) -> list[Replica]:
         return [replica for replica in self._replicas if replica.client.failure is None]
+
+    def _forget(self, number: int) -> None:
+        """Forget what is known about a replica that has failed."""
+        self._replicas[number].latest = None
+        self._routing.forget(number)
 
     def _forget_all(self) -> None:
         for replica in self._replicas:

@@ -22,9 +22,12 @@ class Wanted:
     def __init__(self) -> None:
         self.replica = 0
         self.seen: list[list[tuple[int, int, int]]] = []
+        self.latest: list[dict[int, int | None]] = []
+        """Replica -> the capacity that its last step reported."""
         self.forgotten: list[int] = []
 
     def choose(self, request: Request, replicas: Sequence[ReplicaLoad]) -> int:
+        self.latest.append({load.replica: load.latest.capacity if load.latest else None for load in replicas})
         self.seen.append([(load.replica, load.requests, load.tokens) for load in replicas])
         numbers = [load.replica for load in replicas]
         return self.replica if self.replica in numbers else numbers[0]
@@ -289,9 +292,24 @@ async def test_step_statistics_name_their_replica() -> None:
         assert [(stats.replica, stats.running) for stats in heard] == [(1, 2), (0, 1)]
         fleet[1].die()
         await fleet.until(lambda: len(fleet.engines[1]) == 2 and fleet[1].listeners)
+        assert [(stats.replica, stats.running) for stats in heard[2:]] == [(1, 0)]  # not what its last step said
+        await fleet.until(lambda: group.replicas[1].failure is None)
         for listener in fleet[1].listeners:
             listener(step(running=9))
         assert (heard[-1].replica, heard[-1].running) == (1, 9)
+
+
+async def test_the_policy_knows_no_steps_of_an_engine_that_has_died() -> None:
+    fleet = Fleet()
+    async with started(fleet) as group:
+        for listener in fleet[0].listeners:
+            listener(step(capacity=64))
+        await tokens_of(group, request("a"))
+        assert fleet.policy.latest[-1] == {0: 64, 1: None}
+        fleet[0].die()
+        await fleet.until(lambda: len(fleet.engines[0]) == 2 and group.replicas[0].failure is None)
+        await tokens_of(group, request("b"))
+        assert fleet.policy.latest[-1] == {0: None, 1: None}
 
 
 UPDATE: dict[str, Any] = {"source": "/new", "revision": None}
