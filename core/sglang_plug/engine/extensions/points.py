@@ -83,6 +83,8 @@ class ExtensionPoints:
     """The extensions with pools."""
     use_prefixes: tuple[Callable[[PrefixPool], None], ...] = ()
     prefix_cached: tuple[Callable[[SequenceView, int], None], ...] = ()
+    prefix_restored: tuple[Callable[[SequenceView, Sequence[int]], None], ...] = ()
+    evicted: tuple[Callable[[Sequence[int]], None], ...] = ()
     restore_prefix: tuple[Callable[[SequenceView, bool], bool], ...] = ()
     reset: tuple[Callable[[], None], ...] = ()
     forget_stored: tuple[Callable[[], None], ...] = ()

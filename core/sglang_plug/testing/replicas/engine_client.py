@@ -27,7 +27,9 @@ READ_AT_ONCE = 8
 FACTS = ("architecture", "checkpoint_path", "context_length", "fingerprint", "tasks", "vocab_size")
 
 
-def check_engine_client(deployment: str | Deploy, *, model: str = AUTO, plugins: Plugins | None = None) -> None:
+def check_engine_client(
+    deployment: str | Callable[[EngineLaunch], EngineClient], *, model: str = AUTO, plugins: Plugins | None = None
+) -> None:
     """Start an engine, serve requests of every kind, let it die, and start another one.
 
     Tests streams, aborts by closing, merged outputs for slow readers, refusals, control calls, statistics of steps,
