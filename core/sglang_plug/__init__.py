@@ -123,7 +123,7 @@ if TYPE_CHECKING:
         LogitsRow,
         ProcessorRequest,
     )
-    from sglang_plug.contracts.serving.observer import MetricTotal, Observer, RequestEvent, StepStats
+    from sglang_plug.contracts.serving.observer import MetricInfo, MetricTotal, Observer, RequestEvent, StepStats
     from sglang_plug.contracts.serving.routing import CacheAwareRouting, ReplicaLoad, RoutingPolicy, prefix_digests
     from sglang_plug.contracts.serving.scheduling import (
         AccountingPolicy,
@@ -306,6 +306,7 @@ __all__ = [
     "MediaSource",
     "MemoryPhase",
     "MemoryRequest",
+    "MetricInfo",
     "MetricTotal",
     "Model",
     "ModelPhase",

@@ -121,6 +121,7 @@ HOME = {
         "WeightLoader",
     ),
     "contracts.serving.observer": (
+        "MetricInfo",
         "MetricTotal",
         "Observer",
         "RequestEvent",

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import Finish, Output, Request, RequestError
-from sglang_plug.contracts.serving.observer import MetricTotal, StepStats
+from sglang_plug.contracts.serving.observer import MetricInfo, MetricTotal, StepStats
 from sglang_plug.engine.admission.activity import activity
 from sglang_plug.engine.admission.deadlines import Deadlines
 from sglang_plug.engine.admission.open_requests import OpenRequests, RequestChecks
@@ -329,10 +329,15 @@ class EngineLoop:
 
     def _stats(self, seconds: float) -> StepStats:
         relieved, self._relieved = self._relieved, 0
-        totals, now = tuple[MetricTotal, ...](), time.monotonic()
-        if self.extensions.totals and now >= self._next_totals:
-            totals, self._next_totals = self.extensions.all_totals(), now + TOTALS_PERIOD
-        return step_stats(self.scheduler, held=len(self.held), seconds=seconds, relieved=relieved, totals=totals)
+        totals, infos = tuple[MetricTotal, ...](), tuple[MetricInfo, ...]()
+        if self.extensions.totals or self.extensions.infos:
+            now = time.monotonic()
+            if now >= self._next_totals or not self.scheduler.busy:  # what is true of an idle engine stays
+                totals, infos = self.extensions.all_totals(), self.extensions.all_infos()
+                self._next_totals = now + TOTALS_PERIOD
+        return step_stats(
+            self.scheduler, held=len(self.held), seconds=seconds, relieved=relieved, totals=totals, infos=infos
+        )
 
 
 def _refused(error: RequestError) -> Finish:

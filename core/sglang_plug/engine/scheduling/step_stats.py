@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import time
 
-from sglang_plug.contracts.serving.observer import MetricTotal, StepStats
+from sglang_plug.contracts.serving.observer import MetricInfo, MetricTotal, StepStats
 
 from .scheduler import Scheduler
 
 
 def step_stats(
-    scheduler: Scheduler, *, held: int, seconds: float, relieved: int, totals: tuple[MetricTotal, ...] = ()
+    scheduler: Scheduler,
+    *,
+    held: int,
+    seconds: float,
+    relieved: int,
+    totals: tuple[MetricTotal, ...] = (),
+    infos: tuple[MetricInfo, ...] = (),
 ) -> StepStats:
     """Return the statistics of the step that ``scheduler`` has just committed.
 
@@ -20,6 +26,7 @@ def step_stats(
         seconds: duration of the step; 0 if nothing was computed.
         relieved: cached tokens that were evicted because memory ran out, since the last statistics.
         totals: those of step extensions.
+        infos: those of step extensions.
     """
     counters, pool = scheduler.counters, scheduler.pool
     free, cached, capacity = pool.free, scheduler.cache.size, pool.capacity
@@ -44,4 +51,5 @@ def step_stats(
         relieved_tokens=relieved,
         target_seconds=scheduler.pace.target_seconds,
         totals=totals,
+        infos=infos,
     )
