@@ -35,6 +35,7 @@ class RestartingClient(EngineClient):
         clock: a monotonic clock in seconds.
         lasting: the calls to repeat on a new engine, which somebody else notes; ``None``: those of this client.
         failed: called when the engine has failed, before it is started again.
+        restarted: called when a new engine serves.
         name: the engine's name at the beginning of log lines.
     """
 
@@ -47,6 +48,7 @@ class RestartingClient(EngineClient):
         clock: Callable[[], float] = time.monotonic,
         lasting: LastingCalls | None = None,
         failed: Callable[[], None] = lambda: None,
+        restarted: Callable[[], None] = lambda: None,
         name: str = "The engine",
     ) -> None:
         self._name = name
@@ -54,6 +56,7 @@ class RestartingClient(EngineClient):
         self._client = make()
         self._listeners: list[Callable[[StepStats], None]] = []
         self._lasting, self._notes, self._failed = lasting or LastingCalls(), lasting is None, failed
+        self._restarted = restarted
         self._restarts = deque[float]()
         self._start_seconds = 1.0
         self._watch: asyncio.Task[None] | None = None
@@ -180,6 +183,7 @@ class RestartingClient(EngineClient):
                 await self._lasting.repeat(self._client)
                 self._client.on_step(self._pass_step)
                 self._down = None
+                self._restarted()
         except Exception as error:  # of any kind: a server without an engine must not wait forever
             return f"it did not start: {error}"
         logger.info("%s serves again", self._name)

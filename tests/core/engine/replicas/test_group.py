@@ -11,7 +11,8 @@ import pytest
 
 from sglang_plug import ConfigError, EngineError, ReplicaLoad, Request, RequestError, StepStats
 from sglang_plug.engine.replicas.checked_routing import CheckedRouting
-from sglang_plug.engine.replicas.group import SILENT_AFTER, ReplicaGroup
+from sglang_plug.engine.replicas.group import ReplicaGroup
+from sglang_plug.engine.replicas.router import LOOK_EVERY, SILENT_AFTER
 
 from .scripted_replica import REFUSAL, ScriptedReplica, step
 
@@ -40,7 +41,7 @@ class Fleet:
     """A group, and every engine that it has made."""
 
     def __init__(self, replicas: int = 2, most: int = 3) -> None:
-        self.policy = Wanted()
+        self.policy, self.now = Wanted(), 0.0
         self.engines: list[list[ScriptedReplica]] = [[] for _ in range(replicas)]
         self.prepare: Callable[[ScriptedReplica], None] = lambda engine: None
         self.group = ReplicaGroup(
@@ -48,6 +49,7 @@ class Fleet:
             CheckedRouting(self.policy, "the policy"),
             most=most,
             window=600.0,
+            clock=lambda: self.now,
         )
 
     def _maker(self, number: int) -> Callable[[], ScriptedReplica]:
@@ -218,9 +220,20 @@ async def test_a_silent_replica_gets_no_requests_while_another_one_shows_signs_o
         assert fleet[1].requests == ["a"]
         assert group.silent_for == 0.0
         fleet[1].silence = SILENT_AFTER + 2
+        fleet.now += LOOK_EVERY
         await tokens_of(group, request("b"))
         assert fleet[0].requests == ["b"]
         assert group.silent_for == SILENT_AFTER + 1
+
+
+async def test_a_failure_that_was_not_noticed_yet_does_not_cost_a_request_one_of_its_attempts() -> None:
+    fleet = Fleet(4)
+    async with started(fleet) as group:
+        await tokens_of(group, request("a"))
+        for number in range(3):
+            fleet[number].die()
+        assert await tokens_of(group, request("b")) == [1, 2, 3]  # before any task could notice
+        assert fleet[3].requests == ["b"] and not any("b" in fleet[number].requests for number in range(3))
 
 
 async def test_control_calls_reach_every_replica() -> None:
