@@ -33,6 +33,7 @@ class BlockTracker:
 
     def __init__(self, block_size: int, publish: Callable[[Event], None]) -> None:
         self._size, self._publish = block_size, publish
+        self._is_new = True
         self._by_slot: dict[int, int] = {}
         """Slot of a block's last token -> hash of the block."""
 
@@ -53,6 +54,9 @@ class BlockTracker:
             first -= 1
         if first == count:
             return
+        if self._is_new:  # by now the subscribers of an engine that was here before have connected again
+            self._is_new = False
+            self._publish(AllBlocksCleared())
         for number in range(first, count):
             self._by_slot[slots[(number + 1) * size - 1]] = hashes[number]
         for start, end, scope in _scopes(sequence, first, count, size):

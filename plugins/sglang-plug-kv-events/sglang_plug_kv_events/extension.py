@@ -60,10 +60,6 @@ class KVEvents(StepExtension, CachePhase, ServicePhase):
         self._publisher, self._facts = publisher, facts
         self._tracker = BlockTracker(block_size, publisher.publish)
 
-    def start(self) -> None:
-        """Publish that there are no blocks: subscribers of an engine that has died have connected again by now."""
-        self._tracker.clear()
-
     def prefix_cached(self, sequence: SequenceView, length: int) -> None:
         """Publish the blocks that are new."""
         self._tracker.cached(sequence, sequence.extras.setdefault(self, []), sequence.slots, length)

@@ -1,9 +1,11 @@
 """Publishes events over ZeroMQ from a thread of its own.
 
-A message of the publisher (PUB) is ``[topic, number, payload]``, the number as 8 bytes, big-endian. Numbers count from
-0 without gaps, so a subscriber notices what it has missed. It asks a second socket (ROUTER) with the first number that
-it needs, from a DEALER socket as ``["", number]``, and receives ``["", number, payload]`` for each batch and at last
-the number -1 with an empty payload.
+A message of the publisher (PUB) is ``[topic, number, payload]``, the number as 8 bytes, big-endian. Numbers have no
+gaps, so a subscriber notices what it has missed. The first one is the time of the start in microseconds: the numbers of
+an engine that takes the place of another one are higher, which looks like a gap, too.
+
+The subscriber asks a second socket (ROUTER) with the first number that it needs, from a DEALER socket as
+``["", number]``, and receives ``["", number, payload]`` for each batch and at last the number -1 with an empty payload.
 """
 
 from __future__ import annotations
@@ -90,11 +92,15 @@ class EventPublisher:
         self._wake.setblocking(False)
         self._woken.setblocking(False)
         self._is_woken = self._closing = self._failed = False
-        self.batches = 0
-        """Number of batches sent."""
+        self._first = self._next = time.time_ns() // 1000
         self._thread = threading.Thread(target=self._run, name="kv-events", daemon=True)
         self.publish(AllBlocksCleared())  # subscribers may still know blocks of an engine that was here before
         self._thread.start()
+
+    @property
+    def batches(self) -> int:
+        """Number of batches sent."""
+        return self._next - self._first
 
     def publish(self, event: Event) -> None:
         """Queue an event; only one thread may call this."""
@@ -147,8 +153,8 @@ class EventPublisher:
         if not count:
             return
         events = [self._events.popleft() for _ in range(count)]
-        number, payload = self.batches, self._encode(time.time(), events)
-        self.batches += 1
+        number, payload = self._next, self._encode(time.time(), events)
+        self._next += 1
         self._sockets.publisher.send_multipart((self._topic, number.to_bytes(NUMBER_BYTES, "big"), payload))
         self._buffer.append(SentBatch(number, events, payload))
 

@@ -61,7 +61,6 @@ class Subscriber:
         """Number of the replica, as the last batch says."""
         self.next = 0
         """Number of the first batch that was not applied."""
-        self._time = 0.0
         self.connect()
 
     def connect(self) -> Sequence[int]:
@@ -108,17 +107,13 @@ class Subscriber:
         return count
 
     def _take(self, number: int, batch: Any) -> None:
-        if number < self.next:
-            if _field(batch, 0, "ts") <= self._time:
-                return  # it was replayed
-            self.next = 0  # another engine has taken the place of the one that counted so far
         if number > self.next:
             self.replay()
-        if number >= self.next:
+        if number >= self.next:  # it was not replayed
             self._apply(number, batch)
 
     def _apply(self, number: int, batch: Any) -> None:
-        self.next, self._time = number + 1, _field(batch, 0, "ts")
+        self.next = number + 1
         self.replica = _field(batch, 2, "data_parallel_rank")
         for event in _field(batch, 1, "events"):
             name, fields = _named(event)

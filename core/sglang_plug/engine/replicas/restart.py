@@ -142,23 +142,26 @@ class RestartingClient(EngineClient):
             self._call_listeners(stats)
 
     def _report_no_load(self) -> None:
-        self._call_listeners(
-            StepStats(
-                time=time.time(),
-                seconds=0.0,
-                prefill_sequences=0,
-                prefill_tokens=0,
-                cached_tokens=0,
-                decode_sequences=0,
-                running=0,
-                waiting=0,
-                used_slots=0,
-                cached_slots=0,
-                free_slots=0,
-                capacity=0,
-                retracted=0,
-            )
+        """Tell the listeners that nothing runs any more. An error of one of them must not prevent the restart."""
+        stats = StepStats(
+            time=time.time(),
+            seconds=0.0,
+            prefill_sequences=0,
+            prefill_tokens=0,
+            cached_tokens=0,
+            decode_sequences=0,
+            running=0,
+            waiting=0,
+            used_slots=0,
+            cached_slots=0,
+            free_slots=0,
+            capacity=0,
+            retracted=0,
         )
+        try:
+            self._call_listeners(stats)
+        except Exception:
+            logger.exception("%s: a listener failed", self._name)
 
     def _call_listeners(self, stats: StepStats) -> None:
         for listener in self._listeners:

@@ -158,6 +158,18 @@ async def test_an_engine_that_has_failed_has_no_load_any_more() -> None:
     await family.client.close()
 
 
+async def test_a_listener_that_fails_does_not_prevent_the_restart() -> None:
+    def fails(stats: StepStats) -> None:
+        raise RuntimeError("no room on the disk")
+
+    family = Family()
+    family.client.on_step(fails)
+    await family.client.start()
+    family.engines[0].die()
+    await family.replaced(2)
+    await family.client.close()
+
+
 async def test_a_new_engine_with_other_plugins_does_not_serve() -> None:
     def differ(engine: Mortal) -> None:
         if len(family.engines) < 3:
