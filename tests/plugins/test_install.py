@@ -32,6 +32,7 @@ EXPECTED = {
     ("model", "GPTNeoXForCausalLM"): "sglang-plug-gpt-neox",
     ("observer", "otel"): "sglang-plug-otel",
     ("route", "anthropic"): "sglang-plug-anthropic",
+    ("step-extension", "kv-events"): "sglang-plug-kv-events",
 }
 USED = {"drafter", "eviction", "model"}
 """Kinds that ``/server_info`` lists as in use."""

@@ -72,8 +72,9 @@ def plugins(discover: Any, plugin_file: Any) -> Any:
 
 
 @pytest.fixture
-async def info(scripted: Any, tmp_path: Any) -> Mapping[str, Any]:
-    return {**await scripted.start(), "checkpoint_path": str(tmp_path)}
+async def info(scripted: Any, plugins: Any, tmp_path: Any) -> Mapping[str, Any]:
+    fingerprint = [list(plugin) for plugin in plugins.fingerprint]
+    return {**await scripted.start(), "fingerprint": fingerprint, "checkpoint_path": str(tmp_path)}
 
 
 class Starting:
@@ -197,6 +198,12 @@ async def test_assembled_observers_see_the_start_and_every_step(plugins: Any, sc
         listener(stats)
     assert watcher.steps == [stats]
     assert engine.plugins["components"]
+
+
+async def test_an_engine_with_other_plugins_is_refused(plugins: Any, scripted: Any, info: Any) -> None:
+    other = [*info["fingerprint"], ["intruder", "intruder-dist", "1.0"]]
+    with pytest.raises(ConfigError, match="the engine sees other plugins than the server: intruder intruder-dist 1.0"):
+        assemble(config(skip_tokenizer_init=True), plugins, scripted, {**info, "fingerprint": other})
 
 
 async def test_assembled_without_a_tokenizer(plugins: Any, scripted: Any, info: Any) -> None:
