@@ -70,7 +70,7 @@ class Lora(StepExtension, AdmissionPhase, PlanningPhase, ModelPhase, GraphPhase,
             sequence.extras[self] = AdapterUse(self.adapters.find(sequence.request.adapter))
 
     def cache_key(self, sequence: SequenceView) -> str:
-        """Return the secret salt of the adapter."""
+        """Return the salt of the adapter."""
         adapter = self._adapter(sequence)
         return "" if adapter is None else adapter.salt
 
