@@ -119,7 +119,7 @@ def test_a_processor_that_fails_ends_its_own_requests_only(ask: Callable[..., li
     ("params", "message"),
     [
         ({"steer": {"token": -1}}, "steer: there is no token -1"),
-        ({"no_repeat_window": "a"}, "no_repeat_window: Expected `int | null`, got `str`"),
+        ({"no_repeat_window": "a"}, "no_repeat_window must be an integer or null, not text"),
         ({"steer": {"token": 3, "strength": -1.0}}, "steer: strength must be more than 0, got -1.0"),
     ],
 )
