@@ -19,8 +19,7 @@ def ordered_extensions(components: Sequence[Component]) -> list[Component]:
     by_name = {component.spec.name: component for component in sorted(components, key=lambda other: other.spec.name)}
     earlier: dict[str, set[str]] = {name: set() for name in by_name}
     for name, component in by_name.items():
-        spec = component.spec
-        assert isinstance(spec, StepExtensionSpec)
+        spec = component.spec_as(StepExtensionSpec)
         earlier[name] |= set(spec.after) & by_name.keys()
         for later in set(spec.before) & by_name.keys():
             earlier[later].add(name)

@@ -12,7 +12,8 @@ from sglang_plug.plugins.extension_order import ordered_extensions
 
 
 def component(name: str, **order: tuple[str, ...]) -> Any:
-    return SimpleNamespace(spec=StepExtensionSpec(name=name, target="a:A", **order))
+    spec = StepExtensionSpec(name=name, target="a:A", **order)
+    return SimpleNamespace(spec=spec, spec_as=lambda kind: spec)
 
 
 def names(*components: Any) -> list[str]:
