@@ -35,11 +35,6 @@ class LockedPlugin:
     sha256: str
     """Hash of the names and contents of the files of its distribution, or of the file of a one-file plugin."""
 
-    @property
-    def title(self) -> str:
-        """Name and distribution, for messages."""
-        return f"plugin {self.name!r} of {self.distribution}"
-
 
 def freeze(plugins: Sequence[Found]) -> str:
     """Return the text of the lock file of ``plugins``."""

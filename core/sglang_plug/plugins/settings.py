@@ -17,6 +17,9 @@ from sglang_plug.config import ConfigError
 from sglang_plug.system.field_errors import field_error
 from sglang_plug.system.hints import nearest_names
 
+SHOWN = 40
+"""Most characters of a value that an error repeats."""
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -65,8 +68,8 @@ def _explained(error: Exception, component: str, values: Mapping[str, Any]) -> s
     key = re.split(r"[.\[]", problem.place, maxsplit=1)[0]
     if not key:
         return str(problem)
-    option = f"--set {component}.{key}={values[key] if key in values else 'VALUE'}"
-    return f"{problem} ({option})"
+    value = str(values.get(key, "VALUE"))
+    return f"{problem} (--set {component}.{key}={value if len(value) <= SHOWN else 'VALUE'})"
 
 
 def _setting(item: Any, name: str, missing: Any) -> Setting:
