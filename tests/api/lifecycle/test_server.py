@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import ConfigError, EngineConfig, StepStats
-from sglang_plug.config import ModelOptions
+from sglang_plug.config import AdapterOptions, ModelOptions
 from sglang_plug_api.lifecycle import server
 from sglang_plug_api.lifecycle.server import assemble, load_observers, serve, start_components, start_engine
 from sglang_plug_api.lifecycle.start_checks import check_media_processor, check_paths
@@ -262,6 +262,12 @@ def test_paths_that_are_none_are_told_before_anything_is_loaded(
 def test_a_revision_of_what_has_none(model: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture) -> None:
     check_paths(ServerConfig(engine=EngineConfig(model=ModelOptions(**model))))
     assert caplog.text.count("has no effect") == bool(words) and words in caplog.text
+
+
+@pytest.mark.parametrize("given", ["a=/nope", "/nope"])
+def test_folders_of_adapters_are_looked_for_before_weights_are_loaded(given: str) -> None:
+    with pytest.raises(ConfigError, match=f"--lora-paths {given}: there is no folder '/nope'"):
+        check_paths(ServerConfig(engine=EngineConfig(adapters=AdapterOptions(paths=(given,)))))
 
 
 def test_a_media_processor_of_a_model_of_text() -> None:
