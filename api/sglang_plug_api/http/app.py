@@ -42,6 +42,10 @@ logger = logging.getLogger(__name__)
 
 OPTIONAL_ROUTES: Mapping[str, str] = {"/v1/messages": "anthropic", "/v1/messages/count_tokens": "anthropic"}
 """Maps paths that clients commonly call to the extra that installs the plugin that has them."""
+PLUGIN_OF_EXTRA = (
+    "the plugin sglang-plug-{0} adds it: pip install 'sglang-plug[{0}]', or pip install ./plugins/sglang-plug-{0} "
+    "from a checkout"
+)
 
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 REFERENCE = "#/components/schemas/{model}"
@@ -197,7 +201,7 @@ async def _error_response(request: Request, error: Exception) -> Response:
         text = f"{error.detail}: {request.method} {path!r}"
         if status == 404:
             extra = OPTIONAL_ROUTES.get(path)
-            remedy = f"; pip install 'sglang-plug[{extra}]' adds it" if extra else ""
+            remedy = f"; {PLUGIN_OF_EXTRA.format(extra)}" if extra else ""
             text = f"there is no route {path!r}{remedy}"
         return error_response(request.scope, ApiError(text, status, headers=error.headers))
     refusal = from_exception(error)

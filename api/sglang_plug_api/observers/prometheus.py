@@ -10,9 +10,10 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from sglang_plug import Observer, RequestEvent, StepStats
+from sglang_plug import MetricInfo, Observer, RequestEvent, StepStats
 
 from .extension_counters import ExtensionCounters
+from .info_gauges import InfoGauges
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SECONDS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
@@ -44,6 +45,7 @@ COUNTERS: Mapping[str, str] = {
     "num_retracted_reqs_total": "Times a running request gave its KV slots back and waited again",
     "memory_relieved_tokens_total": "Cached tokens that were forgotten because the host's memory was running out",
 }
+CACHE_CONFIG = "1, with the tokens of a page and the pages of the KV pool as labels"
 OF_REPLICA = frozenset(
     (
         "num_running_reqs num_queue_reqs num_used_tokens num_cached_tokens token_usage cache_hit_rate "
@@ -80,6 +82,7 @@ class PrometheusObserver(Observer):
         self._window_start, self._window_tokens = 0.0, 0
         self._create()
         self._extension_counters = ExtensionCounters(self.registry)
+        self._info_gauges = InfoGauges(self.registry)
         self._plugins = Gauge(
             "sglang:plugin_info",
             "1 for each component in use",
@@ -123,9 +126,20 @@ class PrometheusObserver(Observer):
                     continue  # its labels are known when it is set
                 for replica in range(self._replicas):
                     metric.labels(*self._labels(name, replica))
+        self._report_cache_config(info)
         for kind, component in info["components"].items():
             labels = (component["name"], component["plugin"], component["distribution"], component["version"])
             self._plugins.labels(kind, *labels).set(1)
+
+    def _report_cache_config(self, info: Mapping[str, Any]) -> None:
+        """Report the size of each replica's KV pool, which does not change."""
+        if "page_size" not in info:  # an engine of another platform may not have pages
+            return
+        page_size = int(info["page_size"])
+        for replica, state in enumerate(info.get("replica_states", (info,))):
+            labels = (("page_size", str(page_size)), ("num_pages", str(int(state["max_total_tokens"]) // page_size)))
+            fact = MetricInfo("cache_config_info", CACHE_CONFIG, labels)
+            self._info_gauges.record((fact,), self._label, replica if self._replicas > 1 else None)
 
     def on_step(self, stats: StepStats) -> None:
         """Update the gauges and the counters of steps."""
@@ -148,7 +162,9 @@ class PrometheusObserver(Observer):
         self._add("num_retracted_reqs_total", stats.retracted, replica)
         self._add("memory_relieved_tokens_total", stats.relieved_tokens, replica)
         self._record_speculation(stats, totals)
-        self._extension_counters.record(stats.totals, self._label, replica if self._replicas > 1 else None)
+        rank = replica if self._replicas > 1 else None
+        self._extension_counters.record(stats.totals, self._label, rank)
+        self._info_gauges.record(stats.infos, self._label, rank)
         for seconds in stats.queue_seconds:
             self._observe("queue_time_seconds", seconds, replica)
 

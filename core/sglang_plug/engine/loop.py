@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import Finish, Output, Request, RequestError
-from sglang_plug.contracts.serving.observer import MetricTotal, StepStats
+from sglang_plug.contracts.serving.observer import MetricInfo, MetricTotal, StepStats
 from sglang_plug.engine.admission.activity import activity
 from sglang_plug.engine.admission.deadlines import Deadlines
 from sglang_plug.engine.admission.open_requests import OpenRequests, RequestChecks
@@ -335,15 +335,17 @@ class EngineLoop:
 
     def _stats(self, seconds: float) -> StepStats:
         relieved, self._relieved = self._relieved, 0
-        totals, now = tuple[MetricTotal, ...](), time.monotonic()
-        if is_due := now >= self._next_totals:
-            totals, self._next_totals = self.extensions.all_totals(), now + TOTALS_PERIOD
+        totals, infos, now = tuple[MetricTotal, ...](), tuple[MetricInfo, ...](), time.monotonic()
+        if is_due := now >= self._next_totals or not self.scheduler.busy:  # what is true of an idle engine stays
+            totals, infos = self.extensions.all_totals(), self.extensions.all_infos()
+            self._next_totals = now + TOTALS_PERIOD
         return step_stats(
             self.scheduler,
             held=len(self.held),
             seconds=seconds,
             relieved=relieved,
             totals=totals,
+            infos=infos,
             with_coefficients=is_due,
         )
 

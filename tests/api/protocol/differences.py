@@ -31,7 +31,7 @@ DIFFERENCES = {
         "truncation": "`auto` drops the oldest turns",
     },
     "/generate": {
-        "image_data": "for models that see",
+        "image_data": "for vision-language models",
         "lora_path": "an adapter that is loaded, by name",
         "input_embeds": "for models built on `CausalLM`",
         "stream": "`text` is all text so far; `incremental: true` gives what is new",
@@ -42,6 +42,7 @@ DIFFERENCES = {
         "documents": "texts, or objects with a `text`",
         "instruct": "for models that are asked in words",
         "top_n": "at least 1",
+        "truncate_prompt_tokens": "the answer is an object, as vLLM's",
     },
     "/tokenize": {"tools": "with `messages`", "tool_choice": "with `messages`"},
     "/load_lora_adapter": {"lora_path": "a folder of the server's machine", "pinned": "every adapter stays loaded"},
@@ -58,7 +59,7 @@ REFUSED_VALUES = {
     "/generate": {
         "audio_data": "there is no audio",
         "video_data": "there are no videos",
-        "return_hidden_states": "hidden states are not told",
+        "return_hidden_states": "hidden states are not reported",
     },
     "sampling_params": {"custom_params": "there is no custom logits processor"},
     "/encode": {

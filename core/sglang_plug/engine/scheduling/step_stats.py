@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from sglang_plug.contracts.serving.observer import MetricTotal, StepStats
+from sglang_plug.contracts.serving.observer import MetricInfo, MetricTotal, StepStats
 
 from .scheduler import Scheduler
 
@@ -17,6 +17,7 @@ def step_stats(
     relieved: int,
     totals: tuple[MetricTotal, ...] = (),
     with_coefficients: bool = False,
+    infos: tuple[MetricInfo, ...] = (),
 ) -> StepStats:
     """Return the statistics of the step that ``scheduler`` has just committed.
 
@@ -27,6 +28,7 @@ def step_stats(
         relieved: cached tokens that were evicted because memory ran out, since the last statistics.
         totals: those of step extensions.
         with_coefficients: report what was learned about the duration of steps.
+        infos: those of step extensions.
     """
     counters, pool = scheduler.counters, scheduler.pool
     free, cached, capacity = pool.free, scheduler.cache.size, pool.capacity
@@ -52,4 +54,5 @@ def step_stats(
         target_seconds=scheduler.pace.target_seconds,
         totals=totals,
         step_coefficients=scheduler.pace.coefficients() if with_coefficients else None,
+        infos=infos,
     )
