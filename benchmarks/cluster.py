@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.report import parser, percentile, table, write_json
-from benchmarks.common.svg import Line, plot
 from sglang_plug import EngineClient, Output, Request, RoutingPolicy, StepStats, prefix_digests
 from sglang_plug.engine.replicas.checked_routing import CheckedRouting
 from sglang_plug.engine.replicas.replica import Replica
 from sglang_plug.engine.replicas.router import Router
 from sglang_plug.engine.scheduling.step_time import StepTimeModel, StepWork
+from sglang_plug_api.benchmarking.svg import Line, plot
 from sglang_plug_backends.routing.policies import LeastTokens, RoundRobin
 from sglang_plug_backends.routing.prefix_affinity import AffinitySettings, PrefixAffinity
 

@@ -84,7 +84,7 @@ class Lora(StepExtension, AdmissionPhase, PlanningPhase, ModelPhase, GraphPhase,
         self._open.pop(sequence.request.id, None)
 
     def cache_key(self, sequence: SequenceView) -> str:
-        """Return the secret salt of the adapter."""
+        """Return the salt of the adapter."""
         adapter = self._adapter(sequence)
         return "" if adapter is None else adapter.salt
 
