@@ -5,7 +5,7 @@ LRU of blocks of its prompts, places for requests that run at once, a queue befo
 coefficients of ``StepTimeModel``. Sessions belong to groups that share a system prompt; the next turn of a session
 repeats everything that was said, and comes some seconds after the answer. Decisions are measured in processor time.
 
-``--plots FOLDER`` writes the figure of ``docs/distributed.md``.
+``--plots FOLDER`` writes a figure of the times to the first token.
 """
 
 from __future__ import annotations

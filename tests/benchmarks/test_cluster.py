@@ -24,7 +24,7 @@ def test_every_turn_is_served(outcomes: dict[str, Outcome]) -> None:
 def test_affinity_finds_nearly_all_that_was_computed_and_the_others_find_little(outcomes: dict[str, Outcome]) -> None:
     affinity = outcomes["prefix-affinity"]
     assert affinity.hit_rate > 0.8 * affinity.possible
-    assert all(outcomes[name].hit_rate < 0.3 for name in ("round-robin", "least-tokens"))
+    assert all(outcomes[name].hit_rate < 0.5 * affinity.hit_rate for name in ("round-robin", "least-tokens"))
     assert affinity.first_token_p50 < outcomes["round-robin"].first_token_p50
 
 
