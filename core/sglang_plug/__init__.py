@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         InputPhase,
         ModelPhase,
         RankPhase,
+        RankStep,
         StaticInputPhase,
     )
     from sglang_plug.contracts.extension.views import (
@@ -138,7 +139,6 @@ if TYPE_CHECKING:
         Grammar,
         GrammarBackend,
         ReasoningPrefix,
-        Vocabulary,
     )
     from sglang_plug.contracts.text.media import (
         Media,
@@ -162,6 +162,7 @@ if TYPE_CHECKING:
         Text,
     )
     from sglang_plug.contracts.text.tokenizer import StreamDecoder, TemplateError, Tokenizer, TokenizerSource
+    from sglang_plug.contracts.text.vocabulary import Vocabulary
     from sglang_plug.ops.host_device_copy import pinned, send, upload, upload_array
     from sglang_plug.ops.lora import LowRank, LowRankPart, LowRankTable
     from sglang_plug.ops.quantized_weight import QuantizedWeight
@@ -339,6 +340,7 @@ __all__ = [
     "RankEndpoint",
     "RankGroup",
     "RankPhase",
+    "RankStep",
     "ReadySequence",
     "Reasoning",
     "ReasoningBlock",

@@ -65,6 +65,7 @@ HOME = {
         "InputPhase",
         "ModelPhase",
         "RankPhase",
+        "RankStep",
         "StaticInputPhase",
     ),
     "contracts.extension.views": (
@@ -83,8 +84,8 @@ HOME = {
         "Grammar",
         "GrammarBackend",
         "ReasoningPrefix",
-        "Vocabulary",
     ),
+    "contracts.text.vocabulary": ("Vocabulary",),
     "contracts.serving.logits_processor": ("LogitsBatch", "LogitsProcessor", "LogitsRow", "ProcessorRequest"),
     "plugins.hookspecs": ("API_VERSION", "hookimpl"),
     "contracts.model.kernels": ("Kernels",),

@@ -25,6 +25,7 @@ GAUGES: Mapping[str, str] = {
     "cache_hit_rate": "Share of admitted prompt tokens that came from the prefix cache, since the start",
     "gen_throughput": "Output tokens per second over the last second or more",
     "step_target_seconds": "Time that a step may take in which prompts are computed beside decoding requests; 0: any",
+    "step_time_coefficient": "What was learned about the duration of steps: seconds, and a multiple of the decode step",
     "spec_accept_length": "Output tokens per sequence and decode step, since the start",
     "spec_accept_rate": "Share of the drafted tokens that came true, since the start",
 }
@@ -46,12 +47,14 @@ COUNTERS: Mapping[str, str] = {
 OF_REPLICA = frozenset(
     (
         "num_running_reqs num_queue_reqs num_used_tokens num_cached_tokens token_usage cache_hit_rate "
-        "step_target_seconds spec_accept_length spec_accept_rate cached_tokens_total forced_tokens_total "
-        "spec_drafted_tokens_total spec_accepted_tokens_total num_retracted_reqs_total memory_relieved_tokens_total "
-        "queue_time_seconds"
+        "step_target_seconds step_time_coefficient spec_accept_length spec_accept_rate cached_tokens_total "
+        "forced_tokens_total spec_drafted_tokens_total spec_accepted_tokens_total num_retracted_reqs_total "
+        "memory_relieved_tokens_total queue_time_seconds"
     ).split()
 )
 """Metrics of steps: with several replicas they have the label ``dp_rank``."""
+OWN_LABELS: Mapping[str, str] = {"step_time_coefficient": "coefficient"}
+"""Metrics with one more label: its name."""
 HISTOGRAMS: Mapping[str, str] = {
     "queue_time_seconds": "From arrival to the step that begins to compute the request",
     "time_to_first_token_seconds": "From arrival to the first token",
@@ -86,7 +89,8 @@ class PrometheusObserver(Observer):
 
     def _create(self) -> None:
         def labels(name: str) -> list[str]:
-            return ["model_name", "dp_rank"] if self._replicas > 1 and name in OF_REPLICA else ["model_name"]
+            of_replica = ["dp_rank"] if self._replicas > 1 and name in OF_REPLICA else []
+            return ["model_name", *of_replica, *([OWN_LABELS[name]] if name in OWN_LABELS else [])]
 
         self._gauges = {
             name: Gauge(f"sglang:{name}", text, labels(name), registry=self.registry) for name, text in GAUGES.items()
@@ -115,6 +119,8 @@ class PrometheusObserver(Observer):
             self._create()
         for metrics in (self._gauges, self._counters, self._histograms):
             for name, metric in metrics.items():
+                if name in OWN_LABELS:
+                    continue  # its labels are known when it is set
                 for replica in range(self._replicas):
                     metric.labels(*self._labels(name, replica))
         for kind, component in info["components"].items():
@@ -134,6 +140,9 @@ class PrometheusObserver(Observer):
         self._set("token_usage", stats.used_slots / stats.capacity if stats.capacity else 0.0, replica)
         self._set("cache_hit_rate", totals.cached / totals.admitted if totals.admitted else 0.0, replica)
         self._set("step_target_seconds", stats.target_seconds, replica)
+        for coefficient, value in (stats.step_coefficients or {}).items():
+            labels = (*self._labels("step_time_coefficient", replica), coefficient)
+            self._gauges["step_time_coefficient"].labels(*labels).set(value)
         self._add("cached_tokens_total", stats.cached_tokens, replica)
         self._add("forced_tokens_total", stats.forced_tokens, replica)
         self._add("num_retracted_reqs_total", stats.retracted, replica)

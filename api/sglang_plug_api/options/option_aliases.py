@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 ONE_DEVICE = "ranks share a model by --tp-size alone, and --replicas serve it side by side, on one machine"
@@ -17,7 +17,7 @@ NO_FOREIGN_CODE = "code that comes with a checkpoint or a request is never run; 
 NO_COMPILER = "models are not compiled; decode steps are captured as graphs by themselves"
 NO_TRACES = "traces are not offered; see /metrics and observers"
 IMAGES = "use --max-images-per-request, --max-image-tokens, --max-image-bytes and --max-image-pixels"
-NO_MEDIA_OPTIONS = "no option for it; a model that sees brings its media processor"
+NO_MEDIA_OPTIONS = "no option for it; a vision-language model names its media processor"
 GRAPHS = "use --cuda-graph-max-bs; which sizes are captured follows from it"
 NO_REQUEST_LIMIT = "no option for it; there is a fixed limit"
 ON_ALREADY = "it is on without being asked for"
@@ -98,7 +98,7 @@ EXACT: Mapping[str, str] = MappingProxyType(
         "compilation-config": NO_COMPILER,
         "limit-mm-per-prompt": IMAGES,
         "limit-mm-data-per-request": IMAGES,
-        "enable-multimodal": f"{ON_ALREADY} for models that see",
+        "enable-multimodal": f"{ON_ALREADY} for vision-language models",
         "enable-trace": NO_TRACES,
         "fp8-gemm-backend": use("--kernels"),
         "enable-response-store": use("--max-stored-responses", "on by default"),
@@ -148,13 +148,29 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
 """Maps a prefix of option names to the hint for all of them."""
 
 
-def alias_hint(name: str) -> str | None:
-    """Return the hint for an option of another server, given as a flag or a YAML key; ``None`` if it is unknown."""
-    plain = name.lstrip("-").replace("_", "-").lower()
+MIN_ABBREVIATION = 4
+"""Shortest beginning of a name, without its dashes, that counts as an abbreviation."""
+
+
+def alias_hint(name: str, known: Iterable[str] = ()) -> str | None:
+    """Return the hint for an option of another server, given as a flag or a YAML key; ``None`` if it is unknown.
+
+    Args:
+        name: the option, or an abbreviation that stands for one option of other servers and for none of ``known``.
+        known: options of this server.
+    """
+    plain = _plain(name)
     for candidate in (plain, plain.removeprefix("no-")):
         if candidate in EXACT:
             return EXACT[candidate]
         for prefix, hint in FAMILIES.items():
             if candidate.startswith(prefix):
                 return hint
-    return None
+    if len(plain) < MIN_ABBREVIATION or any(_plain(option).startswith(plain) for option in known):
+        return None
+    meant = [(full, hint) for full, hint in (*EXACT.items(), *FAMILIES.items()) if full.startswith(plain)]
+    return f"for --{meant[0][0]}, {meant[0][1]}" if len(meant) == 1 else None
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("_", "-").lower()

@@ -34,6 +34,7 @@ FALSE_ASKS = frozenset({"use_activation", "include_reasoning"})
 _PROCESSOR = "images are processed as the checkpoint says"
 _WATERMARK = "install sglang-plug-watermark, which adds the field watermark to what generates text"
 _NOT_SPLIT = "this server computes prompts and outputs itself"
+_OWN_ENCODER = "this server encodes images itself"
 EVERYWHERE: Remedies = {
     "guided_json": "use response_format with type json_schema",
     "guided_regex": "use regex",
@@ -81,8 +82,10 @@ PLAIN: Remedies = {
 ADAPTED: Remedies = {**EVERYWHERE, "lora_path": "name the adapter as model"}
 """Remedies for bodies that have a ``model`` and no field for an adapter."""
 
-_NO_SAMPLING_MASK = "which tokens could be drawn is not told; use log-probabilities of the likeliest tokens"
-_EXPERTS = "routed experts are not told; record their distribution"
+_NO_SAMPLING_MASK = (
+    "the set of tokens that could be sampled is not reported; use log-probabilities of the likeliest tokens"
+)
+_EXPERTS = "routed experts are not reported; record their distribution"
 _SESSIONS = "sessions are not supported; send the whole conversation"
 GENERATION: Remedies = {
     **EVERYWHERE,
@@ -94,7 +97,7 @@ GENERATION: Remedies = {
     "json_schema": "use response_format with type json_schema",
     "structural_tag": "use response_format with type structural_tag",
     "custom_params": "there is no custom logits processor",
-    "return_hidden_states": "hidden states are not told",
+    "return_hidden_states": "hidden states are not reported",
     "return_routed_experts": _EXPERTS,
     "return_spec_tokens_details": "see /metrics",
     "return_tokens_as_token_ids": "use return_token_ids",
@@ -222,6 +225,9 @@ ENCODE: Remedies = {
     "return_pooled_hidden_states": "use /v1/embeddings",
     "return_prompt_token_ids": "use /tokenize",
     "multi_item_delimiter_indices": "use /v1/score",
+    "token_indices_to_pool": "states are pooled as the checkpoint describes",
+    "decision_layout": "use /v1/score",
+    "is_cross_encoder_request": "use /v1/rerank or /v1/score",
     "lora_id": "use lora_path",
 }
 """Remedies for ``/encode`` and ``/classify``."""
@@ -271,13 +277,16 @@ NATIVE: Remedies = {
     "tools": "use /v1/chat/completions",
     "session_params": _SESSIONS,
     "return_routed_experts": _EXPERTS,
-    "return_indexer_topk": "what attention selects is not told",
+    "return_indexer_topk": "the tokens that attention selects are not reported",
     "return_sampling_mask": _NO_SAMPLING_MASK,
     "return_entropy": "use top_logprobs_num",
     "return_flat_raw_top_logprobs": "log-probabilities are lists of [logprob, token, text]",
     "return_flat_raw_top_logprobs_b64": "log-probabilities are lists of [logprob, token, text]",
     "positional_embed_overrides": "use input_embeds",
     "multi_item_delimiter_indices": "use /v1/score",
+    "token_indices_to_pool": "use token_ids_logprob with logprob_start_len",
+    "encoder_urls": _OWN_ENCODER,
+    "need_wait_for_mm_inputs": _OWN_ENCODER,
     "image_max_dynamic_patch": _PROCESSOR,
     "video_max_dynamic_patch": _PROCESSOR,
     "return_flat_raw_output_top_logprobs": "log-probabilities are lists of [logprob, token, text]",

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 Controls = Mapping[str, Callable[..., Any]]
 """Name of a control call -> function of keyword arguments that returns plain data."""
 TOTALS_PERIOD = 1.0
-"""Seconds between two reports of the totals of step extensions."""
+"""Seconds between two reports of the totals of step extensions, and of what was learned about steps."""
 POLL = 0.005
 """Seconds between two checks whether held requests are ready, while there is nothing else to do."""
 
@@ -159,7 +159,7 @@ class EngineLoop:
         if len(self.held):
             self._release()
         for sequence, refusal in self.deadlines.passed():
-            self._refuse_queued(sequence, refusal)
+            self._refuse_waiting(sequence, refusal)
         if self.scheduler.busy:
             self._advance()
 
@@ -207,18 +207,20 @@ class EngineLoop:
 
     def _submit(self, request: Request) -> None:
         try:
+            self.deadlines.check(request.deadline)
             self._checks.check(request, self.requests, self.scheduler, held=len(self.held))
-            sequence = Sequence.of(request, self.longest)
-            sequence.sampling.constrained = self.extensions.is_constrained(sequence)
-            if request.task == "generate":
-                sequence.sampling.processors = self.processors.admit(request, constrained=sequence.constrained)
+            constrained = self.extensions.is_constrained(request)
+            processors = self.processors.admit(request, constrained=constrained) if request.task == "generate" else ()
+            sequence = Sequence.of(request, self.longest, constrained=constrained, processors=processors)
             self.extensions.admit_sequence(sequence)
             is_held = self.held.hold(sequence)
         except RequestError as error:
             self._end(request.id, _refused(error))
             return
         self.requests.add(request)
-        if not is_held:
+        if is_held:
+            self.deadlines.watch(sequence)
+        else:
             self._queue(sequence)
 
     def _release(self) -> None:
@@ -234,11 +236,14 @@ class EngineLoop:
         """Queue a sequence, unless it would miss its deadline."""
         self.scheduler.add(sequence)
         if sequence.deadline is not None and (refusal := self.deadlines.add(sequence, self.scheduler)) is not None:
-            self._refuse_queued(sequence, refusal)
+            self._refuse_waiting(sequence, refusal)
 
-    def _refuse_queued(self, sequence: Sequence, refusal: RequestError) -> None:
-        """End a request that waits in the queue with an error."""
-        self.scheduler.abort(sequence.request.id)
+    def _refuse_waiting(self, sequence: Sequence, refusal: RequestError) -> None:
+        """End a request that waits in the queue, or is held, with an error."""
+        if self.held.abort(sequence.request.id):
+            sequence.service.ended = True
+        else:
+            self.scheduler.abort(sequence.request.id)
         self.requests.end(sequence.request.id)
         self._end(sequence.request.id, _refused(refusal))
         self._tell_idle()
@@ -261,7 +266,7 @@ class EngineLoop:
         if self.scheduler.busy:
             return
         self.scheduler.check()
-        self.scheduler.counters = StepCounters()
+        self.scheduler.counters, self._next_totals = StepCounters(), 0.0
         self.send(StepOutputs([], self._stats(0.0)))
 
     def _control(self, message: Control) -> Reply:
@@ -285,15 +290,16 @@ class EngineLoop:
             "check": self._check,
             "update_weights": self._update_weights,
         }
-        added = self._model_controls()
-        if twice := sorted(own.keys() & added.keys()):
-            raise ConfigError(f"the model's control call {twice[0]!r} has the name of one of the engine's")
-        for controls in self.extensions.controls:
-            of_extension = controls()
-            if twice := sorted(of_extension.keys() & (own.keys() | added.keys())):
-                raise ConfigError(f"two step extensions, or one and the engine, have a control call {twice[0]!r}")
-            own = {**own, **of_extension}
-        return {**own, **added}
+        owners = {name: "the engine" for name in own}
+        added = {"the model": self._model_controls}
+        added |= {f"the step extension {name!r}": controls for name, controls in self.extensions.controls.items()}
+        all_controls = dict(own)
+        for owner, controls in added.items():
+            for name, call in controls().items():
+                if name in owners:
+                    raise ConfigError(f"{owners[name]} and {owner} both have a control call {name!r}")
+                owners[name], all_controls[name] = owner, call
+        return all_controls
 
     def _info(self) -> dict[str, Any]:
         scheduler = self.scheduler
@@ -330,9 +336,16 @@ class EngineLoop:
     def _stats(self, seconds: float) -> StepStats:
         relieved, self._relieved = self._relieved, 0
         totals, now = tuple[MetricTotal, ...](), time.monotonic()
-        if self.extensions.totals and now >= self._next_totals:
+        if is_due := now >= self._next_totals:
             totals, self._next_totals = self.extensions.all_totals(), now + TOTALS_PERIOD
-        return step_stats(self.scheduler, held=len(self.held), seconds=seconds, relieved=relieved, totals=totals)
+        return step_stats(
+            self.scheduler,
+            held=len(self.held),
+            seconds=seconds,
+            relieved=relieved,
+            totals=totals,
+            with_coefficients=is_due,
+        )
 
 
 def _refused(error: RequestError) -> Finish:

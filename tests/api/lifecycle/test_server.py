@@ -278,8 +278,20 @@ async def test_what_was_loaded_is_looked_through_no_more(monkeypatch: pytest.Mon
     running._uvicorn = SimpleNamespace(started=True)  # type: ignore[assignment]
     running._config = ServerConfig(skip_server_warmup=True)
     running._engine = SimpleNamespace(startup_time=None)  # type: ignore[assignment]
-    running._started = 0.0
-    monkeypatch.setattr("sglang_plug_api.lifecycle.server._ready_text", lambda engine, listener: "ready")
+    running._started, running._has_page = 0.0, True
+    monkeypatch.setattr("sglang_plug_api.lifecycle.server._ready_text", lambda *arguments: "ready")
     with socket.create_server(("127.0.0.1", 0)) as running._listener:
         await running._announce()
     assert gc.get_freeze_count() > 0
+
+
+@pytest.mark.parametrize("has_page", [True, False])
+def test_the_ready_text_says_where_to_go_on(has_page: bool) -> None:
+    config = SimpleNamespace(api_keys=("key",))
+    engine = SimpleNamespace(model_name="demo", has_text=True, info={"tasks": ["generate"]}, config=config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        first, *others = server._ready_text(engine, listener, has_page).splitlines()  # type: ignore[arg-type]
+    assert first == f"sglang-plug serves demo at {url}", "scripts take the address from this line"
+    assert (f"Open {url}/ in a browser." in others) == has_page
+    assert any(f"curl -s {url}/v1/chat/completions" in line and "YOUR_KEY" in line for line in others)

@@ -61,6 +61,9 @@ class StepStats:
 
     totals: tuple[MetricTotal, ...] = ()
     """Totals of step extensions; empty if they were reported less than a second ago."""
+    step_coefficients: Mapping[str, float] | None = None
+    """What was learned about the duration of steps, by the name of a coefficient: seconds, and a multiple of the decode
+    step; ``None`` if it was reported less than a second ago, empty if nothing is learned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,17 +94,27 @@ class Sequence:
     """State of step extensions, by extension."""
 
     @classmethod
-    def of(cls, request: Request, longest: int) -> Sequence:
-        """Make a sequence for ``request`` that may grow to ``longest`` tokens, prompt included."""
-        wanted = request.params.max_new_tokens if request.task == "generate" else 0
-        limit = min(len(request.tokens) + wanted, longest)
+    def of(
+        cls,
+        request: Request,
+        longest: int,
+        *,
+        constrained: bool = False,
+        processors: tuple[ProcessorUse, ...] = (),
+    ) -> Sequence:
+        """Make a sequence for ``request`` that may grow to ``longest`` tokens, prompt included.
+
+        ``constrained``: a step extension decides about its tokens. ``processors``: the logits processors that it uses.
+        """
+        new_tokens = request.params.max_new_tokens if request.task == "generate" else 0
+        limit = min(len(request.tokens) + new_tokens, longest)
         seed = request.params.seed
-        seed = secrets.randbits(SEED_BITS) if seed is None else seed
+        sampling = SamplingState(secrets.randbits(SEED_BITS) if seed is None else seed, processors, constrained)
         output = OutputProgress(len(request.tokens))
         # What extensions put in front begins with a number, so no caller's salt equals that of an adapter, not even in
         # a KV store that servers with other extensions share.
         salt = f"/{request.salt}" if request.salt else ""
-        return cls(request, list(request.tokens), limit, SamplingState(seed), output, salt=salt)
+        return cls(request, list(request.tokens), limit, sampling, output, salt=salt)
 
     def keys(self, start: int, stop: int) -> list[int]:
         """Return the prefix cache's keys of the tokens from ``start`` to ``stop``."""

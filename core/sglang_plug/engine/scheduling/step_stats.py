@@ -10,7 +10,13 @@ from .scheduler import Scheduler
 
 
 def step_stats(
-    scheduler: Scheduler, *, held: int, seconds: float, relieved: int, totals: tuple[MetricTotal, ...] = ()
+    scheduler: Scheduler,
+    *,
+    held: int,
+    seconds: float,
+    relieved: int,
+    totals: tuple[MetricTotal, ...] = (),
+    with_coefficients: bool = False,
 ) -> StepStats:
     """Return the statistics of the step that ``scheduler`` has just committed.
 
@@ -20,6 +26,7 @@ def step_stats(
         seconds: duration of the step; 0 if nothing was computed.
         relieved: cached tokens that were evicted because memory ran out, since the last statistics.
         totals: those of step extensions.
+        with_coefficients: report what was learned about the duration of steps.
     """
     counters, pool = scheduler.counters, scheduler.pool
     free, cached, capacity = pool.free, scheduler.cache.size, pool.capacity
@@ -44,4 +51,5 @@ def step_stats(
         relieved_tokens=relieved,
         target_seconds=scheduler.pace.target_seconds,
         totals=totals,
+        step_coefficients=scheduler.pace.coefficients() if with_coefficients else None,
     )

@@ -252,11 +252,12 @@ async def test_info_has_sums_and_the_state_of_each_replica() -> None:
     assert (info["max_running_requests"], info["max_total_tokens"]) == (8, 1000)
     assert [state["dp_rank"] for state in info["replica_states"]] == [0, 1]
     for number, running in enumerate((3, 4)):
-        load = {"running": running, "waiting": number, "slots": {"free": 10, "capacity": 20}}
+        load = {"running": running, "waiting": number, "slots": {"free": 10, "capacity": 20}, "step_time": number}
         fleet[number].values["info"] = {**fleet[number].info, **load}
     live = await fleet.group.control("info")
     assert (live["running"], live["waiting"], live["slots"]) == (7, 1, {"free": 20, "capacity": 40})
     assert [state["running"] for state in live["replica_states"]] == [3, 4]
+    assert [state["step_time"] for state in live["replica_states"]] == [0, 1]
     await fleet.group.close()
 
 
