@@ -34,6 +34,8 @@ class Axis:
     def __init__(self, values: Sequence[float], start: float, end: float, log: bool) -> None:
         self._log, self._start, self._end = log, start, end
         low, high = min(values), max(values)
+        self._low: float
+        self._high: float
         if log:
             self._low, self._high = math.floor(math.log10(low)), math.ceil(math.log10(high))
         else:

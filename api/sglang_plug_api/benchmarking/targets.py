@@ -113,14 +113,14 @@ class EngineTarget:
         return results, time.perf_counter() - started
 
     async def _generate(self, prompt: Prompt, result: RequestResult) -> None:
-        field = "prompt" if isinstance(prompt.content, str) else "input_ids"
+        text, ids = (prompt.content, None) if isinstance(prompt.content, str) else (None, prompt.content)
         sampling = {
             "max_new_tokens": prompt.output_len,
             "ignore_eos": self._load.ignore_eos,
             **self._load.sampling,
         }
         try:
-            answer = await self._engine.async_generate(**{field: prompt.content}, sampling_params=sampling)
+            answer = await self._engine.async_generate(text, sampling, input_ids=ids)
         except (ApiError, RequestError) as error:
             result.error = str(error)[:200]
             return
