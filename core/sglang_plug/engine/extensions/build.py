@@ -15,11 +15,11 @@ from sglang_plug.engine.startup.checkpoint_formats import Choice
 from sglang_plug.engine.startup.resolve import Resolved
 from sglang_plug.engine.startup.vocabulary import VocabularyReader
 from sglang_plug.plugins.attribution import attributed, described, make_with_settings
-from sglang_plug.plugins.extension_order import ordered_extensions
 from sglang_plug.plugins.registry import Component, PluginError, Plugins
 from sglang_plug.plugins.spec import EXTENSION_FIELDS
 from sglang_plug.plugins.specs import StepExtensionSpec
 
+from .order import ordered_extensions
 from .points import ExtensionPoints, extension_points, overrides
 from .rank_link import RankLink, SendCommand, send_nothing
 

@@ -26,9 +26,9 @@ from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
 from sglang_plug.testing.memory import check_kept
 from sglang_plug.testing.refusals import refusal_of
+from sglang_plug.testing.scheduler_parts import REFUSED, Counter, FirstCome, Newest, NoCache, Refuses
 
 from .held_requests import CheckedHolder
-from .scheduler_parts import REFUSED, Counter, FirstCome, Newest, NoCache, Refuses
 from .step_inputs import (
     CheckedStates,
     SometimesFull,

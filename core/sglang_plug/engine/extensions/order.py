@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from sglang_plug.config import ConfigError
-
-from .component import Component
-from .specs import StepExtensionSpec
+from sglang_plug.plugins.component import Component
+from sglang_plug.plugins.specs import StepExtensionSpec
 
 
 def ordered_extensions(components: Sequence[Component]) -> list[Component]:
