@@ -63,7 +63,7 @@ PAGE_TEXT = """\
 <!-- Written by docs/generate_api.py from the route plugins and the OpenAPI document: edit those. -->
 
 The endpoints of the built-in route plugins. A running server describes them, and those of other installed plugins, at
-`/openapi.json` and, for reading, at `/docs`.
+`/openapi.json`; the page `/docs` shows it and calls the routes.
 
 * **Access**: `public` routes need no key. `user` routes need one of `--api-key`, or the admin key, once there is an
   `--api-key`. `admin` routes need `--admin-api-key`, or an `--api-key` if there is no admin key. Keys come as

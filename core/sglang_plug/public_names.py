@@ -122,6 +122,7 @@ HOME = {
         "WeightLoader",
     ),
     "contracts.serving.observer": (
+        "MetricInfo",
         "MetricTotal",
         "Observer",
         "RequestEvent",

@@ -8,7 +8,6 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.common.simulation import Arrival, Simulation
-from benchmarks.common.svg import Line, plot
 from benchmarks.fairness import (
     COSTS,
     LONGEST_PROMPT,
@@ -21,6 +20,7 @@ from benchmarks.fairness import (
     simulate_day,
     write_plots,
 )
+from sglang_plug_api.benchmarking.svg import Line, plot
 from sglang_plug_backends.schedule.callers import FairShare
 from sglang_plug_backends.schedule.policies import FirstCome
 

@@ -27,11 +27,13 @@ EXPECTED = {
     ("command", "detect-watermark"): "sglang-plug-watermark",
     ("drafter", "recall"): "sglang-plug-recall",
     ("eviction", "slru"): "sglang-plug-slru",
+    ("kv-store", "redis"): "sglang-plug-redis",
     ("logits-processor", "thinking-budget"): "sglang-plug-thinking-budget",
     ("logits-processor", "watermark"): "sglang-plug-watermark",
     ("model", "GPTNeoXForCausalLM"): "sglang-plug-gpt-neox",
     ("observer", "otel"): "sglang-plug-otel",
     ("route", "anthropic"): "sglang-plug-anthropic",
+    ("step-extension", "kv-events"): "sglang-plug-kv-events",
 }
 USED = {"drafter", "eviction", "model"}
 """Kinds that ``/server_info`` lists as in use."""
@@ -54,13 +56,29 @@ def listed(*command: str | Path) -> dict[tuple[str, str], dict[str, Any]]:
     }
 
 
+LIBRARIES = {
+    ("kv-store", "redis"): "redis",
+    ("observer", "otel"): "opentelemetry.exporter.otlp.proto.http",
+}
+"""The libraries that components wrap."""
+
+
 def unavailable() -> set[tuple[str, str]]:
     """Return components whose wrapped library is not installed."""
+    return {component for component, library in LIBRARIES.items() if not is_importable(library)}
+
+
+def is_importable(module: str) -> bool:
     try:
-        importlib.import_module("opentelemetry.exporter.otlp.proto.http")
+        importlib.import_module(module)
     except ImportError:
-        return {("observer", "otel")}
-    return set()
+        return False
+    return True
+
+
+def has_redis_server() -> bool:
+    """Report whether there is a program that the Redis plugin can be tested with."""
+    return any(map(shutil.which, ("redis-server", "valkey-server")))
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +172,7 @@ def test_its_own_tests_pass_where_it_is_installed(plugin: Path, python: Path) ->
 
 @pytest.mark.slow
 def test_installed_their_components_conform(python: Path) -> None:
-    strict = [] if unavailable() else ["--strict"]
+    strict = [] if unavailable() or not has_redis_server() else ["--strict"]
     run(python, "-m", "sglang_plug", "plugins", "test", *strict, *(plugin.name for plugin in PLUGINS))
 
 

@@ -87,7 +87,7 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
     bodies = set[type[BaseModel]]()
     app.state.gate, app.state.endpoints, app.state.request_fields = gate, {}, engine.request_fields
     app.state.error_formats = formats
-    app.state.fairness_key = FairnessKey(config.fairness_key)
+    app.state.fairness_key = FairnessKey(config.fairness_key, has_keys=bool(config.api_keys))
     tasks, others = set(engine.info["tasks"]), list[Component]()
     for component in _route_components(plugins):
         spec = component.spec

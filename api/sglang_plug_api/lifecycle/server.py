@@ -28,6 +28,7 @@ from sglang_plug import (
     ObserverSpec,
     Plugins,
 )
+from sglang_plug.engine.startup.plugin_fingerprint import check_engine_plugins
 from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug.system.freed_memory import return_large_blocks
 from sglang_plug_api.http.app import build_app
@@ -152,7 +153,11 @@ def assemble(
     early: EarlyTokenizer | None = None,
     observers: Mapping[str, Observer] | None = None,
 ) -> TextEngine:
-    """Build the text side of a started engine: tokenizer, observers, plugin table; parts made earlier are reused."""
+    """Build the text side of a started engine: tokenizer, observers, plugin table; parts made earlier are reused.
+
+    Raises ``ConfigError`` if the engine has other plugins than this process.
+    """
+    check_engine_plugins(plugins, info)
     tokenizer = None if config.skip_tokenizer_init else load_tokenizer(config, plugins, info, early)
     observers = load_observers(config, plugins) if observers is None else observers
     parsers = load_parsers(config, plugins, tokenizer)
@@ -226,6 +231,7 @@ class _Server:
         self._shutdown = shutdown
         self._gate = GateState()
         app = build_app(engine, plugins, self._gate)
+        self._has_page = any(getattr(route, "path", "") == "/" for route in app.routes)
         limit = ConnectionLimit(max_connections(config.max_connections))
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
@@ -319,7 +325,7 @@ class _Server:
         gc.freeze()  # a collection of the long-lived objects would block all requests for tenths of a second
         self._engine.startup_time = round(time.monotonic() - self._started, 3)
         logger.info("The server is fired up and ready to roll!")
-        print(_ready_text(self._engine, self._listener), flush=True)
+        print(_ready_text(self._engine, self._listener, self._has_page), flush=True)
 
 
 class _Uvicorn(uvicorn.Server):
@@ -356,11 +362,14 @@ def _address(listener: socket.socket) -> str:
     return f"http://{shown}:{port}"
 
 
-def _ready_text(engine: TextEngine, listener: socket.socket) -> str:
+def _ready_text(engine: TextEngine, listener: socket.socket, has_page: bool) -> str:
     url = _address(listener)
     lines = [f"sglang-plug serves {engine.model_name} at {url}"]
+    if has_page:
+        lines.append(f"Open {url}/ in a browser.")
     if engine.has_text and "generate" in engine.info["tasks"]:
         body = '{"messages": [{"role": "user", "content": "What is the capital of France?"}]}'
         key = " -H 'Authorization: Bearer YOUR_KEY'" if engine.config.api_keys else ""
-        lines.append(f"Try:\n  curl -s {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'")
+        lines.append("Try it in another terminal:")
+        lines.append(f"  curl -s {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'")
     return "\n".join(lines)

@@ -15,6 +15,7 @@ from sglang_plug.engine.processes.thread_client import ThreadClient
 from sglang_plug_api.http.errors import ApiError, from_validation
 from sglang_plug_api.lifecycle.server import assemble, start_components
 from sglang_plug_api.multimodal.offline_images import load_offline_images
+from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.options.option_table import by_key
 from sglang_plug_api.options.parsing import server_config, unknown_hint
 from sglang_plug_api.pooling.native_pooling import pool_prompts
@@ -28,6 +29,7 @@ from .generate import Generation
 Result = TypeVar("Result")
 Body = TypeVar("Body", GenerateBody, PoolBody)
 Answer = dict[str, Any] | list[dict[str, Any]]
+ONE_ENGINE = "Engine is one engine in this process; 'sglang-plug serve' has replicas and deployments"
 
 
 class Engine:
@@ -50,9 +52,20 @@ class Engine:
             raise ConfigError(f"Engine has no option {unknown[0]!r}{hint}; see 'sglang-plug serve --help'")
         discovered = Plugins.discover(plugins)
         named = {by_key()[name].key: value for name, value in options.items()}
-        config = server_config(argparse.Namespace(**named), discovered)
-        if config.replicas > 1 or named.get("deployment", "thread") != "thread":
-            raise ConfigError("Engine is one engine in this process; 'sglang-plug serve' has replicas and deployments")
+        if named.get("deployment", "thread") != "thread":
+            raise ConfigError(ONE_ENGINE)
+        self._start(server_config(argparse.Namespace(**named), discovered), discovered)
+
+    @classmethod
+    def of(cls, config: ServerConfig, plugins: Plugins) -> Engine:
+        """Return the engine that a configuration describes. Raises ``ConfigError`` if the model cannot be served."""
+        engine = cls.__new__(cls)
+        engine._start(config, plugins)
+        return engine
+
+    def _start(self, config: ServerConfig, discovered: Plugins) -> None:
+        if config.replicas > 1:
+            raise ConfigError(ONE_ENGINE)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="engine-loop", daemon=True)
         self._thread.start()

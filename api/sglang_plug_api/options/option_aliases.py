@@ -12,7 +12,8 @@ SPECULATION = (
 NO_LORA_OPTION = "no option for it: adapters of any rank, for any matrix of the layers, are taken; see --lora-paths"
 NO_TLS = "TLS is not offered; put a reverse proxy in front"
 NO_SPLIT = "prefill and decoding in different servers is not offered"
-NO_OFFLOAD = "weights and KV cache stay on the device; nothing is moved to other memory"
+NO_OFFLOAD = "weights stay on the device; nothing of them is moved to other memory"
+KV_STORES = "use --kv-store host,disk (computed prefixes are also kept in the memory of the host and on disk)"
 NO_FOREIGN_CODE = "code that comes with a checkpoint or a request is never run; models are plugins"
 NO_COMPILER = "models are not compiled; decode steps are captured as graphs by themselves"
 NO_TRACES = "traces are not offered; see /metrics and observers"
@@ -70,7 +71,7 @@ EXACT: Mapping[str, str] = MappingProxyType(
         "runner": use("--task"),
         "convert": use("--task"),
         "download-dir": "set HF_HOME in the environment instead",
-        "swap-space": NO_OFFLOAD,
+        "swap-space": KV_STORES,
         "cpu-offload-gb": NO_OFFLOAD,
         "num-gpu-blocks-override": use("--max-total-tokens"),
         "kv-cache-memory-bytes": use("--max-total-tokens"),
@@ -131,9 +132,9 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "max-lora": NO_LORA_OPTION,
         "disaggregation": NO_SPLIT,
         "kv-transfer": NO_SPLIT,
-        "hicache": NO_OFFLOAD,
-        "enable-hierarchical-cache": NO_OFFLOAD,
-        "enable-lmcache": NO_OFFLOAD,
+        "hicache": KV_STORES,
+        "enable-hierarchical-cache": KV_STORES,
+        "enable-lmcache": KV_STORES,
         "enable-memory-saver": NO_OFFLOAD,
         "enable-sleep-mode": NO_OFFLOAD,
         "offload": NO_OFFLOAD,

@@ -30,7 +30,7 @@ from sglang_plug_api.options.parsing import add_arguments, server_config
         ("--trust-remote-code", "never run"),
         ("--speculative-draft-model-path", "use --speculative-algorithm"),
         ("--max-lora-rank", "adapters of any rank"),
-        ("--hicache-ratio", "nothing is moved"),
+        ("--hicache-ratio", "use --kv-store host,disk"),
     ],
 )
 def test_an_option_of_another_server_is_answered(flag: str, answer: str) -> None:

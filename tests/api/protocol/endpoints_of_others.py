@@ -66,9 +66,11 @@ NOT_OFFERED = {
         /configure_logging /dumper/{method} /set_trace_level /start_profile /stop_profile
     """,
     "internals of the server are not changed by requests": "/collective_rpc /freeze_gc /set_internal_state /slow_down",
-    "caches are in the memory of the device": """
-        /get_hicache_l3_cache_layout /hicache/storage-backend /hicache/storage-backend/clear /kv_event_sources
-        /reset_encoder_cache /reset_mm_cache
+    "tiers of the prefix cache are chosen at start, with `--kv-store`": """
+        /get_hicache_l3_cache_layout /hicache/storage-backend /hicache/storage-backend/clear
+    """,
+    "`/flush_cache` empties caches; their events are not published": """
+        /kv_event_sources /reset_encoder_cache /reset_mm_cache
     """,
     "drafts come from the request and from drafter plugins": """
         /add_external_corpus /list_external_corpora /remove_external_corpus
