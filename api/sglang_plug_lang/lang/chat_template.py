@@ -24,7 +24,7 @@ register_chat_template_matching_function = registry.register_recognizer
 
 
 class ChatTemplateStyle(Enum):
-    """Where the system message is: before the first turn, or inside it."""
+    """Position of the system message: before the first turn (``PLAIN``), or inside it (``LLAMA2``)."""
 
     PLAIN = auto()
     LLAMA2 = auto()
