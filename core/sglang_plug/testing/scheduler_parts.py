@@ -1,4 +1,4 @@
-"""What a scheduler needs besides a step extension: other extensions, the simplest policies, and no prefix cache."""
+"""Parts of a scheduler for tests: other step extensions, the simplest policies, and no prefix cache."""
 
 from __future__ import annotations
 

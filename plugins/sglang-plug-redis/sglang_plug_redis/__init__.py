@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from sglang_plug import KVStoreSpec, hookimpl
 api_version = 1
 
 SCHEMES = ("redis://", "rediss://", "unix://")
-PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+SIGNS, LONGEST_PREFIX = "_.:-", 100
 
 
 @hookimpl
@@ -48,7 +47,8 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.url.startswith(SCHEMES):
             raise ValueError(f"url must begin with {', '.join(SCHEMES)}, such as redis://127.0.0.1:6379/0")
-        if not PREFIX.fullmatch(self.prefix):
+        letters = self.prefix.translate(dict.fromkeys(map(ord, SIGNS), "x"))
+        if not (letters.isascii() and letters.isalnum() and len(letters) <= LONGEST_PREFIX):
             raise ValueError(f"prefix must be at most 100 letters, digits and '_.:-', not {self.prefix!r}")
         if self.expire_seconds < 0:
             raise ValueError(f"expire_seconds must be at least 0, not {self.expire_seconds}")
