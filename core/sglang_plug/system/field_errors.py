@@ -27,8 +27,8 @@ UNITS = {"array": "items", "str": "characters", "object": "entries"}
 
 
 @dataclass(frozen=True, slots=True)
+class FieldError:
     """The problem of a value, and the place of the value."""
-    """What is wrong with a value, and where."""
 
     place: str
     """The path of the field, such as ``steer.token`` or ``paths[1]``; empty: the whole."""
