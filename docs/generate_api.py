@@ -25,6 +25,7 @@ from generated_page import row, write_or_check
 from sglang_plug import EngineClient, Output, PluginOptions, Plugins, Request, RouteSpec, StepStats
 from sglang_plug.plugins.discovery import DISTRIBUTION
 from sglang_plug.plugins.spec import Task
+from sglang_plug_api.batches.storage import load_storage
 from sglang_plug_api.http.app import build_app
 from sglang_plug_api.http.middleware import GateState
 from sglang_plug_api.options.config import ServerConfig, StorageConfig
@@ -337,7 +338,8 @@ def application() -> Iterator[tuple[TextEngine, Plugins, FastAPI]]:
     plugins = Plugins.discover(PluginOptions(allow=(DISTRIBUTION,), strict=True))
     with tempfile.TemporaryDirectory() as folder:
         config = ServerConfig(storage=StorageConfig(file_storage_path=folder))
-        engine = TextEngine(config, Nobody(), FACTS, None, request_fields=request_fields(plugins))
+        storage = load_storage(config, plugins)
+        engine = TextEngine(config, Nobody(), FACTS, None, storage=storage, request_fields=request_fields(plugins))
         yield engine, plugins, build_app(engine, plugins, GateState())
 
 

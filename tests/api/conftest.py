@@ -25,7 +25,9 @@ from sglang_plug import (
     TokenLogprob,
 )
 from sglang_plug.config import ModelOptions
+from sglang_plug_api.batches.storage import Storage, store_context
 from sglang_plug_api.options.config import ServerConfig
+from sglang_plug_api.stores.sqlite.store import SQLiteStore
 from sglang_plug_api.text.text_engine import TextEngine
 
 HEADER = (
@@ -216,6 +218,7 @@ def text_engine(scripted: ScriptedEngine) -> Callable[..., TextEngine]:
 
     def make(*, tokenizer: Any = LETTERS, observers: Any = None, **options: Any) -> TextEngine:
         config = ServerConfig(engine=EngineConfig(model=ModelOptions(path="org/letters")), **options)
-        return TextEngine(config, scripted, INFO, tokenizer, observers=observers)
+        storage = Storage(SQLiteStore(store_context(config)))
+        return TextEngine(config, scripted, INFO, tokenizer, storage=storage, observers=observers)
 
     return make

@@ -42,6 +42,7 @@ KINDS = {
     "schedule": "schedule",
     "deployment": "deployment",
     "routing": "routing",
+    "store": "store",
     "weights": "weights",
     "checkpoint": "checkpoint",
     "logits processor": "logits-processor",

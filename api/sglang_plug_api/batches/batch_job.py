@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
-from sglang_plug import EngineError
+from sglang_plug import (
+    WHOLE_BATCH,
+    BatchRecord,
+    BatchStatus,
+    ContentMissing,
+    EngineError,
+    LineResult,
+    StorageError,
+    StorageFull,
+    Store,
+)
 
 from .admission import BatchAdmission
 from .lines import Line, LineError, check_file, read_lines
-from .outputs import expired_lines, line_result, write_results
-from .records import BatchRecord, LineResult, Status
+from .outputs import ResultFiles, line_result
 from .route_call import EngineBusy, RouteAnswer
-from .storage import STORAGE_ERRORS, Storage
-from .store import StorageFull
 
 logger = logging.getLogger(__name__)
 
@@ -25,10 +34,14 @@ RouteCall = Callable[[str, bytes], Awaitable[RouteAnswer]]
 """Answers ``POST path`` with a body, see ``route_call.call_route``."""
 Faults = Sequence[Mapping[str, Any]]
 """Entries of a batch's ``errors``."""
-CHUNK = 64
-"""Lines read from disk at a time."""
+CLAIMED_TOGETHER = 32
+"""Most lines that are claimed before the first of them starts."""
+CLAIM_SECONDS = 30.0
+"""Seconds after which other servers continue what a server that died was working on."""
 BUSY_PAUSE = 0.5
 """Seconds before a line is tried again after the engine's queue was full."""
+OTHERS_PAUSE = 1.0
+"""Seconds between two looks at lines that other servers have claimed."""
 
 
 class ConcurrencyLimits:
@@ -39,62 +52,86 @@ class ConcurrencyLimits:
         self.lines = asyncio.Semaphore(lines)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputLimits:
+    """Limits of input files."""
+
+    lines: int
+    """Most requests in one file."""
+    line_bytes: int
+    """Longest line."""
+
+
 class BatchJob:
-    """Runs a batch. Every result is on disk before it is counted, so a job can be stopped at any moment.
+    """Runs a batch, together with the other servers that have claimed parts of it.
+
+    Every result is stored before it is counted, so a job can be stopped at any moment.
 
     Args:
-        batch: the batch's record in the table.
-        storage: storage of the batch and its files.
+        batch: the batch's record in the store.
+        store: the store of the batch and its files.
         call: runs a line.
         admission: decides when a line starts.
-        limits: limits shared by all batches.
-        max_line_bytes: longest line.
+        concurrency: limits shared by all batches.
+        limits: limits of the input.
+        worker: the name of this server in claims.
     """
 
     def __init__(
         self,
         batch: BatchRecord,
-        storage: Storage,
+        store: Store,
         call: RouteCall,
         admission: BatchAdmission,
-        limits: ConcurrencyLimits,
-        max_line_bytes: int,
+        concurrency: ConcurrencyLimits,
+        limits: InputLimits,
+        worker: str,
     ) -> None:
-        self._batch, self._storage, self._call = batch, storage, call
-        self._admission, self._limits, self._max_line_bytes = admission, limits, max_line_bytes
-        self._input = storage.path(batch.input_file_id)
+        self._batch, self._store, self._call = batch, store, call
+        self._admission, self._concurrency, self._limits, self._worker = admission, concurrency, limits, worker
         self._stopped = asyncio.Event()
-        self._journal = _Journal(storage, batch.id)
+        self._journal = _Journal(store, batch.id, worker)
 
     def stop(self) -> None:
         """Start no more lines and abort running ones: the batch was cancelled or has expired."""
         self._stopped.set()
 
     async def run(self) -> None:
-        """Run the batch to its end.
+        """Run the batch until it ends, or until another server holds what is left of it.
 
-        Raises ``EngineError``, or one of ``STORAGE_ERRORS``, if it cannot continue for now.
+        Raises ``EngineError`` or ``StorageError`` if it cannot continue for now.
         """
+        renewing = asyncio.create_task(self._renew_claims())
         try:
             await self._advance()
-        except FileNotFoundError:
+        except ContentMissing:
             text = "the content of the input file is missing from the server's file storage"
-            await self._finish("failed", [_fault("input_file_missing", text)])
-        except (EngineError, *STORAGE_ERRORS, asyncio.CancelledError):
+            await self._fail("input_file_missing", text)
+        except (EngineError, StorageError, asyncio.CancelledError):
             raise  # the next attempt, or the next server, continues from here
         except StorageFull as error:
-            await self._finish("failed", [_fault("storage_full", str(error))])
+            await self._fail("storage_full", str(error))
         except Exception:
             logger.exception("batch %s failed", self._batch.id)
-            await self._finish(
-                "failed", [_fault("internal_error", "the batch failed; the server's log has the details")]
-            )
+            await self._fail("internal_error", "the batch failed; the server's log has the details")
+        finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+            with contextlib.suppress(StorageError):
+                await self._store.release(self._batch.id, self._worker)
 
     async def _advance(self) -> None:
         if self._batch.status == "validating" and not self._expired:
+            if not await self._claim_batch():
+                return
             await self._validate()
+            await self._store.release(self._batch.id, self._worker)  # other servers may have lines, too
         if self._batch.status == "in_progress" and not self._expired:
             await self._run_lines()
+        ends = self._expired or self._batch.status in ("finalizing", "cancelling")
+        if not ends or not await self._claim_batch():
+            return
+        await self._reload()
         if self._expired:
             await self._finish("expired")
         if self._batch.status == "finalizing":
@@ -106,16 +143,28 @@ class BatchJob:
     def _expired(self) -> bool:
         return time.time() >= self._batch.expires_at and self._batch.status in ("validating", "in_progress")
 
+    async def _claim_batch(self) -> bool:
+        """Return True if no other server works on the batch as a whole; then no result is added any more."""
+        return WHOLE_BATCH in await self._store.claim(self._batch.id, [WHOLE_BATCH], self._worker, CLAIM_SECONDS)
+
+    async def _renew_claims(self) -> None:
+        while True:
+            await asyncio.sleep(CLAIM_SECONDS / 3)
+            try:
+                await self._store.renew(self._batch.id, self._worker, CLAIM_SECONDS)
+            except StorageError as error:
+                logger.warning("the claims of batch %s could not be renewed: %s", self._batch.id, error)
+
     async def _validate(self) -> None:
         if not await self._unless_stopped(self._check()):
             await self._reload()
 
     async def _check(self) -> None:
-        config, endpoint = self._storage.config, self._batch.endpoint
-        limits = {"max_lines": config.max_batch_lines, "max_bytes": self._max_line_bytes}
-        async with self._limits.checks:
-            check = await asyncio.to_thread(check_file, self._input, endpoint, **limits)
-        to: Status = "failed" if check.errors else "in_progress"
+        async with self._concurrency.checks:
+            content = self._store.read_content(self._batch.input_file_id)
+            endpoint, limits = self._batch.endpoint, self._limits
+            check = await check_file(content, endpoint, max_lines=limits.lines, max_bytes=limits.line_bytes)
+        to: BatchStatus = "failed" if check.errors else "in_progress"
         await self._move(to, total=check.total, errors=check.errors)
 
     async def _run_lines(self) -> None:
@@ -130,25 +179,66 @@ class BatchJob:
             await self._reload()
 
     async def _run_remaining(self) -> None:
-        id = self._batch.id
-        async with self._limits.lines:
-            done = await self._storage.call(lambda store: store.done_lines(id))
-            lines = read_lines(self._input, self._batch.endpoint, self._max_line_bytes)
-            try:
-                async with asyncio.TaskGroup() as group:
-                    while chunk := await asyncio.to_thread(lambda: list(islice(lines, CHUNK))):
-                        for line in chunk:
-                            if line.number not in done:
-                                await self._admission.enter(line.width)
-                                self._start(line, group)
-            except ExceptionGroup as errors:
-                raise errors.exceptions[0] from None
+        async with self._concurrency.lines:
+            remaining = await self._run_unclaimed(None)
+            while remaining:
+                remaining = await self._wait_for_others(remaining)
+                if remaining:
+                    remaining = await self._run_unclaimed(remaining)
 
-    def _start(self, line: Line, group: asyncio.TaskGroup) -> None:
+    async def _run_unclaimed(self, numbers: set[int] | None) -> set[int]:
+        """Run those lines that no other server has claimed; return those that still have no result.
+
+        ``numbers`` are the lines to run; ``None``: all that have no result.
+        """
+        done = await self._store.done_lines(self._batch.id)
+        remaining = set[int]()
+        try:
+            async with aclosing(self._input()) as groups, asyncio.TaskGroup() as running:
+                async for group in groups:
+                    lines = [
+                        line
+                        for line in group
+                        if line.number not in done and (numbers is None or line.number in numbers)
+                    ]
+                    remaining.update(line.number for line in lines)
+                    for start in range(0, len(lines), CLAIMED_TOGETHER):
+                        await self._start_unclaimed(lines[start : start + CLAIMED_TOGETHER], running)
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return remaining - await self._store.done_lines(self._batch.id) if remaining else remaining
+
+    async def _start_unclaimed(self, lines: Sequence[Line], running: asyncio.TaskGroup) -> None:
+        numbers = [line.number for line in lines]
+        claimed = await self._store.claim(self._batch.id, numbers, self._worker, CLAIM_SECONDS)
+        for line in lines:
+            if line.number in claimed:
+                await self._admission.enter(line.width)
+                self._start(line, running)
+
+    async def _wait_for_others(self, remaining: set[int]) -> set[int]:
+        """Wait until one of the lines can be claimed, or all have a result; return those that have none.
+
+        Also ends when the batch is not in progress any more.
+        """
+        id = self._batch.id
+        while True:
+            if (await self._store.batch(id)).status != "in_progress":
+                return set()
+            remaining -= await self._store.done_lines(id)
+            if not remaining or await self._store.claim(id, sorted(remaining), self._worker, CLAIM_SECONDS):
+                return remaining
+            await asyncio.sleep(OTHERS_PAUSE)
+
+    def _input(self) -> AsyncGenerator[list[Line], None]:
+        content = self._store.read_content(self._batch.input_file_id)
+        return read_lines(content, self._batch.endpoint, self._limits.line_bytes)
+
+    def _start(self, line: Line, running: asyncio.TaskGroup) -> None:
         """Run an admitted line. ``leave`` is called even if the task is cancelled before its first step."""
         work = self._line(line)
         try:
-            task = group.create_task(work)
+            task = running.create_task(work)
         except RuntimeError:  # the group is ending because another line failed
             work.close()
             self._admission.leave(line.width)
@@ -183,32 +273,30 @@ class BatchJob:
 
     async def _reload(self) -> None:
         """Load the batch again, since others may have changed it."""
-        self._batch = await self._storage.call(lambda store: store.batch(self._batch.id))
+        self._batch = await self._store.batch(self._batch.id)
 
-    async def _move(self, to: Status, *, total: int | None = None, errors: Faults = ()) -> None:
+    async def _move(self, to: BatchStatus, *, total: int | None = None, errors: Faults = ()) -> None:
         """Change the status unless others have changed it; load the batch either way."""
-        id, now = self._batch.id, int(time.time())
-        self._batch = await self._storage.call(lambda store: store.move(id, to, now, total=total, errors=errors))
+        self._batch = await self._store.move(self._batch.id, to, int(time.time()), total=total, errors=errors)
 
-    async def _finish(self, to: Status, errors: Faults = ()) -> None:
+    async def _fail(self, code: str, message: str) -> None:
+        """End the batch with an error, unless another server is ending it."""
+        if await self._claim_batch():
+            await self._finish("failed", [LineError(code, message, None).as_dict()])
+
+    async def _finish(self, to: BatchStatus, errors: Faults = ()) -> None:
         """Write the result files and end the batch, unless its status leads to another end now."""
         batch, now = self._batch, int(time.time())
-        extra_lines: Iterator[bytes] = iter(())
-        if to == "expired" and batch.status == "in_progress":
-            done = await self._storage.call(lambda store: store.done_lines(batch.id))
-            extra_lines = expired_lines(self._input, batch.endpoint, self._max_line_bytes, done)
-        files = [
-            await write_results(self._storage, batch, True, now, iter(())),
-            await write_results(self._storage, batch, False, now, extra_lines),
-        ]
-        finished = await self._storage.call(
-            lambda store: store.finish(batch.id, to, now, output=files[0], error=files[1], errors=errors)
+        expired = self._input() if to == "expired" and batch.status == "in_progress" else None
+        results = ResultFiles(self._store, batch, now)
+        output, error = await results.write_output(), await results.write_errors(expired)
+        finished = await self._store.finish(
+            batch.id, to, now, output=output, error=error, errors=errors, worker=self._worker
         )
         if finished is not None:
             self._batch = finished
         else:
-            for file in filter(None, files):
-                self._storage.path(file.id).unlink(missing_ok=True)
+            await results.discard()
             await self._reload()
         logger.info("batch %s: %s", batch.id, self._batch.status)
 
@@ -216,14 +304,14 @@ class BatchJob:
 class _Journal:
     """Writes results in groups: those that arrive during a write make up the next group."""
 
-    def __init__(self, storage: Storage, batch: str) -> None:
-        self._storage, self._id = storage, batch
+    def __init__(self, store: Store, batch: str, worker: str) -> None:
+        self._store, self._id, self._worker = store, batch, worker
         self._pending: list[LineResult] = []
         self._next: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
 
     async def add(self, result: LineResult) -> None:
-        """Write ``result``; return when it is on disk and counted. Raises ``StorageFull``."""
+        """Write ``result``; return when it is stored and counted. Raises ``StorageFull``."""
         self._pending.append(result)
         if self._next is None:
             self._next = asyncio.create_task(self._write())
@@ -240,14 +328,10 @@ class _Journal:
     async def _write(self) -> None:
         async with self._turn:
             group, self._pending, self._next = self._pending, [], None
-            await self._storage.call(lambda store: store.add_results(self._id, group))
+            await self._store.add_results(self._id, group, self._worker)
 
 
 def _retrieve_exception(task: asyncio.Task[None]) -> None:
     """Mark the task's error as seen, since the lines that waited for it may be cancelled."""
     if not task.cancelled():
         task.exception()
-
-
-def _fault(code: str, message: str) -> dict[str, Any]:
-    return LineError(code, message, None).as_dict()

@@ -1,11 +1,12 @@
-"""Lines of a batch's input: read one at a time, and checked before any of them runs."""
+"""Lines of a batch's input: read in groups, and checked before any of them runs."""
 
 from __future__ import annotations
 
+import asyncio
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
@@ -72,57 +73,123 @@ def parse_line(raw: bytes, number: int, endpoint: str) -> Line:
     return Line(number=number, custom_id=form.custom_id, body=body, width=_width(request))
 
 
-def read_lines(path: Path, endpoint: str, max_bytes: int) -> Iterator[Line]:
-    """Yield every request of a file. Raises ``LineError`` at the first invalid one."""
-    for number, raw in _raw_lines(path, max_bytes):
-        yield parse_line(raw, number, endpoint)
+async def read_lines(
+    content: AsyncGenerator[bytes, None], endpoint: str, max_bytes: int
+) -> AsyncGenerator[list[Line], None]:
+    """Yield every request of a file, those of each part of its content together.
+
+    Raises ``LineError`` at the first invalid one.
+    """
+    splitter = LineSplitter(max_bytes)
+    async with aclosing(content):
+        async for part in content:
+            yield await asyncio.to_thread(_parsed, splitter.feed(part), endpoint)
+    yield _parsed(splitter.end(), endpoint)
 
 
-def check_file(path: Path, endpoint: str, *, max_lines: int, max_bytes: int) -> FileCheck:
+async def check_file(
+    content: AsyncGenerator[bytes, None], endpoint: str, *, max_lines: int, max_bytes: int
+) -> FileCheck:
     """Return all faults of a file, up to ``MAX_ERRORS``.
 
     Args:
-        path: the file.
+        content: the file.
         endpoint: the route that every line must name.
         max_lines: most requests.
         max_bytes: longest line.
     """
-    seen: dict[str, int] = {}
-    errors: list[dict[str, Any]] = []
-    total = 0
-    try:
-        for number, raw in _raw_lines(path, max_bytes):
-            total += 1
-            if total > max_lines:
-                raise LineError("too_many_lines", f"the file has more than {max_lines} requests", number)
-            try:
-                line = parse_line(raw, number, endpoint)
-                first = seen.setdefault(line.custom_id, number)
-                if first != number:
-                    text = f"custom_id {line.custom_id[:SHOWN]!r} is that of line {first} already"
-                    raise LineError("duplicate_custom_id", text, number, "custom_id")
-            except LineError as error:
-                errors.append(error.as_dict())
-                if len(errors) == MAX_ERRORS:
-                    break
-    except LineError as error:
-        errors.append(error.as_dict())
-    if not total:
-        errors.append(LineError("empty_file", "the file has no requests", None).as_dict())
-    return FileCheck(total, tuple(errors))
+    splitter, checker = LineSplitter(max_bytes), _Checker(endpoint, max_lines)
+    async with aclosing(content):
+        async for part in content:
+            if not await asyncio.to_thread(checker.check, splitter.feed(part)):
+                return checker.result()
+    checker.check(splitter.end())
+    return checker.result()
 
 
-def _raw_lines(path: Path, max_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not blank, with their numbers from 1."""
-    with path.open("rb") as file:
-        number = 0
-        while raw := file.readline(max_bytes + 1):
-            number += 1
-            raw = raw.removeprefix(BOM_UTF8) if number == 1 else raw
-            if len(raw) > max_bytes:
-                raise LineError("line_too_long", f"the line is longer than {max_bytes} bytes", number)
-            if raw.strip():
-                yield number, raw
+class LineSplitter:
+    """Splits content that arrives in parts into the lines that are not blank, with their numbers from 1.
+
+    Args:
+        max_bytes: longest line, with its newline.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._number = 0
+        self._rest = bytearray()
+
+    def feed(self, part: bytes) -> Iterator[tuple[int, bytes]]:
+        """Yield the lines that end in ``part``. Raises ``LineError`` for a line that is too long."""
+        self._rest += part
+        start = 0
+        while end := self._rest.find(b"\n", start) + 1:
+            raw = bytes(self._rest[start:end])
+            start = end
+            yield from self._line(raw)
+        del self._rest[:start]
+        if len(self._rest) > self._max_bytes + len(BOM_UTF8):
+            yield from self.end()
+
+    def end(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the last line if it has no newline."""
+        if self._rest:
+            yield from self._line(bytes(self._rest))
+            self._rest.clear()
+
+    def _line(self, raw: bytes) -> Iterator[tuple[int, bytes]]:
+        self._number += 1
+        raw = raw.removeprefix(BOM_UTF8) if self._number == 1 else raw
+        if len(raw) > self._max_bytes:
+            raise LineError("line_too_long", f"the line is longer than {self._max_bytes} bytes", self._number)
+        if raw.strip():
+            yield self._number, raw
+
+
+class _Checker:
+    """Collects the faults of a file."""
+
+    def __init__(self, endpoint: str, max_lines: int) -> None:
+        self._endpoint, self._max_lines = endpoint, max_lines
+        self._seen: dict[str, int] = {}
+        self._errors: list[dict[str, Any]] = []
+        self._total = 0
+
+    def check(self, lines: Iterator[tuple[int, bytes]]) -> bool:
+        """Check lines; return False if the rest of the file need not be read."""
+        try:
+            for number, raw in lines:
+                self._total += 1
+                if self._total > self._max_lines:
+                    text = f"the file has more than {self._max_lines} requests"
+                    raise LineError("too_many_lines", text, number)
+                self._check_line(number, raw)
+                if len(self._errors) == MAX_ERRORS:
+                    return False
+        except LineError as error:
+            self._errors.append(error.as_dict())
+            return False
+        return True
+
+    def result(self) -> FileCheck:
+        """Return the faults."""
+        if not self._total:
+            self._errors.append(LineError("empty_file", "the file has no requests", None).as_dict())
+        return FileCheck(self._total, tuple(self._errors))
+
+    def _check_line(self, number: int, raw: bytes) -> None:
+        try:
+            line = parse_line(raw, number, self._endpoint)
+            first = self._seen.setdefault(line.custom_id, number)
+            if first != number:
+                text = f"custom_id {line.custom_id[:SHOWN]!r} is that of line {first} already"
+                raise LineError("duplicate_custom_id", text, number, "custom_id")
+        except LineError as error:
+            self._errors.append(error.as_dict())
+
+
+def _parsed(lines: Iterator[tuple[int, bytes]], endpoint: str) -> list[Line]:
+    return [parse_line(raw, number, endpoint) for number, raw in lines]
 
 
 def _checked(form: _Form, number: int, endpoint: str) -> dict[str, Any]:

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import Iterator, Mapping
-from functools import partial
-from itertools import islice
-from pathlib import Path
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any
 
+from sglang_plug import BatchRecord, ContentWriter, FileRecord, LineResult, Store, TokenCounts
 from sglang_plug_api.http.errors import json_bytes
 
-from .lines import Line, read_lines
-from .records import (
-    ERROR_PREFIX,
-    LINE_PREFIX,
-    OUTPUT_PURPOSE,
-    RESULT_PREFIX,
-    BatchRecord,
-    FileRecord,
-    LineResult,
-    TokenCounts,
-    new_record_id,
-)
+from .lines import Line
+from .records import ERROR_PREFIX, LINE_PREFIX, OUTPUT_PURPOSE, RESULT_PREFIX, new_record_id
 from .route_call import RouteAnswer
-from .storage import DurableFile, Storage
-from .store import Store
 
 CHUNK = 64
 EXPIRED = {
@@ -46,46 +31,71 @@ def line_result(line: Line, answer: RouteAnswer) -> LineResult:
     )
 
 
-async def write_results(
-    storage: Storage, batch: BatchRecord, succeeded: bool, now: int, extra_lines: Iterator[bytes]
-) -> FileRecord | None:
-    """Write a file with a batch's results of one kind, then ``extra_lines``; return ``None`` if there are none.
+class ResultFiles:
+    """The result files of a batch that a worker holds as a whole.
 
-    The file is on disk but not in the table yet.
+    Args:
+        store: has the results, and gets the files.
+        batch: the batch.
+        now: time of creation of the files in seconds since the epoch.
     """
-    kind, prefix = ("output", RESULT_PREFIX) if succeeded else ("error", ERROR_PREFIX)
-    id = new_record_id(prefix)
-    file = await asyncio.to_thread(DurableFile, storage.path(id))
-    try:
-        after = 0
-        while rows := await storage.call(partial(_results, batch.id, succeeded, after)):
-            await asyncio.to_thread(file.write, _joined([payload for _, payload in rows]))
-            after = rows[-1][0]
-        while more := await asyncio.to_thread(lambda: list(islice(extra_lines, CHUNK))):
-            await asyncio.to_thread(file.write, _joined(more))
-        if not file.size:
-            file.discard()
-            return None
-        await asyncio.to_thread(file.close)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            file.discard()
-        raise
-    return FileRecord(
-        id=id,
-        purpose=OUTPUT_PURPOSE,
-        filename=f"{batch.id}_{kind}.jsonl",
-        bytes=file.size,
-        created_at=now,
-        owner=batch.owner,
-    )
 
+    def __init__(self, store: Store, batch: BatchRecord, now: int) -> None:
+        self._store, self._batch, self._now = store, batch, now
+        self._contents: list[ContentWriter] = []
+        self._written = set[int]()
+        """Numbers of the lines whose results are in a file."""
 
-def expired_lines(path: Path, endpoint: str, max_bytes: int, done: set[int]) -> Iterator[bytes]:
-    """Yield an entry of the error file for each line that did not run in time."""
-    for line in read_lines(path, endpoint, max_bytes):
-        if line.number not in done:
-            yield _payload(line, None, EXPIRED)
+    async def write_output(self) -> FileRecord | None:
+        """Write the file of the lines that succeeded; return ``None`` if there are none.
+
+        The content of a file is in the store then, but the file is not registered yet.
+        """
+        return await self._write(True, None)
+
+    async def write_errors(self, expired: AsyncGenerator[list[Line], None] | None) -> FileRecord | None:
+        """Write the file of the lines that failed, like ``write_output``, which was called before.
+
+        ``expired`` are all lines of a batch that has expired: those without a result get an entry, too.
+        """
+        return await self._write(False, expired)
+
+    async def discard(self) -> None:
+        """Remove the contents of the files, which will not be registered."""
+        for content in self._contents:
+            await content.discard()
+
+    async def _write(self, succeeded: bool, expired: AsyncGenerator[list[Line], None] | None) -> FileRecord | None:
+        kind, prefix = ("output", RESULT_PREFIX) if succeeded else ("error", ERROR_PREFIX)
+        id = new_record_id(prefix)
+        content = await self._store.create_content(id)
+        self._contents.append(content)
+        try:
+            after = 0
+            while rows := await self._store.results(self._batch.id, succeeded, after=after, limit=CHUNK):
+                await content.write(_joined([payload for _, payload in rows]))
+                self._written.update(line for line, _ in rows)
+                after = rows[-1][0]
+            if expired is not None:
+                async with aclosing(expired):
+                    async for lines in expired:
+                        late = [_payload(line, None, EXPIRED) for line in lines if line.number not in self._written]
+                        await content.write(_joined(late))
+            if not content.size:
+                await content.discard()
+                return None
+            await content.commit()
+        except BaseException:
+            await content.discard()
+            raise
+        return FileRecord(
+            id=id,
+            purpose=OUTPUT_PURPOSE,
+            filename=f"{self._batch.id}_{kind}.jsonl",
+            bytes=content.size,
+            created_at=self._now,
+            owner=self._batch.owner,
+        )
 
 
 def _token_counts(body: Any) -> TokenCounts:
@@ -107,10 +117,6 @@ def _number(value: Any, *path: str) -> int:
 def _payload(line: Line, response: dict[str, Any] | None, error: dict[str, str] | None) -> bytes:
     entry = {"id": new_record_id(LINE_PREFIX), "custom_id": line.custom_id, "response": response, "error": error}
     return json_bytes(entry)
-
-
-def _results(batch: str, succeeded: bool, after: int, store: Store) -> list[tuple[int, bytes]]:
-    return store.results(batch, succeeded, after=after, limit=CHUNK)
 
 
 def _joined(payloads: list[bytes]) -> bytes:

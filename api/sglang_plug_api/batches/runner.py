@@ -7,26 +7,26 @@ import contextlib
 import logging
 import math
 import time
+import uuid
 from collections.abc import AsyncIterator
 from functools import partial
 
 from fastapi import FastAPI
 
-from sglang_plug import EngineError
+from sglang_plug import BatchRecord, EngineError, StorageError
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .admission import BatchAdmission
-from .batch_job import BatchJob, ConcurrencyLimits
-from .records import BatchRecord
+from .batch_job import BatchJob, ConcurrencyLimits, InputLimits
 from .route_call import call_route, find_endpoint
-from .storage import STORAGE_ERRORS, RunnerLock, Storage
+from .storage import Storage
 
 logger = logging.getLogger(__name__)
 
 ACTIVE_BATCHES = 4
 """Batches whose lines run at the same time; others wait, oldest first."""
 SWEEP_INTERVAL = 1.0
-"""Seconds between two reads of the table, which other processes may have changed."""
+"""Seconds between two looks at the open batches, which other processes may have changed."""
 STORAGE_PAUSE = 30
 """Seconds before a batch that stopped because the storage failed is tried again."""
 ABANDONED_AFTER = 3600
@@ -34,11 +34,11 @@ ABANDONED_AFTER = 3600
 
 
 class BatchRunner:
-    """Runs the open batches of the table. All state that must survive is in the table."""
+    """Runs the open batches of the store. All state that must survive is in the store."""
 
     def __init__(self, engine: TextEngine, storage: Storage) -> None:
         self._engine, self._storage = engine, storage
-        self._lock = RunnerLock(storage.folder, engine.model_name)
+        self._worker = str(uuid.uuid4())
         self._jobs: dict[str, BatchJob] = {}
         self._tasks = set[asyncio.Task[None]]()
         self._postponed = dict[str, float]()
@@ -48,7 +48,7 @@ class BatchRunner:
         self._last_error = ""
 
     def wake(self) -> None:
-        """Note that the table has changed."""
+        """Note that the open batches have changed."""
         self._changed.set()
 
     @contextlib.asynccontextmanager
@@ -57,7 +57,7 @@ class BatchRunner:
         info = self._engine.info
         admission = BatchAdmission(
             self._engine,
-            limit=self._storage.config.batch_concurrency,
+            limit=self._engine.config.storage.batch_concurrency,
             capacity=info["max_running_requests"],
             closed=lambda: app.state.gate.closing,
         )
@@ -68,7 +68,6 @@ class BatchRunner:
             for task in (supervisor, *self._tasks):
                 task.cancel()
             await asyncio.gather(supervisor, *self._tasks, return_exceptions=True)
-            self._lock.release()
 
     async def _supervise(self, app: FastAPI, admission: BatchAdmission) -> None:
         while True:
@@ -76,27 +75,26 @@ class BatchRunner:
             try:
                 await self._sweep(app, admission)
                 self._last_error = ""
-            except STORAGE_ERRORS as error:
-                self._storage.report(error)
+            except StorageError:
+                pass  # it is in the log
             except Exception as error:
                 if str(error) != self._last_error:  # log it once, not every second
                     self._last_error = str(error)
                     logger.exception("the batches could not be read")
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SWEEP_INTERVAL if self._storage.exists else None):
+                async with asyncio.timeout(SWEEP_INTERVAL if self._storage.store.exists else None):
                     await self._changed.wait()
 
     async def _sweep(self, app: FastAPI, admission: BatchAdmission) -> None:
-        """Start and stop jobs as the table says."""
-        if not self._storage.exists:
+        """Start and stop jobs for the open batches."""
+        store, model = self._storage.store, self._engine.model_name
+        if not store.exists:
             return
-        holds_lock = self._lock.acquire()
-        await self._storage.call(lambda store: None)  # detects damage even if another server runs the batches
-        if not holds_lock or self._engine.client.failure is not None:
+        # asked in any case, to detect a store that is damaged
+        if not await self._storage.call(store.may_run_batches(model)) or self._engine.client.failure is not None:
             return
         now = int(time.time())
-        model = self._engine.model_name
-        batches = await self._storage.call(lambda store: store.open_batches(model, now - ABANDONED_AFTER))
+        batches = await self._storage.call(store.open_batches(model, now - ABANDONED_AFTER))
         for batch in batches:
             if job := self._jobs.get(batch.id):
                 if batch.status == "cancelling" or now >= batch.expires_at:
@@ -107,13 +105,15 @@ class BatchRunner:
                 self._start(batch, app, admission)
 
     def _start(self, batch: BatchRecord, app: FastAPI, admission: BatchAdmission) -> None:
+        config = self._engine.config
         job = BatchJob(
             batch,
-            self._storage,
+            self._storage.store,
             partial(call_route, app, self._engine.callers.of_owner(batch.owner)),
             admission,
             self._limits,
-            self._engine.config.max_request_bytes,
+            InputLimits(lines=config.storage.max_batch_lines, line_bytes=config.max_request_bytes),
+            self._worker,
         )
         self._jobs[batch.id] = job
         task = asyncio.create_task(self._run(batch.id, job))
@@ -125,7 +125,7 @@ class BatchRunner:
             await job.run()
         except EngineError as error:
             logger.error("batch %s stays unfinished: %s", id, error)
-        except STORAGE_ERRORS as error:
+        except StorageError as error:
             self._postponed[id] = time.time() + STORAGE_PAUSE
             logger.error("batch %s is tried again in %d seconds: %s", id, STORAGE_PAUSE, error)
         except Exception:

@@ -1,8 +1,7 @@
-"""Parsing of uploads: multipart/form-data that is streamed to disk, with a limit for every part."""
+"""Parsing of uploads: multipart/form-data that is streamed to the store, with a limit for every part."""
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,9 +12,8 @@ from fastapi import Request
 from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
+from sglang_plug import ContentWriter
 from sglang_plug_api.http.errors import ApiError
-
-from .storage import DurableFile
 
 MAX_PARTS = 16
 MAX_FIELD_BYTES = 1024
@@ -24,7 +22,7 @@ MAX_BOUNDARY = 256
 OVERHEAD = MAX_PARTS * 8192
 """Most bytes of a body besides the file: boundaries, headers, fields."""
 WRITE_BYTES = 1 << 20
-"""File bytes that are collected before they are written to the disk."""
+"""File bytes that are collected before they are written."""
 EXTENDED_FILENAME = re.compile(rb"""filename\*\s*=\s*"?([\w-]+)'[^']*'([^";\s]+)""", re.IGNORECASE)
 NO_FILENAME = "the part 'file' has no filename, so it is text and not a file; with curl write -F file=@NAME, with the @"
 
@@ -38,7 +36,7 @@ class Form:
     fields: dict[str, str] = field(default_factory=dict)
 
 
-async def receive_file(request: Request, file: DurableFile, max_bytes: int) -> Form:
+async def receive_file(request: Request, file: ContentWriter, max_bytes: int) -> Form:
     """Write the part ``file`` to ``file``; return the other parts.
 
     Raises ``ApiError``: 415 for another content type, 400 for a broken body, 413 for a part that is too large.
@@ -49,7 +47,7 @@ async def receive_file(request: Request, file: DurableFile, max_bytes: int) -> F
         async for chunk in request.stream():
             parser.write(chunk)
             if len(parts.content) >= WRITE_BYTES:
-                await asyncio.to_thread(file.write, parts.take())
+                await file.write(parts.take())
         parser.finalize()
     except MultipartParseError as error:
         raise ApiError(f"the body is not valid multipart/form-data: {str(error)[:200]}") from None
@@ -57,7 +55,7 @@ async def receive_file(request: Request, file: DurableFile, max_bytes: int) -> F
         raise ApiError("the body ends before its last boundary")
     if parts.form.filename is None:
         raise ApiError("the part 'file' is missing", param="file")
-    await asyncio.to_thread(file.write, parts.take())
+    await file.write(parts.take())
     return parts.form
 
 

@@ -31,6 +31,7 @@ from sglang_plug import (
 from sglang_plug.engine.startup.plugin_fingerprint import check_engine_plugins
 from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug.system.freed_memory import return_large_blocks
+from sglang_plug_api.batches.storage import load_storage
 from sglang_plug_api.http.app import build_app
 from sglang_plug_api.http.connection_limit import ConnectionLimit
 from sglang_plug_api.http.connection_timeouts import TimeoutProtocol, http_protocol
@@ -168,6 +169,7 @@ def assemble(
         client,
         info,
         tokenizer,
+        storage=load_storage(config, plugins),
         observers=observers,
         plugins=table,
         parsers=parsers,

@@ -10,9 +10,9 @@ from typing import Any
 
 from sglang_plug import AUTO, ConfigError, Plugins
 from sglang_plug.config import ModelOptions
-from sglang_plug_api.batches.folder import check_owner, folder_of
 from sglang_plug_api.multimodal.image_sources import ImageSources
 from sglang_plug_api.options.config import NO_PARSER, ServerConfig
+from sglang_plug_api.stores.sqlite.folder import check_owner, folder_of
 
 logger = logging.getLogger(__name__)
 
@@ -39,10 +39,10 @@ def check_paths(config: ServerConfig) -> None:
     if template is not None and not {"{", "\n"} & set(template) and not Path(template).expanduser().is_file():
         raise ConfigError(f"--chat-template {template!r} is neither a Jinja template nor a file")
     storage = config.storage.file_storage_path
-    if storage is not None and not _can_write(folder_of(config.storage)):
+    if storage is not None and not _can_write(folder_of(storage)):
         raise ConfigError(f"--file-storage-path {storage!r} is not a folder that this user may write to or make")
     if storage is not None:
-        check_owner(folder_of(config.storage))
+        check_owner(folder_of(storage))
 
 
 def check_names(config: ServerConfig, plugins: Plugins) -> None:
@@ -56,6 +56,7 @@ def check_names(config: ServerConfig, plugins: Plugins) -> None:
         "media-processor": model.media_processor,
         "tool-parser": config.tool_call_parser,
         "reasoning-parser": config.reasoning_parser,
+        "store": config.store,
     }
     for kind, name in named.items():
         if name not in (AUTO, NO_PARSER):

@@ -51,6 +51,8 @@ class ServerConfig:
     """Configuration of ``sglang-plug serve``, which includes the engine's."""
 
     engine: EngineConfig = field(default_factory=EngineConfig)
+    store: str = "sqlite"
+    """Where files, batches and stored responses are."""
     storage: StorageConfig = field(default_factory=StorageConfig)
     media: MediaLimits = field(default_factory=MediaLimits)
     """Limits for the images of one request."""

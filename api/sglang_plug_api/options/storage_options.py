@@ -8,6 +8,12 @@ STORAGE = Group(
     "files and batches",
     (
         option(
+            "--store",
+            "store",
+            "where files and batches are stored, and the responses if the store is for several servers",
+            component="store",
+        ),
+        option(
             "--file-storage-path",
             "storage.file_storage_path",
             "folder of uploaded files and batches; default: sglang_plug_storage in $XDG_STATE_HOME or ~/.local/state",

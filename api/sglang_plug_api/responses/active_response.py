@@ -97,6 +97,11 @@ class ActiveResponse:
         return self._started
 
     @property
+    def closed(self) -> bool:
+        """True after ``close``."""
+        return self._closed
+
+    @property
     def cancelled(self) -> bool:
         """True after ``cancel``."""
         return self._cancelled

@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
 
+from sglang_plug import ResponseEvent, ResponseStore, StorageError
 from sglang_plug_api.http.errors import json_bytes
-from sglang_plug_api.http.streaming import NamedEvent
+
+logger = logging.getLogger(__name__)
+
+
+ATTEMPTS = 10
+ATTEMPT_PAUSE = 1.0
+"""Seconds between two attempts to store something, enough of them for a restart of a database."""
 
 
 class EventLog:
     """The events of one response so far. They can be read at any time and by several clients; numbers begin with 0."""
 
     def __init__(self) -> None:
-        self._events: list[NamedEvent] = []
+        self._events: list[ResponseEvent] = []
         self._ended = False
         self._changed = asyncio.Event()
         self.size = 0
         """Size of the events in bytes of JSON."""
 
-    def add(self, event: NamedEvent) -> None:
+    def add(self, event: ResponseEvent) -> None:
         """Append an event and wake the readers."""
         self._events.append(event)
-        self.size += len(json_bytes(event.data))
+        self.size += len(json_bytes(event))
         self._wake()
 
     def end(self) -> None:
@@ -34,7 +43,7 @@ class EventLog:
         self._ended = True
         self._wake()
 
-    async def read(self, after: int = -1) -> AsyncGenerator[NamedEvent, None]:
+    async def read(self, after: int = -1) -> AsyncGenerator[ResponseEvent, None]:
         """Yield the events with numbers above ``after``, waiting for those to come until the log has ended."""
         position = after + 1
         while True:
@@ -48,6 +57,48 @@ class EventLog:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+async def stored_if_possible(store: Callable[[], Awaitable[None]], id: str, *, attempts: int = ATTEMPTS) -> None:
+    """Store something of the response ``id`` that no request waits for, in several attempts; log if it is lost."""
+    problem: StorageError | None = None
+    for attempt in range(attempts):
+        if attempt:
+            await asyncio.sleep(ATTEMPT_PAUSE)
+        try:
+            await store()
+            return
+        except StorageError as error:
+            problem = error
+    logger.error("the response %s could not be stored: %s", id, problem)
+
+
+class EventWriter:
+    """Appends the events of a response to a store, in groups: those that come during a write make up the next one."""
+
+    def __init__(self, store: ResponseStore, id: str) -> None:
+        self._store, self._id = store, id
+        self._pending: list[ResponseEvent] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    def add(self, event: ResponseEvent) -> None:
+        """Append an event, soon."""
+        self._pending.append(event)
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write())
+
+    async def flush(self) -> None:
+        """Wait until all events are written, or the store has failed."""
+        if self._writing is not None:
+            await self._writing
+
+    async def _write(self) -> None:
+        try:
+            while self._pending:
+                group, self._pending = self._pending, []
+                await stored_if_possible(partial(self._store.append_events, self._id, group), self._id)
+        finally:
+            self._writing = None
 
 
 class BackgroundTasks:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from sglang_plug import MediaError
+from sglang_plug import ContentMissing, MediaError
 from sglang_plug_api.batches.records import IMAGE_PURPOSES
 from sglang_plug_api.batches.storage import Storage
 from sglang_plug_api.http.callers import current_caller
@@ -39,7 +37,7 @@ class UploadedImage:
     async def read(self, limit: int) -> bytes:
         """Return the file. Raises ``MediaError`` if there is none, or it has more than ``limit`` bytes."""
         try:
-            file = await self.storage.client_call(lambda store: store.file(self.id, self.owner))
+            file = await self.storage.client_call(self.storage.store.file(self.id, self.owner))
         except ApiError as error:
             if error.status != 404:
                 raise
@@ -50,9 +48,12 @@ class UploadedImage:
         if file.bytes > limit:
             raise MediaError(f"an image has more than {limit} bytes, the most that is read")
         try:
-            return await asyncio.to_thread(Path.read_bytes, self.storage.path(file.id))
-        except FileNotFoundError:  # deleted meanwhile
+            return await self.storage.client_call(self._content(file.id))
+        except ContentMissing:  # deleted meanwhile
             raise MediaError(f"there is no file {self.id[:SHOWN]!r} here") from None
+
+    async def _content(self, id: str) -> bytes:
+        return b"".join([part async for part in self.storage.store.read_content(id)])
 
 
 def split_images(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from fastapi import FastAPI
 
 from sglang_plug import Constraint, LogprobOptions, MediaPrompt
 from sglang_plug.system.library_panics import is_error
@@ -26,11 +29,11 @@ from sglang_plug_api.text.template_variables import template_variables
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .active_response import ActiveResponse
-from .background import BackgroundTasks, EventLog
+from .background import BackgroundTasks
 from .input_items import ItemQuery, items_page
 from .message_images import ImageMessage, Message, split_images
 from .prompt import render
-from .store import ResponseStore, StoredResponse
+from .stored import RENEW_INTERVAL, StoredResponses, unknown_response
 
 logger = logging.getLogger(__name__)
 
@@ -52,20 +55,29 @@ class _PreparedRequest:
 
 
 class ResponsesService:
-    """All responses of this process. Other processes at the same address do not know them.
+    """The responses that this server generates, and those that it can read.
 
     Args:
-        engine: generates the outputs; its storage has the files that images refer to.
+        engine: generates the outputs; its storage has the files that images refer to, and maybe the responses.
     """
 
     def __init__(self, engine: TextEngine) -> None:
         config = engine.config
         self._engine, self._storage = engine, engine.storage
-        self._store = ResponseStore(config.max_stored_responses, config.max_stored_response_bytes)
+        self._stored = StoredResponses(engine.storage, config)
         self._running: dict[str, ActiveResponse] = {}
-        self._logs: dict[str, EventLog] = {}
-        """Events of the responses that are streamed in the background."""
-        self.background_tasks = BackgroundTasks()
+        self._background_tasks = BackgroundTasks()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        """Generate responses in the background while the application lives."""
+        renewing = asyncio.create_task(self._renew_running())
+        try:
+            async with self._background_tasks.lifespan(app):
+                yield
+        finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
 
     async def prepare(self, body: ResponsesBody, request: str = "") -> ActiveResponse:
         """Check, render and tokenize a request. Raises ``ApiError``.
@@ -102,7 +114,7 @@ class ResponsesService:
             salt=body.salt,
             adapter=engine.adapters.resolve(body.model),
         )
-        keep = body.store is not False and self._store.enabled
+        keep = body.store is not False and self._stored.enabled
         return ActiveResponse(engine, body, messages, job, reading, keep=keep)
 
     async def count(self, body: ResponsesBody) -> dict[str, Any]:
@@ -115,13 +127,13 @@ class ResponsesService:
         response.add(await self._engine.complete(response.job))
         await response.count_reasoning()
         response.close()
-        self._remember(response)
+        await self._remember(response)
         return response.as_dict()
 
-    def start(self, response: ActiveResponse) -> dict[str, Any]:
+    async def start(self, response: ActiveResponse) -> dict[str, Any]:
         """Generate a response in the background, and return it as it is now. Raises ``ApiError`` if too many run."""
         limit = self._engine.config.max_stored_responses
-        if len(self.background_tasks) >= limit:
+        if len(self._background_tasks) >= limit:
             raise ApiError(
                 f"{limit} responses are generated in the background, which is the most (--max-stored-responses); "
                 "try again later",
@@ -129,34 +141,54 @@ class ResponsesService:
                 param="background",
                 headers={"retry-after": str(RETRY_AFTER)},
             )
+        await self._stored.begin(response)
         self._running[response.id] = response
-        log = self._logs[response.id] = EventLog()
-        self.background_tasks.start(self._generate(response, log))
+        self._background_tasks.start(self._generate(response))
         return response.as_dict()
 
-    def replay(self, id: str, after: int = -1) -> AsyncGenerator[NamedEvent, None]:
+    async def replay(self, id: str, after: int = -1) -> AsyncGenerator[NamedEvent, None]:
         """Return the events of a response that is or was streamed in the background, those after number ``after``.
 
         Raises ``ApiError`` for any other response.
         """
         running = self._running_response(id)
-        streams = running is not None and running.keep and running.streams
-        log = self._logs.get(id) if streams else None if running is not None else self._stored(id).events
-        if log is None:
+        if running is not None:
+            streams = running.keep and running.streams and running.background
+        else:
+            streams = (await self._stored.get(id)).streams
+        if not streams:
             raise ApiError("only a response created with background and stream can be streamed later", param="stream")
-        return log.read(after)
+        return self._stored.events(id, after)
 
-    async def _generate(self, response: ActiveResponse, log: EventLog) -> None:
+    async def _generate(self, response: ActiveResponse) -> None:
         """Generate a response in the background; its events are kept only if they were asked for."""
+        writer = self._stored.writer(response.id)
+        is_announced = False
         try:
             async with contextlib.aclosing(self.events(response)) as events:
                 async for event in events:
                     if response.streams:
-                        log.add(event)
+                        writer.add(event.data)
+                    if response.started and not is_announced:  # other servers see that it is not queued any more
+                        is_announced = True
+                        await self._stored.update(response)
         finally:
-            log.end()
-            self._finish(response)
-            self._logs.pop(response.id, None)
+            await writer.flush()
+            await self._finish(response)
+
+    async def _renew_running(self) -> None:
+        """Keep the responses in the background, and stop those that another server cancelled or deleted."""
+        while True:
+            await asyncio.sleep(RENEW_INTERVAL)
+            ids = [id for id, response in self._running.items() if response.background]
+            try:
+                stopped = await self._stored.renew(ids) if ids else ()
+            except Exception:  # a fault of a store must not let all responses count as abandoned
+                logger.exception("responses that run could not be renewed")
+                continue
+            for id in stopped:
+                if (response := self._running.get(id)) is not None and not response.cancelled:
+                    response.cancel()
 
     async def events(self, response: ActiveResponse) -> AsyncGenerator[NamedEvent, None]:
         """Yield events while the response is generated.
@@ -188,28 +220,30 @@ class ResponsesService:
         finally:
             response.close(error)
             if not response.background:  # in the background the last events are stored, too
-                self._finish(response)
+                await self._finish(response)
         for event in response.last_events():
             yield event
 
-    def input_items(self, id: str, query: ItemQuery) -> dict[str, Any]:
+    async def input_items(self, id: str, query: ItemQuery) -> dict[str, Any]:
         """Return a page of the input items of a response's own request. Raises ``ApiError``."""
         running = self._running_response(id)
         kept = running is not None and running.keep
-        return items_page(running.items if running is not None and kept else self._stored(id).items, query)
+        items = running.items if running is not None and kept else (await self._stored.get(id)).items
+        return items_page(items, query)
 
-    def retrieve(self, id: str) -> Mapping[str, Any]:
+    async def retrieve(self, id: str) -> Mapping[str, Any]:
         """Return a stored response, or a running one that will be stored. Raises ``ApiError``."""
         running = self._running_response(id)
         if running is not None and running.keep:
             return running.as_dict()
-        return self._stored(id).answer
+        return (await self._stored.get(id)).answer
 
-    def cancel(self, id: str) -> Mapping[str, Any]:
+    async def cancel(self, id: str) -> Mapping[str, Any]:
         """Abort a response; one that was cancelled before is returned. Raises ``ApiError`` if it ended by itself."""
         running = self._running_response(id)
         if running is None:
-            answer = self._stored(id).answer
+            record = await self._stored.get(id)
+            answer = (await self._stored.cancel(id) if record.running else record).answer
             if answer["status"] != "cancelled":
                 raise ApiError(
                     f"a response that has ended as {answer['status']} cannot be cancelled", param="response_id"
@@ -218,23 +252,25 @@ class ResponsesService:
         running.cancel()
         return running.as_dict()
 
-    def delete(self, id: str) -> dict[str, Any]:
+    async def delete(self, id: str) -> dict[str, Any]:
         """Delete a response, and abort it if it is running. Raises ``ApiError``."""
         running = self._running_response(id)
         if running is not None and running.keep:
             running.keep = False
             running.cancel()
-        elif not self._store.delete(id):
-            raise _unknown(id)
+            if running.background:
+                await self._stored.delete(id)
+        elif not await self._stored.delete(id):
+            raise unknown_response(id)
         return {"id": id, "object": "response", "deleted": True}
 
     async def _prepare(self, body: ResponsesBody) -> tuple[list[Message], _PreparedRequest]:
         """Return the conversation and the prepared request. Raises ``ApiError``."""
         self._engine.check_model(body.model)
-        if body.background and (body.store is False or not self._store.enabled):
-            reason = "store is false" if self._store.enabled else "this server stores no responses"
+        if body.background and (body.store is False or not self._stored.enabled):
+            reason = "store is false" if self._stored.enabled else "this server stores no responses"
             raise ApiError(f"a response in the background is stored until it is read, but {reason}", param="background")
-        messages, template_messages = self._conversation(body)
+        messages, template_messages = await self._conversation(body)
         constraint, field = _constraint(body)
         tools = _tooling(self._engine, body, has_format=constraint is not None)
         variables = _variables(self._engine, body, tools)
@@ -249,12 +285,12 @@ class ResponsesService:
         )
         return messages, _PreparedRequest(prompt, constraint, field, tools, variables)
 
-    def _conversation(self, body: ResponsesBody) -> tuple[list[Message], list[ImageMessage]]:
+    async def _conversation(self, body: ResponsesBody) -> tuple[list[Message], list[ImageMessage]]:
         """Return the conversation including the input, and its form for the template. Raises ``ApiError``."""
         input_messages = body.messages()
         if not input_messages:
             raise ApiError("input cannot be empty", param="input")
-        previous = self._previous_messages(body.previous_response_id)
+        previous = await self._previous_messages(body.previous_response_id)
         messages = [*previous, *input_messages]
         if len(messages) > MAX_MESSAGES:
             raise ApiError(f"the conversation has more than {MAX_MESSAGES} messages", param="previous_response_id")
@@ -267,14 +303,14 @@ class ResponsesService:
             raise ApiError(str(error), param="input") from None
         return messages, split
 
-    def _previous_messages(self, id: str | None) -> list[Message]:
+    async def _previous_messages(self, id: str | None) -> list[Message]:
         """Return the conversation including the response ``id``."""
         if id is None:
             return []
-        stored = self._store.get(id)
-        if stored is None or stored.answer["status"] == "failed":
+        stored = await self._stored.find(id)
+        if stored is None or stored.running or stored.answer["status"] == "failed":
             trouble = "not found" if stored is None else "failed"
-            if self._running_response(id):
+            if self._running_response(id) or (stored is not None and stored.running):
                 trouble = "is still being made"
             raise ApiError(
                 f"Previous response with id {id[:SHOWN]!r} {trouble}.",
@@ -288,22 +324,13 @@ class ResponsesService:
         response = self._running.get(id)
         return response if response is not None and current_caller().may_use(response.job.caller.owner) else None
 
-    def _stored(self, id: str) -> StoredResponse:
-        stored = self._store.get(id)
-        if stored is None:
-            raise _unknown(id)
-        return stored
-
-    def _finish(self, response: ActiveResponse) -> None:
+    async def _finish(self, response: ActiveResponse) -> None:
         if self._running.pop(response.id, None) is not None:
-            self._remember(response)
+            await self._remember(response)
 
-    def _remember(self, response: ActiveResponse) -> None:
-        if response.keep:
-            owner = response.job.caller.owner
-            log = self._logs.get(response.id) if response.streams else None
-            stored = StoredResponse(response.as_dict(), response.conversation, response.items, owner, log)
-            self._store.put(response.id, stored)
+    async def _remember(self, response: ActiveResponse) -> None:
+        if response.keep or response.background:  # the store knows whether one in the background was deleted
+            await self._stored.update(response)
 
 
 def _variables(engine: TextEngine, body: ResponsesBody, tools: Tooling) -> dict[str, Any]:
@@ -347,7 +374,3 @@ def _renamed_params(names: Mapping[str, str]) -> Iterator[None]:
     except ApiError as error:
         error.param = names.get(error.param or "", error.param)
         raise
-
-
-def _unknown(id: str) -> ApiError:
-    return ApiError(f"Response with id {id[:SHOWN]!r} not found.", 404, param="response_id", code="response_not_found")

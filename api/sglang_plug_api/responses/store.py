@@ -1,13 +1,14 @@
-"""Store of finished responses: in memory, bounded, evicting the least recently used."""
+"""Store of responses in memory: bounded, evicting the least recently used."""
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_plug_api.http.callers import current_caller
+from sglang_plug import ResponseEvent, ResponseRecord, ResponseStore
 from sglang_plug_api.http.errors import json_bytes
 from sglang_plug_api.protocol.items import is_image
 
@@ -15,26 +16,12 @@ from .background import EventLog
 from .message_images import without_images
 
 
-@dataclass(frozen=True, slots=True)
-class StoredResponse:
-    """A finished response: its object, and the conversation including it, without instructions."""
-
-    answer: Mapping[str, Any]
-    messages: Sequence[Mapping[str, Any]]
-    items: Sequence[Mapping[str, Any]] = ()
-    """Input items of the request itself, in the form in which they are listed."""
-    owner: str = ""
-    """Id of the API key of its request."""
-    events: EventLog | None = None
-    """Its events, if it was streamed in the background."""
-
-    @property
-    def size(self) -> int:
-        """Size in bytes: that of its JSON, of its events and of its images as they were sent."""
-        images = [part for message in self.messages for part in _images(message)]
-        sent = sum(len(part["image_url"] or "") for part in images)
-        sent += self.events.size if self.events is not None else 0
-        return sent + len(json_bytes([self.answer, [without_images(message) for message in self.messages], self.items]))
+def response_size(response: ResponseRecord) -> int:
+    """Return the size of a response in bytes: that of its JSON, and of its images as they were sent."""
+    images = [part for message in response.messages for part in _images(message)]
+    sent = sum(len(part["image_url"] or "") for part in images)
+    messages = [without_images(message) for message in response.messages]
+    return sent + len(json_bytes([response.answer, messages, response.items]))
 
 
 def _images(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -42,55 +29,121 @@ def _images(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     return filter(is_image, content if isinstance(content, list) else ())
 
 
-class ResponseStore:
-    """Finished responses by id.
+@dataclass(slots=True)
+class _Running:
+    """A response that is running. It does not count against the limits."""
+
+    response: ResponseRecord
+    events: EventLog
+    until: float
+    """Time by which it must be renewed, by the monotonic clock."""
+    must_stop: bool = False
+    is_deleted: bool = False
+
+
+class MemoryResponses(ResponseStore):
+    """Responses of this process by id.
 
     Args:
-        limit: responses to keep; 0 keeps none.
-        limit_bytes: largest total size of the responses.
+        limit: ended responses to keep; 0 keeps none.
+        limit_bytes: largest total size of the ended responses with their events.
     """
 
     def __init__(self, limit: int, limit_bytes: int) -> None:
         self._limit, self._limit_bytes = limit, limit_bytes
-        self._entries: OrderedDict[str, tuple[StoredResponse, int]] = OrderedDict()
+        self._running: dict[str, _Running] = {}
+        self._ended: OrderedDict[str, tuple[ResponseRecord, EventLog | None, int]] = OrderedDict()
         self.size = 0
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._ended)
 
-    @property
-    def enabled(self) -> bool:
-        """False if no response is ever stored."""
-        return self._limit > 0
-
-    def get(self, id: str) -> StoredResponse | None:
-        """Return the response and mark it as used; ``None`` if the current caller has no such response."""
-        if not self._has(id):
-            return None
-        self._entries.move_to_end(id)
-        return self._entries[id][0]
-
-    def put(self, id: str, response: StoredResponse) -> None:
-        """Store ``response``, evicting others until there is room; a response that is too large is not stored."""
-        size = response.size
+    async def put(self, response: ResponseRecord, seconds: float = 0.0) -> None:
+        """Store a response, evicting others until there is room; one that is too large is not stored."""
+        running = self._running.get(response.id)
+        if response.running:
+            if running is None:
+                running = self._running[response.id] = _Running(response, EventLog(), 0.0)
+            running.response, running.until = response, time.monotonic() + seconds
+            return
+        events: EventLog | None = None
+        if running is not None:
+            del self._running[response.id]
+            running.events.end()
+            events = running.events if response.streams else None
+            if running.is_deleted:
+                return
+        size = response_size(response) + (events.size if events is not None else 0)
         if size > self._limit_bytes:
             return
-        self._forget(id)
-        self._entries[id] = (response, size)
+        self._forget(response.id)
+        self._ended[response.id] = (response, events, size)
         self.size += size
-        while len(self._entries) > self._limit or self.size > self._limit_bytes:
-            self._forget(next(iter(self._entries)))
+        while len(self._ended) > self._limit or self.size > self._limit_bytes:
+            self._forget(next(iter(self._ended)))
 
-    def delete(self, id: str) -> bool:
-        """Delete a response; return False if the current caller has no such response."""
-        known = self._has(id)
-        if known:
+    async def get(self, id: str, owner: str | None = None) -> ResponseRecord | None:
+        """Return a response and mark it as used."""
+        response = self._response(id, owner)
+        if id in self._ended and response is not None:
+            self._ended.move_to_end(id)
+        return response
+
+    async def is_abandoned(self, id: str) -> bool:
+        """Report whether a response was not renewed in time."""
+        running = self._running.get(id)
+        return running is not None and time.monotonic() >= running.until
+
+    async def delete(self, id: str, owner: str | None = None) -> bool:
+        """Delete a response; readers of a running one get the events until it has stopped."""
+        if self._response(id, owner) is None:
+            return False
+        if (running := self._running.get(id)) is not None:
+            running.must_stop = running.is_deleted = True
+        else:
             self._forget(id)
-        return known
+        return True
 
-    def _has(self, id: str) -> bool:
-        return id in self._entries and current_caller().may_use(self._entries[id][0].owner)
+    async def cancel(self, id: str, owner: str | None = None) -> bool:
+        """Let a running response stop."""
+        running = self._running.get(id)
+        if running is None or self._response(id, owner) is None:
+            return False
+        running.must_stop = True
+        return True
+
+    async def renew(self, ids: Iterable[str], seconds: float) -> set[str]:
+        """Keep running responses; return those that have to stop."""
+        stop = set[str]()
+        for id in ids:
+            if (running := self._running.get(id)) is not None:
+                running.until = time.monotonic() + seconds
+                if seconds <= 0:  # abandoned at once: nothing else would wake the readers
+                    running.events.end()
+                if running.must_stop:
+                    stop.add(id)
+        return stop
+
+    async def append_events(self, id: str, events: Sequence[ResponseEvent]) -> None:
+        """Append events to a running response."""
+        if (running := self._running.get(id)) is not None:
+            for event in events:
+                running.events.add(event)
+
+    async def read_events(self, id: str, after: int = -1) -> AsyncGenerator[ResponseEvent, None]:
+        """Yield the events with numbers above ``after``, and wait for more while the response is running."""
+        running, (_, log, _) = self._running.get(id), self._ended.get(id, (None, None, 0))
+        log = log if running is None else running.events
+        if log is not None:
+            async for event in log.read(after):
+                yield event
+
+    def _response(self, id: str, owner: str | None) -> ResponseRecord | None:
+        running, (response, _, _) = self._running.get(id), self._ended.get(id, (None, None, 0))
+        if running is not None:
+            response = None if running.is_deleted else running.response
+        return response if response is not None and owner in (None, response.owner) else None
 
     def _forget(self, id: str) -> None:
-        _, size = self._entries.pop(id, (None, 0))
+        _, _, size = self._ended.pop(id, (None, None, 0))
         self.size -= size

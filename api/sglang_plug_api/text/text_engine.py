@@ -63,6 +63,7 @@ class TextEngine:
         client: client of the started engine.
         info: the engine's description of itself.
         tokenizer: ``None`` with ``--skip-tokenizer-init``.
+        storage: files, batches and stored responses.
         observers: maps names to loaded observers.
         plugins: the table that ``/plugins`` shows.
         parsers: parsers of tool calls and of reasoning.
@@ -77,6 +78,7 @@ class TextEngine:
         info: Mapping[str, Any],
         tokenizer: Tokenizer | None,
         *,
+        storage: Storage,
         observers: Mapping[str, Observer] | None = None,
         plugins: Mapping[str, Any] | None = None,
         parsers: Parsers | None = None,
@@ -88,8 +90,7 @@ class TextEngine:
         self.parsers = parsers or Parsers()
         self._tokenizer, self._image_prompts = tokenizer, image_prompts
         self.callers = Callers(config)
-        self.storage = Storage(config.storage, scoped=self.callers.scoped)
-        """Uploaded files and batches; nothing else in this process opens their database."""
+        self.storage = storage
         self.guarded_observers = tuple(GuardedObserver(name, observer) for name, observer in self.observers.items())
         self.request_fields = RequestFields() if request_fields is None else request_fields
         self.defaults = SamplingDefaults(

@@ -38,6 +38,7 @@ from .specs import (
     RoutingSpec,
     ScheduleSpec,
     StepExtensionSpec,
+    StoreSpec,
     TokenizerSpec,
     ToolParserSpec,
     WeightsSpec,
@@ -206,6 +207,11 @@ def register_output_parsers() -> Iterable[ToolParserSpec | ReasoningParserSpec]:
 @hookspec
 def register_routes() -> Iterable[RouteSpec]:  # type: ignore[empty-body]
     """Groups of HTTP routes. Two groups that claim one method and path stop the start and are both named."""
+
+
+@hookspec
+def register_stores() -> Iterable[StoreSpec]:  # type: ignore[empty-body]
+    """Stores of files, batches and responses, selectable with ``--store``; they live in the API process."""
 
 
 @hookspec

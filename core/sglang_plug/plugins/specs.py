@@ -301,6 +301,15 @@ class RouteSpec(Spec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSpec(Spec):
+    """Keeps files, batches and responses. Target: a function ``(StoreContext) -> Store``, called in the API process;
+    its settings, if it has any, are the last argument."""
+
+    kind: ClassVar[str] = "store"
+    takes_settings: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSpec(Spec):
     """A subcommand. Target: an object with ``arguments(parser, plugins)`` and ``run(options, plugins)``; if it has
     settings, a class or function that makes one of them."""

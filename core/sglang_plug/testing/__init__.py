@@ -23,6 +23,7 @@ from .serving.logits_processor import check_logits_processor
 from .serving.prefix_cache import check_prefix_cache
 from .serving.schedule import check_schedule_policy
 from .serving.step_extension import check_step_extension
+from .storage.store import check_store
 from .text.grammars.grammar import check_grammar_backend
 from .text.media import check_media_processor
 from .text.parser import check_output_parser
@@ -53,6 +54,7 @@ __all__ = [
     "check_sampling",
     "check_schedule_policy",
     "check_step_extension",
+    "check_store",
     "check_tokenizer",
     "check_weight_loader",
 ]

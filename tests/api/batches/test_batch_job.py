@@ -10,14 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from sglang_plug import EngineError
+from sglang_plug import WHOLE_BATCH, BatchRecord, EngineError, LineResult, StorageBroken
 from sglang_plug_api.batches import batch_job as job_module
 from sglang_plug_api.batches.admission import BatchAdmission
-from sglang_plug_api.batches.batch_job import BatchJob, ConcurrencyLimits
-from sglang_plug_api.batches.records import BatchRecord
+from sglang_plug_api.batches.batch_job import BatchJob, ConcurrencyLimits, InputLimits
+from sglang_plug_api.batches.outputs import ResultFiles
 from sglang_plug_api.batches.route_call import EngineBusy, RouteAnswer
-from sglang_plug_api.batches.storage import Storage
-from sglang_plug_api.batches.store import StorageBroken
+from sglang_plug_api.stores.sqlite.store import SQLiteStore
 
 Make = Callable[..., Any]
 AddInput = Callable[[list[Any]], Awaitable[None]]
@@ -72,17 +71,22 @@ class Slots:
 class Bench:
     """A batch in a storage, and jobs that run it."""
 
-    def __init__(self, storage: Storage, id: str) -> None:
+    def __init__(self, storage: SQLiteStore, id: str) -> None:
         self.storage, self.id = storage, id
         self.route, self.slots = Route(), Slots()
 
     async def batch(self) -> BatchRecord:
         return await self.storage.call(lambda store: store.batch(self.id))
 
-    async def job(self) -> BatchJob:
-        admission = cast(BatchAdmission, self.slots)
+    async def job(self, *, worker: str = "worker", turns: int = 1) -> BatchJob:
         return BatchJob(
-            await self.batch(), self.storage, self.route, admission, ConcurrencyLimits(checks=1, lines=1), 10_000
+            await self.batch(),
+            self.storage,
+            self.route,
+            cast(BatchAdmission, self.slots),
+            ConcurrencyLimits(checks=turns, lines=turns),
+            InputLimits(lines=1000, line_bytes=10_000),
+            worker,
         )
 
     async def run(self) -> BatchRecord:
@@ -107,7 +111,7 @@ StartBench = Callable[..., Awaitable[Bench]]
 
 
 @pytest.fixture
-def start(storage: Storage, add_input: AddInput, request_line: Make, batch_record: Make) -> StartBench:
+def start(storage: SQLiteStore, add_input: AddInput, request_line: Make, batch_record: Make) -> StartBench:
     """``await start(lines)``: a batch of so many lines, or of these lines."""
 
     async def make(lines: int | list[Any], **changes: Any) -> Bench:
@@ -186,8 +190,7 @@ async def test_cancel_of_a_batch_that_nobody_runs(start: StartBench) -> None:
 
 async def test_stop_does_not_wait_for_a_turn(start: StartBench) -> None:
     bench = await start(5)
-    turns = ConcurrencyLimits(checks=0, lines=0)
-    job = BatchJob(await bench.batch(), bench.storage, bench.route, cast(BatchAdmission, bench.slots), turns, 10_000)
+    job = await bench.job(turns=0)
     running = asyncio.create_task(job.run())
     await asyncio.sleep(0)
     await bench.move("cancelling")
@@ -198,12 +201,11 @@ async def test_stop_does_not_wait_for_a_turn(start: StartBench) -> None:
 
 async def test_cancel_while_the_file_is_being_checked(start: StartBench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = await start(5)
-    loop = asyncio.get_running_loop()
     check_file = job_module.check_file
 
-    def check_slowly(*given: Any, **more: Any) -> Any:
-        asyncio.run_coroutine_threadsafe(bench.move("cancelling"), loop).result()
-        return check_file(*given, **more)
+    async def check_slowly(*given: Any, **more: Any) -> Any:
+        await bench.move("cancelling")
+        return await check_file(*given, **more)
 
     monkeypatch.setattr(job_module, "check_file", check_slowly)
     batch = await bench.run()
@@ -213,13 +215,13 @@ async def test_cancel_while_the_file_is_being_checked(start: StartBench, monkeyp
 
 async def test_cancel_while_the_files_are_written(start: StartBench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = await start(5)
-    write_results = job_module.write_results
+    write_output = ResultFiles.write_output
 
-    async def write_and_cancel(*given: Any) -> Any:
+    async def write_and_cancel(files: ResultFiles) -> Any:
         await bench.move("cancelling")
-        return await write_results(*given)
+        return await write_output(files)
 
-    monkeypatch.setattr(job_module, "write_results", write_and_cancel)
+    monkeypatch.setattr(ResultFiles, "write_output", write_and_cancel)
     batch = await bench.run()
     assert (batch.status, batch.completed) == ("cancelled", 5)
     assert bench.ids(batch.output_file_id) == names(range(5))
@@ -371,3 +373,92 @@ async def test_an_input_whose_content_is_missing_fails_the_batch(start: StartBen
     batch = await bench.run()
     assert batch.status == "failed"
     assert [one["code"] for one in batch.errors] == ["input_file_missing"]
+
+
+async def test_two_servers_share_the_lines(start: StartBench) -> None:
+    bench = await start(200)
+    await asyncio.gather(*[(await bench.job(worker=name)).run() for name in ("a", "b")])
+    batch = await bench.run()  # the first that was not done while the other one validated
+    assert (batch.status, batch.completed, batch.failed) == ("completed", 200, 0)
+    assert bench.ids(batch.output_file_id) == names(range(200))
+    assert len(bench.route.ran) == len(set(bench.route.ran)) == 200
+
+
+async def test_lines_of_a_server_that_died_are_run_by_another(
+    start: StartBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits until the claims are over, and then runs what has no result, and nothing else."""
+    monkeypatch.setattr(job_module, "OTHERS_PAUSE", 0.01)
+    bench = await start(100)
+    await bench.move("in_progress")
+    await bench.storage.add_results("batch_1", [LineResult(line=1, succeeded=True, payload=b"{}")], "dead")
+    assert await bench.storage.claim("batch_1", range(1, 21), "dead", 3600) == set(range(2, 21))
+    running = asyncio.create_task((await bench.job()).run())
+    await bench.until_done(81)
+    assert (await bench.batch()).status == "in_progress"
+    assert not {f"prompt {number}" for number in range(20)} & set(bench.route.ran)
+    await bench.storage.renew("batch_1", "dead", 0)
+    await running
+    batch = await bench.batch()
+    assert (batch.status, batch.completed) == ("completed", 100)
+    assert sorted(bench.route.ran) == sorted(f"prompt {number}" for number in range(1, 100))
+
+
+async def test_a_result_that_comes_after_another_server_took_the_line_is_dropped(start: StartBench) -> None:
+    bench = await start(3)
+    bench.route.hold.clear()
+    running = asyncio.create_task((await bench.job(worker="slow")).run())
+    while bench.route.at_once < 3:
+        await asyncio.sleep(0.001)
+    await bench.storage.renew("batch_1", "slow", 0)
+    assert await bench.storage.claim("batch_1", [2], "quick", 3600) == {2}
+    bench.route.hold.set()
+    await bench.until_done(2)
+    assert await bench.storage.done_lines("batch_1") == {1, 3}
+    await bench.storage.add_results("batch_1", [LineResult(line=2, succeeded=False, payload=b"{}")], "quick")
+    await running
+    batch = await bench.batch()
+    assert (batch.status, batch.completed, batch.failed) == ("completed", 2, 1)
+
+
+async def test_a_server_does_not_end_a_batch_that_another_one_ends(start: StartBench) -> None:
+    bench = await start(3)
+    await bench.move("cancelling")
+    assert await bench.storage.claim("batch_1", [WHOLE_BATCH], "other", 3600) == {WHOLE_BATCH}
+    assert (await bench.run()).status == "cancelling"
+    await bench.storage.release("batch_1", "other")
+    assert (await bench.run()).status == "cancelled"
+
+
+async def test_claims_are_renewed_while_lines_run(start: StartBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = await start(3)
+    renewed = asyncio.Queue[tuple[str, str, float]]()
+    renew = bench.storage.renew
+
+    async def renew_and_tell(id: str, worker: str, seconds: float) -> None:
+        await renew(id, worker, seconds)
+        renewed.put_nowait((id, worker, seconds))
+
+    monkeypatch.setattr(bench.storage, "renew", renew_and_tell)
+    monkeypatch.setattr(job_module, "CLAIM_SECONDS", 0.03)
+    bench.route.hold.clear()
+    running = asyncio.create_task((await bench.job(worker="slow")).run())
+    while bench.route.at_once < 3:
+        await asyncio.sleep(0.001)
+    for _ in range(3):
+        assert await renewed.get() == ("batch_1", "slow", 0.03)
+    bench.route.hold.set()
+    await running
+    assert (await bench.batch()).completed == 3
+
+
+async def test_a_job_that_ends_frees_its_lines(start: StartBench) -> None:
+    bench = await start(3)
+
+    def die(prompt: str) -> RouteAnswer:
+        raise EngineError("gone")
+
+    bench.route.behaviour = die
+    with pytest.raises(EngineError):
+        await bench.run()
+    assert await bench.storage.claim("batch_1", [1, 2, 3], "other", 3600) == {1, 2, 3}

@@ -2,24 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_plug_api.batches.lines import MAX_ERRORS, FileCheck, LineError, check_file, parse_line, read_lines
+from sglang_plug_api.batches.lines import (
+    MAX_ERRORS,
+    FileCheck,
+    Line,
+    LineError,
+    LineSplitter,
+    check_file,
+    parse_line,
+    read_lines,
+)
 
 ENDPOINT = "/v1/completions"
 Make = Callable[..., dict[str, Any]]
 
 
-def check(path: Path, text: str | bytes, **limits: int) -> FileCheck:
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return check_file(path, ENDPOINT, **{"max_lines": 1000, "max_bytes": 10_000, **limits})
+async def parts(text: str, size: int) -> AsyncGenerator[bytes, None]:
+    """The content of a file as a store may give it."""
+    content = text.encode()
+    for start in range(0, len(content), size):
+        yield content[start : start + size]
+
+
+def check(text: str, **limits: int) -> FileCheck:
+    """The faults of a file, which do not depend on the parts that its content comes in."""
+    options = {"max_lines": 1000, "max_bytes": 10_000, **limits}
+    first, *others = (asyncio.run(check_file(parts(text, size), ENDPOINT, **options)) for size in (1, 7, 1000, 1 << 20))
+    assert all(other == first for other in others)
+    return first
+
+
+def read(text: str) -> list[Line]:
+    async def collect() -> list[Line]:
+        return [line async for lines in read_lines(parts(text, 7), ENDPOINT, 1000) for line in lines]
+
+    return asyncio.run(collect())
 
 
 def parse(line: Any) -> LineError:
@@ -111,22 +137,23 @@ def test_the_sequences_that_a_line_asks_for(request_line: Make, body: dict[str, 
     assert parse_line(json.dumps(request_line(1, body=body)).encode(), 1, ENDPOINT).width == width
 
 
-def test_a_good_file_with_blank_lines(tmp_path: Path, request_line: Make) -> None:
+def test_a_good_file_with_blank_lines(request_line: Make) -> None:
     lines = [json.dumps(request_line(number)) for number in range(3)]
     text = f"\n{lines[0]}\r\n\n  \n{lines[1]}\n{lines[2]}"
-    assert check(tmp_path / "in", text) == FileCheck(3, ())
-    assert [line.number for line in read_lines(tmp_path / "in", ENDPOINT, 1000)] == [2, 5, 6]
+    assert check(text) == FileCheck(3, ())
+    assert [line.number for line in read(text)] == [2, 5, 6]
 
 
-def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path, request_line: Make) -> None:
+def test_a_file_may_begin_with_a_byte_order_mark(request_line: Make) -> None:
     lines = [json.dumps(request_line(number)) for number in range(2)]
-    assert check(tmp_path / "in", "\ufeff" + "\r\n".join(lines)) == FileCheck(2, ())
-    assert [line.custom_id for line in read_lines(tmp_path / "in", ENDPOINT, 1000)] == ["line-0", "line-1"]
+    text = "\ufeff" + "\r\n".join(lines)
+    assert check(text) == FileCheck(2, ())
+    assert [line.custom_id for line in read(text)] == ["line-0", "line-1"]
 
 
-def test_every_fault_is_told_with_its_line(tmp_path: Path, request_line: Make) -> None:
+def test_every_fault_is_told_with_its_line(request_line: Make) -> None:
     lines: list[Any] = [request_line(1), "no", request_line(1), request_line(2, url="/x"), request_line(3)]
-    found = check(tmp_path / "in", "\n".join(map(json.dumps, lines)))
+    found = check("\n".join(map(json.dumps, lines)))
     assert [(one["line"], one["code"]) for one in found.errors] == [
         (2, "invalid_json_line"),
         (3, "duplicate_custom_id"),
@@ -135,26 +162,26 @@ def test_every_fault_is_told_with_its_line(tmp_path: Path, request_line: Make) -
     assert "line 1" in found.errors[1]["message"]
 
 
-def test_faults_are_not_counted_for_ever(tmp_path: Path) -> None:
-    assert len(check(tmp_path / "in", "x\n" * 900).errors) == MAX_ERRORS
+def test_faults_are_not_counted_for_ever() -> None:
+    assert len(check("x\n" * 900).errors) == MAX_ERRORS
 
 
 @pytest.mark.parametrize("text", ["", "\n \n"])
-def test_an_empty_file(tmp_path: Path, text: str) -> None:
-    (error,) = check(tmp_path / "in", text).errors
+def test_an_empty_file(text: str) -> None:
+    (error,) = check(text).errors
     assert (error["code"], error["line"]) == ("empty_file", None)
 
 
-def test_too_many_lines(tmp_path: Path, request_line: Make) -> None:
+def test_too_many_lines(request_line: Make) -> None:
     text = "\n".join(json.dumps(request_line(number)) for number in range(5))
-    assert check(tmp_path / "in", text, max_lines=5).errors == ()
-    (error,) = check(tmp_path / "in", text, max_lines=4).errors
+    assert check(text, max_lines=5).errors == ()
+    (error,) = check(text, max_lines=4).errors
     assert (error["code"], error["line"]) == ("too_many_lines", 5)
 
 
-def test_a_line_that_is_too_long(tmp_path: Path, request_line: Make) -> None:
+def test_a_line_that_is_too_long(request_line: Make) -> None:
     text = json.dumps(request_line(1)) + "\n" + json.dumps(request_line(2, body={"prompt": "x" * 5000})) + "\n"
-    (error,) = check(tmp_path / "in", text, max_bytes=1000).errors
+    (error,) = check(text, max_bytes=1000).errors
     assert (error["code"], error["line"]) == ("line_too_long", 2)
 
 
@@ -165,3 +192,10 @@ def test_anything_is_a_line_or_a_fault(raw: bytes) -> None:
         parse_line(raw, 1, ENDPOINT)
     except LineError as error:
         json.dumps(error.as_dict())
+
+
+def test_a_line_without_an_end_is_refused_before_all_of_it_is_read() -> None:
+    splitter = LineSplitter(1000)
+    assert list(splitter.feed(b"x" * 900)) == []
+    with pytest.raises(LineError, match="longer than 1000 bytes"):
+        list(splitter.feed(b"x" * 900))

@@ -13,15 +13,15 @@ from typing import Any, cast
 import pytest
 from fastapi import FastAPI, Request, Response
 
-from sglang_plug import EngineError
+from sglang_plug import BatchRecord, EngineError, StoreContext
 from sglang_plug_api.batches import runner as runner_module
-from sglang_plug_api.batches.records import BatchRecord
 from sglang_plug_api.batches.runner import BatchRunner
 from sglang_plug_api.batches.storage import Storage
 from sglang_plug_api.http.callers import Callers
 from sglang_plug_api.http.errors import json_response
 from sglang_plug_api.http.middleware import GateState
-from sglang_plug_api.options.config import ServerConfig
+from sglang_plug_api.options.config import ServerConfig, StorageConfig
+from sglang_plug_api.stores.sqlite.store import SQLiteStore
 from sglang_plug_api.text.text_engine import TextEngine
 
 Make = Callable[..., Any]
@@ -31,7 +31,7 @@ ROUTE = "/v1/completions"
 class Server:
     """A server of some model over the shared folder."""
 
-    def __init__(self, storage: Storage, model: str) -> None:
+    def __init__(self, storage: SQLiteStore, model: str) -> None:
         self.gate = GateState()
         self.prompts: list[str] = []
         self.hold = asyncio.Event()
@@ -45,9 +45,9 @@ class Server:
             client=self.client,
             in_flight=0,
             callers=Callers(ServerConfig()),
-            config=SimpleNamespace(max_request_bytes=10_000),
+            config=SimpleNamespace(max_request_bytes=10_000, storage=StorageConfig()),
         )
-        self.storage = Storage(storage.config)
+        self.storage = Storage(SQLiteStore(StoreContext(folder=str(storage.folder), max_bytes=100_000)))
         self.runner = BatchRunner(cast(TextEngine, engine), self.storage)
 
     async def answer(self, request: Request) -> Response:
@@ -62,7 +62,7 @@ class Server:
 class Site:
     """A folder and its servers; what the table says of the one batch."""
 
-    def __init__(self, storage: Storage, stack: AsyncExitStack) -> None:
+    def __init__(self, storage: SQLiteStore, stack: AsyncExitStack) -> None:
         self.storage, self._stack = storage, stack
 
     async def start(self, model: str = "demo", **attributes: Any) -> Server:
@@ -95,7 +95,7 @@ class Site:
 
 @pytest.fixture
 async def site(
-    storage: Storage, add_input: Callable[..., Awaitable[None]], request_line: Make, batch_record: Make
+    storage: SQLiteStore, add_input: Callable[..., Awaitable[None]], request_line: Make, batch_record: Make
 ) -> AsyncIterator[Site]:
     """With a batch of twenty lines for the model ``demo``."""
     await add_input([request_line(number) for number in range(20)])
@@ -133,7 +133,7 @@ async def test_two_servers_of_a_model_do_not_share_a_batch(site: Site) -> None:
 
 
 async def test_the_next_server_takes_over(
-    storage: Storage, add_input: Callable[..., Awaitable[None]], request_line: Make, batch_record: Make
+    storage: SQLiteStore, add_input: Callable[..., Awaitable[None]], request_line: Make, batch_record: Make
 ) -> None:
     await add_input([request_line(number) for number in range(20)])
     await storage.call(lambda store: store.add_batch(batch_record()))

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sglang_plug import MediaError
-from sglang_plug_api.batches.records import FileRecord
+from sglang_plug import FileRecord, MediaError, StoreContext
 from sglang_plug_api.batches.storage import Storage
 from sglang_plug_api.http.callers import Caller, acting_as
-from sglang_plug_api.options.config import StorageConfig
 from sglang_plug_api.responses.message_images import UploadedImage, split_images
+from sglang_plug_api.stores.sqlite.store import SQLiteStore
 
 PART = {"type": "image", "where": "input.0", "image_url": None, "file_id": "picture"}
 FILE = FileRecord(id="picture", purpose="vision", filename="a.png", bytes=3, created_at=1, owner="a")
@@ -26,9 +25,11 @@ async def read_as(storage: Storage, caller: Caller) -> bytes:
 
 
 async def test_an_image_of_another_key_is_unknown(tmp_path: Path) -> None:
-    storage = Storage(StorageConfig(file_storage_path=str(tmp_path / "storage")))
-    await storage.call(lambda store: store.add_file(FILE))
-    storage.path(FILE.id).write_bytes(b"png")
+    storage = Storage(SQLiteStore(StoreContext(folder=str(tmp_path / "storage"))))
+    content = await storage.store.create_content(FILE.id)
+    await content.write(b"png")
+    await content.commit()
+    await storage.store.add_file(FILE)
     for caller in (Caller("a", sees_all=False), Caller("admin")):
         assert await read_as(storage, caller) == b"png"
     with pytest.raises(MediaError, match="there is no file 'picture' here"):

@@ -32,6 +32,7 @@ DECLARING = [
     Declared("register_schedule_policies", "ScheduleSpec", "schedule"),
     Declared("register_executors", "ExecutorSpec", "executor"),
     Declared("register_deployments", "DeploymentSpec", "deployment"),
+    Declared("register_stores", "StoreSpec", "store"),
     Declared("register_routing_policies", "RoutingSpec", "routing"),
     Declared("register_adapters", "AdapterSpec", "adapter"),
     Declared("register_drafters", "DrafterSpec", "drafter"),

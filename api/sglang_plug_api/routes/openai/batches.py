@@ -6,13 +6,15 @@ import time
 
 from fastapi import APIRouter, Request, Response
 
+from sglang_plug import BatchRecord
 from sglang_plug_api.batches.records import (
     BATCH_PREFIX,
     COMPLETION_WINDOWS,
     INPUT_PURPOSE,
     BatchBody,
     BatchQuery,
-    BatchRecord,
+    batch_object,
+    list_object,
     new_record_id,
 )
 from sglang_plug_api.batches.route_call import check_endpoint
@@ -26,7 +28,7 @@ from sglang_plug_api.text.text_engine import TextEngine
 
 def build(engine: TextEngine) -> APIRouter:
     """Return the routes; their lifespan runs the batches."""
-    storage = engine.storage
+    storage, store = engine.storage, engine.storage.store
     runner = BatchRunner(engine, storage)
     router = APIRouter(tags=["OpenAI"], lifespan=runner.lifespan)
 
@@ -36,34 +38,32 @@ def build(engine: TextEngine) -> APIRouter:
         check_endpoint(request.app, body.endpoint)
         batch = _new(body, engine.model_name)
         owner = current_caller().scope
-        source = await storage.client_call(lambda store: store.file(body.input_file_id, owner))
+        source = await storage.client_call(store.file(body.input_file_id, owner))
         if source.purpose != INPUT_PURPOSE:
             text = f"file {source.id!r} has purpose {source.purpose!r}; an input has {INPUT_PURPOSE!r}"
             raise ApiError(text, param="input_file_id")
-        await storage.client_call(lambda store: store.add_batch(batch))
+        await storage.client_call(store.add_batch(batch))
         runner.wake()
-        return json_response(batch.as_dict())
+        return json_response(batch_object(batch))
 
     @router.get("/v1/batches", summary="The batches")
     async def batches(request: Request) -> Response:
         query, owner = read_query(request, BatchQuery), current_caller().scope
         page = await storage.client_call(
-            lambda store: store.batches(
-                limit=query.limit, after=query.after, ascending=query.order == "asc", owner=owner
-            )
+            store.batches(limit=query.limit, after=query.after, ascending=query.order == "asc", owner=owner)
         )
-        return json_response(page.as_dict())
+        return json_response(list_object(page, batch_object))
 
     @router.get("/v1/batches/{id}", summary="One batch")
     async def batch(id: str) -> Response:
         owner = current_caller().scope
-        return json_response((await storage.client_call(lambda store: store.batch(id, owner))).as_dict())
+        return json_response(batch_object(await storage.client_call(store.batch(id, owner))))
 
     @router.post("/v1/batches/{id}/cancel", summary="Cancel a batch")
     async def cancel(id: str) -> Response:
         batch = await _cancel(storage, id)
         runner.wake()
-        return json_response(batch.as_dict())
+        return json_response(batch_object(batch))
 
     return router
 
@@ -85,9 +85,9 @@ def _new(body: BatchBody, model: str) -> BatchRecord:
 
 async def _cancel(storage: Storage, id: str) -> BatchRecord:
     """Request the cancellation of a batch; repeating it is allowed. Raises ``ApiError`` if the batch has ended."""
-    owner = current_caller().scope
-    await storage.client_call(lambda store: store.batch(id, owner))
-    batch = await storage.client_call(lambda store: store.move(id, "cancelling", int(time.time())))
+    store = storage.store
+    await storage.client_call(store.batch(id, current_caller().scope))
+    batch = await storage.client_call(store.move(id, "cancelling", int(time.time())))
     if batch.status not in ("cancelling", "cancelled"):
         raise ApiError(f"batch {batch.id!r} is {batch.status} and cannot be cancelled any more")
     return batch

@@ -5,29 +5,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import AsyncGenerator
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, StreamingResponse
 from starlette.requests import ClientDisconnect
 
+from sglang_plug import ContentMissing, ContentWriter, FileRecord, StorageError
 from sglang_plug_api.batches.records import (
     IMAGE_PURPOSES,
     INPUT_PREFIX,
     INPUT_PURPOSE,
     FileQuery,
-    FileRecord,
+    file_object,
+    list_object,
     new_record_id,
 )
-from sglang_plug_api.batches.storage import DurableFile, Storage, storage_refusal
+from sglang_plug_api.batches.storage import Storage, storage_refusal
 from sglang_plug_api.batches.uploads import OVERHEAD, Form, receive_file
 from sglang_plug_api.http.callers import current_caller
 from sglang_plug_api.http.errors import SHOWN, ApiError, json_response
 from sglang_plug_api.http.request_body import read_query
-from sglang_plug_api.http.streaming import CLIENT_CLOSED_REQUEST
+from sglang_plug_api.http.streaming import CLIENT_CLOSED_REQUEST, first_of
 from sglang_plug_api.text.text_engine import TextEngine
 
 logger = logging.getLogger(__name__)
 
+CONTENT_TYPE = "application/octet-stream"
 PURPOSES = (INPUT_PURPOSE, *IMAGE_PURPOSES)
 FORM = {
     "type": "object",
@@ -42,20 +46,21 @@ UPLOAD_BODY = {"requestBody": {"required": True, "content": {"multipart/form-dat
 
 def build(engine: TextEngine) -> APIRouter:
     """Return the routes."""
-    storage = engine.storage
+    storage, store = engine.storage, engine.storage.store
+    limit = engine.config.storage.max_file_bytes
     router = APIRouter(tags=["OpenAI"])
 
     async def upload(request: Request) -> Response:
-        return json_response((await _upload(request, storage)).as_dict())
+        return json_response(file_object(await _upload(request, storage, limit)))
 
-    upload.__dict__["body_limit"] = storage.config.max_file_bytes + OVERHEAD
+    upload.__dict__["body_limit"] = limit + OVERHEAD
     router.add_api_route("/v1/files", upload, methods=["POST"], openapi_extra=UPLOAD_BODY, summary="Upload a file")
 
     @router.get("/v1/files", summary="The files")
     async def files(request: Request) -> Response:
         query, owner = read_query(request, FileQuery), current_caller().scope
         page = await storage.client_call(
-            lambda store: store.files(
+            store.files(
                 limit=query.limit,
                 after=query.after,
                 ascending=query.order == "asc",
@@ -63,65 +68,83 @@ def build(engine: TextEngine) -> APIRouter:
                 owner=owner,
             )
         )
-        return json_response(page.as_dict())
+        return json_response(list_object(page, file_object))
 
     @router.get("/v1/files/{id}", summary="One file")
     async def file(id: str) -> Response:
         owner = current_caller().scope
-        return json_response((await storage.client_call(lambda store: store.file(id, owner))).as_dict())
+        return json_response(file_object(await storage.client_call(store.file(id, owner))))
 
     @router.get("/v1/files/{id}/content", summary="A file's content")
     async def content(id: str) -> Response:
         owner = current_caller().scope
-        record = await storage.client_call(lambda store: store.file(id, owner))
-        path = storage.path(record.id)
-        if not await asyncio.to_thread(path.is_file):
-            logger.error("the content of file %s is missing: %s", record.id, path)
-            raise ApiError(f"the content of file {record.id!r} is missing from the server's file storage", 503)
-        return FileResponse(path, media_type="application/octet-stream")
+        record = await storage.client_call(store.file(id, owner))
+        path = store.content_path(record.id)
+        try:
+            if path is None:
+                return await _streamed(storage, record)
+            if not await asyncio.to_thread(path.is_file):
+                raise ContentMissing(record.id)
+        except ContentMissing:
+            logger.error("the content of file %s is missing: %s", record.id, path or store.location)
+            raise ApiError(
+                f"the content of file {record.id!r} is missing from the server's file storage", 503
+            ) from None
+        return FileResponse(path, media_type=CONTENT_TYPE)
 
     @router.delete("/v1/files/{id}", summary="Delete a file")
     async def delete(id: str) -> Response:
         owner = current_caller().scope
-        await storage.client_call(lambda store: store.remove_file(id, owner))
-        await asyncio.to_thread(storage.path(id).unlink, missing_ok=True)
+        await storage.client_call(store.remove_file(id, owner))
         return json_response({"id": id, "object": "file", "deleted": True})
 
     return router
 
 
-async def _upload(request: Request, storage: Storage) -> FileRecord:
-    """Store the request's file. It counts as stored once it is in the table, and is complete by then."""
-    await storage.client_call(lambda store: store.check_room())
+async def _streamed(storage: Storage, file: FileRecord) -> Response:
+    """Return the content of a file that is not in a local file. Raises ``ApiError`` and ``ContentMissing``."""
+    parts = await storage.client_call(first_of(_parts(storage, file)))
+    return StreamingResponse(parts, media_type=CONTENT_TYPE, headers={"content-length": str(file.bytes)})
+
+
+async def _parts(storage: Storage, file: FileRecord) -> AsyncGenerator[bytes, None]:
+    async for part in storage.store.read_content(file.id):
+        yield part
+
+
+async def _upload(request: Request, storage: Storage, limit: int) -> FileRecord:
+    """Store the request's file. It counts as stored once it is registered, and is complete by then."""
+    store = storage.store
+    await storage.client_call(store.check_room())
     id = new_record_id(INPUT_PREFIX)
+    content = await storage.client_call(store.create_content(id))
     try:
-        file = await asyncio.to_thread(DurableFile, storage.path(id))
-        try:
-            form = await receive_file(request, file, storage.config.max_file_bytes)
-            purpose = _purpose(form)
-            await asyncio.to_thread(file.close)
-        except BaseException:
-            file.discard()
-            raise
-    except ClientDisconnect:
-        raise ApiError("the client left before the file was complete", CLIENT_CLOSED_REQUEST) from None
-    except OSError as error:
-        storage.report(error)
-        raise storage_refusal(error) from error
-    record = FileRecord(
-        id=id,
-        purpose=purpose,
-        filename=form.filename or "",
-        bytes=file.size,
-        created_at=int(time.time()),
-        owner=current_caller().owner,
-    )
-    try:
-        await storage.client_call(lambda store: store.add_file(record))
-    except ApiError:
-        file.discard()
+        form = await _receive(request, storage, content, limit)
+        record = FileRecord(
+            id=id,
+            purpose=_purpose(form),
+            filename=form.filename or "",
+            bytes=content.size,
+            created_at=int(time.time()),
+            owner=current_caller().owner,
+        )
+        await storage.client_call(content.commit())
+        await storage.client_call(store.add_file(record))
+    except BaseException:
+        await content.discard()
         raise
     return record
+
+
+async def _receive(request: Request, storage: Storage, content: ContentWriter, limit: int) -> Form:
+    """Write the request's file to ``content``. Raises ``ApiError``."""
+    try:
+        return await receive_file(request, content, limit)
+    except ClientDisconnect:
+        raise ApiError("the client left before the file was complete", CLIENT_CLOSED_REQUEST) from None
+    except StorageError as error:
+        storage.report(error)
+        raise storage_refusal(error) from error
 
 
 def _purpose(form: Form) -> str:

@@ -20,7 +20,7 @@ from sglang_plug_api.text.text_engine import TextEngine
 def build(engine: TextEngine) -> APIRouter:
     """Return the routes."""
     responses = ResponsesService(engine)
-    router = APIRouter(tags=["OpenAI"], lifespan=responses.background_tasks.lifespan)
+    router = APIRouter(tags=["OpenAI"], lifespan=responses.lifespan)
 
     @takes(router, "/v1/responses", ResponsesBody, summary="A response, remembered for the next turn")
     async def create(request: Request) -> Response:
@@ -28,9 +28,9 @@ def build(engine: TextEngine) -> APIRouter:
         request_id = (client_request_id(request.scope) or b"").decode("ascii")
         response = await while_connected(request, responses.prepare(body, request_id))
         if body.background:
-            started = responses.start(response)
+            started = await responses.start(response)
             return (
-                EventStream(responses.replay(response.id), id_header(response.id), done=False)
+                EventStream(await responses.replay(response.id), id_header(response.id), done=False)
                 if body.stream
                 else (json_response(started, headers=id_header(response.id)))
             )
@@ -44,21 +44,21 @@ def build(engine: TextEngine) -> APIRouter:
 
     @router.get("/v1/responses/{response_id}/input_items", summary="What the request for a response said")
     async def input_items(request: Request, response_id: str) -> Response:
-        return json_response(responses.input_items(response_id, read_query(request, ItemQuery)))
+        return json_response(await responses.input_items(response_id, read_query(request, ItemQuery)))
 
     @router.get("/v1/responses/{response_id}", summary="A remembered response, or one being made")
     async def retrieve(request: Request, response_id: str) -> Response:
         query = read_query(request, RetrieveQuery)
         if query.stream:
-            return EventStream(responses.replay(response_id, query.starting_after), done=False)
-        return json_response(responses.retrieve(response_id))
+            return EventStream(await responses.replay(response_id, query.starting_after), done=False)
+        return json_response(await responses.retrieve(response_id))
 
     @router.delete("/v1/responses/{response_id}", summary="Forget a response")
     async def delete(response_id: str) -> Response:
-        return json_response(responses.delete(response_id))
+        return json_response(await responses.delete(response_id))
 
     @router.post("/v1/responses/{response_id}/cancel", summary="End a response that is being made")
     async def cancel(response_id: str) -> Response:
-        return json_response(responses.cancel(response_id))
+        return json_response(await responses.cancel(response_id))
 
     return router

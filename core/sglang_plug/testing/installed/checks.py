@@ -35,6 +35,7 @@ CHECKS: Mapping[str, tuple[str, ...]] = {
     "routing": ("check_routing_policy",),
     "schedule": ("check_schedule_policy",),
     "step-extension": ("check_step_extension",),
+    "store": ("check_store",),
     "tokenizer": ("check_tokenizer",),
     "tool-parser": ("check_output_parser",),
     "weights": ("check_weight_loader",),

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from sglang_plug import ConfigError
-from sglang_plug_api.batches.folder import DEFAULT_FOLDER, check_owner, folder_of, make_private
 from sglang_plug_api.batches.storage import Storage
 from sglang_plug_api.http.errors import ApiError
-from sglang_plug_api.options.config import StorageConfig
+from sglang_plug_api.stores.sqlite.folder import DEFAULT_FOLDER, check_owner, folder_of, make_private
+from sglang_plug_api.stores.sqlite.store import SQLiteStore
 
 SOMEBODY = 12345
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -24,11 +24,11 @@ def mode_of(path: Path) -> int:
 
 def test_the_default_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert folder_of(StorageConfig()) == tmp_path / DEFAULT_FOLDER
+    assert folder_of(None) == tmp_path / DEFAULT_FOLDER
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert folder_of(StorageConfig()) == tmp_path / "home" / ".local" / "state" / DEFAULT_FOLDER
-    assert folder_of(StorageConfig(file_storage_path="~/x")) == tmp_path / "home" / "x"
+    assert folder_of(None) == tmp_path / "home" / ".local" / "state" / DEFAULT_FOLDER
+    assert folder_of("~/x") == tmp_path / "home" / "x"
 
 
 def test_a_user_without_a_home_is_asked_for_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +38,7 @@ def test_a_user_without_a_home_is_asked_for_a_folder(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", homeless)
     with pytest.raises(ConfigError, match="no home for uploaded files; set --file-storage-path"):
-        folder_of(StorageConfig())
+        folder_of(None)
 
 
 async def test_an_existing_folder_and_its_files_become_private(
@@ -56,13 +56,13 @@ async def test_an_existing_folder_and_its_files_become_private(
 
 
 @AS_ROOT
-async def test_a_folder_of_another_user_is_refused(storage: Storage) -> None:
+async def test_a_folder_of_another_user_is_refused(storage: SQLiteStore) -> None:
     storage.folder.mkdir(mode=0o777)
     os.chown(storage.folder, SOMEBODY, -1)
     with pytest.raises(ConfigError, match=f"belongs to user {SOMEBODY}, .*chown"):
         check_owner(storage.folder)
     with pytest.raises(ApiError) as refused:
-        await storage.client_call(lambda store: None)
+        await Storage(storage).client_call(storage.check_room())
     assert refused.value.status == 503
     assert str(storage.folder) not in refused.value.message
     assert list(storage.folder.iterdir()) == []

@@ -14,19 +14,25 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sglang_plug_api.batches.records import (
-    OPEN_STATUSES,
-    TRANSITIONS,
+from sglang_plug import (
+    BATCH_TRANSITIONS,
+    OPEN_BATCH_STATUSES,
     BatchRecord,
+    BatchStatus,
+    FileInUse,
     FileRecord,
     LineResult,
-    Status,
+    StorageBroken,
+    StorageFull,
+    StoreContext,
     TokenCounts,
+    UnknownId,
 )
-from sglang_plug_api.batches.store import TOKENS, VERSION, FileInUse, StorageBroken, StorageFull, Store, UnknownId
+from sglang_plug_api.stores.sqlite.database import Database
+from sglang_plug_api.stores.sqlite.schema import TOKENS, VERSION
 
 Make = Callable[..., Any]
-STATUSES: tuple[Status, ...] = get_args(Status)
+STATUSES: tuple[BatchStatus, ...] = get_args(BatchStatus)
 NOW = 1000
 
 
@@ -35,7 +41,7 @@ def result(line: int, succeeded: bool = True) -> LineResult:
     return LineResult(line=line, succeeded=succeeded, payload=f"result {line}".encode(), usage=usage)
 
 
-def all_results(store: Store, id: str) -> list[tuple[int, bytes]]:
+def all_results(store: Database, id: str) -> list[tuple[int, bytes]]:
     return sorted(store.results(id, True, after=0, limit=1000) + store.results(id, False, after=0, limit=1000))
 
 
@@ -57,26 +63,26 @@ class Batches(RuleBasedStateMachine):
             expires_at=NOW + 1,
         )
         self.store.add_batch(batch)
-        self.status: Status = "validating"
+        self.status: BatchStatus = "validating"
         self.stamps: dict[str, int] = {}
         self.results: dict[int, bool] = {}
         self.counts = (0, 0)
         self.usage = TokenCounts()
         self.now = NOW
 
-    def open(self) -> Store:
-        return Store(Path(self.folder.name) / "s.sqlite3", max_files=10, max_bytes=10**6)
+    def open(self) -> Database:
+        return Database(Path(self.folder.name) / "s.sqlite3", StoreContext(max_files=10, max_bytes=10**6))
 
-    def moved(self, to: Status) -> None:
+    def moved(self, to: BatchStatus) -> None:
         self.status = to
         self.stamps[f"{to}_at"] = self.now
 
     @rule(to=st.sampled_from(STATUSES))
-    def move(self, to: Status) -> None:
+    def move(self, to: BatchStatus) -> None:
         self.now += 1
         before = self.status
         found = self.store.move("b", to, self.now)
-        if to in TRANSITIONS[before]:
+        if to in BATCH_TRANSITIONS[before]:
             self.moved(to)
         assert found.status == self.status
 
@@ -92,13 +98,13 @@ class Batches(RuleBasedStateMachine):
                 input_tokens=input, cached_tokens=count, output_tokens=2 * input, reasoning_tokens=3 * count
             )
 
-    @precondition(lambda self: self.status in OPEN_STATUSES)
+    @precondition(lambda self: self.status in OPEN_BATCH_STATUSES)
     @rule(to=st.sampled_from(["completed", "cancelled", "expired", "failed"]))
-    def finish(self, to: Status) -> None:
+    def finish(self, to: BatchStatus) -> None:
         self.now += 1
         output = FileRecord(id="out", purpose="batch_output", filename="x", bytes=5, created_at=NOW)
         found = self.store.finish("b", to, self.now, output=output, error=None)
-        if to in TRANSITIONS[self.status]:
+        if to in BATCH_TRANSITIONS[self.status]:
             assert found is not None and found.output_file_id == "out"
             self.moved(to)
             self.results = {}
@@ -113,7 +119,7 @@ class Batches(RuleBasedStateMachine):
 
     @rule()
     def remove_input(self) -> None:
-        if self.status in OPEN_STATUSES:
+        if self.status in OPEN_BATCH_STATUSES:
             with pytest.raises(FileInUse):
                 self.store.remove_file("input")
 
@@ -135,17 +141,17 @@ TestBatches = Batches.TestCase
 
 
 def test_a_finished_status_leads_nowhere_and_an_open_one_to_an_end() -> None:
-    ends = set(STATUSES) - OPEN_STATUSES
+    ends = set(STATUSES) - OPEN_BATCH_STATUSES
     assert ends == {"completed", "failed", "expired", "cancelled"}
-    for status in OPEN_STATUSES:
+    for status in OPEN_BATCH_STATUSES:
         reached, known = {status}, 0
         while len(reached) > known:
             known = len(reached)
-            reached |= {to for one in reached for to in TRANSITIONS[one]}
+            reached |= {to for one in reached for to in BATCH_TRANSITIONS[one]}
         assert reached & ends
 
 
-def test_a_line_counts_once(store: Store, batch_record: Make) -> None:
+def test_a_line_counts_once(store: Database, batch_record: Make) -> None:
     store.add_batch(batch_record())
     store.move("batch_1", "in_progress", NOW, total=3)
     store.add_results("batch_1", [result(1), result(2, False), result(1, False)])
@@ -156,7 +162,7 @@ def test_a_line_counts_once(store: Store, batch_record: Make) -> None:
     assert store.results("batch_1", True, after=1, limit=1) == [(3, b"result 3")]
 
 
-def test_results_of_a_batch_that_is_over_are_dropped(store: Store, batch_record: Make) -> None:
+def test_results_of_a_batch_that_is_over_are_dropped(store: Database, batch_record: Make) -> None:
     store.add_batch(batch_record())
     store.move("batch_1", "in_progress", NOW)
     store.move("batch_1", "cancelling", NOW)
@@ -167,7 +173,7 @@ def test_results_of_a_batch_that_is_over_are_dropped(store: Store, batch_record:
     assert store.done_lines("batch_1") == set()
 
 
-def test_cancel_wins_over_a_validator_that_is_late(store: Store, batch_record: Make) -> None:
+def test_cancel_wins_over_a_validator_that_is_late(store: Database, batch_record: Make) -> None:
     store.add_batch(batch_record())
     store.move("batch_1", "cancelling", NOW)
     assert store.move("batch_1", "in_progress", NOW + 1, total=5).status == "cancelling"
@@ -175,7 +181,7 @@ def test_cancel_wins_over_a_validator_that_is_late(store: Store, batch_record: M
     assert (batch.total, batch.in_progress_at, batch.cancelling_at) == (0, None, NOW)
 
 
-def test_an_input_can_go_once_its_batches_are_over(store: Store, batch_record: Make) -> None:
+def test_an_input_can_go_once_its_batches_are_over(store: Database, batch_record: Make) -> None:
     store.add_batch(batch_record())
     with pytest.raises(FileInUse, match="batch_1"):
         store.remove_file("input")
@@ -186,14 +192,14 @@ def test_an_input_can_go_once_its_batches_are_over(store: Store, batch_record: M
         store.file("input")
 
 
-def test_a_batch_needs_its_input(store: Store, batch_record: Make) -> None:
+def test_a_batch_needs_its_input(store: Database, batch_record: Make) -> None:
     with pytest.raises(UnknownId, match="other"):
         store.add_batch(batch_record(input_file_id="other"))
     with pytest.raises(UnknownId):
         store.batch("batch_1")
 
 
-def test_files_are_limited_in_number(open_store: Callable[..., Store], file_record: Make) -> None:
+def test_files_are_limited_in_number(open_store: Callable[..., Database], file_record: Make) -> None:
     store = open_store(max_files=2)
     store.add_file(file_record("a"))
     store.add_file(file_record("b"))
@@ -205,7 +211,7 @@ def test_files_are_limited_in_number(open_store: Callable[..., Store], file_reco
 
 
 def test_bytes_are_limited_and_results_count(
-    open_store: Callable[..., Store], file_record: Make, batch_record: Make
+    open_store: Callable[..., Database], file_record: Make, batch_record: Make
 ) -> None:
     store = open_store(max_bytes=100)
     store.add_file(file_record("input", bytes=60))
@@ -225,7 +231,7 @@ def test_bytes_are_limited_and_results_count(
     assert store.used_bytes() == 80
 
 
-def test_pages_go_through_everything_once(store: Store, batch_record: Make) -> None:
+def test_pages_go_through_everything_once(store: Database, batch_record: Make) -> None:
     for number in range(7):
         store.add_batch(batch_record(f"batch_{number}"))
     seen: list[str] = []
@@ -242,13 +248,13 @@ def test_pages_go_through_everything_once(store: Store, batch_record: Make) -> N
         store.batches(limit=1, after="batch_7")
 
 
-def test_files_by_purpose(store: Store, file_record: Make) -> None:
+def test_files_by_purpose(store: Database, file_record: Make) -> None:
     store.add_file(file_record("out", purpose="batch_output"))
     assert [one.id for one in store.files(limit=9, after=None, ascending=True).items] == ["input", "out"]
     assert [one.id for one in store.files(limit=9, after=None, ascending=True, purpose="batch").items] == ["input"]
 
 
-def test_only_batches_of_the_own_model_are_to_be_run(store: Store, batch_record: Make) -> None:
+def test_only_batches_of_the_own_model_are_to_be_run(store: Database, batch_record: Make) -> None:
     store.add_batch(batch_record("mine"))
     store.add_batch(batch_record("theirs", model="other"))
     store.add_batch(batch_record("abandoned", model="other", expires_at=10))
@@ -257,7 +263,7 @@ def test_only_batches_of_the_own_model_are_to_be_run(store: Store, batch_record:
     assert [one.id for one in store.open_batches("demo", 11)] == ["mine", "abandoned"]
 
 
-def test_two_processes_see_each_other(open_store: Callable[..., Store], store: Store, batch_record: Make) -> None:
+def test_two_processes_see_each_other(open_store: Callable[..., Database], store: Database, batch_record: Make) -> None:
     other = open_store()
     store.add_batch(batch_record(metadata={"key": "välue"}))
     assert other.batch("batch_1").metadata == {"key": "välue"}
@@ -265,24 +271,25 @@ def test_two_processes_see_each_other(open_store: Callable[..., Store], store: S
     assert store.batch("batch_1").status == "cancelling"
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_database_of_an_earlier_version_is_taken_over(
     file_record: Make, batch_record: Make, tmp_path: Path, version: int
 ) -> None:
     path = tmp_path / "old.sqlite3"
-    store = Store(path, max_files=10, max_bytes=1000)
+    store = Database(path, StoreContext(max_files=10, max_bytes=1000))
     store.add_file(file_record("input"))
     store.add_batch(batch_record())
     store.close()
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
-        for table in ("files", "batches"):
+        database.execute("DROP TABLE claims")
+        for table in ("files", "batches") if version < 3 else ():
             database.execute(f"ALTER TABLE {table} DROP COLUMN owner")
-        database.execute("DROP TABLE database")
+        database.execute("DELETE FROM database" if version == 3 else "DROP TABLE database")
         for name in TOKENS if version == 1 else ():
             database.execute(f"ALTER TABLE batches DROP COLUMN {name}")
         database.execute(f"PRAGMA user_version = {version}")
     for _ in range(2):
-        store = Store(path, max_files=10, max_bytes=1000)
+        store = Database(path, StoreContext(max_files=10, max_bytes=1000))
         assert store.batch("batch_1") == batch_record()
         assert store.file("input") == file_record("input")
         assert store.created_at() == 0
@@ -294,4 +301,4 @@ def test_a_database_of_a_later_version_is_refused(tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute(f"PRAGMA user_version = {VERSION + 1}")
     with pytest.raises(StorageBroken, match="another version"):
-        Store(path, max_files=10, max_bytes=1000)
+        Database(path, StoreContext(max_files=10, max_bytes=1000))

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from sglang_plug import StorageBroken
 from sglang_plug_api.batches.storage import Storage
-from sglang_plug_api.batches.store import StorageBroken
 from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.stores.sqlite.store import SQLiteStore
 
 DATABASE = "batches.sqlite3"
 OPEN_AND_CLOSE = """
@@ -66,7 +67,7 @@ def folder_removed(folder: Path) -> None:
 ACCIDENTS = (deleted, replaced, emptied, shortened, overwritten, without_log, without_index, folder_removed)
 
 
-async def checkpoint(storage: Storage) -> None:
+async def checkpoint(storage: SQLiteStore) -> None:
     """Bring everything from the write-ahead log into the database file, as SQLite does from time to time."""
 
     def other_connection(_store: Any) -> None:
@@ -80,24 +81,25 @@ async def checkpoint(storage: Storage) -> None:
 
 @pytest.mark.parametrize("accident", ACCIDENTS)
 async def test_what_is_stored_after_an_accident_is_refused(
-    storage: Storage, file_record: Make, caplog: pytest.LogCaptureFixture, accident: Callable[[Path], None]
+    storage: SQLiteStore, file_record: Make, caplog: pytest.LogCaptureFixture, accident: Callable[[Path], None]
 ) -> None:
     await storage.call(lambda store: store.add_file(file_record("before")))
     await checkpoint(storage)
     accident(storage.folder)
+    server = Storage(storage)
     for attempt in range(3):
         with pytest.raises(ApiError) as refused:
-            await storage.client_call(lambda store, id=f"after-{attempt}": store.add_file(file_record(id)))  # type: ignore[misc]
+            await server.client_call(storage.add_file(file_record(f"after-{attempt}")))
         assert refused.value.status == 503
         assert DATABASE in refused.value.message
         assert str(storage.folder) not in refused.value.message
     (told,) = [one for one in caplog.records if one.levelno == logging.CRITICAL]  # once, not at each request
     assert str(storage.folder) in told.getMessage()
     assert storage.exists
-    assert storage.status()["problem"]
+    assert server.status()["problem"]
 
 
-async def test_an_accident_during_a_change_does_not_let_it_succeed(storage: Storage, file_record: Make) -> None:
+async def test_an_accident_during_a_change_does_not_let_it_succeed(storage: SQLiteStore, file_record: Make) -> None:
     await storage.call(lambda store: None)
 
     def change(store: Any) -> None:
@@ -108,7 +110,7 @@ async def test_an_accident_during_a_change_does_not_let_it_succeed(storage: Stor
         await storage.call(change)
 
 
-async def test_a_file_that_is_put_back_is_used_again(storage: Storage, file_record: Make) -> None:
+async def test_a_file_that_is_put_back_is_used_again(storage: SQLiteStore, file_record: Make) -> None:
     await storage.call(lambda store: store.add_file(file_record("a")))
     path = storage.folder / DATABASE
     path.rename(storage.folder / "elsewhere")
@@ -116,11 +118,11 @@ async def test_a_file_that_is_put_back_is_used_again(storage: Storage, file_reco
         await storage.call(lambda store: store.file_ids())
     (storage.folder / "elsewhere").rename(path)
     assert await storage.call(lambda store: store.file_ids()) == {"a"}
-    assert storage.status() == {"open": True, "problem": None}
+    assert storage.is_open
 
 
 async def test_a_backup_that_is_copied_over_the_open_database_is_not_trusted(
-    storage: Storage, file_record: Make, tmp_path: Path
+    storage: SQLiteStore, file_record: Make, tmp_path: Path
 ) -> None:
     """Once damage was seen, the connection's cache and the file no longer fit together."""
     await storage.call(lambda store: store.add_file(file_record("a")))
@@ -134,7 +136,7 @@ async def test_a_backup_that_is_copied_over_the_open_database_is_not_trusted(
         await storage.call(lambda store: store.file_ids())
 
 
-async def test_a_server_that_starts_with_a_damaged_database(storage: Storage) -> None:
+async def test_a_server_that_starts_with_a_damaged_database(storage: SQLiteStore) -> None:
     await storage.call(lambda store: None)
     await storage.close()
     overwritten(storage.folder)
@@ -142,14 +144,14 @@ async def test_a_server_that_starts_with_a_damaged_database(storage: Storage) ->
         await storage.call(lambda store: None)
 
 
-async def test_checkpoints_are_not_taken_for_damage(storage: Storage, file_record: Make) -> None:
+async def test_checkpoints_are_not_taken_for_damage(storage: SQLiteStore, file_record: Make) -> None:
     for number in range(3):
         await storage.call(lambda store, number=number: store.add_file(file_record(f"file-{number}")))  # type: ignore[misc]
         await checkpoint(storage)
     assert len(await storage.call(lambda store: store.file_ids())) == 3
 
 
-async def test_another_process_does_not_take_the_log_away(storage: Storage, file_record: Make) -> None:
+async def test_another_process_does_not_take_the_log_away(storage: SQLiteStore, file_record: Make) -> None:
     """The last process that closes a database deletes its log; it must see that this one still has it open."""
     await storage.call(lambda store: store.add_file(file_record("first")))
     for count in (1, 2, 3):
@@ -159,13 +161,13 @@ async def test_another_process_does_not_take_the_log_away(storage: Storage, file
         await storage.call(lambda store, count=count: store.add_file(file_record(f"after-{count}")))  # type: ignore[misc]
 
 
-async def test_a_full_disk_is_told_and_passes(storage: Storage, file_record: Make) -> None:
+async def test_a_full_disk_is_told_and_passes(storage: SQLiteStore, file_record: Make) -> None:
     await storage.call(lambda store: store.add_file(file_record("before")))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, ((storage.folder / f"{DATABASE}-wal").stat().st_size, hard))
     try:
         with pytest.raises(ApiError) as refused:
-            await storage.client_call(lambda store: store.add_file(file_record("x", filename="y" * 20_000)))
+            await Storage(storage).client_call(storage.add_file(file_record("x", filename="y" * 20_000)))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert refused.value.status == 503

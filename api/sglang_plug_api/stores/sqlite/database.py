@@ -1,7 +1,7 @@
-"""Table of files, batches and results: one SQLite database in which every change is one transaction.
+"""Tables of files, batches, results and claims: one SQLite database in which every change is one transaction.
 
-A ``Store`` belongs to the thread that created it; ``storage.Storage`` has a thread for it. Several processes may
-use one database.
+A ``Database`` belongs to the thread that created it; ``SQLiteStore`` has a thread for it. Several processes may use one
+database.
 """
 
 from __future__ import annotations
@@ -10,81 +10,53 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .records import OPEN_STATUSES, TRANSITIONS, BatchRecord, FileRecord, LineResult, Page, Status, TokenCounts
+from sglang_plug import (
+    BATCH_TRANSITIONS,
+    OPEN_BATCH_STATUSES,
+    WHOLE_BATCH,
+    BatchRecord,
+    BatchStatus,
+    FileInUse,
+    FileRecord,
+    LineResult,
+    Page,
+    StorageBroken,
+    StoreContext,
+    UnknownId,
+)
 
-VERSION = 3
-LOCK_TIMEOUT = 30.0
-"""Seconds to wait for another process's transaction."""
-MAX_OPEN_BATCHES = 1000
-MAX_KEPT_BATCHES = 10_000
-"""Ended batches that stay listed; the oldest ones are deleted, their files stay."""
-
-TOKENS = tuple(field.name for field in fields(TokenCounts))
-"""Columns of a batch's usage."""
-SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS files (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, purpose TEXT NOT NULL,
-    filename TEXT NOT NULL, bytes INTEGER NOT NULL, created_at INTEGER NOT NULL, owner TEXT NOT NULL DEFAULT '');
-CREATE TABLE IF NOT EXISTS batches (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, model TEXT NOT NULL, endpoint TEXT NOT NULL,
-    input_file_id TEXT NOT NULL, completion_window TEXT NOT NULL, created_at INTEGER NOT NULL,
-    expires_at INTEGER NOT NULL, status TEXT NOT NULL, metadata TEXT, errors TEXT NOT NULL DEFAULT '[]',
-    output_file_id TEXT, error_file_id TEXT, total INTEGER NOT NULL DEFAULT 0, completed INTEGER NOT NULL DEFAULT 0,
-    failed INTEGER NOT NULL DEFAULT 0, {"".join(f"{name} INTEGER NOT NULL DEFAULT 0, " for name in TOKENS)}
-    result_bytes INTEGER NOT NULL DEFAULT 0, in_progress_at INTEGER,
-    finalizing_at INTEGER, completed_at INTEGER, failed_at INTEGER, expired_at INTEGER, cancelling_at INTEGER,
-    cancelled_at INTEGER, owner TEXT NOT NULL DEFAULT '');
-CREATE INDEX IF NOT EXISTS batches_by_status ON batches (status);
-CREATE TABLE IF NOT EXISTS results (
-    batch TEXT NOT NULL, line INTEGER NOT NULL, succeeded INTEGER NOT NULL, payload BLOB NOT NULL,
-    UNIQUE (batch, line));
-CREATE TABLE IF NOT EXISTS database (created_at INTEGER NOT NULL);
-"""
-UPGRADES = {
-    1: tuple(f"ALTER TABLE batches ADD COLUMN {name} INTEGER NOT NULL DEFAULT 0" for name in TOKENS),
-    2: tuple(f"ALTER TABLE {table} ADD COLUMN owner TEXT NOT NULL DEFAULT ''" for table in ("files", "batches")),
-}
-"""Maps the version of a database to the statements that upgrade it to the next version."""
-BATCH_FIELDS = tuple(field.name for field in fields(BatchRecord) if field.name != "usage")
-BATCH_COLUMNS = ", ".join((*BATCH_FIELDS, *TOKENS))
-FILE_FIELDS = tuple(field.name for field in fields(FileRecord))
-FILE_COLUMNS = ", ".join(FILE_FIELDS)
+from .integrity import LOCK_TIMEOUT
+from .schema import (
+    BATCH_COLUMNS,
+    FILE_COLUMNS,
+    FILE_FIELDS,
+    SCHEMA,
+    TOKENS,
+    UPGRADES,
+    VERSION,
+    batch_of,
+    columns_of,
+    placeholders,
+)
 
 
-class StorageFull(Exception):
-    """A limit of the storage would be exceeded."""
-
-
-class FileInUse(Exception):
-    """The file is still read by an open batch."""
-
-
-class StorageBroken(Exception):
-    """The database cannot be used: its files were deleted, replaced or damaged. The text says which and how."""
-
-
-class UnknownId(Exception):
-    """No file or batch has this id."""
-
-
-class Store:
+class Database:
     """An open database.
 
     Methods with an ``owner`` ignore entries of other owners; ``None`` stands for all owners.
 
     Args:
         path: the database file; created if it is missing.
-        max_files: most files.
-        max_bytes: most bytes of files and unfinished results together.
+        limits: has the limits to keep.
     """
 
-    def __init__(self, path: Path, *, max_files: int, max_bytes: int) -> None:
-        self._max_files, self._max_bytes = max_files, max_bytes
+    def __init__(self, path: Path, limits: StoreContext) -> None:
+        self._limits = limits
         self._database = sqlite3.connect(path, timeout=LOCK_TIMEOUT, isolation_level=None)
         try:
             self._prepare(path)
@@ -135,8 +107,7 @@ class Store:
     def check_room(self, more: int = 0) -> None:
         """Raise ``StorageFull`` unless another file of ``more`` bytes fits."""
         (count,) = self._row("SELECT COUNT(*) FROM files")
-        if count >= self._max_files:
-            raise StorageFull(f"the storage holds {count} files, the most that --max-files allows; delete some")
+        self._limits.check_files(count)
         self._check_bytes(more)
 
     def add_file(self, file: FileRecord) -> None:
@@ -160,7 +131,7 @@ class Store:
         ascending: bool,
         purpose: str | None = None,
         owner: str | None = None,
-    ) -> Page:
+    ) -> Page[FileRecord]:
         """Return a page of files by age. Raises ``UnknownId`` if there is no ``after``."""
         filters = {"purpose": purpose, "owner": owner}
         rows, more = self._page("files", FILE_COLUMNS, filters, limit, after, ascending)
@@ -175,8 +146,8 @@ class Store:
         with self._transaction():
             self.file(id, owner)
             user = self._database.execute(
-                f"SELECT id FROM batches WHERE input_file_id = ? AND status IN {_placeholders(OPEN_STATUSES)}",
-                (id, *OPEN_STATUSES),
+                f"SELECT id FROM batches WHERE input_file_id = ? AND status IN {placeholders(OPEN_BATCH_STATUSES)}",
+                (id, *OPEN_BATCH_STATUSES),
             ).fetchone()
             if user is not None:
                 raise FileInUse(user["id"])
@@ -188,18 +159,18 @@ class Store:
             self.file(batch.input_file_id)
             self.check_room()
             (count,) = self._row(
-                f"SELECT COUNT(*) FROM batches WHERE status IN {_placeholders(OPEN_STATUSES)}", *OPEN_STATUSES
+                f"SELECT COUNT(*) FROM batches WHERE status IN {placeholders(OPEN_BATCH_STATUSES)}",
+                *OPEN_BATCH_STATUSES,
             )
-            if count >= MAX_OPEN_BATCHES:
-                raise StorageFull(f"{count} batches are not over yet; wait until some are")
-            values = _columns_of(batch)
+            self._limits.check_open_batches(count)
+            values = columns_of(batch)
             self._database.execute(
-                f"INSERT INTO batches ({', '.join(values)}) VALUES {_placeholders(values)}", tuple(values.values())
+                f"INSERT INTO batches ({', '.join(values)}) VALUES {placeholders(values)}", tuple(values.values())
             )
             self._database.execute(
-                f"DELETE FROM batches WHERE status NOT IN {_placeholders(OPEN_STATUSES)} AND number <= "
+                f"DELETE FROM batches WHERE status NOT IN {placeholders(OPEN_BATCH_STATUSES)} AND number <= "
                 "(SELECT MAX(number) FROM batches) - ?",
-                (*OPEN_STATUSES, MAX_KEPT_BATCHES),
+                (*OPEN_BATCH_STATUSES, self._limits.max_kept_batches),
             )
 
     def batch(self, id: str, owner: str | None = None) -> BatchRecord:
@@ -207,41 +178,76 @@ class Store:
         row = self._database.execute(f"SELECT {BATCH_COLUMNS} FROM batches WHERE id = ?", (id,)).fetchone()
         if row is None or owner not in (None, row["owner"]):
             raise UnknownId(id)
-        return _batch(row)
+        return batch_of(row)
 
-    def batches(self, *, limit: int, after: str | None, ascending: bool = False, owner: str | None = None) -> Page:
+    def batches(
+        self, *, limit: int, after: str | None, ascending: bool = False, owner: str | None = None
+    ) -> Page[BatchRecord]:
         """Return a page of batches by age. Raises ``UnknownId`` if there is no ``after``."""
         rows, more = self._page("batches", BATCH_COLUMNS, {"owner": owner}, limit, after, ascending)
-        return Page(items=tuple(map(_batch, rows)), has_more=more)
+        return Page(items=tuple(map(batch_of, rows)), has_more=more)
 
     def open_batches(self, model: str, abandoned_before: int) -> list[BatchRecord]:
         """Return open batches of ``model``, oldest first; those of other models if they expired before that time."""
         rows = self._database.execute(
-            f"SELECT {BATCH_COLUMNS} FROM batches WHERE status IN {_placeholders(OPEN_STATUSES)} "
+            f"SELECT {BATCH_COLUMNS} FROM batches WHERE status IN {placeholders(OPEN_BATCH_STATUSES)} "
             "AND (model = ? OR expires_at < ?) ORDER BY number",
-            (*OPEN_STATUSES, model, abandoned_before),
+            (*OPEN_BATCH_STATUSES, model, abandoned_before),
         )
-        return [_batch(row) for row in rows]
+        return [batch_of(row) for row in rows]
 
     def move(
-        self, id: str, to: Status, now: int, *, total: int | None = None, errors: Sequence[Any] = ()
+        self, id: str, to: BatchStatus, now: int, *, total: int | None = None, errors: Sequence[Any] = ()
     ) -> BatchRecord:
-        """Change a batch's status if ``TRANSITIONS`` allows it; return the batch. Raises ``UnknownId``."""
+        """Change a batch's status if ``BATCH_TRANSITIONS`` allows it; return the batch. Raises ``UnknownId``."""
         errors_json = json.dumps(list(errors)) if errors else None
         with self._transaction():
             return self._move(id, to, now, total=total, errors=errors_json) or self.batch(id)
 
-    def add_results(self, id: str, results: Sequence[LineResult]) -> None:
-        """Store results and count them, each line once; those of a batch that has ended are dropped.
+    def claim(self, id: str, lines: Iterable[int], worker: str, seconds: float) -> set[int]:
+        """Claim those of ``lines`` that have no result and that no other worker holds; return them."""
+        now = time.time()
+        with self._transaction():
+            row = self._row("SELECT status FROM batches WHERE id = ?", id)
+            if row is None or row["status"] not in OPEN_BATCH_STATUSES or self._is_held(id, WHOLE_BATCH, worker, now):
+                return set()
+            return {line for line in lines if self._claim_line(id, line, worker, now, seconds)}
+
+    def renew(self, id: str, worker: str, seconds: float) -> None:
+        """Let the claims of ``worker`` in a batch last for ``seconds`` from now on."""
+        with self._transaction():
+            self._database.execute(
+                "UPDATE claims SET until = ? WHERE batch = ? AND worker = ?", (time.time() + seconds, id, worker)
+            )
+
+    def release(self, id: str, worker: str) -> None:
+        """End all claims of ``worker`` in a batch."""
+        with self._transaction():
+            self._database.execute("DELETE FROM claims WHERE batch = ? AND worker = ?", (id, worker))
+
+    def release_all(self, model: str) -> None:
+        """End all claims in batches of ``model``: the processes that had them do not run its batches any more."""
+        with self._transaction():
+            self._database.execute(
+                "DELETE FROM claims WHERE batch IN (SELECT id FROM batches WHERE model = ?)", (model,)
+            )
+
+    def add_results(self, id: str, results: Sequence[LineResult], worker: str = "") -> None:
+        """Store results and count them, each line once; see ``Store.add_results`` for those that are dropped.
 
         Raises ``StorageFull``.
         """
+        now = time.time()
         with self._transaction():
-            if self.batch(id).status not in ("in_progress", "cancelling"):
+            if self.batch(id).status not in ("in_progress", "cancelling") or self._is_held(
+                id, WHOLE_BATCH, worker, now
+            ):
                 return
             self._check_bytes(sum(len(result.payload) + 1 for result in results))
             counts, size, used = [0, 0], 0, dict.fromkeys(TOKENS, 0)
             for result in results:
+                if self._is_held(id, result.line, worker, now):
+                    continue
                 added = self._database.execute(
                     "INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?)",
                     (id, result.line, result.succeeded, result.payload),
@@ -250,6 +256,7 @@ class Store:
                 size += added * (len(result.payload) + 1)
                 for name, tokens in asdict(result.usage).items():
                     used[name] += added * tokens
+                self._database.execute("DELETE FROM claims WHERE batch = ? AND line = ?", (id, result.line))
             sums = {"failed": counts[False], "completed": counts[True], "result_bytes": size, **used}
             changes = ", ".join(f"{name} = {name} + ?" for name in sums)
             self._database.execute(f"UPDATE batches SET {changes} WHERE id = ?", (*sums.values(), id))
@@ -269,30 +276,52 @@ class Store:
     def finish(
         self,
         id: str,
-        to: Status,
+        to: BatchStatus,
         now: int,
         *,
         output: FileRecord | None,
         error: FileRecord | None,
         errors: Sequence[Any] = (),
+        worker: str = "",
     ) -> BatchRecord | None:
-        """End a batch: set its status, add its files and delete its results in one step.
+        """End a batch: set its status, add its files, delete its results and its claims in one step.
 
-        Returns ``None``, and changes nothing, if the batch's status does not lead to ``to`` any more.
+        Returns ``None``, and changes nothing, if the batch's status does not lead to ``to`` any more, or if another
+        worker holds the batch.
         """
         with self._transaction():
+            if self._is_held(id, WHOLE_BATCH, worker, time.time()):
+                return None
             ids = {"output_file_id": output and output.id, "error_file_id": error and error.id}
             errors_json = json.dumps(list(errors)) if errors else None
             moved = self._move(id, to, now, **ids, result_bytes=0, errors=errors_json)
             if moved is not None:
                 for file in filter(None, (output, error)):
                     self._insert_file(file)
-                self._database.execute("DELETE FROM results WHERE batch = ?", (id,))
+                for table in ("results", "claims"):
+                    self._database.execute(f"DELETE FROM {table} WHERE batch = ?", (id,))
             return moved
 
-    def _move(self, id: str, to: Status, now: int, **more: Any) -> BatchRecord | None:
+    def _is_held(self, id: str, line: int, worker: str, now: float) -> bool:
+        """Report whether another worker than ``worker`` holds a line."""
+        row = self._row(
+            "SELECT 1 FROM claims WHERE batch = ? AND line = ? AND worker <> ? AND until > ?", id, line, worker, now
+        )
+        return row is not None
+
+    def _claim_line(self, id: str, line: int, worker: str, now: float, seconds: float) -> bool:
+        changed = self._database.execute(
+            "INSERT INTO claims SELECT ?, ?, ?, ? "
+            "WHERE NOT EXISTS (SELECT 1 FROM results WHERE batch = ? AND line = ?) "
+            "ON CONFLICT (batch, line) DO UPDATE SET worker = excluded.worker, until = excluded.until "
+            "WHERE claims.worker = excluded.worker OR claims.until <= ?",
+            (id, line, worker, now + seconds, id, line, now),
+        ).rowcount
+        return changed > 0
+
+    def _move(self, id: str, to: BatchStatus, now: int, **more: Any) -> BatchRecord | None:
         batch = self.batch(id)
-        if to not in TRANSITIONS[batch.status]:
+        if to not in BATCH_TRANSITIONS[batch.status]:
             return None
         changed = {name: value for name, value in more.items() if value is not None}
         values = {"status": to, f"{to}_at": now, **changed}
@@ -302,16 +331,12 @@ class Store:
 
     def _insert_file(self, file: FileRecord) -> None:
         self._database.execute(
-            f"INSERT INTO files ({FILE_COLUMNS}) VALUES {_placeholders(FILE_FIELDS)}",
+            f"INSERT INTO files ({FILE_COLUMNS}) VALUES {placeholders(FILE_FIELDS)}",
             tuple(getattr(file, name) for name in FILE_FIELDS),
         )
 
     def _check_bytes(self, more: int) -> None:
-        if self.used_bytes() + more > self._max_bytes:
-            raise StorageFull(
-                f"the storage would hold more than {self._max_bytes} bytes, the most that --max-storage-bytes allows; "
-                "delete files"
-            )
+        self._limits.check_bytes(self.used_bytes() + more)
 
     def _page(
         self,
@@ -354,23 +379,3 @@ class Store:
             if self._database.in_transaction:  # a full disk may have ended the transaction already
                 self._database.execute("ROLLBACK")
             raise
-
-
-def _columns_of(batch: BatchRecord) -> dict[str, Any]:
-    values = {name: getattr(batch, name) for name in BATCH_FIELDS}
-    values["metadata"] = None if batch.metadata is None else json.dumps(dict(batch.metadata))
-    values["errors"] = json.dumps(list(batch.errors))
-    return values
-
-
-def _batch(row: sqlite3.Row) -> BatchRecord:
-    values = dict(row)
-    values["metadata"] = None if values["metadata"] is None else json.loads(values["metadata"])
-    values["errors"] = tuple(json.loads(values["errors"]))
-    usage = TokenCounts(**{name: values.pop(name) for name in TOKENS})
-    return BatchRecord(**values, usage=usage)
-
-
-def _placeholders(values: Collection[Any]) -> str:
-    """Return a placeholder for each value, in parentheses."""
-    return f"({', '.join('?' * len(values))})"

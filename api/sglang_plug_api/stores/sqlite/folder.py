@@ -9,7 +9,6 @@ import stat
 from pathlib import Path
 
 from sglang_plug import ConfigError
-from sglang_plug_api.options.config import StorageConfig
 
 logger = logging.getLogger(__name__)
 
@@ -19,10 +18,10 @@ ROOT = 0
 OTHER_FOLDER = "or name another folder with --file-storage-path"
 
 
-def folder_of(config: StorageConfig) -> Path:
-    """Return the configured folder, or one in the user's state directory. Raises ``ConfigError`` if there is none."""
-    if config.file_storage_path is not None:
-        return Path(config.file_storage_path).expanduser().absolute()
+def folder_of(path: str | None) -> Path:
+    """Return the folder at ``path``, or one in the user's state directory. Raises ``ConfigError`` if there is none."""
+    if path is not None:
+        return Path(path).expanduser().absolute()
     state = os.environ.get("XDG_STATE_HOME", "")
     if os.path.isabs(state):
         return Path(state) / DEFAULT_FOLDER

@@ -9,9 +9,13 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from .store import LOCK_TIMEOUT, VERSION, StorageBroken
+from sglang_plug import StorageBroken
+
+from .schema import VERSION
 
 DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+LOCK_TIMEOUT = 30.0
+"""Seconds to wait for another process's transaction."""
 FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 FileIdentity = tuple[int, int]

@@ -1,0 +1,129 @@
+"""Responses that are kept for later requests, in the memory of this server or in a store that servers share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import replace
+
+from sglang_plug import ResponseRecord, ResponseStore, StorageError
+from sglang_plug_api.batches.storage import Storage
+from sglang_plug_api.http.callers import current_caller
+from sglang_plug_api.http.errors import SHOWN, ApiError
+from sglang_plug_api.http.streaming import NamedEvent
+from sglang_plug_api.options.config import ServerConfig
+
+from .active_response import ActiveResponse
+from .background import ATTEMPTS, EventWriter, stored_if_possible
+from .store import MemoryResponses
+
+RENEW_INTERVAL = 1.0
+"""Seconds after which a server notices that another one cancelled a response."""
+KEPT_SECONDS = 15.0
+"""Seconds after which a response counts as failed because its server has died."""
+POLL = 0.05
+"""Seconds between two looks at a response that another server is about to end."""
+ABANDONED = {"code": "server_error", "message": "the server that generated the response has ended"}
+
+
+class StoredResponses:
+    """The responses that the current caller may use.
+
+    Args:
+        storage: its store may have a store of responses; if not, they are kept in memory.
+        config: has their limits.
+    """
+
+    def __init__(self, storage: Storage, config: ServerConfig) -> None:
+        self._storage = storage
+        shared = storage.store.responses
+        self._store: ResponseStore = (
+            MemoryResponses(config.max_stored_responses, config.max_stored_response_bytes) if shared is None else shared
+        )
+        self.enabled = config.max_stored_responses > 0
+        """False if no response is ever stored."""
+
+    async def find(self, id: str) -> ResponseRecord | None:
+        """Return a response, or ``None`` if there is none; one whose server has died has failed."""
+        record = await self._storage.client_call(self._store.get(id, current_caller().scope))
+        if record is None or not record.running or not await self._storage.client_call(self._store.is_abandoned(id)):
+            return record
+        failed = replace(record, answer={**record.answer, "status": "failed", "error": ABANDONED}, running=False)
+        await self._storage.client_call(self._store.put(failed))
+        return failed
+
+    async def get(self, id: str) -> ResponseRecord:
+        """Return a response. Raises ``ApiError`` if there is none."""
+        record = await self.find(id)
+        if record is None:
+            raise unknown_response(id)
+        return record
+
+    async def begin(self, response: ActiveResponse) -> None:
+        """Store a response that begins to run in the background. Raises ``ApiError``."""
+        await self._storage.client_call(self._store.put(_record(response, running=True), KEPT_SECONDS))
+
+    async def update(self, response: ActiveResponse) -> None:
+        """Store a response as it is now, running or not; a failure of the store is logged."""
+        running = response.background and not response.closed
+        record = _record(response, running=running)
+        attempts = ATTEMPTS if response.background and not running else 1
+        await stored_if_possible(
+            lambda: self._storage.call(self._store.put(record, KEPT_SECONDS)), response.id, attempts=attempts
+        )
+
+    async def delete(self, id: str) -> bool:
+        """Delete a response, and let its server stop if it is running. Returns False if there is none."""
+        return await self._storage.client_call(self._store.delete(id, current_caller().scope))
+
+    async def cancel(self, id: str) -> ResponseRecord:
+        """Let the server that generates a response stop; return the response once it has. Raises ``ApiError``."""
+        await self._storage.client_call(self._store.cancel(id, current_caller().scope))
+        while (record := await self.get(id)).running:
+            await asyncio.sleep(POLL)
+        return record
+
+    async def renew(self, ids: Iterable[str]) -> set[str]:
+        """Tell the store that responses still run; return those that have to stop."""
+        try:
+            return await self._storage.call(self._store.renew(ids, KEPT_SECONDS))
+        except StorageError:
+            return set()  # it is in the log
+
+    def writer(self, id: str) -> EventWriter:
+        """Return what appends events to a response."""
+        return EventWriter(self._store, id)
+
+    async def events(self, id: str, after: int) -> AsyncGenerator[NamedEvent, None]:
+        """Yield the events of a response with numbers above ``after`` until it has ended.
+
+        If its server has died, the last one says so.
+        """
+        number = after
+        try:
+            async for event in self._store.read_events(id, after):
+                number = event["sequence_number"]
+                yield NamedEvent(event["type"], event)
+            if await self._store.is_abandoned(id) and (record := await self.find(id)) is not None:
+                failed = {"type": "response.failed", "sequence_number": number + 1, "response": record.answer}
+                yield NamedEvent("response.failed", failed)
+        except StorageError as error:
+            self._storage.report(error)
+            raise ApiError("the events of the response cannot be read now; ask for the rest later", 503) from error
+
+
+def unknown_response(id: str) -> ApiError:
+    """Return the refusal of a request for a response that is not there."""
+    return ApiError(f"Response with id {id[:SHOWN]!r} not found.", 404, param="response_id", code="response_not_found")
+
+
+def _record(response: ActiveResponse, *, running: bool) -> ResponseRecord:
+    return ResponseRecord(
+        id=response.id,
+        answer=response.as_dict(),
+        messages=() if running else tuple(response.conversation),
+        items=tuple(response.items),
+        owner=response.job.caller.owner,
+        streams=response.streams and response.background,
+        running=running,
+    )

@@ -1,0 +1,1 @@
+"""The contract of stores: files, batches and responses that API processes share."""

@@ -1,0 +1,1 @@
+"""Conformance test of stores of files, batches and responses."""

@@ -1,0 +1,200 @@
+"""Responses that one server generates and another one reads, cancels and deletes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from sglang_plug import (
+    ResponseEvent,
+    ResponseRecord,
+    ResponseStore,
+    StorageUnavailable,
+    StoreContext,
+    StoreWrapper,
+)
+from sglang_plug_api.batches.storage import Storage
+from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.protocol.responses import ResponsesBody
+from sglang_plug_api.responses import background, service, stored
+from sglang_plug_api.responses.background import EventWriter
+from sglang_plug_api.responses.input_items import ItemQuery
+from sglang_plug_api.responses.service import ResponsesService
+from sglang_plug_api.responses.store import MemoryResponses
+from sglang_plug_api.stores.sqlite.store import SQLiteStore
+
+Serve = Callable[[], ResponsesService]
+
+
+class Sharing(StoreWrapper):
+    """A store whose responses belong to several servers."""
+
+    def __init__(self, responses: ResponseStore) -> None:
+        super().__init__(SQLiteStore(StoreContext()))
+        self._responses = responses
+
+    @property
+    def responses(self) -> ResponseStore:
+        return self._responses
+
+
+@pytest.fixture
+def memory() -> MemoryResponses:
+    """The responses of all servers of a test."""
+    return MemoryResponses(100, 1 << 20)
+
+
+@pytest.fixture
+async def services(
+    text_engine: Callable[..., Any], memory: MemoryResponses, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[ResponsesService, ResponsesService]]:
+    """Two servers with the same store of responses."""
+    monkeypatch.setattr(service, "RENEW_INTERVAL", 0.01)
+    engines = [text_engine(), text_engine()]
+    for engine in engines:
+        engine.storage = Storage(Sharing(memory))
+    first, second = map(ResponsesService, engines)
+    async with first.lifespan(FastAPI()), second.lifespan(FastAPI()):
+        yield first, second
+
+
+async def start(server: ResponsesService, *, stream: bool = True) -> str:
+    """Let a server generate a response in the background; return its id."""
+    body = ResponsesBody(input="abc", background=True, stream=stream, max_output_tokens=50)
+    answer = await server.start(await server.prepare(body))
+    return str(answer["id"])
+
+
+async def texts(server: ResponsesService, id: str) -> list[tuple[str, Any]]:
+    return [(event.name, event.data["sequence_number"]) async for event in await server.replay(id)]
+
+
+async def test_both_servers_show_the_same(services: tuple[ResponsesService, ResponsesService]) -> None:
+    first, second = services
+    id = await start(first)
+    own, others = await asyncio.gather(texts(first, id), texts(second, id))
+    assert own == others
+    assert [number for _, number in own] == list(range(len(own)))
+    assert own[0][0] == "response.created"
+    assert await second.retrieve(id) == await first.retrieve(id)
+    query = ItemQuery()
+    assert await second.input_items(id, query) == await first.input_items(id, query)
+    following = ResponsesBody(input="abc", previous_response_id=id, max_output_tokens=5)
+    assert len((await second.prepare(following)).conversation) > 2
+    assert (await second.delete(id))["deleted"]
+    with pytest.raises(ApiError, match="not found"):
+        await first.retrieve(id)
+
+
+async def test_a_response_is_cancelled_at_another_server(
+    services: tuple[ResponsesService, ResponsesService], scripted: Any
+) -> None:
+    first, second = services
+    scripted.pause.clear()
+    id = await start(first)
+    events = asyncio.create_task(texts(second, id))
+    with pytest.raises(ApiError, match="is still being made"):
+        await second.prepare(ResponsesBody(input="abc", previous_response_id=id))
+    running = first._running[id]
+    cancelling = asyncio.create_task(second.cancel(id))
+    while not running.cancelled:
+        await asyncio.sleep(0.01)
+    scripted.pause.set()
+    assert (await cancelling)["status"] == "cancelled"
+    assert (await second.cancel(id))["status"] == "cancelled"
+    assert (await events)[-1][0] == "response.incomplete"
+
+
+async def test_a_response_is_deleted_at_another_server(
+    services: tuple[ResponsesService, ResponsesService], scripted: Any
+) -> None:
+    first, second = services
+    scripted.pause.clear()
+    id = await start(first)
+    running = first._running[id]
+    assert (await second.delete(id))["deleted"]
+    while not running.cancelled:
+        await asyncio.sleep(0.01)
+    scripted.pause.set()
+    while id in first._running:
+        await asyncio.sleep(0.01)
+    for server in services:
+        with pytest.raises(ApiError, match="not found"):
+            await server.retrieve(id)
+
+
+async def test_a_response_whose_server_died_has_failed(
+    services: tuple[ResponsesService, ResponsesService], memory: MemoryResponses
+) -> None:
+    _, second = services
+    answer = {"id": "resp_1", "status": "in_progress", "error": None}
+    await memory.put(ResponseRecord(id="resp_1", answer=answer, streams=True, running=True), 3600)
+    await memory.append_events("resp_1", [{"type": "response.created", "sequence_number": 0}])
+    assert (await second.retrieve("resp_1"))["status"] == "in_progress"
+    reading = asyncio.create_task(texts(second, "resp_1"))
+    await asyncio.sleep(0)
+    await memory.renew(["resp_1"], 0)
+    assert await reading == [("response.created", 0), ("response.failed", 1)]
+    failed = await second.retrieve("resp_1")
+    assert (failed["status"], failed["error"]) == ("failed", stored.ABANDONED)
+    with pytest.raises(ApiError, match="failed"):
+        await second.prepare(ResponsesBody(input="abc", previous_response_id="resp_1"))
+    with pytest.raises(ApiError, match="ended as failed"):
+        await second.cancel("resp_1")
+
+
+class Failing(MemoryResponses):
+    """A store that is away for some calls."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__(100, 1 << 20)
+        self.failures = failures
+
+    def fail(self) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise StorageUnavailable("away")
+
+    async def put(self, response: ResponseRecord, seconds: float = 0.0) -> None:
+        self.fail()
+        await super().put(response, seconds)
+
+    async def append_events(self, id: str, events: Sequence[ResponseEvent]) -> None:
+        self.fail()
+        await super().append_events(id, events)
+
+
+async def test_a_store_that_is_away_costs_no_answer(text_engine: Callable[..., Any]) -> None:
+    engine = text_engine()
+    store = Failing(1)
+    engine.storage = Storage(Sharing(store))
+    server = ResponsesService(engine)
+    answer = await server.answer(await server.prepare(ResponsesBody(input="abc", max_output_tokens=5)))
+    assert answer["status"] in ("completed", "incomplete")
+    with pytest.raises(ApiError, match="not found"):
+        await server.retrieve(answer["id"])
+    store.failures = 1
+    with pytest.raises(ApiError, match="file storage does not work"):
+        await start(server)
+
+
+@pytest.mark.parametrize(("failures", "is_stored"), [(3, True), (10, False)])
+async def test_events_are_stored_once_the_store_is_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failures: int, is_stored: bool
+) -> None:
+    monkeypatch.setattr(background, "ATTEMPT_PAUSE", 0.0)
+    store = Failing(0)
+    await store.put(ResponseRecord(id="a", answer={}, streams=True, running=True), 3600)
+    store.failures = failures
+    writer = EventWriter(store, "a")
+    events = [{"type": "x", "sequence_number": number} for number in range(3)]
+    for event in events:
+        writer.add(event)
+    await writer.flush()
+    await store.put(ResponseRecord(id="a", answer={}, streams=True))
+    assert [event async for event in store.read_events("a")] == (events if is_stored else [])
+    assert ("could not be stored" in caplog.text) == (not is_stored)
