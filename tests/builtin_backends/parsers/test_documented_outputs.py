@@ -82,7 +82,7 @@ CASES = (
     ),
     Documented(
         DeepSeekV31,
-        "SGLang, Support DeepSeek-V3.1 tool call: an output that a user recorded",
+        "SGLang, Support DeepSeek-V3.1 tool call: an excerpt, completed",
         "I'll check the weather in Shanghai for you.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_current_weather"
         '<｜tool▁sep｜>{"location": "Shanghai"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
         (("get_current_weather", {"location": "Shanghai"}),),
