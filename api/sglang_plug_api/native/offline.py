@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from sglang_plug import ConfigError, PluginOptions, Plugins, Tokenizer
 from sglang_plug.engine.processes.thread_client import ThreadClient
 from sglang_plug_api.http.errors import ApiError, from_validation
-from sglang_plug_api.lifecycle.server import assemble, start_components
+from sglang_plug_api.lifecycle.assembly import assemble, start_components
 from sglang_plug_api.multimodal.offline_images import load_offline_images
 from sglang_plug_api.options.option_table import by_key
 from sglang_plug_api.options.parsing import server_config, unknown_hint
