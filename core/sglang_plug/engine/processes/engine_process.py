@@ -1,4 +1,4 @@
-"""The engine in a process of its own, used by servers. ZeroMQ over unix sockets, msgpack, never pickle."""
+"""The process of an engine, and its sockets: ZeroMQ over unix sockets, msgpack, never pickle."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import zmq
@@ -23,8 +22,7 @@ from sglang_plug.plugins.registry import Plugins
 from sglang_plug.system.child_process import child_environment, python_command, start_child
 from sglang_plug.system.private_folder import PrivateFolder, private_folder
 
-from .messages import Close, FromEngine, Launch, ToEngine
-from .pending import Pending, PendingClient
+from .messages import Close, Failed, FromEngine, Launch, Ready, ToEngine
 
 logger = logging.getLogger(__name__)
 
@@ -86,8 +84,10 @@ class Silence:
         return self.seconds > self._most
 
 
-class ProcessClient(PendingClient):
-    """An engine in a spawned process, which ends when this one does.
+class EngineProcess:
+    """A spawned engine process, and the messages to and from it. It ends when this process does.
+
+    Used by one event loop; only ``kill`` may be called from any thread.
 
     Args:
         config: the engine's configuration.
@@ -96,37 +96,36 @@ class ProcessClient(PendingClient):
     """
 
     def __init__(self, config: EngineConfig, plugins: Plugins, cores: Sequence[int] = ()) -> None:
-        super().__init__()
         self._cores = tuple(cores)
         self._config, self._fingerprint = config, plugins.fingerprint
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
         self._context = zmq.asyncio.Context()
         self._temporary: PrivateFolder | None = None
-        self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._requests: zmq.Socket[bytes] | None = None
+        self._dispatch: Callable[[FromEngine], None] = lambda message: None
+        self._fail: Callable[[Exception], None] = lambda error: None
         self._tasks: list[asyncio.Task[None]] = []
         self._silence: Silence | None = None
-        self._closing = False
+        self._closing = self._serves = self._failed = False
 
-    async def start(self) -> Mapping[str, Any]:
-        """Spawn the engine and wait until it can serve; return its ``info``."""
-        try:
-            self._spawn()
-            return await self._link.ready
-        except BaseException:
-            await self.close()
-            raise
+    def spawn(self, dispatch: Callable[[FromEngine], None], fail: Callable[[Exception], None]) -> None:
+        """Start the process.
 
-    def _spawn(self) -> None:
+        Args:
+            dispatch: gets every message of the engine.
+            fail: gets the error if the process ends or is stuck without telling why.
+        """
+        self._dispatch, self._fail = dispatch, fail
         self._temporary = private_folder("sglang-plug-")  # nobody else may connect
-        self._folder = self._temporary.path
+        folder = self._temporary.path
         launch = Launch(
             self._config,
             list(self._fingerprint),
-            f"ipc://{self._folder}/requests",
-            f"ipc://{self._folder}/outputs",
-            str(self._folder / "alive"),
+            f"ipc://{folder}/requests",
+            f"ipc://{folder}/outputs",
+            str(folder / "alive"),
         )
         requests = self._context.socket(zmq.PUSH)
         outputs = self._context.socket(zmq.PULL)
@@ -135,8 +134,7 @@ class ProcessClient(PendingClient):
             socket.setsockopt(zmq.LINGER, 0)
             socket.bind(address)
         # sent from the event loop: the plain socket's send never waits, as its queue has no limit
-        plain: zmq.Socket[bytes] = zmq.Socket.shadow(requests)
-        self._pending = Pending(lambda message: self._send(plain, message))
+        self._requests = zmq.Socket.shadow(requests)
         self._silence = Silence(Path(launch.alive), self._config.schedule.watchdog_timeout)
         threads = {THREADS: str(len(self._cores))} if self._cores else {}
         self._process = start_child(
@@ -150,19 +148,22 @@ class ProcessClient(PendingClient):
         self._process.stdin.flush()
         self._tasks = [asyncio.create_task(self._listen(outputs)), asyncio.create_task(self._watch())]
 
-    def _send(self, socket: zmq.Socket[bytes], message: ToEngine) -> None:
+    def send(self, message: ToEngine) -> None:
         """Send a message. Raises ``EngineError`` if the process is gone, which may be noticed here first."""
+        assert self._requests is not None
         try:
-            socket.send(self._encoder.encode(message), zmq.NOBLOCK)
+            self._requests.send(self._encoder.encode(message), zmq.NOBLOCK)
         except zmq.Again:
             gone = EngineError("the engine process is gone")
-            if not self._closing:
-                self._link.fail(gone)
+            self._end_with(gone)
             raise gone from None
 
     async def _listen(self, outputs: zmq.asyncio.Socket) -> None:
         while True:
-            self._link.dispatch(self._decoder.decode(await outputs.recv()))
+            message = self._decoder.decode(await outputs.recv())
+            self._serves |= isinstance(message, Ready)
+            self._failed |= isinstance(message, Failed)
+            self._dispatch(message)
 
     async def _watch(self) -> None:
         """Watch for the end of the process, by polling: child watchers need the main thread's loop."""
@@ -172,14 +173,18 @@ class ProcessClient(PendingClient):
             await asyncio.sleep(POLL)
             if self._silence.is_too_long() and not self._closing:
                 logger.critical("%s", SILENT)
-                self._link.fail(EngineError(SILENT))
+                self._end_with(EngineError(SILENT))
                 process.send_signal(signal.SIGABRT)  # it writes its stacks without Python's help
                 await _end(process, ABORT_TIMEOUT)
         await asyncio.sleep(POLL)  # its last messages may still be on their way
         code = process.returncode
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        self._end_with(EngineError(f"the engine process ended ({how})"))
+
+    def _end_with(self, error: EngineError) -> None:
+        self._failed = True
         if not self._closing:
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            self._link.fail(EngineError(f"the engine process ended ({how})"))
+            self._fail(error)
 
     @property
     def pid(self) -> int | None:
@@ -187,9 +192,14 @@ class ProcessClient(PendingClient):
         return self._process.pid if self._process is not None else None
 
     @property
+    def alive_file(self) -> Path | None:
+        """The file that the process touches every second."""
+        return self._temporary.path / "alive" if self._temporary is not None else None
+
+    @property
     def silent_for(self) -> float:
         """Seconds since the process has touched its file."""
-        return 0.0 if self._silence is None or self._link.failure is not None else self._silence.seconds
+        return 0.0 if self._silence is None or self._failed else self._silence.seconds
 
     def kill(self) -> None:
         """Kill the process; its child processes end with it."""
@@ -201,23 +211,21 @@ class ProcessClient(PendingClient):
     async def close(self) -> None:
         """End the process: in order, or by force if it has not begun to serve, is silent, or takes too long."""
         self._closing = True
-        process = self._process
         try:
-            if process is not None:
-                await self._close_process(process)
+            if self._process is not None:
+                await self._close_process(self._process)
         finally:
             await self._forget()
 
     async def _close_process(self, process: subprocess.Popen[bytes]) -> None:
-        if process.poll() is None and self._pending is not None and self._pending.failure is None:
+        if process.poll() is None and not self._failed:
             with contextlib.suppress(EngineError):  # it is still starting, and reads only its pipe
-                self._pending.send(Close())
+                self.send(Close())
         if process.stdin is not None:
             with contextlib.suppress(OSError):
                 process.stdin.close()
         is_deaf = self._silence is not None and self._silence.seconds > DEAF_AFTER
-        is_starting = self._pending is None or not self._pending.ready.done()
-        await _end(process, 0.0 if is_deaf or is_starting else CLOSE_TIMEOUT)
+        await _end(process, 0.0 if is_deaf or not self._serves else CLOSE_TIMEOUT)
 
     async def _forget(self) -> None:
         """Stop listening to the process, and free its resources."""
