@@ -166,6 +166,7 @@ if TYPE_CHECKING:
     from sglang_plug.engine.processes.remote_client import RemoteClient
     from sglang_plug.engine.processes.remote_messages import decode_launch, encode_launch
     from sglang_plug.engine.processes.remote_server import EngineServer
+    from sglang_plug.engine.replicas.changing_group import EngineGroup
     from sglang_plug.ops.host_device_copy import pinned, send, upload, upload_array
     from sglang_plug.ops.lora import LowRank, LowRankPart, LowRankTable
     from sglang_plug.ops.quantized_weight import QuantizedWeight
@@ -252,6 +253,7 @@ __all__ = [
     "EngineClient",
     "EngineConfig",
     "EngineError",
+    "EngineGroup",
     "EngineLaunch",
     "EngineServer",
     "EvictionPolicy",
