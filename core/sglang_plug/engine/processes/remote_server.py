@@ -87,6 +87,8 @@ class EngineServer:
         self._address: EngineAddress | None = None
         self._peers: dict[bytes, Peer] = {}
         self._owners: dict[str, Peer] = {}
+        self._queued: dict[str, int] = {}
+        self._running_tokens = 0
         self._calls: dict[int, tuple[Peer, int]] = {}
         self._numbers = 0
         self._ready: asyncio.Future[Mapping[str, Any]] | None = None
@@ -158,6 +160,16 @@ class EngineServer:
         return len(self._owners)
 
     @property
+    def queued_tokens(self) -> int:
+        """Number of prompt tokens of the requests that have no output yet."""
+        return sum(self._queued.values())
+
+    @property
+    def running_tokens(self) -> int:
+        """Number of tokens in the KV cache that running requests held at the last step."""
+        return self._running_tokens
+
+    @property
     def failure(self) -> str | None:
         """The reason why the engine cannot serve, or ``None``."""
         return self._failure
@@ -218,6 +230,7 @@ class EngineServer:
                 request = replace(request, id=peer.prefix + request.id)
                 peer.ids.add(request.id)
                 self._owners[request.id] = peer
+                self._queued[request.id] = len(request.tokens)
                 self._process.send(Submit(request))
             case Abort(ids):
                 self._abort(peer, [peer.prefix + id for id in ids])
@@ -259,6 +272,7 @@ class EngineServer:
         peer.ids.difference_update(ids)
         for id in ids:
             self._owners.pop(id, None)
+            self._queued.pop(id, None)
         self._process.send(Abort(tuple(ids)))
 
     def _forget(self, peer: Peer) -> None:
@@ -292,10 +306,13 @@ class EngineServer:
         for output in message.outputs:
             if (peer := self._owners.get(output.id)) is None:
                 continue
+            self._queued.pop(output.id, None)
             if output.finish is not None:
                 del self._owners[output.id]
                 peer.ids.discard(output.id)
             shares.setdefault(peer, []).append(replace(output, id=output.id[len(peer.prefix) :]))
+        if message.stats is not None:
+            self._running_tokens = message.stats.used_slots
         receivers = list(self._peers.values()) if message.stats is not None else list(shares)
         for peer in receivers:
             self._send(peer, StepOutputs(shares.get(peer, []), message.stats))
