@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import re
 import shutil
@@ -25,6 +25,8 @@ READY = re.compile(r"http://127\.0\.0\.1:\d+")
 EXPECTED = {
     ("command", "check-sglang-program"): "sglang-compat",
     ("command", "detect-watermark"): "sglang-plug-watermark",
+    ("command", "ray"): "sglang-plug-ray",
+    ("deployment", "ray"): "sglang-plug-ray",
     ("drafter", "recall"): "sglang-plug-recall",
     ("eviction", "slru"): "sglang-plug-slru",
     ("logits-processor", "thinking-budget"): "sglang-plug-thinking-budget",
@@ -56,11 +58,15 @@ def listed(*command: str | Path) -> dict[tuple[str, str], dict[str, Any]]:
 
 def unavailable() -> set[tuple[str, str]]:
     """Return components whose wrapped library is not installed."""
+    wrapped = {("observer", "otel"): "opentelemetry.exporter.otlp.proto.http", ("deployment", "ray"): "ray"}
+    return {component for component, library in wrapped.items() if not _is_importable(library)}
+
+
+def _is_importable(library: str) -> bool:
     try:
-        importlib.import_module("opentelemetry.exporter.otlp.proto.http")
-    except ImportError:
-        return {("observer", "otel")}
-    return set()
+        return importlib.util.find_spec(library) is not None
+    except ModuleNotFoundError:  # of its package
+        return False
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ def register_deployments() -> Iterator[DeploymentSpec]:
         name="ray",
         target=f"{__name__}.deployment:deploy",
         settings=f"{__name__}.settings:Settings",
+        needs=("ray>=2.60",),
         summary="each engine in an actor of the Ray cluster of RAY_ADDRESS, or of a local one",
     )
 
