@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from sglang_plug import ConfigError, EngineAddress, EngineError, EngineGroup, Plugins, RemoteClient
+from sglang_plug import EngineAddress, EngineError, EngineGroup, Plugins, RemoteClient
 
 from .directory import PERIOD, EngineEntry
 
@@ -15,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 30.0
 """Seconds in which an engine has to admit a client."""
+RETRY_SECONDS = 3.0
+"""Seconds after which it is tried again to use an engine."""
 
 
 class Membership:
@@ -82,9 +84,10 @@ class Membership:
         client = RemoteClient(connect, self._plugins)
         try:
             self._members[id] = await self._group.add(client), client
-        except (ConfigError, EngineError) as error:
+        except Exception as error:  # of any kind: the others must be followed
             self._keys.pop(id, None)
             logger.warning("an engine cannot be used: %s", error)
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def _admitted(self, id: str, key: bytes) -> EngineAddress:
         """Wait until the engine says that it admits the key; return its address."""

@@ -90,7 +90,7 @@ class RemoteClient(PendingClient):
         socket = self._context.socket(zmq.DEALER)
         socket.set_hwm(0)
         for option, value in (
-            (zmq.LINGER, GOODBYE),
+            (zmq.LINGER, 0),
             (zmq.RECONNECT_IVL, -1),  # the server would not know the new connection's requests
             (zmq.HEARTBEAT_IVL, HEARTBEAT),
             (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT),
@@ -169,10 +169,11 @@ class RemoteClient(PendingClient):
         await asyncio.gather(*tasks, return_exceptions=True)
         socket, self._socket = self._socket, None
         if socket is not None:
-            if self._link.failure is None:
+            is_connected = self._link.failure is None
+            if is_connected:
                 was_sent(socket.send(self._encoder.encode(Close()), zmq.NOBLOCK))
             self._link.fail(EngineError("the connection to the engine was closed"))
             socket.disable_monitor()
-            socket.close()
-            self._context.destroy()
+            socket.close(linger=GOODBYE if is_connected else 0)
+        self._context.destroy()
         await self._stop()
