@@ -81,8 +81,8 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def addresses_beyond_loopback(pids: list[int]) -> set[str]:
-    """Return the addresses, in the kernel's notation, on which processes listen and others could reach them."""
+def ports_beyond_loopback(pids: list[int]) -> set[int]:
+    """Return the ports on which processes listen and other machines could reach them."""
     sockets = set[str]()
     for pid in pids:
         try:
@@ -90,10 +90,10 @@ def addresses_beyond_loopback(pids: list[int]) -> set[str]:
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
         sockets |= {link[8:-1] for link in links if link.startswith("socket:[")}
-    reachable = set[str]()
+    reachable = set[int]()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:]:
             fields = line.split()
             if fields[3] == LISTENING and fields[9] in sockets and fields[1].partition(":")[0] not in LOOPBACK:
-                reachable.add(fields[1])
+                reachable.add(int(fields[1].partition(":")[2], 16))
     return reachable

@@ -18,7 +18,7 @@ if importlib.util.find_spec("ray") is None:
     pytest.skip("ray is not installed", allow_module_level=True)
 
 sys.path.insert(0, str(Path(__file__).parent))
-from processes import PACKAGE, addresses_beyond_loopback, descendants, engines, is_running, start, until
+from processes import PACKAGE, descendants, engines, is_running, ports_beyond_loopback, start, until
 
 READY = re.compile(r"serves \S+ at (http://\S+)")
 
@@ -61,7 +61,7 @@ def test_requests_survive_an_engine_and_the_end_leaves_no_process(server: tuple[
         replicas = client.get("/health").json()["replicas"]
         return sum(replica["serves"] for replica in replicas) == number
 
-    assert addresses_beyond_loopback([pid, *descendants(pid)]) == set()
+    assert ports_beyond_loopback([pid, *descendants(pid)]) == set()
     first = engines(pid)
     assert len(first) == 2
     with ThreadPoolExecutor(16) as pool:

