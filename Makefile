@@ -117,7 +117,7 @@ test-ray: $(RAY_STAMP) ## Test sglang-plug-ray with a real Ray cluster on this m
 sanitize: $(DEV_STAMP) ## Run the compiled CPU kernels under AddressSanitizer, UndefinedBehaviorSanitizer and guard pages
 	$(BIN)/python -m tests.builtin_backends.avx512.sanitize
 
-check: $(DEV_STAMP) types ## Formatting, lint, types and the rules of the house
+check: $(DEV_STAMP) types ## Formatting, lint, types and the policy tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python -m pytest -q tests/policy

@@ -3,7 +3,7 @@
 The rows come from the plugin registry. What was checked comes from the tests themselves: each module under
 ``tests/builtin_models`` has a table ``CASES`` of ``name: (architecture, configuration)``, and ``families()`` of
 ``tests/conftest.py`` lists the models that are served end to end. ``FAMILIES`` of ``tests/e2e/seeing_families.py``
-lists the models that see, which are compared with and without images, and served.
+lists the vision-language models, which are compared with and without images, and served.
 
 ``--check`` writes nothing and fails if the page is not what would be written.
 """

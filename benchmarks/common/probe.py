@@ -172,7 +172,7 @@ def _reads(device: torch.device, size: int) -> Iterator[_Operation]:
     count = max(1, size // (WIDE * NARROW * 2))
     weights = [torch.ones(WIDE, NARROW, dtype=torch.bfloat16, device=device) for _ in range(count)]
     x = torch.ones(1, NARROW, dtype=torch.bfloat16, device=device)
-    for name, pack in _linears(device):
+    for name, pack in _linears(device, x.dtype):
         yield _matvec(name, [pack(weight, 1) for weight in weights], x)
 
 
@@ -189,7 +189,7 @@ def _products(device: torch.device, rows: Sequence[int], dtypes: Sequence[torch.
         weight = torch.ones(WIDE, NARROW, dtype=dtype, device=device)
         for count in rows or (CUDA_ROWS if device.type == "cuda" else ROWS):
             x = torch.ones(count, NARROW, dtype=dtype, device=device)
-            for name, pack in _linears(device):
+            for name, pack in _linears(device, dtype):
                 yield _matmul(name, pack(weight, count), x)
 
 
@@ -202,10 +202,12 @@ def _matmul(name: str, multiply: Multiply, x: Tensor) -> _Operation:
 Multiply = Callable[[Tensor], Tensor]
 
 
-def _linears(device: torch.device) -> Iterator[tuple[str, Callable[[Tensor, int], Multiply]]]:
-    """Yield ways to multiply by a weight: torch's own, and oneDNN with its preferred layout."""
+def _linears(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, Callable[[Tensor, int], Multiply]]]:
+    """Yield ways to multiply by a weight of ``dtype``: torch's own, and oneDNN with its preferred layout."""
     yield "plain", _plain
-    if device.type == "cpu" and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return
+    if dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported():
         yield "packed", _packed
 
 

@@ -35,7 +35,7 @@ from sglang_plug import (
     StepExtension,
     TokenDecision,
 )
-from sglang_plug.contracts.text.grammar import MASK_BITS
+from sglang_plug.contracts.text.vocabulary import MASK_BITS
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.processes.messages import FromEngine, StepOutputs, Submit
 from sglang_plug.engine.processes.watchdog import Heartbeat

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         InputPhase,
         ModelPhase,
         RankPhase,
+        RankStep,
         StaticInputPhase,
     )
     from sglang_plug.contracts.extension.views import (
@@ -139,7 +140,6 @@ if TYPE_CHECKING:
         Grammar,
         GrammarBackend,
         ReasoningPrefix,
-        Vocabulary,
     )
     from sglang_plug.contracts.text.media import (
         Media,
@@ -163,6 +163,7 @@ if TYPE_CHECKING:
         Text,
     )
     from sglang_plug.contracts.text.tokenizer import StreamDecoder, TemplateError, Tokenizer, TokenizerSource
+    from sglang_plug.contracts.text.vocabulary import Vocabulary
     from sglang_plug.engine.processes.remote_client import RemoteClient
     from sglang_plug.engine.processes.remote_messages import decode_launch, encode_launch
     from sglang_plug.engine.processes.remote_server import EngineServer
@@ -347,6 +348,7 @@ __all__ = [
     "RankEndpoint",
     "RankGroup",
     "RankPhase",
+    "RankStep",
     "ReadySequence",
     "Reasoning",
     "ReasoningBlock",

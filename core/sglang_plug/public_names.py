@@ -70,6 +70,7 @@ HOME = {
         "InputPhase",
         "ModelPhase",
         "RankPhase",
+        "RankStep",
         "StaticInputPhase",
     ),
     "contracts.extension.views": (
@@ -88,8 +89,8 @@ HOME = {
         "Grammar",
         "GrammarBackend",
         "ReasoningPrefix",
-        "Vocabulary",
     ),
+    "contracts.text.vocabulary": ("Vocabulary",),
     "contracts.serving.logits_processor": ("LogitsBatch", "LogitsProcessor", "LogitsRow", "ProcessorRequest"),
     "plugins.hookspecs": ("API_VERSION", "hookimpl"),
     "contracts.model.kernels": ("Kernels",),

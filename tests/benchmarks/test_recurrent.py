@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.recurrent import DEFINED, RECURRENT, TINY, defined, measure, show
 from sglang_plug import Kernels
+from sglang_plug_backends.avx512 import library
+
+
+@pytest.fixture(autouse=True)
+def compiled() -> None:
+    """Skip the tests where the kernels that are compared with their definitions cannot run."""
+    if reason := library.why_not():
+        pytest.skip(reason)
 
 
 def test_each_crowd_is_measured() -> None:

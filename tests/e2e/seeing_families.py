@@ -1,4 +1,4 @@
-"""Tiny configurations of every family of models that see, for a tokenizer with tokens of its own for images."""
+"""Tiny configurations of every family of vision-language models, for a tokenizer with tokens of its own for images."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ Text = dict[str, Any]
 
 @dataclass(frozen=True)
 class Family:
-    """How to make a tiny model that sees."""
+    """How to make a tiny vision-language model."""
 
     architecture: str
     config: Callable[[Text, Ids], PretrainedConfig]

@@ -1,4 +1,4 @@
-"""Tiny models that see images, and what ``transformers`` computes with them."""
+"""Tiny vision-language models, and what ``transformers`` computes with them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SeeingModel:
 
 @pytest.fixture(scope="module")
 def seeing(model: SeeingModel, module_launcher: Callable[..., Any]) -> Any:
-    """A server of a model that sees."""
+    """A server of a vision-language model."""
     limits = ("--max-images-per-request", "3", "--max-image-bytes", "60000", "--max-image-pixels", "10000")
     limits += ("--max-request-image-pixels", "12000")
     return module_launcher("--model-path", str(model.path), "--enable-cache-report", "--dtype", "float32", *limits)

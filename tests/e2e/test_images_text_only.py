@@ -1,4 +1,4 @@
-"""A model that sees and has no plugin of its own serves text, and says of images that it takes none."""
+"""A vision-language model without a plugin of its own serves text, and refuses images."""
 
 from __future__ import annotations
 

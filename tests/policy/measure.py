@@ -25,16 +25,16 @@ from tests.policy.source_tree import (
 ENGINE = "core/sglang_plug/engine"
 BUILD = f"{ENGINE}/startup/build.py"
 FEATURES = {
-    "images": re.compile(r"image|media|multimodal|vision", re.IGNORECASE),
+    "images": re.compile(r"image|media|multimodal|(?<!re)vision", re.IGNORECASE),
     "grammars": re.compile(r"grammar|constraint|structured", re.IGNORECASE),
-    "recurrent state": re.compile(r"recurrent|state_?(pool|rows|steps)|held_?state|(^|_)states$", re.IGNORECASE),
+    "recurrent state": re.compile(r"recurrent|state_?(pool|rows|steps|shape)|held_?state", re.IGNORECASE),
     "ranks": re.compile(r"(^|_)ranks?($|_)|^Ranks?|collective|tensor_parallel|tp_size|feasibility"),
     "adapters": re.compile(r"adapter|lora", re.IGNORECASE),
     "drafts": re.compile(r"draft|speculat", re.IGNORECASE),
     "graphs": re.compile(r"graph", re.IGNORECASE),
 }
 """What an identifier of a module that mentions a feature looks like."""
-PACKAGES = frozenset("multimodal recurrent_state tensor_parallel".split())
+PACKAGES = frozenset({"tensor_parallel"})
 """Folders of the engine that consist of one feature."""
 REPRESENTATIONS = (
     "ChatBody ChatRequest Job Request Sequence ScheduledChunk ForwardBatch SampledTokens StepResult Output Piece"
@@ -66,7 +66,7 @@ def measurements(trace: Callable[[], RequestTrace] | None) -> Iterator[Row]:
     if trace is not None:
         yield from _request(trace())
     yield from _representations(sources)
-    yield from _features([one for one in sources if _is_below(one, ENGINE)])
+    yield from _features(sources)
     yield from _objects(sources)
     yield from _imports(sources)
     yield from _functions(sources)
@@ -117,10 +117,15 @@ def _representations(sources: Sequence[Source]) -> Iterator[Row]:
                     yield "fields of Sequence", len(fields), [" ".join(fields)]
 
 
-def _features(engine: Sequence[Source]) -> Iterator[Row]:
-    modules = [one for one in engine if not one.is_package]
-    for feature, pattern in FEATURES.items():
-        all_of_them = [one.path for one in modules if any(map(pattern.search, _identifiers(one)))]
+def feature_modules(feature: str, sources: Sequence[Source]) -> list[Path]:
+    """Return the modules of the engine with identifiers that mention ``feature``."""
+    modules = [source for source in sources if _is_below(source, ENGINE) and not source.is_package]
+    return [source.path for source in modules if any(map(FEATURES[feature].search, _identifiers(source)))]
+
+
+def _features(sources: Sequence[Source]) -> Iterator[Row]:
+    for feature in FEATURES:
+        all_of_them = feature_modules(feature, sources)
         generic = [path for path in all_of_them if not PACKAGES & set(path.parts)]
         listed = [str(path) for path in generic]
         yield (

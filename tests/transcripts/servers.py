@@ -249,7 +249,7 @@ def ask_pooling_model(talk: Talk) -> None:
 
 
 def ask_about_images(talk: Talk) -> None:
-    """A model that sees."""
+    """A vision-language model."""
     ask_small(talk)
     images = {"wide": png(64, 24, 1), "tall": png(30, 70, 2), "broken": b"no image", "tiny": png(1, 1, 3)}
     with talk.group("images"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sglang_plug.config import ConfigError
-from sglang_plug.plugins.attribution import graphs_problem, image_support_problem, signature_problems
+from sglang_plug.plugins.attribution import declaration_problem, signature_problems
 from sglang_plug.plugins.registry import Component, import_target
 from sglang_plug.plugins.request_fields import ProcessorRequestFields
 from sglang_plug.plugins.settings import is_settings_class, settings_fields
@@ -79,9 +79,8 @@ def _check_target(component: Component) -> Iterator[str]:
             yield f"{component}: {name}() of {where!r} {reason}"
     if missing := sorted(getattr(target, "__abstractmethods__", ())):
         yield f"{component}: {where!r} does not define {', '.join(missing)}"
-    for problem_of in (graphs_problem, image_support_problem):
-        if (problem := problem_of(component, target)) is not None:
-            yield problem
+    if (problem := declaration_problem(component, target)) is not None:
+        yield problem
     if kind == "kernels":
         yield from _check_kernels(component, target)
     elif kind not in METHODS and not callable(target):

@@ -63,7 +63,7 @@ class Generation:
         for index, (prompt, params) in enumerate(zip(prompts, samplings, strict=True)):
             tokens = prompt.tokens
             name = f"sampling_params[{index}]" if isinstance(body.sampling_params, list) else "sampling_params"
-            constraint = sampling_constraint(params, name)
+            constraint, field = sampling_constraint(params, name)
             logprobs = _logprobs({name: columns[name][index] for name in LOGPROB_FIELDS}, len(tokens))
             sampling = engine.defaults.complete(params.sampling(), len(tokens), DEFAULT_NEW_TOKENS)
             jobs.append(
@@ -74,7 +74,7 @@ class Generation:
                     media=prompt.media,
                     sampling=sampling,
                     constraint=constraint,
-                    constraint_field=f"{name}.{constraint.kind}" if constraint else "",
+                    constraint_field=field,
                     logprobs=logprobs,
                     priority=body.priority or 0,
                     salt=body.salt,

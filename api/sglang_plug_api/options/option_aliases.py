@@ -17,7 +17,7 @@ NO_FOREIGN_CODE = "code that comes with a checkpoint or a request is never run; 
 NO_COMPILER = "models are not compiled; decode steps are captured as graphs by themselves"
 NO_TRACES = "traces are not offered; see /metrics and observers"
 IMAGES = "use --max-images-per-request, --max-image-tokens, --max-image-bytes and --max-image-pixels"
-NO_MEDIA_OPTIONS = "no option for it; a model that sees brings its media processor"
+NO_MEDIA_OPTIONS = "no option for it; a vision-language model names its media processor"
 GRAPHS = "use --cuda-graph-max-bs; which sizes are captured follows from it"
 NO_REQUEST_LIMIT = "no option for it; there is a fixed limit"
 ON_ALREADY = "it is on without being asked for"
@@ -98,7 +98,7 @@ EXACT: Mapping[str, str] = MappingProxyType(
         "compilation-config": NO_COMPILER,
         "limit-mm-per-prompt": IMAGES,
         "limit-mm-data-per-request": IMAGES,
-        "enable-multimodal": f"{ON_ALREADY} for models that see",
+        "enable-multimodal": f"{ON_ALREADY} for vision-language models",
         "enable-trace": NO_TRACES,
         "fp8-gemm-backend": use("--kernels"),
         "enable-response-store": use("--max-stored-responses", "on by default"),

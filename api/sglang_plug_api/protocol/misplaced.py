@@ -81,8 +81,8 @@ PLAIN: Remedies = {
 ADAPTED: Remedies = {**EVERYWHERE, "lora_path": "name the adapter as model"}
 """Remedies for bodies that have a ``model`` and no field for an adapter."""
 
-_NO_SAMPLING_MASK = "which tokens could be drawn is not told; use log-probabilities of the likeliest tokens"
-_EXPERTS = "routed experts are not told; record their distribution"
+_NO_SAMPLING_MASK = "the set of tokens that could be sampled is not reported; use log-probabilities of the likeliest tokens"
+_EXPERTS = "routed experts are not reported; record their distribution"
 _SESSIONS = "sessions are not supported; send the whole conversation"
 GENERATION: Remedies = {
     **EVERYWHERE,
@@ -94,7 +94,7 @@ GENERATION: Remedies = {
     "json_schema": "use response_format with type json_schema",
     "structural_tag": "use response_format with type structural_tag",
     "custom_params": "there is no custom logits processor",
-    "return_hidden_states": "hidden states are not told",
+    "return_hidden_states": "hidden states are not reported",
     "return_routed_experts": _EXPERTS,
     "return_spec_tokens_details": "see /metrics",
     "return_tokens_as_token_ids": "use return_token_ids",
@@ -271,7 +271,7 @@ NATIVE: Remedies = {
     "tools": "use /v1/chat/completions",
     "session_params": _SESSIONS,
     "return_routed_experts": _EXPERTS,
-    "return_indexer_topk": "what attention selects is not told",
+    "return_indexer_topk": "the tokens that attention selects are not reported",
     "return_sampling_mask": _NO_SAMPLING_MASK,
     "return_entropy": "use top_logprobs_num",
     "return_flat_raw_top_logprobs": "log-probabilities are lists of [logprob, token, text]",

@@ -18,7 +18,7 @@ from sglang_plug_api.protocol.items import check_outputs
 from sglang_plug_api.protocol.openai import MAX_MESSAGES
 from sglang_plug_api.protocol.responses import ResponsesBody
 from sglang_plug_api.protocol.tools import FlatAllowedTools, FlatNamedTool
-from sglang_plug_api.text.constraints import FormatFields, constraint_field, constraint_from_fields, with_backend
+from sglang_plug_api.text.constraints import FormatFields, constraint_from_fields, with_backend
 from sglang_plug_api.text.job import Job, new_id
 from sglang_plug_api.text.reasoning import apply_reasoning
 from sglang_plug_api.text.sampling import Sampling
@@ -323,8 +323,7 @@ def _constraint(body: ResponsesBody) -> tuple[Constraint | None, str]:
     format = body.text.format if body.text else None
     response_format = None if format is None else format.as_response_format()
     structured = body.structured_outputs
-    constraint = constraint_from_fields(body, response_format, FIELDS, structured)
-    return constraint, constraint_field(constraint, response_format, FIELDS, structured)
+    return constraint_from_fields(body, response_format, FIELDS, structured)
 
 
 def _tooling(engine: TextEngine, body: ResponsesBody, *, has_format: bool) -> Tooling:

@@ -33,14 +33,9 @@ class FormatFields:
 CHAT_FIELDS = FormatFields()
 
 
-def generation_constraint(body: GenerationBody) -> Constraint | None:
-    """Return the constraint of a chat or completion: its format, ``regex`` or ``ebnf``. Raises ``ApiError``."""
+def generation_constraint(body: GenerationBody) -> tuple[Constraint | None, str]:
+    """Return the constraint of a chat or completion, and the field that sets it. Raises ``ApiError``."""
     return constraint_from_fields(body, body.response_format, structured=body.structured_outputs)
-
-
-def generation_field(body: GenerationBody, constraint: Constraint | None) -> str:
-    """Return the field of a chat or completion that ``constraint`` comes from."""
-    return constraint_field(constraint, body.response_format, structured=body.structured_outputs)
 
 
 def constraint_from_fields(
@@ -48,17 +43,26 @@ def constraint_from_fields(
     response_format: dict[str, Any] | None,
     names: FormatFields = CHAT_FIELDS,
     structured: StructuredOutputs | None = None,
-) -> Constraint | None:
-    """Return the constraint of a body whose format field may have another name. Raises ``ApiError``."""
-    constraints = [*_expressions(body), *_response_format(response_format, names)]
-    fields = [(item, constraint_field(item, response_format, names)) for item in constraints]
+) -> tuple[Constraint | None, str]:
+    """Return the constraint of a body, and the field that sets it; empty if there is none.
+
+    The format field may have another name than ``response_format``. Raises ``ApiError``.
+    """
+    constraints: list[tuple[Constraint, str]] = [(constraint, constraint.kind) for constraint in _expressions(body)]
+    constraints += [
+        (constraint, _format_field(constraint, response_format, names))
+        for constraint in _response_format(response_format, names)
+    ]
     if structured is not None:
-        fields.append((_structured(structured), constraint_field(None, None, names, structured)))
-    return _single(fields, body)
+        constraints.append((_structured(structured), f"structured_outputs.{structured.kinds()[0]}"))
+    return _single(constraints, body)
 
 
-def sampling_constraint(params: SamplingBody, name: str = "sampling_params") -> Constraint | None:
-    """Return the constraint in ``sampling_params``, which the request calls ``name``. Raises ``ApiError``."""
+def sampling_constraint(params: SamplingBody, name: str = "sampling_params") -> tuple[Constraint | None, str]:
+    """Return the constraint in ``sampling_params``, which the request calls ``name``, and the field that sets it.
+
+    Raises ``ApiError``.
+    """
     constraints = list(_expressions(params))
     if params.json_schema is not None:
         constraints.append(Constraint("json_schema", _text(params.json_schema)))
@@ -72,30 +76,22 @@ def with_backend(constraint: Constraint | None, backend: str | None) -> Constrai
     return replace(constraint, backend=backend) if constraint and backend else constraint
 
 
-def constraint_field(
-    constraint: Constraint | None,
-    response_format: dict[str, Any] | None,
-    names: FormatFields = CHAT_FIELDS,
-    structured: StructuredOutputs | None = None,
-) -> str:
-    """Return the field of a chat or a completion that the constraint comes from."""
-    if structured is not None:
-        return f"structured_outputs.{structured.kinds()[0]}"
-    kind = "" if constraint is None else constraint.kind
-    if kind in ("regex", "ebnf"):
-        return kind
-    if kind != "json_schema":
+def _format_field(constraint: Constraint, response_format: dict[str, Any] | None, names: FormatFields) -> str:
+    """Return the part of the format field that has the schema, if the constraint is one."""
+    if constraint.kind != "json_schema":
         return names.format
     named = (response_format or {}).get("json_schema")
     return f"{names.named}.{'schema' if isinstance(named, dict) and 'schema' in named else 'schema_'}"
 
 
-def _single(constraints: list[tuple[Constraint, str]], body: ConstraintFields) -> Constraint | None:
+def _single(constraints: list[tuple[Constraint, str]], body: ConstraintFields) -> tuple[Constraint | None, str]:
     if len(constraints) > 1:
         raise ApiError(ONLY_ONE, param=constraints[1][1])
-    for constraint, field in constraints:
-        check_writable(constraint, field)
-    return with_backend(constraints[0][0] if constraints else None, body.grammar_backend)
+    if not constraints:
+        return None, ""
+    constraint, field = constraints[0]
+    check_writable(constraint, field)
+    return with_backend(constraint, body.grammar_backend), field
 
 
 def check_writable(constraint: Constraint, field: str) -> None:

@@ -98,7 +98,7 @@ class _Process:
     """One process, used by one thread at a time."""
 
     def __init__(self) -> None:
-        self._process = start_child(python_command(MODULE), stdout=subprocess.PIPE, pipesize=PIPE_BYTES)
+        self._process = start_child(python_command(MODULE), stdout=subprocess.PIPE, pipe_bytes=PIPE_BYTES)
         self._input, self._output = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
         self._end = weakref.finalize(self, _end, self._process)
         self._is_set_up = False

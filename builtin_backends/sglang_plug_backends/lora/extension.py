@@ -12,12 +12,14 @@ from torch import Tensor
 from sglang_plug import (
     AdmissionPhase,
     ChunkView,
+    ForwardBatch,
     GraphPhase,
     Kernels,
     Model,
     ModelPhase,
     PlanningPhase,
     RankPhase,
+    RankStep,
     RequestError,
     SequenceView,
     ServicePhase,
@@ -113,10 +115,10 @@ class Lora(StepExtension, AdmissionPhase, PlanningPhase, ModelPhase, GraphPhase,
         """Let the captured step read the adapter of each row from the tables."""
         return None if self.adapters.tables is None else self.adapters.capturing(self.adapters.tables, numbers)
 
-    def rank_step(self, chunks: Ordered[ChunkView]) -> bytes | None:
+    def rank_step(self, chunks: Ordered[ChunkView], batch: ForwardBatch) -> RankStep | None:
         """Return the numbers of the chunks' adapters."""
         owners = self._owners(chunks)
-        return encode_owners(owners) if any(owners) else None
+        return RankStep(encode_owners(owners)) if any(owners) else None
 
     def controls(self) -> Mapping[str, Callable[..., Any]]:
         """Return the control calls for loading and unloading."""

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Sequence as Ordered
 from contextlib import AbstractContextManager
 
-from sglang_plug import Kernels, Model, ModelPhase, RankPhase, StepExtension
+from sglang_plug import ForwardBatch, Kernels, Model, ModelPhase, RankPhase, RankStep, StepExtension
 
 from .adapters import LOAD, Adapters
 from .lora_batch import LoadedAdapter
@@ -45,9 +45,10 @@ class WorkerRankLora(StepExtension, ModelPhase, RankPhase):
         else:
             self._forget(number)
 
-    def follow_step(self, data: bytes, query_lens: Ordered[int]) -> AbstractContextManager[None]:
+    def follow_step(self, step: RankStep, batch: ForwardBatch) -> AbstractContextManager[None]:
         """Apply the adapters of the step's sequences."""
-        return self._adapters.computing([self.held.get(number) for number in _decode_owners(data)], query_lens)
+        owners = [self.held.get(number) for number in _decode_owners(step.data)]
+        return self._adapters.computing(owners, batch.query_lens)
 
     def _load(self, number: int, path: str) -> None:
         """Read this rank's part of the folder ``path``, and keep it if every rank could."""

@@ -14,4 +14,5 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
         target=f"{__name__}.extension:build",
         summary="images in prompts, and prompts of states instead of tokens",
         serves=("media",),
+        worker_ranks=True,
     )

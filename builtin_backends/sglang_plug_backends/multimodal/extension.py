@@ -16,6 +16,8 @@ from sglang_plug import (
     ModelPhase,
     ProfilingPhase,
     PromptLayout,
+    RankPhase,
+    RankStep,
     Request,
     RequestError,
     SequenceView,
@@ -23,12 +25,13 @@ from sglang_plug import (
 )
 
 from .image_inputs import largest_media, layout_of, multimodal_inputs
+from .worker_rank import WorkerRankMultimodal, encode_inputs
 
 MOST_BYTES = 8 << 30
 """Largest total size of the preprocessed images of all requests in the engine."""
 
 
-class Multimodal(StepExtension, AdmissionPhase, ModelPhase, InputPhase, ProfilingPhase):
+class Multimodal(StepExtension, AdmissionPhase, ModelPhase, InputPhase, RankPhase, ProfilingPhase):
     """Serves prompts with images, and prompts of given states.
 
     Args:
@@ -76,6 +79,10 @@ class Multimodal(StepExtension, AdmissionPhase, ModelPhase, InputPhase, Profilin
         if (inputs := multimodal_inputs(self._served, chunks, batch.input_ids.device)) is not None:
             batch.multimodal = inputs
 
+    def rank_step(self, chunks: Ordered[ChunkView], batch: ForwardBatch) -> RankStep | None:
+        """Return the states of the images in the step, which only rank 0 encodes."""
+        return None if batch.multimodal is None else encode_inputs(batch.multimodal)
+
     def largest_request(self, tokens: int) -> Request | None:
         """Return a request whose images fill one encoder call; ``None`` if the model gives no example of an image."""
         media = largest_media(self._served, min(MediaLimits().tokens, tokens))
@@ -89,4 +96,4 @@ class Multimodal(StepExtension, AdmissionPhase, ModelPhase, InputPhase, Profilin
 
 def build(context: ExtensionContext) -> StepExtension:
     """Return the extension, which refuses images if the model takes none."""
-    return Multimodal(MOST_BYTES)
+    return WorkerRankMultimodal() if context.ranks.rank > 0 else Multimodal(MOST_BYTES)

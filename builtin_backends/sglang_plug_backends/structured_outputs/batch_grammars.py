@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from sglang_plug import AllowedTokens, Finish, Grammar, RequestError, SequenceView, TokenDecision
-from sglang_plug.contracts.text.grammar import MASK_BITS, word_and_bit
+from sglang_plug.contracts.text.vocabulary import MASK_BITS, word_and_bit
 from sglang_plug.system.library_panics import is_error
 
 from .forced_tokens import CONTEXT

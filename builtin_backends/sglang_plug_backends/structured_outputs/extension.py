@@ -11,6 +11,7 @@ from sglang_plug import (
     HoldPhase,
     PendingMask,
     ReadySequence,
+    Request,
     RequestError,
     SamplingPhase,
     SequenceView,
@@ -98,9 +99,9 @@ class StructuredOutputs(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase,
         if sequence.constrained and self not in sequence.extras:
             self._constraints.abort(sequence.request.id)
 
-    def constrains(self, sequence: SequenceView) -> bool:
+    def constrains(self, request: Request) -> bool:
         """Report whether the request has a constraint."""
-        return sequence.request.constraint is not None
+        return request.constraint is not None
 
     def allowed(self, sequences: Ordered[SequenceView], *, asynchronous: bool) -> PendingMask | None:
         """Begin to fill the masks of the rows that have grammars."""

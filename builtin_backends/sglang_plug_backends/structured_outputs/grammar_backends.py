@@ -8,14 +8,8 @@ from functools import partial
 from typing import TypeVar
 
 from sglang_plug.config import AUTO, ConfigError
-from sglang_plug.contracts.text.grammar import (
-    Constraint,
-    ConstraintError,
-    ConstraintKind,
-    Grammar,
-    GrammarBackend,
-    Vocabulary,
-)
+from sglang_plug.contracts.text.grammar import Constraint, ConstraintError, ConstraintKind, Grammar, GrammarBackend
+from sglang_plug.contracts.text.vocabulary import Vocabulary
 from sglang_plug.plugins.attribution import make
 from sglang_plug.plugins.registry import Component, Facts, PluginError, Plugins
 from sglang_plug.plugins.specs import GrammarSpec
@@ -144,9 +138,8 @@ class GrammarBackends(GrammarBackend):
             component = self._components.get(name)
             if component is None:
                 raise ConfigError(f"no grammar backend {name!r} is installed; {self._hint(name)}")
-            assert isinstance(component.spec, GrammarSpec)
             backend: GrammarBackend = make(component, self.vocabulary, component.settings(), base=GrammarBackend)
-            self._built[name] = component.spec, backend
+            self._built[name] = component.spec_as(GrammarSpec), backend
         return self._built[name]
 
     def _able(self, constraint: Constraint) -> str:

@@ -17,7 +17,8 @@ from typing import BinaryIO
 import msgspec
 
 from sglang_plug.config import ConfigError, PluginOptions
-from sglang_plug.contracts.text.grammar import Constraint, ConstraintError, GrammarBackend, Vocabulary
+from sglang_plug.contracts.text.grammar import Constraint, ConstraintError, GrammarBackend
+from sglang_plug.contracts.text.vocabulary import Vocabulary
 from sglang_plug.plugins.registry import Plugins
 from sglang_plug.system.child_process import leave_signals_to_parent
 from sglang_plug.system.gc_control import collecting_later

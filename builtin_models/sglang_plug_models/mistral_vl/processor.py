@@ -1,4 +1,4 @@
-"""Prompts with images for Mistral's models that see; runs in the API process."""
+"""Prompts with images for Mistral's vision-language models; runs in the API process."""
 
 from __future__ import annotations
 

@@ -208,10 +208,9 @@ class EngineLoop:
     def _submit(self, request: Request) -> None:
         try:
             self._checks.check(request, self.requests, self.scheduler, held=len(self.held))
-            sequence = Sequence.of(request, self.longest)
-            sequence.sampling.constrained = self.extensions.is_constrained(sequence)
-            if request.task == "generate":
-                sequence.sampling.processors = self.processors.admit(request, constrained=sequence.constrained)
+            constrained = self.extensions.is_constrained(request)
+            processors = self.processors.admit(request, constrained=constrained) if request.task == "generate" else ()
+            sequence = Sequence.of(request, self.longest, constrained=constrained, processors=processors)
             self.extensions.admit_sequence(sequence)
             is_held = self.held.hold(sequence)
         except RequestError as error:
@@ -285,15 +284,16 @@ class EngineLoop:
             "check": self._check,
             "update_weights": self._update_weights,
         }
-        added = self._model_controls()
-        if twice := sorted(own.keys() & added.keys()):
-            raise ConfigError(f"the model's control call {twice[0]!r} has the name of one of the engine's")
-        for controls in self.extensions.controls:
-            of_extension = controls()
-            if twice := sorted(of_extension.keys() & (own.keys() | added.keys())):
-                raise ConfigError(f"two step extensions, or one and the engine, have a control call {twice[0]!r}")
-            own = {**own, **of_extension}
-        return {**own, **added}
+        owners = {name: "the engine" for name in own}
+        added = {"the model": self._model_controls}
+        added |= {f"the step extension {name!r}": controls for name, controls in self.extensions.controls.items()}
+        all_controls = dict(own)
+        for owner, controls in added.items():
+            for name, call in controls().items():
+                if name in owners:
+                    raise ConfigError(f"{owners[name]} and {owner} both have a control call {name!r}")
+                owners[name], all_controls[name] = owner, call
+        return all_controls
 
     def _info(self) -> dict[str, Any]:
         scheduler = self.scheduler

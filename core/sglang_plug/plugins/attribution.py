@@ -115,7 +115,12 @@ def make_with_settings(
     return make(component, *arguments, base=base, contract=contract, is_used=is_used)
 
 
-def image_support_problem(component: Component, target: type) -> str | None:
+def declaration_problem(component: Component, target: type) -> str | None:
+    """Return the problem if the class ``target`` lacks what the spec of its component declares, else ``None``."""
+    return _images_problem(component, target) or _graphs_problem(component, target)
+
+
+def _images_problem(component: Component, target: type) -> str | None:
     """Return the problem if a model declares images but does not support them, else ``None``."""
     if "image" not in getattr(component.spec, "inputs", ()):
         return None
@@ -126,7 +131,7 @@ def image_support_problem(component: Component, target: type) -> str | None:
     return f"{component} declares inputs with 'image': {target.__name__} must have SupportsImages as a second base"
 
 
-def graphs_problem(component: Component, target: type) -> str | None:
+def _graphs_problem(component: Component, target: type) -> str | None:
     """Return the problem if an attention backend declares graphs but is not ``GraphCapable``, else ``None``."""
     if not getattr(component.spec, "graphs", False):
         return None

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import new_class
-from typing import Any
+from typing import Any, TypeVar
 
 from sglang_plug.config import ConfigError
 
@@ -15,6 +15,8 @@ from .lifecycle import ComponentLifecycle
 from .requirements import remedy, unmet
 from .settings import is_settings_class, parse_settings
 from .spec import Spec
+
+SpecOfKind = TypeVar("SpecOfKind", bound=Spec)
 
 
 class PluginError(ConfigError):
@@ -32,6 +34,12 @@ class Component:
         default_factory=lambda: ComponentLifecycle(start_error), compare=False, repr=False
     )
     """Starts and stops what the target makes."""
+
+    def spec_as(self, kind: type[SpecOfKind]) -> SpecOfKind:
+        """Return the spec, which is of the class ``kind``. Raises ``PluginError`` if it is of another one."""
+        if not isinstance(self.spec, kind):
+            raise PluginError(f"{self} is described by {type(self.spec).__name__}, and {kind.__name__} is needed here")
+        return self.spec
 
     def load(self, base: type | None = None) -> Any:
         """Import the target. The user selected it, so a failure is fatal and attributed.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -28,17 +29,27 @@ def child_environment(**added: str) -> dict[str, str]:
 
 
 def start_child(
-    command: Sequence[str], *, environment: Mapping[str, str] | None = None, **options: Any
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    pipe_bytes: int | None = None,
+    **options: Any,
 ) -> subprocess.Popen[bytes]:
     """Start ``command``, which reads from a pipe; ``options`` are ``Popen``'s.
 
-    The child begins with the signals of ``STOP_SIGNALS`` blocked, so that none ends it before it calls
+    ``pipe_bytes`` is the size of its pipes; they stay smaller where the system gives this user no more memory for
+    pipes. The child begins with the signals of ``STOP_SIGNALS`` blocked, so that none ends it before it calls
     ``leave_signals_to_parent``.
     """
     with _stop_signals_blocked():
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command, stdin=subprocess.PIPE, env=child_environment() if environment is None else environment, **options
         )
+    if pipe_bytes is not None and hasattr(fcntl, "F_SETPIPE_SZ"):
+        for pipe in filter(None, (process.stdin, process.stdout)):
+            with suppress(OSError):  # all pipes of a user share a limit, which other programs may have reached
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, pipe_bytes)
+    return process
 
 
 def leave_signals_to_parent() -> None:

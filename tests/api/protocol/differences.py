@@ -30,7 +30,7 @@ DIFFERENCES = {
         "truncation": "`auto` drops the oldest turns",
     },
     "/generate": {
-        "image_data": "for models that see",
+        "image_data": "for vision-language models",
         "lora_path": "an adapter that is loaded, by name",
         "input_embeds": "for models built on `CausalLM`",
         "stream": "`text` is all text so far; `incremental: true` gives what is new",
@@ -57,7 +57,7 @@ REFUSED_VALUES = {
     "/generate": {
         "audio_data": "there is no audio",
         "video_data": "there are no videos",
-        "return_hidden_states": "hidden states are not told",
+        "return_hidden_states": "hidden states are not reported",
     },
     "sampling_params": {"custom_params": "there is no custom logits processor"},
     "/encode": {

@@ -54,7 +54,28 @@ def body(**fields: Any) -> ChatBody:
     ],
 )
 def test_openai_fields(fields: dict[str, Any], expected: Constraint | None) -> None:
-    assert generation_constraint(body(**fields)) == expected
+    constraint, field = generation_constraint(body(**fields))
+    assert constraint == expected and bool(field) == (expected is not None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"regex": "a"}, "regex"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+            "response_format.json_schema.schema",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema_": SCHEMA}}},
+            "response_format.json_schema.schema_",
+        ),
+        ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs.choice"),
+    ],
+)
+def test_the_field_of_a_constraint(fields: dict[str, Any], field: str) -> None:
+    assert generation_constraint(body(**fields))[1] == field
 
 
 @pytest.mark.parametrize(
@@ -100,7 +121,9 @@ def test_openai_refusals(fields: dict[str, Any], words: str, param: str) -> None
     ],
 )
 def test_native_fields(fields: dict[str, Any], expected: Constraint | None) -> None:
-    assert sampling_constraint(SamplingBody(**fields)) == expected
+    constraint, field = sampling_constraint(SamplingBody(**fields), "params")
+    assert constraint == expected
+    assert field == ("" if expected is None else f"params.{expected.kind}")
 
 
 def test_at_most_one_native_field() -> None:

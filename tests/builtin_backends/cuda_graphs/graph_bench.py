@@ -166,8 +166,7 @@ class Engine:
     def submit(self, tokens: list[int], count: int, **more: Any) -> None:
         params = SamplingParams(max_new_tokens=count, temperature=0.0, **more.pop("params", {}))
         request = Request(id=str(len(self.sequences)), tokens=tuple(tokens), params=params, **more)
-        self.sequences.append(Sequence.of(request, WIDTH))
-        self.sequences[-1].sampling.processors = self.processors.admit(request)
+        self.sequences.append(Sequence.of(request, WIDTH, processors=self.processors.admit(request)))
         self.scheduler.add(self.sequences[-1])
 
     def step(self) -> None:

@@ -72,10 +72,11 @@ def extension(**options: Any) -> StructuredOutputs:
 
 def sequence(grammar: Grammar | None, **params: Any) -> Sequence:
     params = {"temperature": 0.0, "stop_token_ids": (EOS,), **params}
-    found = Sequence.of(Request(id="a", tokens=(1, 2), params=SamplingParams(**params)), 100)
+    request = Request(id="a", tokens=(1, 2), params=SamplingParams(**params))
+    made = Sequence.of(request, 100, constrained=grammar is not None)
     if grammar is not None:
-        found.sampling.constrained, found.extras[STATE] = True, GrammarState(grammar)
-    return found
+        made.extras[STATE] = GrammarState(grammar)
+    return made
 
 
 def state(sequence: Sequence) -> GrammarState:

@@ -78,8 +78,7 @@ def test_nothing_is_done_for_rows_without_grammars() -> None:
 
 
 def test_sequences_that_another_extension_constrains_are_left_alone() -> None:
-    asked, other = extension(), sequence(None)
-    other.sampling.constrained = True
+    asked, other = extension(), Sequence.of(Request(id="other", tokens=(1, 2)), 100, constrained=True)
     assert start(asked, [other]) is None and follow(asked, [other], [5]) == {}
     asked.finished(other)
 

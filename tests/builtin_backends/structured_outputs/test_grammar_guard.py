@@ -57,9 +57,7 @@ def _spin(endless: bool) -> None:
 
 
 def sequence() -> Sequence:
-    found = Sequence.of(Request(id="theirs", tokens=(1, 2), params=SamplingParams()), 100)
-    found.sampling.constrained = True
-    return found
+    return Sequence.of(Request(id="theirs", tokens=(1, 2), params=SamplingParams()), 100, constrained=True)
 
 
 def quick(grammar: Grammar) -> GrammarState:

@@ -72,8 +72,8 @@ class Gate(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase):
         self.finished_ids.append(sequence.request.id)
         self.held = [one for one in self.held if one is not sequence]
 
-    def constrains(self, sequence: SequenceView) -> bool:
-        return sequence.request.constraint is not None
+    def constrains(self, request: Request) -> bool:
+        return request.constraint is not None
 
     def sampled(self, sequences: Ordered[SequenceView], tokens: Ordered[int]) -> Mapping[int, TokenDecision]:
         ended = TokenDecision(Finish("stop"))

@@ -273,7 +273,7 @@ def test_a_model_may_add_control_calls(make: Make) -> None:
 
 
 def test_a_model_may_not_replace_control_calls_of_the_engine(make: Make) -> None:
-    with pytest.raises(ConfigError, match="control call 'flush_cache' has the name of one of the engine's"):
+    with pytest.raises(ConfigError, match="the engine and the model both have a control call 'flush_cache'"):
         make(controls=lambda: {"flush_cache": print})
 
 

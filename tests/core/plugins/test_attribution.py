@@ -23,8 +23,8 @@ from sglang_plug import (
 from sglang_plug.contracts.serving.cache import EvictionPolicy
 from sglang_plug.plugins.attribution import (
     attributed,
+    declaration_problem,
     described,
-    image_support_problem,
     make,
     make_with_settings,
     signature_problems,
@@ -149,7 +149,7 @@ def test_a_model_that_declares_images_must_support_them() -> None:
 
     def problem(target: type, *inputs: str) -> str | None:
         actual: Any = SimpleNamespace(spec=ModelSpec(name="A", target="a:A", inputs=frozenset(inputs)))
-        return image_support_problem(actual, target)
+        return declaration_problem(actual, target)
 
     assert problem(Blind, "text") is problem(Sighted, "text", "image") is problem(Sighted, "text") is None
     assert "Blind must have SupportsImages as a second base" in (problem(Blind, "text", "image") or "")

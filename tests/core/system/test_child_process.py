@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -22,6 +23,19 @@ print("listening", flush=True)
 sys.stdin.readline()
 print("ends in order", flush=True)
 """
+
+
+def test_pipes_may_be_large() -> None:
+    child = start_child([sys.executable, "-c", LISTENING], stdout=subprocess.PIPE, pipe_bytes=1 << 19)
+    assert child.stdin is not None and child.stdout is not None
+    assert [fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) for pipe in (child.stdin, child.stdout)] == [1 << 19] * 2
+    child.communicate(b"\n\n", 240)
+
+
+def test_a_child_starts_where_the_system_refuses_large_pipes() -> None:
+    child = start_child([sys.executable, "-c", LISTENING], stdout=subprocess.PIPE, pipe_bytes=(1 << 31) - 1)
+    output, _ = child.communicate(b"\n\n", 240)
+    assert (child.returncode, output) == (0, b"listening\nends in order\n")
 
 
 def test_stop_signals_do_not_end_a_child_from_its_first_moment_on() -> None:

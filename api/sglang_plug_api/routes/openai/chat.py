@@ -25,7 +25,7 @@ from sglang_plug_api.openai.choices import (
     stream_all,
 )
 from sglang_plug_api.protocol.openai import ChatBody
-from sglang_plug_api.text.constraints import generation_constraint, generation_field
+from sglang_plug_api.text.constraints import generation_constraint
 from sglang_plug_api.text.job import Job, Piece
 from sglang_plug_api.text.logprobs import chat_logprobs
 from sglang_plug_api.text.reasoning import reasoning_tokens
@@ -59,7 +59,7 @@ class _ChatCall:
     async def prepare(cls, engine: TextEngine, body: ChatBody) -> _ChatCall:
         """Check, render and tokenize a request. Raises ``ApiError``."""
         engine.check_model(body.model)
-        id, constraint = request_id(body), generation_constraint(body)
+        id, (constraint, field) = request_id(body), generation_constraint(body)
         chat_request = ChatRequest(
             messages=[message.plain() for message in body.messages],
             images=images_of_messages(body.messages, supports_images=engine.supports_images),
@@ -67,7 +67,7 @@ class _ChatCall:
             tool_choice=body.tool_choice,
             parallel_tool_calls=body.parallel_tool_calls,
             constraint=constraint,
-            constraint_field=generation_field(body, constraint),
+            constraint_field=field,
             grammar_backend=body.grammar_backend,
             reasoning_effort=body.reasoning_effort,
             separate_reasoning=body.separate_reasoning is not False,

@@ -26,7 +26,7 @@ from sglang_plug_api.openai.choices import (
     stream_all,
 )
 from sglang_plug_api.protocol.openai import CompletionBody
-from sglang_plug_api.text.constraints import generation_constraint, generation_field
+from sglang_plug_api.text.constraints import generation_constraint
 from sglang_plug_api.text.job import Job, Piece
 from sglang_plug_api.text.logprobs import completion_logprobs
 from sglang_plug_api.text.reasoning import with_reasoning
@@ -69,8 +69,7 @@ class _CompletionCall:
         prompts = await asyncio.gather(*(_encode(engine, prompt, body) for prompt in inputs))
         samplings = [engine.defaults.complete(params, len(tokens), DEFAULT_TOKENS) for tokens in prompts]
         logprobs = logprob_options(body, body.logprobs, echo=bool(body.echo))
-        constraint = generation_constraint(body)
-        field = generation_field(body, constraint)
+        constraint, field = generation_constraint(body)
         inputs_of_jobs = [Job(tokens=tokens, constraint=constraint, constraint_field=field) for tokens in prompts]
         jobs = make_jobs(engine, body, inputs_of_jobs, samplings, logprobs, id)
         return cls(engine, body, id, prompts, with_reasoning(engine, jobs))

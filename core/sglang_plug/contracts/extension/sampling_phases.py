@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sglang_plug.contracts.request import Finish, RequestError, RequestPart
+    from sglang_plug.contracts.request import Finish, Request, RequestError, RequestPart
 
     from .views import SequenceView
 
@@ -80,7 +80,7 @@ class TokenDecision:
 class SamplingPhase:
     """The sampling of tokens. Override what is needed; the methods of this class are never called."""
 
-    def constrains(self, sequence: SequenceView) -> bool:
+    def constrains(self, request: Request) -> bool:
         """Report whether this extension decides where the output ends; called once, before ``admit``.
 
         If so, ``sequence.constrained`` is true: stop tokens do not end the output by themselves, no drafts are

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -104,17 +105,30 @@ class GraphPhase:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class RankStep:
+    """Data about one step that an extension sends from rank 0 to the worker ranks."""
+
+    data: bytes = b""
+    tensors: tuple[Tensor, ...] = ()
+    """Tensors on the device of the rank, which the collectives transport."""
+
+
 class RankPhase:
     """The part of an extension on worker ranks, where the spec says ``worker_ranks=True``."""
 
-    def rank_step(self, chunks: Sequence[ChunkView]) -> bytes | None:
-        """Return what the worker ranks have to know about a step that is not replayed; ``None``: nothing."""
+    def rank_step(self, chunks: Sequence[ChunkView], batch: ForwardBatch) -> RankStep | None:
+        """Return what the worker ranks have to know about a step that is not replayed; ``None``: nothing.
+
+        Called after ``InputPhase.prepare`` of all extensions has changed ``batch``.
+        """
         return None
 
-    def follow_step(self, data: bytes, query_lens: Sequence[int]) -> AbstractContextManager[None]:
-        """Return what surrounds the forward pass on this worker rank, in place of ``context``.
+    def follow_step(self, step: RankStep, batch: ForwardBatch) -> AbstractContextManager[None] | None:
+        """Prepare ``batch`` on this worker rank, and return what surrounds its forward pass; ``None``: nothing does.
 
-        ``data`` is what ``rank_step`` returned on rank 0.
+        ``step`` is what ``rank_step`` returned on rank 0. Called before the attention backend plans the step, in place
+        of ``InputPhase.prepare`` and ``ModelPhase.context``, which are not called on worker ranks.
         """
         raise NotImplementedError
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # a plugin may declare and implement in one file, which every
     import torch
     from torch import Tensor
 
-    from sglang_plug.contracts.text.grammar import Vocabulary
+    from sglang_plug.contracts.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from sglang_plug.contracts.serving.executor import SINGLE_RANK, CapturedCollecti
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.startup.load import load_model
 from sglang_plug.engine.startup.resolve import Resolved
-from sglang_plug.plugins.attribution import attributed, graphs_problem, make, make_with_settings
+from sglang_plug.plugins.attribution import attributed, declaration_problem, make, make_with_settings
 from sglang_plug.plugins.registry import PluginError
 
 
@@ -90,7 +90,7 @@ def build_rank_components(
 
 def _attention(resolved: Resolved) -> AttentionBackend:
     component = resolved.choices["attention"].component
-    if (problem := graphs_problem(component, component.load(AttentionBackend))) is not None:
+    if (problem := declaration_problem(component, component.load(AttentionBackend))) is not None:
         raise ConfigError(problem)
     arguments = resolved.shape, resolved.device, component.settings()
     backend: AttentionBackend = make(component, *arguments, base=AttentionBackend)

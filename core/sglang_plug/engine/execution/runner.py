@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate, chain
 from types import MappingProxyType
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -70,9 +71,15 @@ class Runner:
 
     def run(self, chunks: Ordered[ScheduledChunk]) -> list[StepResult]:
         """Compute the chunks' tokens; sample one where a chunk is complete. Returns one result for each chunk."""
-        launched = self.launch(chunks)
-        assert isinstance(launched, LaunchedStep)
-        return launched.results()
+        return self.launch(chunks).results()
+
+    @overload
+    def launch(self, chunks: Ordered[ScheduledChunk], before: None = None) -> LaunchedStep: ...
+
+    @overload
+    def launch(
+        self, chunks: Ordered[ScheduledChunk], before: LaunchedStep | None
+    ) -> LaunchedStep | DeferredSampling: ...
 
     @torch.inference_mode()
     def launch(
@@ -118,8 +125,8 @@ class Runner:
             return decoded, [NOTHING_YET] * len(chunks)
         batch = self.build(chunks, device_tokens)
         if self.ranks is not None:
-            extra = self.extensions.rank_data(chunks) if self.extensions.rank_step else None
-            self.ranks.step(chunks, batch, known=device_tokens is None, extensions=extra)
+            extension_steps = self.extensions.rank_steps(chunks, batch)
+            self.ranks.step(chunks, batch, known=device_tokens is None, extensions=extension_steps)
         self.backend.plan(batch)
         hidden = self._hidden(chunks, batch)
         self._after_forward(chunks)

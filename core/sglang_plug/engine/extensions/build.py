@@ -55,7 +55,7 @@ def build_extensions(
     extensions: dict[str, StepExtension] = {}
     served: dict[str, Component] = {}
     for component in components:
-        spec = _spec(component)
+        spec = component.spec_as(StepExtensionSpec)
         if collectives.rank > 0 and not spec.worker_ranks:
             continue
         ranks = RankLink(spec.name, collectives, resolved.device, command)
@@ -115,11 +115,6 @@ def _context(
     )
 
 
-def _spec(component: Component) -> StepExtensionSpec:
-    assert isinstance(component.spec, StepExtensionSpec)
-    return component.spec
-
-
 def _check(component: Component, extension: object, ranks: int) -> None:
     """Raise ``PluginError`` if an extension is none, or if steps could be computed without it by mistake.
 
@@ -133,7 +128,7 @@ def _check(component: Component, extension: object, ranks: int) -> None:
         return
     if not overrides(extension, GraphPhase, "graph_input"):
         raise PluginError(f"{component} has context() and no graph_input(): see sglang_plug.GraphPhase")
-    if ranks > 1 and not _spec(component).worker_ranks:
+    if ranks > 1 and not component.spec_as(StepExtensionSpec).worker_ranks:
         raise ConfigError(f"{component} does not work with several ranks; leave out --tp-size")
 
 
@@ -161,7 +156,7 @@ def ordered_extensions(components: Sequence[Component]) -> list[Component]:
     by_name = {component.spec.name: component for component in sorted(components, key=lambda other: other.spec.name)}
     earlier: dict[str, set[str]] = {name: set() for name in by_name}
     for name, component in by_name.items():
-        spec = _spec(component)
+        spec = component.spec_as(StepExtensionSpec)
         earlier[name] |= set(spec.after) & by_name.keys()
         for later in set(spec.before) & by_name.keys():
             earlier[later].add(name)

@@ -13,7 +13,7 @@ from sglang_plug.contracts.extension.memory_phases import MemoryPhase, StatePhas
 from sglang_plug.contracts.extension.phases import PHASES
 from sglang_plug.contracts.extension.request_phases import AdmissionPhase, PlanningPhase
 from sglang_plug.contracts.extension.sampling_phases import BlockingRequest, HoldPhase, PendingMask, TokenDecision
-from sglang_plug.contracts.extension.step_phases import GraphPhase, RankPhase, StaticInputPhase
+from sglang_plug.contracts.extension.step_phases import GraphPhase, RankPhase, RankStep, StaticInputPhase
 from sglang_plug.contracts.extension.views import ChunkView, PrefixPool, PromptLayout, SequenceView, StepPlan
 from sglang_plug.contracts.model.batch import ForwardBatch
 from sglang_plug.contracts.model.kernels import Kernels
@@ -31,6 +31,8 @@ OBJECTS: Mapping[type, str] = {
     MemoryPhase: "memory",
 }
 """Phases whose methods belong together: the points hold the extensions themselves, by field."""
+NAMED = frozenset({"layout", "constrains", "controls"})
+"""Methods that the points hold by the name of the extension, because errors about two of them name both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +63,14 @@ class ExtensionPoints:
     """The extensions with an input of every captured decode step."""
     executions: Mapping[str, ExecutionPhase] = field(default_factory=dict)
     """The extensions that compute forward passes, by name."""
-    rank_step: Mapping[str, Callable[[Sequence[ChunkView]], bytes | None]] = field(default_factory=dict)
-    follow_step: Mapping[str, Callable[[bytes, Sequence[int]], StepContext]] = field(default_factory=dict)
+    rank_step: Mapping[str, Callable[[Sequence[ChunkView], ForwardBatch], RankStep | None]] = field(
+        default_factory=dict
+    )
+    follow_step: Mapping[str, Callable[[RankStep, ForwardBatch], StepContext | None]] = field(default_factory=dict)
     follow_command: Mapping[str, Callable[[bytes], None]] = field(default_factory=dict)
     """The methods of ``RankPhase`` by the name of the extension, which messages to worker ranks contain."""
-    constrains: tuple[Callable[[SequenceView], bool], ...] = ()
+    constrains: Mapping[str, Callable[[Request], bool]] = field(default_factory=dict)
+    """By the name of the extension, for errors."""
     allowed: tuple[Callable[..., PendingMask | None], ...] = ()
     sampled: tuple[Callable[[Sequence[SequenceView], Sequence[int]], Mapping[int, TokenDecision]], ...] = ()
     verified: tuple[Callable[[SequenceView, int, int], None], ...] = ()
@@ -73,7 +78,8 @@ class ExtensionPoints:
     start: tuple[Callable[[], None], ...] = ()
     step_done: tuple[Callable[[StepStats], None], ...] = ()
     totals: tuple[Callable[[], Iterable[MetricTotal]], ...] = ()
-    controls: tuple[Callable[[], Mapping[str, Callable[..., Any]]], ...] = ()
+    controls: Mapping[str, Callable[[], Mapping[str, Callable[..., Any]]]] = field(default_factory=dict)
+    """By the name of the extension, for errors."""
     info: tuple[Callable[[], Mapping[str, Any]], ...] = ()
     look: tuple[Callable[[], None], ...] = ()
     blocking_request: tuple[Callable[[], BlockingRequest | None], ...] = ()
@@ -94,12 +100,13 @@ class ExtensionPoints:
     refusals: Mapping[str, str] = field(default_factory=dict)
     """Request fields that no extension serves, with the message of the refusal."""
 
-    def is_constrained(self, sequence: EngineSequence) -> bool:
-        """Report whether an extension constrains ``sequence``. Raises ``RequestError`` if two of them do."""
-        count = sum([constrains(sequence) for constrains in self.constrains])
-        if count > 1:
-            raise RequestError("two step extensions constrain the output of this request; only one can")
-        return count == 1
+    def is_constrained(self, request: Request) -> bool:
+        """Report whether an extension constrains the output. Raises ``RequestError`` if two of them do."""
+        constraining = [name for name, constrains in self.constrains.items() if constrains(request)]
+        if len(constraining) > 1:
+            names = " and ".join(map(repr, constraining))
+            raise RequestError(f"the step extensions {names} both constrain this output; block one of them", 500)
+        return bool(constraining)
 
     def admit_sequence(self, sequence: EngineSequence) -> None:
         """Let the extensions admit ``sequence``, lay it out, and separate it in the prefix cache.
@@ -132,7 +139,8 @@ class ExtensionPoints:
 
     def _prompt_layout(self, sequence: EngineSequence) -> PromptLayout | None:
         """Return the layout of a prompt. Raises ``RequestError`` if two extensions have one."""
-        layouts = {name: found for name, layout in self.layout.items() if (found := layout(sequence)) is not None}
+        answers = {name: layout(sequence) for name, layout in self.layout.items()}
+        layouts = {name: layout for name, layout in answers.items() if layout is not None}
         if len(layouts) > 1:
             names = " and ".join(map(repr, layouts))
             raise RequestError(f"the step extensions {names} both lay out this prompt; block one of them", 500)
@@ -143,10 +151,10 @@ class ExtensionPoints:
         contexts = [context(chunks, query_lens) for context in self.context]
         return [context for context in contexts if context is not None]
 
-    def rank_data(self, chunks: Sequence[ChunkView]) -> dict[str, bytes] | None:
-        """Return what worker ranks have to know about a step, by extension; ``None``: nothing."""
-        data_by_name = {name: rank_step(chunks) for name, rank_step in self.rank_step.items()}
-        return {name: data for name, data in data_by_name.items() if data is not None} or None
+    def rank_steps(self, chunks: Sequence[ChunkView], batch: ForwardBatch) -> dict[str, RankStep]:
+        """Return what worker ranks have to know about a step, by extension."""
+        steps = {name: rank_step(chunks, batch) for name, rank_step in self.rank_step.items()}
+        return {name: step for name, step in steps.items() if step is not None}
 
     def decisions(self, sequences: Sequence[SequenceView], tokens: Sequence[int]) -> Mapping[int, TokenDecision]:
         """Return the decisions of all extensions about sampled ``tokens``, by row."""
@@ -179,8 +187,7 @@ def extension_points(
                 for key, extension in extensions.items()
                 if overrides(extension, base, name)
             }
-            named = base is RankPhase or name == "layout"
-            methods[name] = by_extension if named else tuple(by_extension.values())
+            methods[name] = by_extension if base is RankPhase or name in NAMED else tuple(by_extension.values())
     methods["admission"] = tuple(
         extension for extension in extensions.values() if isinstance(extension, AdmissionPhase)
     )

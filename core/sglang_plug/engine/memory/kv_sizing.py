@@ -72,7 +72,7 @@ def pool_capacity(
     if ledger.memory is None:
         room, fraction = _host_room(resolved)
     else:
-        _rehearse(parts, ledger, ranks, draft_rows)
+        _profile(parts, ledger, ranks, draft_rows)
         room, fraction = _device_room(resolved, ledger)
     requests = _requests(parts.extensions, room)
     room -= sum(request.bytes for _, request in requests)
@@ -164,7 +164,7 @@ def _tensors(parts: RankComponents, rows: int, max_context: int, ranks: Ranks | 
     return parts.pool(rows)
 
 
-def _rehearse(parts: RankComponents, ledger: MemoryLedger, ranks: Ranks | None, draft_rows: int) -> None:
+def _profile(parts: RankComponents, ledger: MemoryLedger, ranks: Ranks | None, draft_rows: int) -> None:
     """Measure the memory of the largest step and of the executors, and record it in the ledger."""
     resolved, model = parts.resolved, parts.model
     page, context = resolved.config.cache.page_size, resolved.context_length

@@ -13,9 +13,9 @@ DIGITS = 4
 
 
 def memory_usage(
-    model: object, kv_bytes: int, tokens: int, taken: Mapping[str, int], *, weights: str, graphs: tuple[str, ...]
+    model: object, kv_bytes: int, tokens: int, taken: Mapping[str, int], *, weights: str, executors: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Return the memory of weights, KV pool and graphs in GiB, and the number of tokens that the pool holds.
+    """Return the memory of weights, KV pool and executors in GiB, and the number of tokens that the pool holds.
 
     Args:
         model: its tensors are counted where no memory is measured, as on the host.
@@ -23,11 +23,11 @@ def memory_usage(
         tokens: capacity of the KV pool.
         taken: the bytes that stages of the start took, as ``MemoryLedger`` measured them.
         weights: the stage that loads the weights.
-        graphs: the stages that capture graphs.
+        executors: the stages that build executors of steps, which capture graphs.
     """
     of_weights = taken[weights] if weights in taken else tensor_bytes(model)
-    of_graphs = sum(taken.get(stage, 0) for stage in graphs)
-    sizes = {"weight": of_weights, "kvcache": kv_bytes, "graph": of_graphs}
+    of_executors = sum(taken.get(stage, 0) for stage in executors)
+    sizes = {"weight": of_weights, "kvcache": kv_bytes, "graph": of_executors}
     return {**{name: round(size / GIB, DIGITS) for name, size in sizes.items()}, "token_capacity": tokens}
 
 

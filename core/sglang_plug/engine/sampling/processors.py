@@ -10,7 +10,7 @@ import torch
 
 from sglang_plug.contracts.request import Request, RequestError
 from sglang_plug.contracts.serving.logits_processor import LogitsProcessor, ProcessorRequest
-from sglang_plug.contracts.text.grammar import Vocabulary
+from sglang_plug.contracts.text.vocabulary import Vocabulary
 from sglang_plug.plugins.attribution import described, make
 from sglang_plug.plugins.registry import Component, Plugins
 from sglang_plug.plugins.request_fields import (

@@ -94,14 +94,24 @@ class Sequence:
     """State of step extensions, by extension."""
 
     @classmethod
-    def of(cls, request: Request, longest: int) -> Sequence:
-        """Make a sequence for ``request`` that may grow to ``longest`` tokens, prompt included."""
-        wanted = request.params.max_new_tokens if request.task == "generate" else 0
-        limit = min(len(request.tokens) + wanted, longest)
+    def of(
+        cls,
+        request: Request,
+        longest: int,
+        *,
+        constrained: bool = False,
+        processors: tuple[ProcessorUse, ...] = (),
+    ) -> Sequence:
+        """Make a sequence for ``request`` that may grow to ``longest`` tokens, prompt included.
+
+        ``constrained``: a step extension decides about its tokens. ``processors``: the logits processors that it uses.
+        """
+        new_tokens = request.params.max_new_tokens if request.task == "generate" else 0
+        limit = min(len(request.tokens) + new_tokens, longest)
         seed = request.params.seed
-        seed = secrets.randbits(SEED_BITS) if seed is None else seed
+        sampling = SamplingState(secrets.randbits(SEED_BITS) if seed is None else seed, processors, constrained)
         output = OutputProgress(len(request.tokens))
-        return cls(request, list(request.tokens), limit, SamplingState(seed), output, salt=request.salt)
+        return cls(request, list(request.tokens), limit, sampling, output, salt=request.salt)
 
     def keys(self, start: int, stop: int) -> list[int]:
         """Return the prefix cache's keys of the tokens from ``start`` to ``stop``."""

@@ -278,8 +278,8 @@ def _info(
 def _memory_usage(parts: RankComponents, pool: SlotPool, ledger: MemoryLedger) -> dict[str, Any]:
     resolved = parts.resolved
     kv_bytes = pool.rows * bytes_per_slot(resolved) if resolved.causal else 0
-    graphs = tuple(phase.memory_name for phase in parts.extensions.executions.values())
-    return memory_usage(parts.model, kv_bytes, pool.capacity, ledger.taken, weights=WEIGHTS, graphs=graphs)
+    executors = tuple(phase.memory_name for phase in parts.extensions.executions.values())
+    return memory_usage(parts.model, kv_bytes, pool.capacity, ledger.taken, weights=WEIGHTS, executors=executors)
 
 
 def _quantization_name(resolved: Resolved) -> str | None:

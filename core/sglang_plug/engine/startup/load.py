@@ -15,7 +15,7 @@ from sglang_plug.config import ConfigError
 from sglang_plug.contracts.model.attention import AttentionBackend
 from sglang_plug.contracts.model.checkpoint import WeightLoader
 from sglang_plug.contracts.model.kernels import Kernels
-from sglang_plug.contracts.model.model import BuildEnv, Model, SupportsImages, WeightError
+from sglang_plug.contracts.model.model import BuildEnv, Model, WeightError
 from sglang_plug.contracts.model.quantization import Quantization
 from sglang_plug.contracts.serving.executor import SINGLE_RANK, Collectives
 from sglang_plug.engine.memory.kv_scales import KVScaleReader
@@ -27,6 +27,8 @@ from sglang_plug.system.torch_defaults import default_dtype
 from .resolve import Resolved
 
 logger = logging.getLogger(__name__)
+
+TEXT = frozenset({"text"})
 
 
 def load_model(
@@ -51,9 +53,7 @@ def load_model(
         pooling=resolved.pooling.to(resolved.device),
         tasks=resolved.tasks,
         ranks=ranks,
-        shares_tokens=not issubclass(
-            resolved.model_class, SupportsImages
-        ),  # rank 0 may embed some alone, while it encodes images
+        shares_tokens=resolved.inputs == TEXT,  # rank 0 may embed some alone, while it encodes other inputs
     )
     of_model = partial(
         attributed, resolved.choices["model"].component, among=resolved.components, passes=is_out_of_memory

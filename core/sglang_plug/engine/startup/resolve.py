@@ -20,7 +20,7 @@ from sglang_plug.contracts.model.recurrent_state import StateShape
 from sglang_plug.engine.memory.kv_dtype import fit_kv_dtype, kv_dtype
 from sglang_plug.engine.scheduling import limits
 from sglang_plug.engine.tensor_parallel.feasibility import choose_executor, of_rank
-from sglang_plug.plugins.attribution import attributed, check_contract, image_support_problem, make_with_settings
+from sglang_plug.plugins.attribution import attributed, check_contract, declaration_problem, make_with_settings
 from sglang_plug.plugins.registry import Component, Facts, Plugins
 from sglang_plug.plugins.spec import Task
 from sglang_plug.plugins.specs import AttentionSpec, ExecutorSpec, KernelSpec, ModelSpec, QuantizationSpec
@@ -72,9 +72,7 @@ class Resolved:
     @property
     def inputs(self) -> frozenset[str]:
         """The kinds of inputs that prompts may have."""
-        spec = self.choices["model"].component.spec
-        assert isinstance(spec, ModelSpec)
-        return spec.inputs
+        return self.choices["model"].component.spec_as(ModelSpec).inputs
 
     @property
     def vocab_size(self) -> int:
@@ -118,7 +116,7 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     checkpoint, choices["checkpoint"], choices["weights"] = open_checkpoint(config, plugins, facts)
     choices["model"] = choose_model(config.model.impl, checkpoint, plugins, facts)
     model = choices["model"].component
-    assert isinstance(model.spec, ModelSpec)
+    causal = model.spec_as(ModelSpec).causal
     model_class: type[Model] = model.load_class(Model)
     dtype = _dtype(config.model.dtype, checkpoint.config, model_class.text_config(checkpoint.config), device)
     shape = _shape(model, model_class, checkpoint, plugins, kv_dtype(config.cache.kv_dtype, dtype, checkpoint.kv_dtype))
@@ -140,7 +138,7 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     _choose_quantization(config, plugins, facts, choices)
     tasks = _tasks(config.model.task, model)
     pooling = checkpoint.pooling or model_class.default_pooling
-    whole = not model.spec.causal or ("generate" not in tasks and model_class.pools_whole_prompts(pooling))
+    whole = not causal or ("generate" not in tasks and model_class.pools_whole_prompts(pooling))
     choose("prefix-cache", "none" if whole else config.cache.prefix_cache, facts)
     choose("eviction", config.cache.eviction_policy, facts)
     choose("schedule", config.schedule.policy, facts)
@@ -159,7 +157,7 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
         tasks=tasks,
         pooling=pooling,
         whole=whole,
-        causal=model.spec.causal,
+        causal=causal,
         chunk_size=limits.chunk_size(config.schedule, device, context_length),
         max_running=limits.running(config.schedule, device),
         choices=_checked(choices),
@@ -201,8 +199,7 @@ def _choose_quantization(config: EngineConfig, plugins: Plugins, facts: Facts, c
 
 def _tasks(wanted: str, model: Component) -> tuple[Task, ...]:
     """Return the tasks to serve: a model that generates does only that, unless a pooling task is requested."""
-    spec = model.spec
-    assert isinstance(spec, ModelSpec)
+    spec = model.spec_as(ModelSpec)
     if wanted == AUTO:
         return ("generate",) if "generate" in spec.tasks else tuple(sorted(spec.tasks))
     known = get_args(Task)
@@ -248,16 +245,16 @@ def _shape(
 
     Raises ``ConfigError``; for a generic model it names similar architectures, because the name may be mistyped.
     """
-    assert isinstance(model.spec, ModelSpec)
-    if (problem := image_support_problem(model, model_class)) is not None:
+    spec = model.spec_as(ModelSpec)
+    if (problem := declaration_problem(model, model_class)) is not None:
         raise ConfigError(problem)
     try:
         with attributed(model, "to tell the shape of its attention"):
             shape = model_class.attention_shape(checkpoint.config)
         check_contract(model, shape, AttentionShape)
-        return replace(shape, kv_dtype=stored) if model.spec.causal and stored is not None else shape
+        return replace(shape, kv_dtype=stored) if spec.causal and stored is not None else shape
     except ConfigError as error:
-        near = f"; {_nearest(checkpoint.architecture, plugins)}" if model.spec.generic else ""
+        near = f"; {_nearest(checkpoint.architecture, plugins)}" if spec.generic else ""
         raise ConfigError(f"{error}{near}") from error
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from sglang_plug.config import ConfigError
-from sglang_plug.contracts.text.grammar import Vocabulary
 from sglang_plug.contracts.text.tokenizer import Tokenizer
+from sglang_plug.contracts.text.vocabulary import Vocabulary
 from sglang_plug.plugins.attribution import make_with_settings
 
 from .checkpoint_formats import Choice, tokenizer_source

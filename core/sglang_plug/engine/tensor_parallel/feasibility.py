@@ -10,13 +10,12 @@ from sglang_plug.plugins.specs import ModelSpec
 
 def of_rank(shape: AttentionShape, model: Component, config: EngineConfig) -> AttentionShape:
     """Return one rank's part of the model's heads. Raises ``ConfigError`` if ranks cannot share the model."""
-    size, spec = config.parallel.tp_size, model.spec
-    assert isinstance(spec, ModelSpec)
+    size = config.parallel.tp_size
     if size < 1:
         raise ConfigError(f"--tp-size must be at least 1, got {size}")
     if size == 1:
         return shape
-    if not spec.parallel:
+    if not model.spec_as(ModelSpec).parallel:
         raise ConfigError(f"--tp-size {size}: several ranks cannot share {model}; leave it out, or at 1")
     return shape.of_rank(size)
 

@@ -1,7 +1,8 @@
 """Messages from rank 0 to the worker ranks, so that they compute their parts of the same steps.
 
 A step is sent as plain data before rank 0 computes it: lengths, tokens, and of each sequence's slots only those that
-the previous step did not have. Tokens that only the device knows, and states of images, follow by the collectives.
+the previous step did not have. Tokens that only the device knows, and tensors of step extensions, follow by the
+collectives.
 There are no replies: a worker rank's results are in the collectives, and the rank group notices when it ends.
 """
 
@@ -10,13 +11,15 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Ordered
 from itertools import chain
+from types import MappingProxyType
 
 import msgspec
 import torch
 
+from sglang_plug.contracts.extension.step_phases import RankStep
 from sglang_plug.contracts.model.batch import ForwardBatch
 from sglang_plug.contracts.serving.executor import Collectives, RankGroup
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
@@ -26,15 +29,30 @@ LOOK = 0.2
 """Seconds between two checks that all ranks are alive."""
 NOTICED = 1.0
 """Seconds within which the end of a worker rank is noticed."""
+NOTHING: Mapping[str, RankStep] = MappingProxyType({})
 
 
-class RankMultimodalInputs(msgspec.Struct, frozen=True):
-    """The shape of a step's ``MultimodalInputs``, whose tensors follow."""
+class ExtensionStep(msgspec.Struct, frozen=True):
+    """A ``RankStep`` of a step extension, whose tensors follow."""
 
-    states: tuple[int, ...]
-    mrope_positions: tuple[int, ...] | None
-    whole: list[tuple[int, int, int, int]]
-    """Sequence, row, place and count of each bidirectional image."""
+    data: bytes
+    tensors: list[tuple[str, tuple[int, ...]]]
+    """Dtype and shape of each tensor."""
+
+    @classmethod
+    def of(cls, step: RankStep) -> ExtensionStep:
+        """Describe ``step``."""
+        return cls(
+            step.data, [(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in step.tensors]
+        )
+
+    def receive(self, collectives: Collectives, device: torch.device) -> RankStep:
+        """Receive the tensors on a worker rank."""
+        tensors = []
+        for dtype, shape in self.tensors:
+            tensors.append(torch.empty(shape, dtype=getattr(torch, dtype), device=device))
+            collectives.broadcast(tensors[-1])
+        return RankStep(self.data, tuple(tensors))
 
 
 class Pool(msgspec.Struct, tag="pool", frozen=True):
@@ -65,9 +83,8 @@ class Step(msgspec.Struct, tag="step", frozen=True):
     positions: bytes
     tokens: bytes | None
     """The tokens of all sequences; ``None``: they follow from the device."""
-    multimodal: RankMultimodalInputs | None = None
-    extensions: dict[str, bytes] | None = None
-    """What step extensions have to know about the step, by name; ``None``: nothing."""
+    extensions: dict[str, ExtensionStep] = {}
+    """What step extensions have to know about the step, by name."""
 
 
 class Head(msgspec.Struct, tag="head", frozen=True):
@@ -142,7 +159,7 @@ class Ranks:
         batch: ForwardBatch,
         *,
         known: bool,
-        extensions: dict[str, bytes] | None = None,
+        extensions: Mapping[str, RankStep] = NOTHING,
     ) -> None:
         """Let the worker ranks compute ``batch``, built of ``chunks``.
 
@@ -161,7 +178,6 @@ class Ranks:
             slots += sequence.slots[length : chunk.draft_end]
             last[id(sequence)] = number, sequence, sequence.slot_version, chunk.draft_end
         self._last = last
-        inputs = batch.multimodal
         step = Step(
             before,
             kept,
@@ -170,22 +186,14 @@ class Ranks:
             [chunk.width for chunk in chunks],
             _bytes(chain.from_iterable(chunk.positions for chunk in chunks)),
             _bytes(chain.from_iterable(map(_tokens, chunks))) if known else None,
-            None
-            if inputs is None
-            else RankMultimodalInputs(
-                tuple(inputs.states.shape),
-                None if inputs.mrope_positions is None else tuple(inputs.mrope_positions.shape),
-                [(image.sequence, image.row, image.place, image.count) for image in inputs.whole],
-            ),
-            extensions,
+            {name: ExtensionStep.of(extension_step) for name, extension_step in extensions.items()},
         )
         self._tell(step)
         if not known:
             self.collectives.broadcast(batch.input_ids)
-        if inputs is not None:
-            for tensor in (inputs.rows, inputs.states, inputs.mrope_positions):
-                if tensor is not None:
-                    self.collectives.broadcast(tensor.contiguous())
+        for extension_step in extensions.values():
+            for tensor in extension_step.tensors:
+                self.collectives.broadcast(tensor.contiguous())
 
     def head(self, rows: Ordered[int] | slice) -> None:
         """Let the worker ranks compute logits of ``rows`` of the last step's hidden states."""

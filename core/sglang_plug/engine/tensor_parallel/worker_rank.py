@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sglang_plug.config import ConfigError, EngineConfig
-from sglang_plug.contracts.model.batch import BidirectionalImage, ForwardBatch, KVPool, MultimodalInputs
+from sglang_plug.contracts.model.batch import ForwardBatch, KVPool
 from sglang_plug.contracts.request import RequestError
 from sglang_plug.contracts.serving.executor import Executor, RankEndpoint
 from sglang_plug.engine.execution.executors import StepExecutors, worker_executors
@@ -41,7 +41,6 @@ from .rank_messages import (
     GiveBack,
     Head,
     Pool,
-    RankMultimodalInputs,
     Step,
     ToFollower,
     Weights,
@@ -109,10 +108,12 @@ class WorkerRank:
 
     def _step(self, step: Step) -> None:
         batch = self._batch(step)
-        self.parts.backend.plan(batch)
         with ExitStack() as stack:
-            for name, data in (step.extensions or {}).items():
-                stack.enter_context(self.extensions.follow_step[name](data, step.counts))
+            for name, sent in step.extensions.items():
+                extension_step = sent.receive(self.endpoint.collectives, self.parts.device)
+                if (context := self.extensions.follow_step[name](extension_step, batch)) is not None:
+                    stack.enter_context(context)
+            self.parts.backend.plan(batch)
             self.hidden = self.parts.model(batch)
 
     def _batch(self, step: Step) -> ForwardBatch:
@@ -136,7 +137,6 @@ class WorkerRank:
             kv_lens=ends,
             page_size=self.parts.resolved.config.cache.page_size,
             kv=self.kv,
-            multimodal=None if step.multimodal is None else self._multimodal(step.multimodal),
         )
 
     def _slots(self, step: Step, ends: list[int]) -> list[array[int]]:
@@ -149,22 +149,6 @@ class WorkerRank:
             taken += end - kept
             all_slots.append(slots)
         return all_slots
-
-    def _multimodal(self, shapes: RankMultimodalInputs) -> MultimodalInputs:
-        device, collectives = self.parts.device, self.endpoint.collectives
-        rows = torch.empty(shapes.states[0], dtype=torch.int64, device=device)
-        states = torch.empty(shapes.states, dtype=self.parts.resolved.dtype, device=device)
-        mrope_positions = None
-        if shapes.mrope_positions is not None:
-            mrope_positions = torch.empty(shapes.mrope_positions, dtype=torch.int64, device=device)
-        for tensor in (rows, states, mrope_positions):
-            if tensor is not None:
-                collectives.broadcast(tensor)
-        whole = (
-            BidirectionalImage(sequence=image[0], row=image[1], place=image[2], count=image[3])
-            for image in shapes.whole
-        )
-        return MultimodalInputs(rows, states, mrope_positions, tuple(whole))
 
     def _head(self, rows: bytes | tuple[int, int]) -> None:
         assert self.hidden is not None, "a step comes before the logits of its rows"

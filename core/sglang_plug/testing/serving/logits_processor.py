@@ -11,8 +11,8 @@ from torch import Tensor
 
 from sglang_plug.contracts.sampling_params import SamplingParams
 from sglang_plug.contracts.serving.logits_processor import LogitsBatch, LogitsProcessor, LogitsRow, ProcessorRequest
-from sglang_plug.contracts.text.grammar import Vocabulary
 from sglang_plug.contracts.text.parsers import ReasoningBlock
+from sglang_plug.contracts.text.vocabulary import Vocabulary
 from sglang_plug.plugins.attribution import make
 from sglang_plug.plugins.registry import Plugins
 from sglang_plug.plugins.request_fields import ProcessorRequestFields

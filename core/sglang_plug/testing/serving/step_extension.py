@@ -36,6 +36,7 @@ from .step_inputs import (
     check_inputs,
     check_largest_request,
     check_layout,
+    forward_batch,
 )
 from .step_sampling import VOCABULARY, CheckedSampling
 
@@ -224,10 +225,9 @@ class _Run:
             assert blocking_request() is None, "blocking_request() names a request, and no step blocks"
 
     def _submit(self, request: Request) -> None:
-        sequence = EngineSequence.of(request, SLOTS)
+        sequence = EngineSequence.of(request, SLOTS, constrained=self._points.is_constrained(request))
         self.finished[request.id] = 0
         try:
-            sequence.sampling.constrained = self._points.is_constrained(sequence)
             if sequence.constrained:
                 self.limited.add(request.id)
             self._points.admit_sequence(sequence)
@@ -284,7 +284,8 @@ def _check_model(points: ExtensionPoints, chunks: list[ScheduledChunk]) -> None:
         "context() returned a context where the numbers of graph_input() are all 0: plain graphs replay such a step"
     )
     if contexts and points.rank_step:
-        assert points.rank_data(chunks) is not None, "rank_step() must return data for each step with a context"
+        steps = points.rank_steps(chunks, forward_batch(chunks))
+        assert steps, "rank_step() must return a RankStep for each step with a context"
     for context in contexts:
         with context:
             pass

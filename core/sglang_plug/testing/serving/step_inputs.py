@@ -70,12 +70,13 @@ def check_inputs(points: ExtensionPoints, chunks: Sequence[ScheduledChunk]) -> N
     for before_forward in points.before_forward:
         before_forward(chunks)
     if points.prepare:
-        batch = _batch(chunks)
+        batch = forward_batch(chunks)
         before = {field.name: getattr(batch, field.name) for field in fields(batch) if field.name not in INPUTS}
         for prepare in points.prepare:
             prepare(chunks, batch)
         changed = [name for name, value in before.items() if getattr(batch, name) is not value]
         assert not changed, f"prepare() changed {', '.join(changed)} of the batch; it may set {' and '.join(INPUTS)}"
+        points.rank_steps(chunks, batch)
     for extension in points.static_inputs:
         for chunk in chunks:
             number = extension.static_input(chunk)
@@ -84,7 +85,8 @@ def check_inputs(points: ExtensionPoints, chunks: Sequence[ScheduledChunk]) -> N
         after_forward(chunks)
 
 
-def _batch(chunks: Sequence[ScheduledChunk]) -> ForwardBatch:
+def forward_batch(chunks: Sequence[ScheduledChunk]) -> ForwardBatch:
+    """Return the inputs of a step, whose tokens are all 0."""
     positions = [position for chunk in chunks for position in chunk.positions]
     slots = [slot for chunk in chunks for slot in chunk.sequence.slots[chunk.start : chunk.draft_end]]
     return ForwardBatch(

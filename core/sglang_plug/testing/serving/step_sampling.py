@@ -9,7 +9,7 @@ import torch
 
 from sglang_plug.contracts.extension.sampling_phases import AllowedTokens, TokenDecision
 from sglang_plug.contracts.request import Finish, RequestError
-from sglang_plug.contracts.text.grammar import MASK_BITS
+from sglang_plug.contracts.text.vocabulary import MASK_BITS
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.sampling.masks import begin_masks
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult

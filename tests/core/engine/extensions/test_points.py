@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+import torch
 
 from sglang_plug import (
     AdmissionPhase,
     ChunkView,
     Constraint,
+    ForwardBatch,
     PlanningPhase,
     RankPhase,
+    RankStep,
     Request,
     RequestError,
     SamplingPhase,
@@ -23,6 +26,11 @@ from sglang_plug import (
 )
 from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points
 from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
+
+NUMBERS = torch.zeros(0, dtype=torch.int64)
+BATCH = ForwardBatch(
+    input_ids=NUMBERS, positions=NUMBERS, slots=NUMBERS, tables=NUMBERS.view(0, 0), query_lens=[], kv_lens=[]
+)
 
 
 class Drafts(StepExtension, PlanningPhase):
@@ -47,7 +55,7 @@ def test_only_overridden_methods_are_collected_in_order() -> None:
     points = extension_points({"watches": watches, "drafts": drafts})
     assert points.plan == (drafts.plan,) and points.finished == (watches.finished,)
     assert points.waits_for == (watches.waits_for,)
-    assert points.verified == points.output == points.controls == points.close == ()
+    assert points.verified == points.output == points.close == () and points.controls == {}
 
 
 def test_memory_is_reserved_for_the_largest_step_with_drafts() -> None:
@@ -68,8 +76,8 @@ class Keyed(StepExtension, AdmissionPhase, RankPhase):
     def cache_key(self, sequence: SequenceView) -> str:
         return self.key
 
-    def rank_step(self, chunks: Sequence[ChunkView]) -> bytes | None:
-        return self.data
+    def rank_step(self, chunks: Sequence[ChunkView], batch: ForwardBatch) -> RankStep | None:
+        return None if self.data is None else RankStep(self.data)
 
 
 def admitted(points: ExtensionPoints, salt: str = "", adapter: str | None = None) -> EngineSequence:
@@ -134,8 +142,8 @@ def test_those_that_admitted_a_refused_request_know_that_it_is_over() -> None:
 
 def test_worker_ranks_are_told_by_the_name_of_the_extension() -> None:
     points = extension_points({"one": Keyed("", b"news"), "two": Keyed("")})
-    assert points.rank_data([]) == {"one": b"news"}
-    assert extension_points({"two": Keyed("")}).rank_data([]) is None
+    assert points.rank_steps([], BATCH) == {"one": RankStep(b"news")}
+    assert extension_points({"two": Keyed("")}).rank_steps([], BATCH) == {}
     assert list(points.rank_step) == ["one", "two"] and points.follow_step == points.follow_command == {}
 
 
@@ -143,7 +151,7 @@ class Constrains(StepExtension, SamplingPhase):
     def __init__(self, decision: TokenDecision | None = None) -> None:
         self.decision = decision
 
-    def constrains(self, sequence: SequenceView) -> bool:
+    def constrains(self, request: Request) -> bool:
         return self.decision is not None
 
     def sampled(self, sequences: Sequence[SequenceView], tokens: Sequence[int]) -> Mapping[int, TokenDecision]:
@@ -151,13 +159,13 @@ class Constrains(StepExtension, SamplingPhase):
 
 
 def test_one_extension_at_most_constrains_a_sequence() -> None:
-    sequence = EngineSequence.of(Request(id="1", tokens=(1,)), 9)
+    request = Request(id="1", tokens=(1,))
     decision = TokenDecision(rejected=True)
-    assert not ExtensionPoints().is_constrained(sequence)
+    assert not ExtensionPoints().is_constrained(request)
     points = extension_points({"idle": Constrains(), "one": Constrains(decision)})
-    assert points.is_constrained(sequence) and points.decisions([sequence], [3]) == {3: decision}
-    with pytest.raises(RequestError, match="two step extensions constrain"):
-        extension_points({"one": Constrains(decision), "two": Constrains(decision)}).is_constrained(sequence)
+    assert points.is_constrained(request) and points.decisions([EngineSequence.of(request, 9)], [3]) == {3: decision}
+    with pytest.raises(RequestError, match="'one' and 'two' both constrain this output"):
+        extension_points({"one": Constrains(decision), "two": Constrains(decision)}).is_constrained(request)
 
 
 def test_a_refusal_names_the_part_of_the_request() -> None:

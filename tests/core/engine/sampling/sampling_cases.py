@@ -25,9 +25,7 @@ def processors(vocabulary: int, device: torch.device = CPU) -> LogitsProcessors:
 
 def sequence_of(request: Request, vocabulary: int, device: torch.device = CPU) -> Sequence:
     """A sequence as the engine admits it."""
-    found = Sequence.of(request, LONGEST)
-    found.sampling.processors = processors(vocabulary, device).admit(request)
-    return found
+    return Sequence.of(request, LONGEST, processors=processors(vocabulary, device).admit(request))
 
 
 def sample(

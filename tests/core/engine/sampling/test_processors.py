@@ -134,12 +134,7 @@ def test_sequences_may_leave_while_their_tokens_are_on_the_device() -> None:
     admit = LogitsProcessors.build(Plugins.discover(PluginOptions(files=(str(FILE),))), 300, torch.device("cpu")).admit
 
     def sequences() -> list[Sequence]:
-        found = []
-        for one in all_kinds():
-            sequence = Sequence.of(one, 1 << 20)
-            sequence.sampling.processors = admit(one)
-            found.append(sequence)
-        return found
+        return [Sequence.of(request, 1 << 20, processors=admit(request)) for request in all_kinds()]
 
     steps = [torch.randn(8, 300, generator=torch.Generator().manual_seed(step)).round() * 9 for step in range(7)]
     going = [[0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 5, 7], [1, 2, 3, 5, 7], [3, 2, 1], [1], [1]]

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sglang_plug import ForwardBatch, RankEndpoint, RankGroup, Request, SamplingParams
-from sglang_plug.contracts.model.batch import BidirectionalImage, MultimodalInputs
+from sglang_plug import ForwardBatch, RankEndpoint, RankGroup, RankStep, Request, SamplingParams
 from sglang_plug.contracts.serving.executor import Collectives
 from sglang_plug.engine.execution.in_flight_step import DeviceTokens
 from sglang_plug.engine.execution.runner import Runner
+from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.engine.tensor_parallel.rank_messages import Head, Ranks, Step, ToFollower
@@ -90,12 +91,14 @@ class Bench:
         self.follower = WorkerRank(parts, RankEndpoint(Line(1, self.team.sent), lambda: b""))
 
     def step(
-        self, shares: list[ScheduledChunk], given: DeviceTokens | None = None, seen: MultimodalInputs | None = None
+        self,
+        shares: list[ScheduledChunk],
+        given: DeviceTokens | None = None,
+        extensions: Mapping[str, RankStep] = MappingProxyType({}),
     ) -> tuple[Any, Any]:
         """The batch that rank 0 builds, and that of the other rank."""
         batch = self.runner.build(shares, given)
-        batch.multimodal = seen
-        self.ranks.step(shares, batch, known=given is None)
+        self.ranks.step(shares, batch, known=given is None, extensions=extensions)
         message = self.team.messages[-1]
         assert isinstance(message, Step)
         return batch, self.follower._batch(message)
@@ -169,19 +172,34 @@ def test_tokens_that_only_the_device_knows_follow() -> None:
     assert bench.team.messages[-1].tokens is None and not bench.team.sent
 
 
-@pytest.mark.parametrize("mrope_positions", [None, torch.arange(9).view(3, 3)])
-@pytest.mark.parametrize("deep", [False, True])
-def test_states_of_images_follow(mrope_positions: Tensor | None, deep: bool) -> None:
+def test_tensors_of_step_extensions_follow() -> None:
     bench, one = Bench(), sequence(0, 3)
     one.slots.extend([4, 5, 6])
-    states = torch.randn((2, 2, 8) if deep else (2, 8))
-    whole = (BidirectionalImage(sequence=0, row=1, place=1, count=2),)
-    seen = MultimodalInputs(torch.tensor([1, 2]), states, mrope_positions, whole)
-    _, found = bench.step([ScheduledChunk(one, 3)], seen=seen)
-    assert torch.equal(found.multimodal.rows, seen.rows) and torch.equal(found.multimodal.states, states)
-    assert found.multimodal.whole == whole and not bench.team.sent
-    assert (found.multimodal.mrope_positions is None) == (mrope_positions is None)
-    assert mrope_positions is None or torch.equal(found.multimodal.mrope_positions, mrope_positions)
+    states = torch.randn(2, 8, dtype=torch.bfloat16)
+    steps = {"images": RankStep(b"rows", (torch.tensor([1, 2]), states.T)), "other": RankStep(b"news")}
+    bench.step([ScheduledChunk(one, 3)], extensions=steps)
+    message, line = bench.team.messages[-1], Line(1, bench.team.sent)
+    received = {name: sent.receive(line, CPU) for name, sent in message.extensions.items()}
+    rows, turned = received["images"].tensors
+    assert received["images"].data == b"rows" and rows.tolist() == [1, 2]
+    assert torch.equal(turned, states.T) and received["other"] == RankStep(b"news") and not bench.team.sent
+
+
+def test_a_follower_lets_extensions_prepare_the_batch_before_it_is_planned() -> None:
+    bench, one, calls = Bench(), sequence(0, 3), list[str]()
+    one.slots.extend([4, 5, 6])
+
+    def follow_step(step: RankStep, batch: ForwardBatch) -> None:
+        calls.append(f"{step.data.decode()} {len(batch.input_ids)}")
+
+    bench.follower.extensions = ExtensionPoints(follow_step={"images": follow_step})
+    parts: Any = bench.follower.parts
+    parts.backend = type("Backend", (), {"plan": staticmethod(lambda batch: calls.append("plan"))})
+    parts.model = lambda batch: calls.append("model")
+    batch = bench.runner.build([ScheduledChunk(one, 3)])
+    bench.ranks.step([ScheduledChunk(one, 3)], batch, known=True, extensions={"images": RankStep(b"images")})
+    bench.follower._step(bench.team.messages[-1])
+    assert calls == ["images 3", "plan", "model"]
 
 
 def test_rows_of_the_head() -> None:

@@ -28,6 +28,7 @@ from sglang_plug import (
     ProfilingPhase,
     PromptLayout,
     RankPhase,
+    RankStep,
     ReadySequence,
     Request,
     RequestError,
@@ -96,7 +97,7 @@ class Untold(Surrounds, GraphPhase, RankPhase):
     def graph_input(self, chunk: ChunkView) -> int | None:
         return None
 
-    def rank_step(self, chunks: Sequence[ChunkView]) -> bytes | None:
+    def rank_step(self, chunks: Sequence[ChunkView], batch: ForwardBatch) -> RankStep | None:
         return None
 
 
@@ -227,7 +228,7 @@ class Fails(StepExtension, AdmissionPhase):
         (Owner("end"), "chunk_end.. returned"),
         (Owner("length"), "release.. returned"),
         (Owner("leak"), "a row is lost"),
-        (Untold(), "rank_step.. must return data for each step with a context"),
+        (Untold(), "rank_step.. must return a RankStep for each step with a context"),
     ],
 )
 def test_a_broken_rule_is_named(extension: StepExtension, message: str) -> None:
@@ -280,8 +281,8 @@ class Even(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase, ServicePhase
     def close(self) -> None:
         self.closed = True
 
-    def constrains(self, sequence: SequenceView) -> bool:
-        return int(sequence.request.id) % 3 == 0
+    def constrains(self, request: Request) -> bool:
+        return int(request.id) % 3 == 0
 
     def hold(self, sequence: SequenceView) -> bool:
         if sequence.constrained:

@@ -11,13 +11,12 @@ from torch import Tensor
 
 from sglang_plug.contracts.text.grammar import (
     CONSTRAINT_KINDS,
-    MASK_BITS,
     ConstraintError,
     ConstraintKind,
     Grammar,
     GrammarBackend,
-    Vocabulary,
 )
+from sglang_plug.contracts.text.vocabulary import MASK_BITS, Vocabulary
 from sglang_plug.plugins.registry import Plugins
 from sglang_plug.plugins.specs import GrammarSpec
 

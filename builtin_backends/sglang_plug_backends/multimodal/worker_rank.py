@@ -1,0 +1,32 @@
+"""Images on worker ranks, which receive the embeddings that rank 0 has encoded."""
+
+from __future__ import annotations
+
+import json
+
+from sglang_plug import BidirectionalImage, ForwardBatch, MultimodalInputs, RankPhase, RankStep, StepExtension
+
+
+class WorkerRankMultimodal(StepExtension, RankPhase):
+    """Sets the multimodal inputs that rank 0 has computed for a step."""
+
+    def follow_step(self, step: RankStep, batch: ForwardBatch) -> None:
+        """Set the states of the images in the step."""
+        batch.multimodal = decode_inputs(step)
+
+
+def encode_inputs(inputs: MultimodalInputs) -> RankStep:
+    """Return ``inputs`` as data for the worker ranks."""
+    tensors = (inputs.rows, inputs.states, inputs.mrope_positions)
+    images = [(image.sequence, image.row, image.place, image.count) for image in inputs.whole]
+    return RankStep(json.dumps(images).encode(), tuple(tensor for tensor in tensors if tensor is not None))
+
+
+def decode_inputs(step: RankStep) -> MultimodalInputs:
+    """Return the inputs from which ``encode_inputs`` made ``step``."""
+    images = (
+        BidirectionalImage(sequence=sequence, row=row, place=place, count=count)
+        for sequence, row, place, count in json.loads(step.data)
+    )
+    rows, states, *mrope_positions = step.tensors
+    return MultimodalInputs(rows, states, mrope_positions[0] if mrope_positions else None, tuple(images))
