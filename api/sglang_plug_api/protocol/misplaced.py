@@ -81,7 +81,9 @@ PLAIN: Remedies = {
 ADAPTED: Remedies = {**EVERYWHERE, "lora_path": "name the adapter as model"}
 """Remedies for bodies that have a ``model`` and no field for an adapter."""
 
-_NO_SAMPLING_MASK = "the set of tokens that could be sampled is not reported; use log-probabilities of the likeliest tokens"
+_NO_SAMPLING_MASK = (
+    "the set of tokens that could be sampled is not reported; use log-probabilities of the likeliest tokens"
+)
 _EXPERTS = "routed experts are not reported; record their distribution"
 _SESSIONS = "sessions are not supported; send the whole conversation"
 GENERATION: Remedies = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -211,7 +212,7 @@ class EngineServer:
             try:
                 self._handle(route, self._decoder.decode(b"".join(rest)))
             except msgspec.MsgspecError as error:  # of another version
-                logger.error("A client sent what cannot be read, and is disconnected: %s", error)
+                logger.error("A client sent what cannot be read, and is refused: %s", error)
                 self._refuse(route, f"the engine's server cannot read a message: {error}")
             except EngineError as error:
                 logger.debug("A message did not reach the engine: %s", error)
@@ -282,7 +283,8 @@ class EngineServer:
             self._calls.pop(number, None)
         if peer.ids and self._failure is None:
             logger.info("A client is gone; %d of its requests are aborted", len(peer.ids))
-            self._abort(peer, tuple(peer.ids))
+            with contextlib.suppress(EngineError):  # the engine has just died, which ends them, too
+                self._abort(peer, tuple(peer.ids))
 
     def _dispatch(self, message: FromEngine) -> None:
         """Pass a message of the engine on to the clients that it is for."""
