@@ -11,8 +11,8 @@ FROM python:${PYTHON_VERSION}-slim-bookworm AS build
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 ARG ACCELERATOR=cpu
 ARG EXTRAS=vision
-# A package index with builds of PyTorch for the CPU only, which are much smaller; empty: the package index of pip.
-ARG TORCH_CPU_INDEX=
+# PyTorch's index of builds for the CPU, or a mirror of it. Empty: pip's own index, whose builds have the libraries of CUDA.
+ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ \
@@ -25,6 +25,8 @@ COPY core core
 COPY builtin_models builtin_models
 COPY builtin_backends builtin_backends
 COPY api api
+# The project's dependencies have the bounds of pyproject.toml, and the cache is a mount that no layer contains.
+# hadolint ignore=DL3013,DL3042
 RUN --mount=type=cache,target=/var/cache/pip \
     case "${ACCELERATOR}" in \
         cpu) torch="$(python -c 'import tomllib; print(next(d for d in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"] if d.startswith("torch")))')" \

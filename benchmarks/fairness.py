@@ -5,14 +5,14 @@ predicted, so that no model is computed (``benchmarks/common/simulation.py``). T
 
 - *beside*: 30 requests of an interactive caller beside 500 long prompts of another;
 - *day*: 200 callers over a day. The day is compressed: the load rises and falls as over 24 hours, in ``--seconds`` of
-  virtual time and with as few requests as fit into them. Rates, queues and the sizes of requests are not scaled.
+  virtual time and with as few requests as fit into them. Rates, queues and the sizes of requests are not scaled. The
+  unfairness of every pair of callers is measured after every step.
 
 ``--plots FOLDER`` writes the figures of ``docs/scheduling.md``.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import time
@@ -20,25 +20,29 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.common.report import parser, percentile, table, write_json
 from benchmarks.common.simulation import Arrival, Engine, Served, Simulation
-from benchmarks.common.svg import Line, plot
 from sglang_plug import SchedulePolicy
 from sglang_plug.engine.scheduling.step_time import Coefficients, StepTimeModel
+from sglang_plug_api.benchmarking.svg import Line, plot
 from sglang_plug_backends.schedule.callers import FairSettings, FairShare
 from sglang_plug_backends.schedule.policies import FirstCome
 
 Costs = tuple[Coefficients, Coefficients]
 COSTS: dict[str, Costs] = {
-    "cpu": ((0.01259, 0.02501, 0.0), (0.0, 0.03843, 1.156e-5)),
+    "cpu": ((0.019, 0.001, 0.0), (1.0, 0.00106, 0.0)),
     "accelerator": ((0.015, 3e-5, 1e-7), (1.0, 2e-5, 4e-10)),
 }
-"""Coefficients of ``StepTimeModel``. A server learned those of ``cpu`` (shape 0.5B in bfloat16 on two shared cores);
-those of ``accelerator`` are assumed, in the order of magnitude of a model of 8B on a large GPU."""
+"""Coefficients of ``StepTimeModel``. Those of ``cpu`` follow from times in ``docs/benchmarks.md`` (shape 0.5B in
+bfloat16, two cores with AVX-512): 20 ms for a decode step of one sequence, 27 ms for one of eight, 2.2 s for 2,048
+tokens of a prompt. Those of ``accelerator`` are assumed, in the order of magnitude of a model of 8B on a large GPU."""
 INTERACTIVE, HEAVY = "interactive", "heavy"
 HEAVY_PROMPTS, HEAVY_PROMPT, HEAVY_OUTPUT = 500, 1500, 16
 QUESTIONS, QUESTION, ANSWER = 30, 100, 16
-CALLERS, WATCHED = 200, 6
+CALLERS, BURSTS = 200, 6
+"""Callers of a day, and how many of them send all of their requests of an hour at once."""
 LONGEST_PROMPT, LONGEST_OUTPUT = 4000, 400
 HOURS = 24
 POLICIES: dict[str, type[SchedulePolicy]] = {"fcfs": FirstCome, "fair": FairShare}
@@ -103,7 +107,7 @@ def _end(served: Sequence[Served]) -> float:
 def day(seconds: float, costs: Costs, callers: int = CALLERS, load: float = 0.9, seed: int = 1) -> list[Arrival]:
     """Return a trace in which the load rises and falls as over a day.
 
-    Callers differ: their parts of the load fall with their rank, and the first ``WATCHED`` send their requests of an
+    Callers differ: their parts of the load fall with their rank, and the first ``BURSTS`` send their requests of an
     hour at once. ``load`` is the mean part of the engine's time that is needed.
     """
     generator = random.Random(seed)
@@ -112,7 +116,7 @@ def day(seconds: float, costs: Costs, callers: int = CALLERS, load: float = 0.9,
     while needed > 0:
         rank = generator.choices(range(callers), parts)[0]
         hour = generator.choices(range(HOURS), [_demand(hour) for hour in range(HOURS)])[0]
-        within = 0.0 if rank < WATCHED else generator.random()
+        within = 0.0 if rank < BURSTS else generator.random()
         prompt_len = min(LONGEST_PROMPT, int(generator.lognormvariate(5.5 if rank % 2 else 6.5, 0.8)) + 1)
         output_len = min(LONGEST_OUTPUT, int(generator.lognormvariate(4.0, 0.8)) + 1)
         arrival = Arrival((hour + within) * seconds / HOURS, f"caller {rank}", prompt_len, output_len)
@@ -138,12 +142,15 @@ class Unfairness:
     """Measures by how much the service of two callers differs while both have requests in the queue.
 
     Args:
-        callers: compared with each other.
+        callers: compared with each other, each with all others.
     """
 
     def __init__(self, callers: Iterable[str]) -> None:
-        self._pairs = list(itertools.combinations(callers, 2))
-        self._ranges: dict[tuple[str, str], tuple[float, float]] = {}
+        self._names = list(callers)
+        size = len(self._names)
+        self._low, self._high = np.zeros((size, size)), np.zeros((size, size))
+        self._together = np.zeros((size, size), dtype=bool)
+        """Pairs that both had waiting requests after the last step; the ranges of the others are void."""
         self.largest = 0.0
         """Largest difference in any interval, in input tokens."""
         self.history: list[tuple[float, float]] = []
@@ -151,15 +158,17 @@ class Unfairness:
 
     def look(self, simulation: Simulation) -> None:
         """Measure after a step."""
-        waiting, worst = simulation.backlogged(), 0.0
-        for pair in self._pairs:
-            if not (pair[0] in waiting and pair[1] in waiting):
-                self._ranges.pop(pair, None)
-                continue
-            difference = simulation.service.weighted(pair[0]) - simulation.service.weighted(pair[1])
-            low, high = self._ranges.get(pair, (difference, difference))
-            low, high = self._ranges[pair] = min(low, difference), max(high, difference)
-            worst = max(worst, high - low)
+        names, worst = simulation.backlogged(), 0.0
+        waiting = np.array([name in names for name in self._names])
+        self._together[~waiting] = self._together[:, ~waiting] = False
+        if waiting.sum() > 1:
+            service = np.array([simulation.service.weighted(name) for name in self._names if name in names])
+            difference, pairs = service[:, None] - service, np.ix_(waiting, waiting)
+            together = self._together[pairs]
+            low = np.where(together, np.minimum(self._low[pairs], difference), difference)
+            high = np.where(together, np.maximum(self._high[pairs], difference), difference)
+            self._low[pairs], self._high[pairs], self._together[pairs] = low, high, True
+            worst = float((high - low).max())
         self.largest = max(self.largest, worst)
         self.history.append((simulation.now, worst))
 
@@ -194,10 +203,10 @@ class Day:
 def simulate_day(policy: str, costs: Costs, trace: Sequence[Arrival]) -> tuple[Day, list[Served], Unfairness]:
     """Serve a trace to its end."""
     simulated = engine(costs)
-    unfairness = Unfairness(f"caller {rank}" for rank in range(WATCHED))
+    unfairness = Unfairness(f"caller {rank}" for rank in range(CALLERS))
     simulation = Simulation(simulated, POLICIES[policy]())
     served = simulation.run(trace, after_step=unfairness.look)
-    heavy = {f"caller {rank}" for rank in range(WATCHED)}
+    heavy = {f"caller {rank}" for rank in range(BURSTS)}
     light = [one.wait for one in served if one.arrival.caller not in heavy]
     result = Day(
         policy=policy,
@@ -215,7 +224,7 @@ def simulate_day(policy: str, costs: Costs, trace: Sequence[Arrival]) -> tuple[D
 
 def hourly_p95(served: Iterable[Served], seconds: float) -> list[tuple[float, float]]:
     """Return each hour with the 95th percentile of the first-token times of light callers that arrived in it."""
-    heavy = {f"caller {rank}" for rank in range(WATCHED)}
+    heavy = {f"caller {rank}" for rank in range(BURSTS)}
     by_hour: dict[int, list[float]] = {hour: [] for hour in range(HOURS)}
     for one in served:
         if one.arrival.caller not in heavy:
@@ -262,9 +271,9 @@ def write_plots(
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--seconds", type=float, default=600.0, help="virtual length of the compressed day")
+    options.add_argument("--seconds", type=float, default=7200.0, help="virtual length of the compressed day")
     options.add_argument("--load", type=float, default=0.9, help="mean part of the engine's time that is needed")
-    options.add_argument("--costs", choices=sorted(COSTS), default="accelerator", help="durations of steps of the day")
+    options.add_argument("--costs", choices=sorted(COSTS), default="cpu", help="durations of steps of the day")
     options.add_argument("--plots", type=Path, help="folder for the figures")
     args = options.parse_args()
     started = time.perf_counter()

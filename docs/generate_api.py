@@ -63,7 +63,7 @@ PAGE_TEXT = """\
 <!-- Written by docs/generate_api.py from the route plugins and the OpenAPI document: edit those. -->
 
 The endpoints of the built-in route plugins. A running server describes them, and those of other installed plugins, at
-`/openapi.json` and, for reading, at `/docs`.
+`/openapi.json`; the page `/docs` shows it and calls the routes.
 
 * **Access**: `public` routes need no key. `user` routes need one of `--api-key`, or the admin key, once there is an
   `--api-key`. `admin` routes need `--admin-api-key`, or an `--api-key` if there is no admin key. Keys come as
@@ -110,10 +110,11 @@ The endpoints of the built-in route plugins. A running server describes them, an
   engine makes its status `failed`. With `stream: true` its events can also be read later, if a connection broke:
   `GET /v1/responses/{{id}}?stream=true&starting_after=N`. At most `--max-stored-responses` run at once. They are kept
   in memory and end with the server.
-* **Forms of rerank**: `/v1/rerank` answers with a list, as SGLang does; `/v2/rerank`, `?format=jina`, and `/v1/rerank`
-  for Cohere's own clients, with an object that has `results` and a `relevance_score` in each, as the APIs of Cohere and
-  Jina do. With `texts` instead of `documents` the answer is that of Text Embeddings Inference (`raw_scores`,
-  `return_text`, `truncate`).
+* **Forms of rerank**: `/v1/rerank` answers with a list, as SGLang does. `/v2/rerank` and `?format=jina` answer with an
+  object that has `results` and a `relevance_score` in each, as the APIs of Cohere, Jina and vLLM do. So does
+  `/v1/rerank` for Cohere's own clients, and for bodies with `truncate_prompt_tokens`, a field of vLLM that SGLang does
+  not have; `?format=list` overrides this. With `texts` instead of `documents` the answer is that of Text Embeddings
+  Inference (`raw_scores`, `return_text`, `truncate`).
 * **Routes for models of other tasks** answer 400 and name the tasks of the served model. **HEAD** is answered as GET,
   without the body.
 * **Limits** in the tables are those of the body itself. The operator's limits (`--max-request-bytes`,

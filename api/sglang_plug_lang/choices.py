@@ -137,11 +137,27 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-token_length_normalized = ChoicesMethod("token_length_normalized", _means)
-"""Selects the choice with the highest mean log-probability."""
-greedy_token_selection = ChoicesMethod("greedy_token_selection", _greedy, details=_greedy_details)
-"""Selects the choice that greedy decoding among the choices would produce."""
-unconditional_likelihood_normalized = ChoicesMethod(
-    "unconditional_likelihood_normalized", _advantages, True, _unconditional_details
-)
-"""Selects the choice whose probability the prompt increases most."""
+class TokenLengthNormalized(ChoicesMethod):
+    """Selects the choice with the highest mean log-probability."""
+
+    def __init__(self) -> None:
+        super().__init__("token_length_normalized", _means)
+
+
+class GreedyTokenSelection(ChoicesMethod):
+    """Selects the choice that greedy decoding among the choices would produce."""
+
+    def __init__(self) -> None:
+        super().__init__("greedy_token_selection", _greedy, details=_greedy_details)
+
+
+class UnconditionalLikelihoodNormalized(ChoicesMethod):
+    """Selects the choice whose probability the prompt increases most."""
+
+    def __init__(self) -> None:
+        super().__init__("unconditional_likelihood_normalized", _advantages, True, _unconditional_details)
+
+
+token_length_normalized = TokenLengthNormalized()
+greedy_token_selection = GreedyTokenSelection()
+unconditional_likelihood_normalized = UnconditionalLikelihoodNormalized()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from .choices import ChoicesMethod, token_length_normalized
 from .images import image_data
 from .ir import (
     PATTERNS,
-    Concatenation,
     Expression,
     Generate,
     GenerationOptions,
@@ -20,9 +18,9 @@ from .ir import (
     RoleBlock,
     RoleEnd,
     Select,
+    SeparateReasoning,
     as_expression,
 )
-from .reasoning import ReasoningFormat
 from .templates import ASSISTANT, SYSTEM, USER
 
 
@@ -124,7 +122,7 @@ def separate_reasoning(expression: Expression, model_type: str) -> Expression:
     Args:
         model_type: ``deepseek-r1`` and ``qwen3-thinking`` always reason, ``qwen3`` if it begins with ``<think>``.
     """
-    return _with_reasoning(expression, ReasoningFormat.of(model_type))
+    return SeparateReasoning(model_type, expression)
 
 
 def system(expression: Expression | str = "") -> Expression:
@@ -178,14 +176,3 @@ def _kind(dtype: type | str | None) -> type | None:
     if dtype is not None and kind not in PATTERNS:
         raise ValueError(f"dtype must be int, float, bool or str, got {dtype!r}")
     return kind
-
-
-def _with_reasoning(expression: Expression, reasoning: ReasoningFormat) -> Expression:
-    match expression:
-        case Concatenation():
-            return Concatenation(tuple(_with_reasoning(part, reasoning) for part in expression.parts))
-        case RoleBlock():
-            return RoleBlock(expression.role, _with_reasoning(expression.body, reasoning))
-        case Generate():
-            return dataclasses.replace(expression, reasoning=reasoning)
-    return expression

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from .choices import ChoicesMethod
 from .reasoning import ReasoningFormat
@@ -180,6 +180,54 @@ class ScopeEnd(Expression):
     name: str
 
 
+@dataclass(frozen=True)
+class SeparateReasoning(Expression):
+    """Text whose reasoning is kept apart: ``NAME`` has the answer, ``NAME_reasoning_content`` the reasoning."""
+
+    model_type: str
+    expr: Expression
+
+    def __post_init__(self) -> None:
+        ReasoningFormat.of(self.model_type)  # raises for an unknown one
+
+    def generating(self) -> Expression:
+        """Return the expression, in which each ``Generate`` has the format of the reasoning."""
+        return _with_reasoning(self.expr, ReasoningFormat.of(self.model_type))
+
+
+@dataclass(frozen=True)
+class CachePrefix(Expression):
+    """Fill the backend's prefix cache with the text so far, if it has one that can be filled."""
+
+
+class ForkedState(Protocol):
+    """A fork of a conversation."""
+
+    def forked_text(self) -> str:
+        """Wait until all is executed, and return the text since the fork. Raises the fork's error."""
+
+
+@dataclass(frozen=True)
+class AppendForks(Expression):
+    """The text that each fork has appended, in order."""
+
+    states: Sequence[ForkedState]
+
+
+@dataclass(frozen=True)
+class Fork(Expression):
+    """The position in a trace where a program forks; it cannot be appended to a state that generates."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class ForkItem(Expression):
+    """The beginning of a fork's trace."""
+
+    index: int
+
+
 def as_expression(value: Expression | str) -> Expression:
     """Return ``value`` as an expression. Raises ``TypeError`` for values that cannot be part of a prompt."""
     if isinstance(value, Expression):
@@ -199,18 +247,37 @@ def parts(value: Expression | str) -> tuple[Expression, ...]:
 
 def variables(expression: Expression) -> Iterator[str]:
     """Yield the names of the variables that ``expression`` sets; a scope's variable is set at its end."""
+    for name, _ in setters(expression):
+        yield name
+
+
+def setters(expression: Expression) -> Iterator[tuple[str, Expression]]:
+    """Yield the name of each variable that ``expression`` sets, with the part of it that sets the variable."""
     match expression:
         case Concatenation():
             for part in expression.parts:
-                yield from variables(part)
+                yield from setters(part)
         case RoleBlock():
-            yield from variables(expression.body)
+            yield from setters(expression.body)
+        case SeparateReasoning():
+            yield from setters(expression.generating())
         case Generate(name=str() as name, reasoning=reasoning):
-            yield name
+            yield name, expression
             if reasoning is not None:
-                yield reasoning.variable(name)
+                yield reasoning.variable(name), expression
         case Select(name=str() as name) | ScopeBegin(name=name):
-            yield name
+            yield name, expression
+
+
+def _with_reasoning(expression: Expression, reasoning: ReasoningFormat) -> Expression:
+    match expression:
+        case Concatenation():
+            return Concatenation(tuple(_with_reasoning(part, reasoning) for part in expression.parts))
+        case RoleBlock():
+            return RoleBlock(expression.role, _with_reasoning(expression.body, reasoning))
+        case Generate():
+            return dataclasses.replace(expression, reasoning=reasoning)
+    return expression
 
 
 def _joined(*values: Expression | str) -> Concatenation:

@@ -16,7 +16,7 @@ from .default import backend_or_default, global_config
 from .errors import LanguageError
 from .execution.interpreter import Interpreter
 from .execution.tracing import (
-    Placeholder,
+    Argument,
     PrefixEnd,
     Trace,
     TracingBackend,
@@ -144,17 +144,21 @@ class Function:
         Backends without a method ``cache_prefix`` do nothing.
         """
         chosen = backend_or_default(backend)
-        tracer = TracingInterpreter(chosen, only_prefix=True)
-        with contextlib.suppress(PrefixEnd, TypeError, AttributeError):  # the program may use placeholders in any way
-            self._traced(tracer, (), self._with_placeholders({}))
-        prefix = tracer.prefix()
+        prefix = self.prefix(chosen)
         if prefix and isinstance(chosen, CachesPrefixes):
             chosen.cache_prefix(prefix)
         return prefix
 
+    def prefix(self, backend: Any = None) -> str:
+        """Return the constant beginning of the program, rendered with the backend's chat template. Nothing is sent."""
+        tracer = TracingInterpreter(_tracing_backend(backend), only_prefix=True)
+        with contextlib.suppress(PrefixEnd, TypeError, AttributeError):  # the program may use placeholders in any way
+            self._traced(tracer, (), self._with_placeholders({}))
+        return tracer.prefix()
+
     def _with_placeholders(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         given = {**self._bound, **arguments}
-        return {**given, **{name: Placeholder(name) for name in self._parameters - given.keys()}}
+        return {**given, **{name: Argument(name) for name in self._parameters - given.keys()}}
 
     def _traced(
         self, tracer: TracingInterpreter, arguments: Sequence[Any], keywords: Mapping[str, Any]

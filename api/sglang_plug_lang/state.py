@@ -8,7 +8,17 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import Any, Literal, overload
 
 from .execution.interpreter import Interpreter
-from .ir import Concatenation, Expression, RoleBegin, RoleBlock, RoleEnd, ScopeBegin, ScopeEnd, as_expression
+from .ir import (
+    AppendForks,
+    Concatenation,
+    Expression,
+    RoleBegin,
+    RoleBlock,
+    RoleEnd,
+    ScopeBegin,
+    ScopeEnd,
+    as_expression,
+)
 from .templates import ASSISTANT, SYSTEM, USER
 
 RoleContext = contextlib.AbstractContextManager["ProgramState"]
@@ -49,6 +59,10 @@ class ProgramState:
     def text(self) -> str:
         """Return the whole text, appended and generated, rendered with the chat template."""
         return self.interpreter.transcript().text
+
+    def forked_text(self) -> str:
+        """Return the text since the fork; the whole text if this is no fork."""
+        return self.interpreter.forked_text()
 
     def messages(self) -> list[dict[str, Any]]:
         """Return the finished messages in OpenAI's format."""
@@ -117,7 +131,7 @@ class ProgramState:
         """Wait, then return ``size`` copies that continue from here concurrently."""
         if size < 1:
             raise ValueError(f"fork needs at least 1, got {size}")
-        return ForkGroup([ProgramState(self.interpreter.fork()) for _ in range(size)], self)
+        return ForkGroup([ProgramState(copy) for copy in self.interpreter.forks(size)], self)
 
     def copy(self) -> ProgramState:
         """Return a copy that continues from here independently."""
@@ -215,10 +229,10 @@ class ForkGroup(Sequence[ProgramState]):
         """
         if mode not in ("gather_variable", "concate_and_append"):
             raise ValueError(f"unknown mode {mode!r}: there are gather_variable and concate_and_append")
-        texts = [state.text() for state in self._states]
+        for state in self._states:
+            state.text()
         if mode == "concate_and_append":
-            start = len(self._parent.text())
-            self._parent += "".join(text[start:] for text in texts)
+            self._parent += AppendForks(tuple(self._states))
             return
         results = [state.variables() for state in self._states]
         for name in {name: None for result in results for name in result if name not in self._inherited}:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
@@ -111,17 +111,43 @@ _PATTERNS = (
 )
 
 
-def template_named(name: str) -> ChatTemplate:
-    """Return the template of this name. Raises ``ValueError``, which lists the names, for an unknown one."""
-    if name not in TEMPLATES:
-        raise ValueError(f"unknown chat template {name!r}: there are {', '.join(sorted(TEMPLATES))}")
-    return TEMPLATES[name]
+Recognizer = Callable[[str], str | None]
+"""Function that returns the name of the chat template of a model's path, or ``None`` if it does not know the model."""
 
 
-def template_for(model_path: str) -> ChatTemplate:
-    """Return the template for a model, recognized by its name or its folders' names; a plain one if it is unknown."""
-    for part in reversed(re.split(r"[/\\]", model_path.lower())):
-        for pattern, template in _PATTERNS:
-            if re.search(pattern, part):
-                return TEMPLATES[template]
-    return TEMPLATES["default"]
+class TemplateRegistry:
+    """The chat templates of this process: the built-in ones, and those that a program registers."""
+
+    def __init__(self) -> None:
+        self._templates = dict(TEMPLATES)
+        self._recognizers: list[Recognizer] = []
+
+    def register(self, template: ChatTemplate) -> None:
+        """Add a template. It replaces one of the same name for the backends that are created afterwards."""
+        self._templates[template.name] = template
+
+    def register_recognizer(self, recognizer: Recognizer) -> None:
+        """Add a function that recognizes models. It is asked before those that were added earlier."""
+        self._recognizers.insert(0, recognizer)
+
+    def named(self, name: str) -> ChatTemplate:
+        """Return the template of this name. Raises ``ValueError``, which lists the names, for an unknown one."""
+        if name not in self._templates:
+            raise ValueError(f"unknown chat template {name!r}: there are {', '.join(sorted(self._templates))}")
+        return self._templates[name]
+
+    def of_model(self, model_path: str) -> ChatTemplate:
+        """Return the template for a model, recognized by its name or its folders' names; a plain one if unknown."""
+        for recognizer in self._recognizers:
+            if (name := recognizer(model_path)) is not None:
+                return self.named(name)
+        for part in reversed(re.split(r"[/\\]", model_path.lower())):
+            for pattern, name in _PATTERNS:
+                if re.search(pattern, part):
+                    return self.named(name)
+        return self.named("default")
+
+
+registry = TemplateRegistry()
+"""The templates that backends use."""
+template_named, template_for = registry.named, registry.of_model

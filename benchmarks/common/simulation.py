@@ -1,7 +1,8 @@
 """Serves requests with the engine's scheduler, and with predicted durations of steps in place of a model.
 
-Everything that decides is real: the scheduler, the schedule policy, the KV slots and the prefix cache. Tokens are
-constants, and time is virtual: a step takes as long as a cost model says.
+Everything that decides is real: the scheduler, the schedule policy, the KV slots, the prefix cache and the time of a
+step, which is learned as an engine does. Tokens are constants, and time is virtual: a step takes as long as a cost
+model says.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from sglang_plug import Request, SamplingParams, SchedulePolicy
 from sglang_plug.contracts.serving.scheduling import AccountingPolicy, PreemptivePolicy
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
-from sglang_plug.engine.scheduling.prefill_pace import work_of
+from sglang_plug.engine.scheduling.prefill_pace import PrefillPace, work_of
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence
@@ -60,6 +61,8 @@ class Engine:
     slots: int = 16384
     places: int = 32
     chunk_size: int = 2048
+    target: float | None = None
+    """Seconds of a step beside sequences that decode; ``None``: automatic, 0: without a limit."""
     weights: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -108,6 +111,7 @@ class Simulation:
             max_running=engine.places,
             turns=TurnClock(self._clock, preemptive),
             sharing=Sharing(accounting, preemptive, engine.weights),
+            pace=PrefillPace(engine.target),
         )
 
     def run(
@@ -148,6 +152,7 @@ class Simulation:
         seconds = self._costs.step_seconds(work_of(chunks))
         self.now += seconds
         self.steps, self.longest_step = self.steps + 1, max(self.longest_step, seconds)
+        self.scheduler.pace.observe(chunks, self.scheduler.counters.prefill_sequences > 0, seconds)
         self.service.count(chunks)
         results = [StepResult(TOKEN) if chunk.complete else StepResult() for chunk in chunks]
         for output in self.scheduler.commit(chunks, results):

@@ -125,7 +125,7 @@ if TYPE_CHECKING:
         LogitsRow,
         ProcessorRequest,
     )
-    from sglang_plug.contracts.serving.observer import MetricTotal, Observer, RequestEvent, StepStats
+    from sglang_plug.contracts.serving.observer import MetricInfo, MetricTotal, Observer, RequestEvent, StepStats
     from sglang_plug.contracts.serving.routing import CacheAwareRouting, ReplicaLoad, RoutingPolicy, prefix_digests
     from sglang_plug.contracts.serving.scheduling import (
         AccountingPolicy,
@@ -315,6 +315,7 @@ __all__ = [
     "MediaSource",
     "MemoryPhase",
     "MemoryRequest",
+    "MetricInfo",
     "MetricTotal",
     "Model",
     "ModelPhase",

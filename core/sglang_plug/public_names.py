@@ -127,6 +127,7 @@ HOME = {
         "WeightLoader",
     ),
     "contracts.serving.observer": (
+        "MetricInfo",
         "MetricTotal",
         "Observer",
         "RequestEvent",

@@ -8,11 +8,10 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.common.simulation import Arrival, Simulation
-from benchmarks.common.svg import Line, plot
 from benchmarks.fairness import (
+    BURSTS,
     COSTS,
     LONGEST_PROMPT,
-    WATCHED,
     Unfairness,
     beside,
     bound,
@@ -21,6 +20,7 @@ from benchmarks.fairness import (
     simulate_day,
     write_plots,
 )
+from sglang_plug_api.benchmarking.svg import Line, plot
 from sglang_plug_backends.schedule.callers import FairShare
 from sglang_plug_backends.schedule.policies import FirstCome
 
@@ -75,7 +75,7 @@ def test_a_day_has_a_night() -> None:
     trace = day(600.0, ACCELERATOR)
     hours = [int(one.time * 24 / 600) for one in trace]
     assert sum(14 <= hour < 17 for hour in hours) > 3 * sum(2 <= hour < 5 for hour in hours)
-    assert len({one.caller for one in trace}) > 10 * WATCHED
+    assert len({one.caller for one in trace}) > 10 * BURSTS
 
 
 def test_plots_are_small_and_well_formed(tmp_path: Path) -> None:

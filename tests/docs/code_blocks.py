@@ -15,6 +15,7 @@ DOCS = ROOT / "docs"
 PAGES = (
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "plugins/README.md")),
     *sorted(DOCS.rglob("*.md")),
+    *sorted((ROOT / "plugins").glob("*/README.md")),
 )
 FENCE = re.compile(r"^```([a-z]*)([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL = ("bash", "sh", "console", "")
@@ -52,7 +53,7 @@ class Block:
                     continue
                 line = line.removeprefix("$ ")
             if command := re.sub(r"(^|\s+)#.*$", "", line).strip():
-                yield re.sub(r"\s{2,}", " ", command)
+                yield re.sub(r"\s{2,}", " ", command).removeprefix(".venv/bin/")
 
 
 @dataclass(frozen=True)

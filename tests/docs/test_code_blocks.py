@@ -1,4 +1,8 @@
-"""Every block of code in the documentation is executed, or named in ``not_executed.toml`` with the reason."""
+"""Every block of code in the documentation is checked, or named in ``not_executed.toml`` with the reason.
+
+Programs and commands run. A server is started if the demo model is all that it needs; of other commands of ``serve``
+the options are parsed, of ``make`` the targets are looked up, and data is parsed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,15 @@ PARSERS: Mapping[str, Callable[[str], Any]] = {
 }
 GENERATOR, EMBEDDER = "127.0.0.1:30000", "127.0.0.1:30001"
 """Addresses of the servers in the documentation."""
-SMALLER = {"--num-prompts 200": "--num-prompts 4", "--random-input-len 1024": "--random-input-len 64"}
+STAND_INS = ("MODEL", "./my-model")
+NOT_STARTED = ("--kv-store", "otel")
+"""Servers that need 16 GB of memory, or a library that is not installed with the tests; others start them."""
+SMALLER = {
+    "--num-prompts 200": "--num-prompts 4",
+    "--random-input-len 1024": "--random-input-len 64",
+    "--random-output-len 128": "--random-output-len 8",
+    "--request-rate 1 2 4 8 16": "--request-rate 8 16",
+}
 """What is smaller here than on the page."""
 
 
@@ -51,7 +63,14 @@ def commands() -> Iterator[tuple[Block, str]]:
 
 
 def is_server(command: str) -> bool:
-    return re.match(r"(\.venv/bin/)?sglang-plug serve\b", command) is not None
+    return re.match(r"sglang-plug serve\b", command) is not None
+
+
+def starts_here(command: str) -> bool:
+    """Whether a command of ``serve`` needs only the demo model, which stands for ``MODEL`` and ``./my-model``."""
+    arguments = words(command)[2:]
+    named = arguments[0] if arguments and not arguments[0].startswith("-") else "MODEL"
+    return named in STAND_INS and not {"--model-path", *NOT_STARTED} & set(arguments)
 
 
 def pages_with(language: str) -> list[str]:
@@ -81,7 +100,8 @@ def addresses(launcher: Launcher) -> Callable[[str], str]:
         return launcher("--model-path", str(packaged.get_model_path()), "--is-embedding").port
 
     def replace(text: str) -> str:
-        text = text.replace("bench serve ", f"bench serve --base-url http://{GENERATOR} ").replace(" --port 30000", "")
+        text = re.sub(r"bench (serve|sweep) ", rf"bench \1 --base-url http://{GENERATOR} ", text)
+        text = text.replace(" --port 30000", "")
         for address in (GENERATOR, EMBEDDER):
             if address in text:
                 if address not in started:
@@ -150,19 +170,61 @@ def test_programs_run(page: str, addresses: Callable[[str], str], tmp_path: Path
     assert done.returncode == 0, f"{done.stderr}\n{program}"
 
 
-@pytest.mark.parametrize("command", parameters((block, one) for block, one in commands() if is_server(one)))
-def test_options_of_servers_are_accepted(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No server is started, as most of them need a model: each option exists, and its value is allowed."""
+@pytest.mark.parametrize(
+    "command", parameters((block, one) for block, one in commands() if is_server(one) and not starts_here(one))
+)
+def test_options_of_other_servers_are_accepted(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They need a model, and are not started: each option exists, and its value is allowed."""
     monkeypatch.chdir(ROOT)
     arguments = words(os.path.expandvars(command.replace("$KEY", "key").replace("$ADMIN_KEY", "admin-key")))
     options, flags, rest = read_plugin_flags(arguments[2:], {})
-    if any(not Path(name).exists() for name in (*options.files, *options.dirs)):
-        pytest.skip("a plugin that the page shows; see the tests of that page")
     plugins = Plugins.discover(replace(options, dirs=(*options.dirs, str(ROOT / "plugins"))))
     parser = argparse.ArgumentParser()
     add_arguments(parser, plugins)
     chosen = parser.parse_args(rest)
     assert server_config(argparse.Namespace(**{**vars(flags), **vars(chosen)}), plugins).port
+
+
+def servers() -> list[Any]:
+    """Each different command of ``serve`` that is started, with the page that has it first."""
+    first: dict[str, Block] = {}
+    for block, command in commands():
+        if is_server(command) and starts_here(command):
+            first.setdefault(command, block)
+    return parameters((block, command) for command, block in first.items())
+
+
+def write_plugins(folder: Path) -> None:
+    """Write the plugins in one file that pages show into a folder, under the names that their commands use."""
+    shown = {
+        "largest_first.py": ("README.md", "from sglang_plug import EvictionSpec"),
+        "followers.py": ("docs/speculative-decoding.md", "from __future__"),
+    }
+    for name, (page, start) in shown.items():
+        (text,) = [block.text for block in blocks() if block.page == page and block.text.startswith(start)]
+        (folder / name).write_text(text)
+    for block in blocks():
+        if block.page == "docs/write-a-plugin.md" and block.title.startswith("my-plugins/"):
+            file = folder / block.title
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.text)
+
+
+@pytest.mark.parametrize("command", servers())
+def test_servers_start_and_answer(command: str, launcher: Launcher, tmp_path: Path) -> None:
+    write_plugins(tmp_path)
+    named = words(command.replace("$ADMIN_KEY", "admin").replace("$KEY", "key"))[2:]
+    flags = [word for word in named if word not in STAND_INS]
+    if "0.0.0.0" in flags:
+        flags[flags.index("0.0.0.0")] = "127.0.0.1"
+    if "my-plugins" not in command:  # those of the repository are installed for a reader of their pages
+        flags = [str(ROOT / "plugins") if word == "plugins" else word for word in flags]
+        flags += [] if "--plugins-dir" in flags else ["--plugins-dir", str(ROOT / "plugins")]
+    server = launcher(*flags, folder=tmp_path)
+    body = {"text": "The capital of Peru is", "sampling_params": {"max_new_tokens": 2}}
+    answer = server.post("/generate", body, headers={"authorization": "Bearer key"})
+    server.close()
+    assert answer.status_code == 200 and answer.json()["meta_info"]["completion_tokens"] > 0
 
 
 @pytest.mark.parametrize("command", parameters((block, one) for block, one in commands() if one.startswith("make ")))

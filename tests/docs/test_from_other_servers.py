@@ -10,6 +10,7 @@ import pytest
 
 from sglang_plug import Plugins
 from sglang_plug.plugins.flags import plugin_flags
+from sglang_plug_api.benchmarking.serve import ServeAction
 from sglang_plug_api.options.option_aliases import alias_hint
 from sglang_plug_api.options.option_table import options
 
@@ -20,9 +21,15 @@ ACCEPTED_BY_HINT = ("from-vllm", "from-sglang")
 """Pages whose options a user may try on ``sglang-plug serve``."""
 
 
-def rows(page: str) -> list[tuple[str, str]]:
-    """The left and the right cell of every row."""
-    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+BENCH_SERVE = "Flags of `bench serve`"
+"""The section whose options are not those of ``serve``."""
+
+
+def rows(page: str, section: str | None = None) -> list[tuple[str, str]]:
+    """The left and the right cell of every row of a section; without one, of all sections about serving."""
+    parts = (DOCS / f"{page}.md").read_text(encoding="utf-8").split("\n## ")
+    kept = [part for part in parts if part.startswith(section or "") and (section or not part.startswith(BENCH_SERVE))]
+    text = "\n".join(kept)
     cells = re.findall(r"^\| (.*?) \| (.*) \|$", text, re.MULTILINE)
     return [row for row in cells if not row[0].startswith("-")]
 
@@ -56,3 +63,15 @@ def test_every_option_on_the_left_is_accepted_or_answered_with_a_hint(page: str)
     serving = {flag for option in options() for flag in option.flags}
     left = {flag for cell, _ in rows(page) for flag in FLAG.findall(cell)}
     assert [flag for flag in sorted(left) if flag not in serving and alias_hint(flag) is None] == []
+
+
+def test_the_flags_of_bench_serve_are_those_of_the_table() -> None:
+    parser = argparse.ArgumentParser()
+    ServeAction().arguments(parser, Plugins.discover())
+    own = set(parser._option_string_actions)
+    table = [(set(FLAG.findall(left)), right) for left, right in rows("from-vllm", BENCH_SERVE)]
+    same = set[str]().union(*(flags for flags, right in table if right != "not offered"))
+    absent = set[str]().union(*(flags for flags, right in table if right == "not offered"))
+    assert len(same) > 20 and same <= own
+    assert absent and not absent & own
+    assert own - same - {"--help", "-h"} == {"--output-file", "--output-json", "--html", "--api-key", "--no-ignore-eos"}

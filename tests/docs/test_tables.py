@@ -44,6 +44,11 @@ KINDS = {
     "routing": "routing",
     "weights": "weights",
     "checkpoint": "checkpoint",
+    "logits processor": "logits-processor",
+    "step extension": "step-extension",
+    "adapter": "adapter",
+    "drafter": "drafter",
+    "executor": "executor",
     "tokenizer": "tokenizer",
     "media processor": "media-processor",
     "observer": "observer",
@@ -51,6 +56,8 @@ KINDS = {
 }
 """Row of the README's table -> kind of component."""
 ALIASES = {"attention": {"torch_native"}}
+ELSEWHERE = {"model", "tool-parser", "reasoning-parser", "route"}
+"""Kinds whose rows have no complete list of names, and those that ``test_the_tables_of_parsers`` reads."""
 
 
 @functools.cache
@@ -92,6 +99,17 @@ def test_the_table_of_what_is_built_in(row: str) -> None:
     cells = re.search(rf"^\| {row} \| (.*?) \|", text("README.md"), re.MULTILINE)
     assert cells is not None
     assert set(re.findall(r"`([\w-]+)`", cells[1])) == set(plugins().names(kind)) - ALIASES.get(kind, set())
+
+
+def test_every_kind_has_a_row() -> None:
+    assert set(KINDS.values()) | ELSEWHERE == set(plugins().kinds())
+
+
+def test_the_plugins_of_the_repository_are_named() -> None:
+    page = text("README.md").partition("## What is built in")[2].partition("## Read the code")[0]
+    folders = [path.parent.name for path in (ROOT / "plugins").glob("*/pyproject.toml")]
+    assert len(folders) > 5
+    assert [name for name in folders if name not in page and name.removeprefix("sglang-plug-") not in page] == []
 
 
 @pytest.mark.parametrize(

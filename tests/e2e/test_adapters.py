@@ -11,6 +11,7 @@ from typing import Any
 import openai
 import pytest
 import torch
+from prometheus_client.parser import text_string_to_metric_families
 from transformers import AutoModelForCausalLM
 
 import sglang_plug_models.demo
@@ -21,6 +22,7 @@ from .conftest import until
 DEMO = Path(sglang_plug_models.demo.__file__).parent / "sglang-plug-demo"
 QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
 NAMES = ("red", "blue", "green")
+IN_USE = ("running_lora_adapters", "waiting_lora_adapters")
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +84,24 @@ def test_loading_and_unloading_do_not_disturb_a_stream(
     adapted.post("/unload_lora_adapter", {"lora_name": "green"})
     adapted.post("/load_lora_adapter", {"lora_name": "blue", "lora_path": str(folders["blue"])})
     adapted.wait_whole()
+
+
+def adapters_in_use(server: Any) -> list[tuple[str, str, str]]:
+    """What gateways read of the adapters: the most at once, those of running requests, and of waiting ones."""
+    families = text_string_to_metric_families(server.get("/metrics").text)
+    labels = [sample.labels for family in families for sample in family.samples if "lora_requests" in sample.name]
+    return [tuple(one[name] for name in ("max_lora", *IN_USE)) for one in labels]  # type: ignore[misc]
+
+
+def test_gateways_see_which_adapters_are_in_use(adapted: Any, client: openai.OpenAI) -> None:
+    more: Any = {"messages": QUESTION, "temperature": 0, "max_tokens": 1500, "extra_body": {"ignore_eos": True}}
+    said(client, "red")
+    until(lambda: adapters_in_use(adapted) == [("2", "", "")], "no request is left")
+    streams = [client.chat.completions.create(model=name, stream=True, **more) for name in ("red", "blue", "blue")]
+    until(lambda: adapters_in_use(adapted) == [("2", "blue,red", "")], "both are running")
+    for stream in streams:
+        stream.close()
+    until(lambda: adapters_in_use(adapted) == [("2", "", "")], "they are not running any more")
 
 
 def test_an_engine_that_was_killed_has_them_again(

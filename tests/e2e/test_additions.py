@@ -133,7 +133,7 @@ def test_allowed_tokens(client: openai.OpenAI, server: Any) -> None:
         ({"allowed_token_ids": []}, "length >= 1"),
         ({"allowed_token_ids": [-1]}, ">= 0"),
         ({"allowed_token_ids": [1 << 30]}, "not in the vocabulary"),
-        ({"allowed_token_ids": "a"}, "Expected `array | null`"),
+        ({"allowed_token_ids": "a"}, "must be a list or null, not text"),
         ({"allowed_token_ids": [5], "regex": "a"}, "a grammar decides"),
         ({"allowed_token_ids": [4], "min_tokens": 2}, "min_new_tokens needs a token"),
         ({"stop_regex": "("}, "is no regular expression"),

@@ -16,7 +16,7 @@ KEY, ADMIN = "sésame", "admin-key"
 USER_ROUTES = [
     ("POST", "/v1/chat/completions"), ("POST", "/v1/completions"), ("POST", "/generate"), ("GET", "/v1/models"),
     ("GET", "/v1/models/demo"), ("GET", "/model_info"), ("GET", "/get_model_info"), ("GET", "/server_info"),
-    ("GET", "/get_server_info"), ("GET", "/plugins"), ("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/count"),
+    ("GET", "/get_server_info"), ("GET", "/plugins"), ("GET", "/openapi.json"), ("GET", "/count"),
 ]  # fmt: skip
 GENERATE = {"text": "Hi", "sampling_params": {"max_new_tokens": 1}}
 

@@ -27,7 +27,11 @@ FLAGS = ("--max-running-requests", str(PLACES), "--max-queued-per-caller", str(Q
 
 
 def client(server: Any, key: str, **headers: str) -> httpx.Client:
-    return httpx.Client(base_url=server.url, headers={"authorization": f"Bearer {key}", **headers}, timeout=PATIENCE)
+    return httpx.Client(
+        base_url=server.url,
+        headers={**({"authorization": f"Bearer {key}"} if key else {}), **headers},
+        timeout=PATIENCE,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +45,12 @@ def server(module_launcher: Any) -> Any:
 def users(module_launcher: Any) -> Any:
     """One key, whose users are callers."""
     return module_launcher("--api-key", "key-a", "--fairness-key", "user", *FLAGS)
+
+
+@pytest.fixture(scope="module")
+def keyless(module_launcher: Any) -> Any:
+    """No key, and the default of ``--fairness-key``."""
+    return module_launcher(*FLAGS)
 
 
 @contextlib.contextmanager
@@ -131,6 +141,15 @@ def test_users_of_one_key_have_queues_of_their_own(users: Any) -> None:
         assert a.post(path, json={**body, "user": "first"}).status_code == 429
         served = a.post(path, json={**body, "user": "x" * 100_000 + "\U0001f600\0"})
         assert served.status_code == 200, served.text
+
+
+def test_users_of_a_server_without_keys_have_queues_of_their_own(keyless: Any) -> None:
+    path, body = ROUTES[0]
+    with client(keyless, "") as anybody, occupied(anybody, queued=QUEUED, user="first"):
+        assert anybody.post(path, json={**body, "user": "first"}).status_code == 429
+        for others in ({"user": "second"}, {}):
+            served = anybody.post(path, json={**body, **others})
+            assert served.status_code == 200, served.text
 
 
 def test_nothing_shows_a_key(server: Any) -> None:

@@ -204,4 +204,5 @@ def test_wrong_settings_are_told_before_anything_is_loaded(
 
     wrong = ["--set", f"my-{kind}.level=high"]
     assert main(["serve", "--plugin", str(plugin), "--port", "0", *wrong]) == 2
-    assert f"settings of 'my-{kind}': Expected `int`" in capfd.readouterr().err
+    message = f"settings of 'my-{kind}': level must be an integer, not text (--set my-{kind}.level=high)"
+    assert message in capfd.readouterr().err

@@ -9,7 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 MODEL = {"model_name": "sglang-plug-demo"}
 GAUGES = {"num_running_reqs", "num_queue_reqs", "num_used_tokens", "num_cached_tokens", "token_usage"}
 GAUGES |= {"cache_hit_rate", "gen_throughput", "plugin_info", "step_target_seconds"}
-GAUGES |= {"spec_accept_length", "spec_accept_rate"}
+GAUGES |= {"step_time_coefficient"}
+GAUGES |= {"spec_accept_length", "spec_accept_rate", "cache_config_info"}
 COUNTERS = {"prompt_tokens", "generation_tokens", "cached_tokens", "num_requests", "num_aborted_requests"}
 COUNTERS |= {
     "num_retracted_reqs",

@@ -14,7 +14,7 @@ import httpx
 from .conftest import PATIENCE, until
 from .test_stop_signals import BLOCKED_STEP, ended, plugin, stop
 
-PROBES = ("/health", "/ping", "/ready", "/health_generate")
+PROBES = ("/health", "/ping", "/ready", "/readyz", "/health_generate")
 
 
 def refusals(url: str) -> set[str]:

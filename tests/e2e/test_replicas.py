@@ -64,6 +64,8 @@ def test_both_replicas_serve_and_are_reported(pair: Server) -> None:
     info = pair.info()
     assert (info["replicas"], info["deployment"], info["routing_policy"]) == (2, "process", "round-robin")
     assert info["max_running_requests"] == sum(state["max_running_requests"] for state in info["replica_states"])
+    for state in info["replica_states"]:
+        assert state["step_time"]["coefficients"]["prefill_token"] > 0, "each has learned how long its steps take"
     assert serving(pair) == [True, True]
     assert pair.get("/health_generate").status_code == 200
     assert pair.post("/flush_cache").status_code == 200
@@ -126,6 +128,8 @@ def test_an_engine_is_killed_with_sixty_requests_in_flight(pair: Server) -> None
     until(lambda: len(pair.engine_pids()) == 2 and is_whole(pair), "the replica serves again")
     assert serving(pair) == [True, True]
     assert command_of(victim) == b""
+    for name in ("num_running_reqs", "num_queue_reqs", "num_used_tokens"):  # and not what its last step said
+        assert gauge(pair, name) == {"0": 0, "1": 0}, name
     before = gauge(pair, "queue_time_seconds_count")
     for number in range(4):
         pair.generate({"text": f"{number}", "sampling_params": {"max_new_tokens": 1}})

@@ -233,10 +233,10 @@ def test_stop_strings_and_stop_tokens_still_end_the_output(thinker: Thinker) -> 
     ("value", "message"),
     [
         (-1, "thinking_budget must be at least 0, got -1"),
-        ("5", "thinking_budget: Expected `int | null`, got `str`"),
-        (True, "thinking_budget: Expected `int | null`, got `bool`"),
-        (2.5, "thinking_budget: Expected `int | null`, got `float`"),
-        ({}, "thinking_budget: Expected `int | null`, got `object`"),
+        ("5", "thinking_budget must be an integer or null, not text"),
+        (True, "thinking_budget must be an integer or null, not true or false"),
+        (2.5, "thinking_budget must be an integer or null, not a number"),
+        ({}, "thinking_budget must be an integer or null, not an object"),
         (1 << 70, "thinking_budget: a number does not fit 64 bits"),
     ],
 )

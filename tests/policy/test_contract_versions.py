@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from sglang_plug.plugins.hookspecs import API_MINOR_VERSION
 from sglang_plug_api.contract.surface import Item, Surface, read_surface, version_numbers
 from tests.policy.contract_versions import undeclared_breaks
 
@@ -29,6 +31,42 @@ def test_breaks_since_the_last_release_are_declared(root: Path) -> None:
     changelog = (root / "CHANGELOG.md").read_text(encoding="utf-8")
     assert [one.contract for one in earlier if one.released is None] == [], "only the newest version may be unreleased"
     assert undeclared_breaks(earlier, present, changelog) == []
+
+
+def generated(root: Path, *arguments: str | Path) -> tuple[int, str]:
+    """Run the program that describes the contract; return its exit status and its errors."""
+    command = [sys.executable, root / "docs" / "generate_contract_version.py", *arguments]
+    done = subprocess.run(list(map(str, command)), stderr=subprocess.PIPE, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+def changed_tree(root: Path, folder: Path) -> Path:
+    """Copy the sources of the contract, without ``sglang_plug.testing.check_kv_store``."""
+    for package in ("core/sglang_plug", "api/sglang_plug_api"):
+        shutil.copytree(root / package, folder / package, ignore=shutil.ignore_patterns("__pycache__", "*.tmpl"))
+    exports = folder / "core" / "sglang_plug" / "testing" / "__init__.py"
+    lines = exports.read_text(encoding="utf-8").splitlines(keepends=True)
+    exports.write_text("".join(line for line in lines if "check_kv_store" not in line), encoding="utf-8")
+    return folder
+
+
+def test_what_one_command_releases_cannot_be_broken_afterwards(root: Path, tmp_path: Path) -> None:
+    released, following = tmp_path / "released.json", tmp_path / "following.json"
+    assert generated(root, "--out", released, "--release", "0.1.0") == (0, "")
+    assert generated(root, "--out", released) == generated(root, "--out", released, "--check") == (0, "")
+    tree = changed_tree(root, tmp_path / "tree")
+    status, errors = generated(root, "--out", released, "--tree", tree)
+    assert status == 1 and "was released with sglang-plug 0.1.0 and must not change: raise API_MINOR_VERSION" in errors
+    hookspecs = tree / "core" / "sglang_plug" / "plugins" / "hookspecs.py"
+    minor = f"API_MINOR_VERSION = {API_MINOR_VERSION}"
+    text = hookspecs.read_text(encoding="utf-8")
+    assert minor in text
+    hookspecs.write_text(text.replace(minor, f"API_MINOR_VERSION = {API_MINOR_VERSION + 1}"), encoding="utf-8")
+    assert generated(root, "--out", following, "--tree", tree) == (0, "")
+    before, after = read_surface(str(released)), read_surface(str(following))
+    assert undeclared_breaks([before], after, "")[0] == (
+        "sglang_plug.testing.check_kv_store was removed: this breaks plugins; undo it or raise API_VERSION"
+    )
 
 
 def test_an_undeclared_removal_is_found() -> None:

@@ -9,7 +9,7 @@ from .exchanges import Talk
 from .generation import GENERATE, PROMPT
 
 INFORMATION = (
-    "/health /ping /ready /health_generate /model_info /get_model_info /server_info /get_server_info /plugins "
+    "/health /ping /ready /readyz /health_generate /model_info /get_model_info /server_info /get_server_info /plugins "
     "/v1/loads /load /v1/models /openapi.json /docs"
 ).split()
 POOLED: dict[str, tuple[str, dict[str, Any]]] = {

@@ -142,7 +142,8 @@ def ask_with_keys(talk: Talk) -> None:
     """Without a key, with wrong ones, with the key, and with the key of administrators."""
     keys = {"no key": {}, "wrong key": "Bearer wrong", "other scheme": "Basic eA==", "key": "Bearer secret"}
     keys |= {"admin key": "Bearer admin", "lower case": "bearer secret"}
-    paths = "/health /ping /ready /v1/models /model_info /server_info /metrics /openapi.json /docs /v1/loads /nowhere"
+    paths = "/health /ping /ready /readyz /v1/models /model_info /server_info /metrics /openapi.json /docs /v1/loads"
+    paths += " /nowhere"
     for name, value in keys.items():
         talk.headers = {"Authorization": value} if isinstance(value, str) else {}
         with talk.group(name):

@@ -86,7 +86,7 @@ def figures(
     good = [result for result in results if not result.error]
     prompt, output = sum(one.prompt_tokens for one in good), sum(one.output_tokens for one in good)
     rate = 1 / seconds if seconds else 0.0
-    found: dict[str, Any] = {
+    measured: dict[str, Any] = {
         "duration": seconds,
         "completed": len(good),
         "failed": len(results) - len(good),
@@ -104,34 +104,35 @@ def figures(
             if metric == "itl"
             else [value for one in good if not math.isnan(value := one.milliseconds(metric))]
         )
-        found[f"mean_{metric}_ms"] = statistics.fmean(values) if values else None
-        found[f"median_{metric}_ms"] = statistics.median(values) if values else None
+        measured[f"mean_{metric}_ms"] = statistics.fmean(values) if values else None
+        measured[f"std_{metric}_ms"] = statistics.pstdev(values) if values else None
+        measured[f"median_{metric}_ms"] = statistics.median(values) if values else None
         for percent in percents:
-            found[f"p{percent:g}_{metric}_ms"] = percentile(values, percent) if values else None
-    return found
+            measured[f"p{percent:g}_{metric}_ms"] = percentile(values, percent) if values else None
+    return measured
 
 
-def table(found: Mapping[str, Any], percents: Sequence[float]) -> str:
-    """Return the figures as text, one per line."""
+def table(measured: Mapping[str, Any], percents: Sequence[float], metrics: Sequence[str] = tuple(METRICS)) -> str:
+    """Return the figures as text, one per line; of the times, those of ``metrics``."""
     rows: list[tuple[str, Any]] = [
-        ("Successful requests", found["completed"]),
-        ("Failed requests", found["failed"]),
-        ("Benchmark duration (s)", found["duration"]),
-        ("Total input tokens", found["total_input_tokens"]),
-        ("Total generated tokens", found["total_output_tokens"]),
-        ("Request throughput (req/s)", found["request_throughput"]),
+        ("Successful requests", measured["completed"]),
+        ("Failed requests", measured["failed"]),
+        ("Benchmark duration (s)", measured["duration"]),
+        ("Total input tokens", measured["total_input_tokens"]),
+        ("Total generated tokens", measured["total_output_tokens"]),
+        ("Request throughput (req/s)", measured["request_throughput"]),
     ]
-    if found["request_goodput"] is not None:
-        rows.append(("Request goodput (req/s)", found["request_goodput"]))
-    rows.append(("Output token throughput (tok/s)", found["output_throughput"]))
-    rows.append(("Total token throughput (tok/s)", found["total_token_throughput"]))
+    if measured["request_goodput"] is not None:
+        rows.append(("Request goodput (req/s)", measured["request_goodput"]))
+    rows.append(("Output token throughput (tok/s)", measured["output_throughput"]))
+    rows.append(("Total token throughput (tok/s)", measured["total_token_throughput"]))
     lines = [" Serving Benchmark Result ".center(60, "="), *map(_row, rows)]
-    for metric, title in METRICS.items():
-        lines.append(title.center(60, "-"))
+    for metric in metrics:
+        lines.append(METRICS[metric].center(60, "-"))
         for name in ("mean", "median", *(f"p{percent:g}" for percent in percents)):
             shown = name.capitalize() if not name.startswith("p") else name.upper()
-            lines.append(_row((f"{shown} {metric.upper()} (ms)", found[f"{name}_{metric}_ms"])))
-    return "\n".join([*lines, "=" * 60, *(f"failed: {error}" for error in found["errors"])])
+            lines.append(_row((f"{shown} {metric.upper()} (ms)", measured[f"{name}_{metric}_ms"])))
+    return "\n".join([*lines, "=" * 60, *(f"failed: {error}" for error in measured["errors"])])
 
 
 def _row(row: tuple[str, Any]) -> str:

@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import httpx
@@ -36,8 +36,17 @@ class Load:
     """Shape of the gamma distribution of the time between requests; 1 is a Poisson process."""
     max_concurrency: int | None = None
     ignore_eos: bool = True
-    temperature: float = 0.0
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    """Sampling parameters of each request, under the names that all APIs share."""
     seed: int = 0
+    endpoint: str | None = None
+    """Path of the API, if it is not the usual one."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Further headers of each request."""
+
+    def with_model(self, model: str) -> Load:
+        """Return the same load for a model."""
+        return replace(self, model=model)
 
 
 def arrivals(load: Load, count: int) -> Iterator[float]:
@@ -59,10 +68,11 @@ async def send_all(
         prompts: one for each request.
         done: called when a request has ended.
     """
-    headers = {} if load.api_key is None else {"Authorization": f"Bearer {load.api_key}"}
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     places = asyncio.Semaphore(load.max_concurrency) if load.max_concurrency else nullcontext()
-    async with httpx.AsyncClient(base_url=load.base_url, headers=headers, timeout=None, limits=limits) as client:
+    async with httpx.AsyncClient(
+        base_url=load.base_url, headers=request_headers(load), timeout=None, limits=limits
+    ) as client:
         started = time.perf_counter()
 
         def now() -> float:
@@ -80,16 +90,21 @@ async def send_all(
         return results, now()
 
 
+def request_headers(load: Load) -> dict[str, str]:
+    """Return the headers of each request; those of the user come last."""
+    return {**({} if load.api_key is None else {"Authorization": f"Bearer {load.api_key}"}), **load.headers}
+
+
 def request_body(load: Load, prompt: Prompt) -> dict[str, Any]:
     """Return the request for one prompt. The native API takes texts and token ids, the chat API texts only."""
     if load.api == "sglang":
         name = "text" if isinstance(prompt.content, str) else "input_ids"
-        sampling = {"max_new_tokens": prompt.output_len, "temperature": load.temperature, "ignore_eos": load.ignore_eos}
+        sampling = {"max_new_tokens": prompt.output_len, "ignore_eos": load.ignore_eos, **load.sampling}
         return {name: prompt.content, "sampling_params": sampling, "stream": True}
     body: dict[str, Any] = {
         "model": load.model,
         "max_tokens": prompt.output_len,
-        "temperature": load.temperature,
+        **load.sampling,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -104,7 +119,7 @@ async def _ask(
     client: httpx.AsyncClient, load: Load, prompt: Prompt, result: RequestResult, now: Callable[[], float]
 ) -> None:
     try:
-        async with client.stream("POST", PATHS[load.api], json=request_body(load, prompt)) as answer:
+        async with client.stream("POST", load.endpoint or PATHS[load.api], json=request_body(load, prompt)) as answer:
             if answer.status_code != httpx.codes.OK:
                 text = (await answer.aread()).decode(errors="replace")
                 result.error = f"status {answer.status_code}: {text[:200]}"

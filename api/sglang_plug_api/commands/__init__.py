@@ -14,7 +14,7 @@ TERMINAL = "sglang_plug_api.terminal"
 @hookimpl
 def register_commands() -> Iterator[CommandSpec]:
     yield CommandSpec(name="serve", target=f"{COMMANDS}.serve:command", summary="serve a model over HTTP")
-    yield CommandSpec(name="bench", target=f"{BENCHMARKING}.command:command", summary="measure a running server")
+    yield CommandSpec(name="bench", target=f"{BENCHMARKING}.command:command", summary="measure throughput and latency")
     yield CommandSpec(name="chat", target=f"{TERMINAL}.chat:command", summary="chat with a model in the terminal")
     yield CommandSpec(name="complete", target=f"{TERMINAL}.complete:command", summary="continue a text in the terminal")
     yield CommandSpec(name="plugins", target=f"{COMMANDS}.plugins:command", summary="list, show and check plugins")

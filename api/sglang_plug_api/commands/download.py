@@ -35,9 +35,7 @@ class DownloadCommand:
 
         reader = plugins.resolve("checkpoint", options.checkpoint_format, Facts())
         request = CheckpointRequest(source=options.model, revision=options.revision, weights=not options.config_only)
-        print(
-            f"Fetching {options.model}; an interrupted download goes on where it stopped", file=sys.stderr, flush=True
-        )
+        print(f"Fetching {options.model}; files that are complete are not fetched again", file=sys.stderr, flush=True)
         checkpoint: Checkpoint = make(reader, request, contract=Checkpoint)
         print(checkpoint.path)
         return 0

@@ -24,7 +24,7 @@ def add_test_action(actions: Any) -> None:
     parser = actions.add_parser(
         "test", help="run the conformance tests of what a plugin declares; status 1 on a failure"
     )
-    parser.add_argument("names", metavar="NAME", nargs="+", help="a plugin, a distribution or kind:name")
+    parser.add_argument("names", metavar="NAME", nargs="+", help="a plugin, a distribution, kind:name or name")
     parser.add_argument("--junit", metavar="FILE", help="also write the results to FILE, in JUnit's format")
     parser.add_argument("--strict", action="store_true", help="a component that cannot be tested is a failure")
     parser.set_defaults(act=run_tests)
@@ -37,12 +37,12 @@ def run_tests(options: argparse.Namespace, plugins: Plugins) -> int:
         named = [
             component
             for component in plugins.all()
-            if name in (component.found.name, component.found.distribution, component.key)
+            if name in (component.found.name, component.found.distribution, component.key, component.spec.name)
         ]
         if not named:
             raise PluginError(
-                f"there is nothing to test: {name!r} is no installed plugin, distribution or kind:name that declares "
-                "components; see: sglang-plug plugins list"
+                f"there is nothing to test: {name!r} is no installed plugin, distribution, kind:name or name that "
+                "declares components; see: sglang-plug plugins list"
             )
         components += named
     if explicit := next((component for component in components if component.found.explicit), None):

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from sglang_plug import PluginError, Plugins
+from sglang_plug import ConfigError, PluginError, Plugins, StepExtensionSpec
 from sglang_plug.plugins.declaration import hook_names
 from sglang_plug.plugins.discovery import DISTRIBUTION, GROUP, Found
+from sglang_plug.plugins.extension_order import ordered_extensions
 from sglang_plug.plugins.registry import Component, Failure
 from sglang_plug_api.lifecycle.declaration_costs import declaration_costs
 from sglang_plug_api.lifecycle.plugin_check import check_component, settings_of
@@ -83,6 +84,8 @@ def _list(options: argparse.Namespace, plugins: Plugins) -> int:
     _print_columns([("KIND", "NAME", "PLUGIN", "DISTRIBUTION", "STATUS"), *rows])
     for row in table["blocked"]:
         print(f"blocked: {row['name']}" + (f" ({row['distribution']})" if "distribution" in row else ""))
+    if options.kind == StepExtensionSpec.kind:
+        print(f"called in this order: {', '.join(_extension_order(plugins))}")
     strangers = [row["name"] for row in table["askers"] if not row["name"].startswith(f"{DISTRIBUTION}:")]
     if strangers:
         print(f"may choose components for 'auto', in this order: {', '.join(strangers)}")
@@ -144,12 +147,23 @@ def _show_component(component: Component, plugins: Plugins) -> None:
     }
     for item in dataclasses.fields(spec):
         fields[item.name] = _text(getattr(spec, item.name))
+    if isinstance(spec, StepExtensionSpec):
+        fields["order"] = ", ".join(f"[{name}]" if name == spec.name else name for name in _extension_order(plugins))
     _print_fields(f"{spec.kind}:{spec.name}", fields)
     try:
         for name, kind, default in settings_of(component):
             print(f"  --set {spec.name}.{name}={kind}" + (f" (default {default})" if default else " (required)"))
     except Exception as error:  # a plugin's own code is imported here
         print(_red(f"  settings cannot be imported: {type(error).__name__}: {error}"))
+
+
+def _extension_order(plugins: Plugins) -> list[str]:
+    """Return the names of the step extensions that can be used here, in the order in which they are called."""
+    usable = [item for item in plugins.all(StepExtensionSpec.kind) if not item.unavailable()]
+    try:
+        return [item.spec.name for item in ordered_extensions(usable)]
+    except ConfigError as error:
+        return [str(error)]
 
 
 def _check(options: argparse.Namespace, plugins: Plugins) -> int:

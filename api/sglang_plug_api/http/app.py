@@ -42,6 +42,10 @@ logger = logging.getLogger(__name__)
 
 OPTIONAL_ROUTES: Mapping[str, str] = {"/v1/messages": "anthropic", "/v1/messages/count_tokens": "anthropic"}
 """Maps paths that clients commonly call to the extra that installs the plugin that has them."""
+PLUGIN_OF_EXTRA = (
+    "the plugin sglang-plug-{0} adds it: pip install 'sglang-plug[{0}]', or pip install ./plugins/sglang-plug-{0} "
+    "from a checkout"
+)
 
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 REFERENCE = "#/components/schemas/{model}"
@@ -83,7 +87,7 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
     bodies = set[type[BaseModel]]()
     app.state.gate, app.state.endpoints, app.state.request_fields = gate, {}, engine.request_fields
     app.state.error_formats = formats
-    app.state.fairness_key = FairnessKey(config.fairness_key)
+    app.state.fairness_key = FairnessKey(config.fairness_key, has_keys=bool(config.api_keys))
     tasks, others = set(engine.info["tasks"]), list[Component]()
     for component in _route_components(plugins):
         spec = component.spec
@@ -197,7 +201,7 @@ async def _error_response(request: Request, error: Exception) -> Response:
         text = f"{error.detail}: {request.method} {path!r}"
         if status == 404:
             extra = OPTIONAL_ROUTES.get(path)
-            remedy = f"; pip install 'sglang-plug[{extra}]' adds it" if extra else ""
+            remedy = f"; {PLUGIN_OF_EXTRA.format(extra)}" if extra else ""
             text = f"there is no route {path!r}{remedy}"
         return error_response(request.scope, ApiError(text, status, headers=error.headers))
     refusal = from_exception(error)

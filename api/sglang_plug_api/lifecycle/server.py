@@ -90,6 +90,7 @@ class _Server:
     ) -> None:
         self._service, self._listener = service, listener
         self._shutdown, self._started = shutdown, started
+        self._has_page = any(getattr(route, "path", "") == "/" for route in app.routes)
         config = service.config
         limit = ConnectionLimit(max_connections(config.max_connections))
         self._uvicorn = _Uvicorn(
@@ -167,7 +168,7 @@ class _Server:
         engine = self._service.engine
         engine.startup_time = round(time.monotonic() - self._started, 3)
         logger.info("The server is fired up and ready to roll!")
-        print(_ready_text(engine, self._listener), flush=True)
+        print(_ready_text(engine, self._listener, self._has_page), flush=True)
 
 
 class _Uvicorn(uvicorn.Server):
@@ -204,11 +205,14 @@ def _address(listener: socket.socket) -> str:
     return f"http://{shown}:{port}"
 
 
-def _ready_text(engine: TextEngine, listener: socket.socket) -> str:
+def _ready_text(engine: TextEngine, listener: socket.socket, has_page: bool) -> str:
     url = _address(listener)
     lines = [f"sglang-plug serves {engine.model_name} at {url}"]
+    if has_page:
+        lines.append(f"Open {url}/ in a browser.")
     if engine.has_text and "generate" in engine.info["tasks"]:
         body = '{"messages": [{"role": "user", "content": "What is the capital of France?"}]}'
         key = " -H 'Authorization: Bearer YOUR_KEY'" if engine.config.api_keys else ""
-        lines.append(f"Try:\n  curl -s {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'")
+        lines.append("Try it in another terminal:")
+        lines.append(f"  curl -s {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'")
     return "\n".join(lines)

@@ -1,10 +1,15 @@
-"""Warm-up: the first request, which the server itself makes before it reports that it is ready."""
+"""Warm-up: the first requests, which the server itself makes before it reports that it is ready.
+
+The first one shows that requests are served. The others let the engine learn how long its steps take, so that the time
+of a step (``--target-itl-ms``) is kept from the first user's prompt on.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+from collections.abc import Sequence
 
 from sglang_plug import EngineError, RequestError
 from sglang_plug_api.pooling.pooling import probe_model
@@ -14,6 +19,13 @@ logger = logging.getLogger(__name__)
 
 PROMPT = "The capital city of France is"
 TOKENS = 8
+MEASURED_LENGTHS = ((160,), (12, 16, 20))
+"""Lengths of the prompts that are served after the first one: a longer one alone, then a few together, which also
+decode together. They are short because a CPU may need a tenth of a second for ten tokens of a large model."""
+SHORT = 8
+"""Length of one more prompt for each replica, if there are several."""
+MEASURED_TOKENS = 4
+"""Tokens of their outputs."""
 SERVER_ERROR = 500
 """Status of a request that failed through no fault of its own."""
 POLL = 0.05
@@ -45,8 +57,37 @@ async def warm_up_until_served(engine: TextEngine) -> None:
 
 
 async def warm_up(engine: TextEngine) -> None:
-    """Serve one short request, then empty the prefix cache."""
+    """Serve one short request, let the engine learn how long steps take, and empty the prefix cache."""
     tokens = await engine.encode(PROMPT) if engine.has_text else [0]
     await probe_model(engine, tokens, new_tokens=TOKENS)
+    if engine.info["tasks"][0] == "generate" and engine.config.engine.schedule.target_itl_ms:
+        replicas = len(engine.info.get("replica_states", (None,)))
+        first, short = 1, ((SHORT,),) if replicas > 1 else ()  # the first request was served by one replica only
+        for lengths in (*short, *MEASURED_LENGTHS):
+            await _serve_together(engine, lengths * replicas, first)
+            first += len(lengths) * replicas
     with contextlib.suppress(EngineError, RequestError):
         await engine.client.control("flush_cache", stored=False)
+
+
+async def _serve_together(engine: TextEngine, lengths: Sequence[int], first: int) -> None:
+    """Serve prompts of about ``lengths`` tokens at once. A refusal is only logged: limits may be lower than their sum.
+
+    Their numbers begin with ``first``. Raises the error of an engine that failed.
+    """
+    longest = max(1, min(engine.info["context_length"], engine.info["max_total_tokens"]) - MEASURED_TOKENS - 1)
+    prompts = [await _prompt(engine, number, min(length, longest)) for number, length in enumerate(lengths, first)]
+    requests = (probe_model(engine, prompt, new_tokens=MEASURED_TOKENS) for prompt in prompts)
+    for error in await asyncio.gather(*requests, return_exceptions=True):
+        if isinstance(error, RequestError):
+            logger.info("a request that measures the time of steps was not served: %s", error)
+        elif isinstance(error, BaseException):
+            raise error
+
+
+async def _prompt(engine: TextEngine, number: int, length: int) -> list[int]:
+    """Return a prompt of at most ``length`` tokens whose beginning depends on ``number``: no prefix is shared."""
+    if not engine.has_text:
+        return [number] * length
+    words = " ".join(map(str, range(number, number + length)))
+    return list(await engine.encode(words))[:length]

@@ -14,6 +14,7 @@ from sglang_plug.engine.processes.thread_client import ThreadClient
 from sglang_plug_api.http.errors import ApiError, from_validation
 from sglang_plug_api.lifecycle.assembly import assemble, start_components
 from sglang_plug_api.multimodal.offline_images import load_offline_images
+from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.options.parsing import named_options
 from sglang_plug_api.pooling.native_pooling import pool_prompts
 from sglang_plug_api.protocol.base import validation_context
@@ -26,6 +27,7 @@ from .generate import Generation
 Result = TypeVar("Result")
 Body = TypeVar("Body", GenerateBody, PoolBody)
 Answer = dict[str, Any] | list[dict[str, Any]]
+ONE_ENGINE = "Engine is one engine in this process; 'sglang-plug serve' has replicas and deployments"
 
 
 class Engine:
@@ -44,8 +46,20 @@ class Engine:
             options["model_path"] = model_path
         discovered = Plugins.discover(plugins)
         config = named_options(options, discovered, "Engine")
-        if config.replicas > 1 or options.get("deployment", "thread") != "thread":
-            raise ConfigError("Engine is one engine in this process; 'sglang-plug serve' has replicas and deployments")
+        if options.get("deployment", "thread") != "thread":
+            raise ConfigError(ONE_ENGINE)
+        self._start(config, discovered)
+
+    @classmethod
+    def of(cls, config: ServerConfig, plugins: Plugins) -> Engine:
+        """Return the engine that a configuration describes. Raises ``ConfigError`` if the model cannot be served."""
+        engine = cls.__new__(cls)
+        engine._start(config, plugins)
+        return engine
+
+    def _start(self, config: ServerConfig, discovered: Plugins) -> None:
+        if config.replicas > 1:
+            raise ConfigError(ONE_ENGINE)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="engine-loop", daemon=True)
         self._thread.start()

@@ -10,9 +10,10 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from sglang_plug import Observer, RequestEvent, StepStats
+from sglang_plug import MetricInfo, Observer, RequestEvent, StepStats
 
 from .extension_counters import ExtensionCounters
+from .info_gauges import InfoGauges
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SECONDS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
@@ -25,6 +26,7 @@ GAUGES: Mapping[str, str] = {
     "cache_hit_rate": "Share of admitted prompt tokens that came from the prefix cache, since the start",
     "gen_throughput": "Output tokens per second over the last second or more",
     "step_target_seconds": "Time that a step may take in which prompts are computed beside decoding requests; 0: any",
+    "step_time_coefficient": "What was learned about the duration of steps: seconds, and a multiple of the decode step",
     "spec_accept_length": "Output tokens per sequence and decode step, since the start",
     "spec_accept_rate": "Share of the drafted tokens that came true, since the start",
 }
@@ -43,15 +45,18 @@ COUNTERS: Mapping[str, str] = {
     "num_retracted_reqs_total": "Times a running request gave its KV slots back and waited again",
     "memory_relieved_tokens_total": "Cached tokens that were forgotten because the host's memory was running out",
 }
+CACHE_CONFIG = "1, with the tokens of a page and the pages of the KV pool as labels"
 OF_REPLICA = frozenset(
     (
         "num_running_reqs num_queue_reqs num_used_tokens num_cached_tokens token_usage cache_hit_rate "
-        "step_target_seconds spec_accept_length spec_accept_rate cached_tokens_total forced_tokens_total "
-        "spec_drafted_tokens_total spec_accepted_tokens_total num_retracted_reqs_total memory_relieved_tokens_total "
-        "queue_time_seconds"
+        "step_target_seconds step_time_coefficient spec_accept_length spec_accept_rate cached_tokens_total "
+        "forced_tokens_total spec_drafted_tokens_total spec_accepted_tokens_total num_retracted_reqs_total "
+        "memory_relieved_tokens_total queue_time_seconds"
     ).split()
 )
 """Metrics of steps: with several replicas they have the label ``dp_rank``."""
+OWN_LABELS: Mapping[str, str] = {"step_time_coefficient": "coefficient"}
+"""Metrics with one more label: its name."""
 HISTOGRAMS: Mapping[str, str] = {
     "queue_time_seconds": "From arrival to the step that begins to compute the request",
     "time_to_first_token_seconds": "From arrival to the first token",
@@ -77,6 +82,7 @@ class PrometheusObserver(Observer):
         self._window_start, self._window_tokens = 0.0, 0
         self._create()
         self._extension_counters = ExtensionCounters(self.registry)
+        self._info_gauges = InfoGauges(self.registry)
         self._plugins = Gauge(
             "sglang:plugin_info",
             "1 for each component in use",
@@ -86,7 +92,8 @@ class PrometheusObserver(Observer):
 
     def _create(self) -> None:
         def labels(name: str) -> list[str]:
-            return ["model_name", "dp_rank"] if self._replicas > 1 and name in OF_REPLICA else ["model_name"]
+            of_replica = ["dp_rank"] if self._replicas > 1 and name in OF_REPLICA else []
+            return ["model_name", *of_replica, *([OWN_LABELS[name]] if name in OWN_LABELS else [])]
 
         self._gauges = {
             name: Gauge(f"sglang:{name}", text, labels(name), registry=self.registry) for name, text in GAUGES.items()
@@ -115,11 +122,24 @@ class PrometheusObserver(Observer):
             self._create()
         for metrics in (self._gauges, self._counters, self._histograms):
             for name, metric in metrics.items():
+                if name in OWN_LABELS:
+                    continue  # its labels are known when it is set
                 for replica in range(self._replicas):
                     metric.labels(*self._labels(name, replica))
+        self._report_cache_config(info)
         for kind, component in info["components"].items():
             labels = (component["name"], component["plugin"], component["distribution"], component["version"])
             self._plugins.labels(kind, *labels).set(1)
+
+    def _report_cache_config(self, info: Mapping[str, Any]) -> None:
+        """Report the size of each replica's KV pool, which does not change."""
+        if "page_size" not in info:  # an engine of another platform may not have pages
+            return
+        page_size = int(info["page_size"])
+        for replica, state in enumerate(info.get("replica_states", (info,))):
+            labels = (("page_size", str(page_size)), ("num_pages", str(int(state["max_total_tokens"]) // page_size)))
+            fact = MetricInfo("cache_config_info", CACHE_CONFIG, labels)
+            self._info_gauges.record((fact,), self._label, replica if self._replicas > 1 else None)
 
     def on_step(self, stats: StepStats) -> None:
         """Update the gauges and the counters of steps."""
@@ -134,12 +154,17 @@ class PrometheusObserver(Observer):
         self._set("token_usage", stats.used_slots / stats.capacity if stats.capacity else 0.0, replica)
         self._set("cache_hit_rate", totals.cached / totals.admitted if totals.admitted else 0.0, replica)
         self._set("step_target_seconds", stats.target_seconds, replica)
+        for coefficient, value in (stats.step_coefficients or {}).items():
+            labels = (*self._labels("step_time_coefficient", replica), coefficient)
+            self._gauges["step_time_coefficient"].labels(*labels).set(value)
         self._add("cached_tokens_total", stats.cached_tokens, replica)
         self._add("forced_tokens_total", stats.forced_tokens, replica)
         self._add("num_retracted_reqs_total", stats.retracted, replica)
         self._add("memory_relieved_tokens_total", stats.relieved_tokens, replica)
         self._record_speculation(stats, totals)
-        self._extension_counters.record(stats.totals, self._label, replica if self._replicas > 1 else None)
+        rank = replica if self._replicas > 1 else None
+        self._extension_counters.record(stats.totals, self._label, rank)
+        self._info_gauges.record(stats.infos, self._label, rank)
         for seconds in stats.queue_seconds:
             self._observe("queue_time_seconds", seconds, replica)
 

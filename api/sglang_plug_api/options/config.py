@@ -64,8 +64,9 @@ class ServerConfig:
     """Bearer token of the administrative routes; ``None``: any of the ``api_keys``."""
     shared_storage: bool = False
     """Let every API key use the files, batches, responses and running requests of every other."""
-    fairness_key: str = "api-key"
-    """What tells callers apart that share the engine: ``api-key``, ``user`` or ``header:NAME``."""
+    fairness_key: str = "auto"
+    """What tells callers apart that share the engine: ``api-key``, ``user`` or ``header:NAME``; ``auto``: the API key,
+    and ``user`` on a server without API keys."""
     key_weights: tuple[str, ...] = ()
     """``KEY=WEIGHT``: the part of the engine that a caller gets relative to others, whose weight is 1."""
     tenant_isolation: bool = False

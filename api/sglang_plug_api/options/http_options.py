@@ -21,7 +21,8 @@ HTTP = Group(
         option(
             "--fairness-key",
             "fairness_key",
-            "what tells callers apart that share the engine: api-key, user (the field of the request) or header:NAME",
+            "what tells callers apart that share the engine: api-key, user (the field of the request) or header:NAME; "
+            "auto: api-key, and user on a server without API keys",
             metavar="KIND",
         ),
         option(

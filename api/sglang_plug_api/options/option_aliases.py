@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 ONE_DEVICE = "ranks share a model by --tp-size alone, and --replicas serve it side by side, on one machine"
@@ -12,7 +12,8 @@ SPECULATION = (
 NO_LORA_OPTION = "no option for it: adapters of any rank, for any matrix of the layers, are taken; see --lora-paths"
 NO_TLS = "TLS is not offered; put a reverse proxy in front"
 NO_SPLIT = "prefill and decoding in different servers is not offered"
-NO_OFFLOAD = "weights and KV cache stay on the device; nothing is moved to other memory"
+NO_OFFLOAD = "weights stay on the device; nothing of them is moved to other memory"
+KV_STORES = "use --kv-store host,disk (computed prefixes are also kept in the memory of the host and on disk)"
 NO_FOREIGN_CODE = "code that comes with a checkpoint or a request is never run; models are plugins"
 NO_COMPILER = "models are not compiled; decode steps are captured as graphs by themselves"
 NO_TRACES = "traces are not offered; see /metrics and observers"
@@ -70,7 +71,7 @@ EXACT: Mapping[str, str] = MappingProxyType(
         "runner": use("--task"),
         "convert": use("--task"),
         "download-dir": "set HF_HOME in the environment instead",
-        "swap-space": NO_OFFLOAD,
+        "swap-space": KV_STORES,
         "cpu-offload-gb": NO_OFFLOAD,
         "num-gpu-blocks-override": use("--max-total-tokens"),
         "kv-cache-memory-bytes": use("--max-total-tokens"),
@@ -131,9 +132,9 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "max-lora": NO_LORA_OPTION,
         "disaggregation": NO_SPLIT,
         "kv-transfer": NO_SPLIT,
-        "hicache": NO_OFFLOAD,
-        "enable-hierarchical-cache": NO_OFFLOAD,
-        "enable-lmcache": NO_OFFLOAD,
+        "hicache": KV_STORES,
+        "enable-hierarchical-cache": KV_STORES,
+        "enable-lmcache": KV_STORES,
         "enable-memory-saver": NO_OFFLOAD,
         "enable-sleep-mode": NO_OFFLOAD,
         "offload": NO_OFFLOAD,
@@ -148,13 +149,29 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
 """Maps a prefix of option names to the hint for all of them."""
 
 
-def alias_hint(name: str) -> str | None:
-    """Return the hint for an option of another server, given as a flag or a YAML key; ``None`` if it is unknown."""
-    plain = name.lstrip("-").replace("_", "-").lower()
+MIN_ABBREVIATION = 4
+"""Shortest beginning of a name, without its dashes, that counts as an abbreviation."""
+
+
+def alias_hint(name: str, known: Iterable[str] = ()) -> str | None:
+    """Return the hint for an option of another server, given as a flag or a YAML key; ``None`` if it is unknown.
+
+    Args:
+        name: the option, or an abbreviation that stands for one option of other servers and for none of ``known``.
+        known: options of this server.
+    """
+    plain = _plain(name)
     for candidate in (plain, plain.removeprefix("no-")):
         if candidate in EXACT:
             return EXACT[candidate]
         for prefix, hint in FAMILIES.items():
             if candidate.startswith(prefix):
                 return hint
-    return None
+    if len(plain) < MIN_ABBREVIATION or any(_plain(option).startswith(plain) for option in known):
+        return None
+    meant = [(full, hint) for full, hint in (*EXACT.items(), *FAMILIES.items()) if full.startswith(plain)]
+    return f"for --{meant[0][0]}, {meant[0][1]}" if len(meant) == 1 else None
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("_", "-").lower()

@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser, plugins: Plugins) -> None:
         for option in group.options:
             section.add_argument(*option.flags, **_argument(option, plugins))
     if isinstance(parser, Parser):
-        parser.explain = alias_hint
+        parser.explain = lambda flag: alias_hint(flag, parser._option_string_actions)
 
 
 def server_config(options: argparse.Namespace, plugins: Plugins) -> ServerConfig:
@@ -151,7 +151,8 @@ def _from_file(file: str) -> dict[str, Any]:
 
 def unknown_hint(name: str, known: Iterable[str]) -> str:
     """Return the end of the error for an unknown option: a hint for another server's option, or the nearest name."""
-    hint = alias_hint(name)
+    known = list(known)
+    hint = alias_hint(name, known)
     return did_you_mean(name, known) if hint is None else f": {hint}"
 
 

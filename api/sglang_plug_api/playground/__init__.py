@@ -13,7 +13,7 @@ def register_routes() -> Iterator[RouteSpec]:
         name="playground",
         target=f"{__name__}.pages:build",
         auth="public",
-        summary="web pages: / to try the model, /playground/operations to watch the server",
+        summary="web pages: / to try the model, /docs for the routes, /playground/operations to watch the server",
     )
     yield RouteSpec(
         name="activity",

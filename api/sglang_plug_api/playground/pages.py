@@ -83,6 +83,10 @@ def build(engine: TextEngine) -> APIRouter:
     async def operations(request: Request) -> Response:
         return by_name["operations.html"].response(request)
 
+    @router.get("/docs", summary="Page of the routes, to read and to try", include_in_schema=False)
+    async def docs(request: Request) -> Response:
+        return by_name["docs.html"].response(request)
+
     @router.get("/playground/{name}", summary="Scripts and styles of the pages", include_in_schema=False)
     async def asset(request: Request, name: str) -> Response:
         if name not in by_name or name.endswith(".html"):

@@ -34,6 +34,7 @@ FALSE_ASKS = frozenset({"use_activation", "include_reasoning"})
 _PROCESSOR = "images are processed as the checkpoint says"
 _WATERMARK = "install sglang-plug-watermark, which adds the field watermark to what generates text"
 _NOT_SPLIT = "this server computes prompts and outputs itself"
+_OWN_ENCODER = "this server encodes images itself"
 EVERYWHERE: Remedies = {
     "guided_json": "use response_format with type json_schema",
     "guided_regex": "use regex",
@@ -224,6 +225,9 @@ ENCODE: Remedies = {
     "return_pooled_hidden_states": "use /v1/embeddings",
     "return_prompt_token_ids": "use /tokenize",
     "multi_item_delimiter_indices": "use /v1/score",
+    "token_indices_to_pool": "states are pooled as the checkpoint describes",
+    "decision_layout": "use /v1/score",
+    "is_cross_encoder_request": "use /v1/rerank or /v1/score",
     "lora_id": "use lora_path",
 }
 """Remedies for ``/encode`` and ``/classify``."""
@@ -280,6 +284,9 @@ NATIVE: Remedies = {
     "return_flat_raw_top_logprobs_b64": "log-probabilities are lists of [logprob, token, text]",
     "positional_embed_overrides": "use input_embeds",
     "multi_item_delimiter_indices": "use /v1/score",
+    "token_indices_to_pool": "use token_ids_logprob with logprob_start_len",
+    "encoder_urls": _OWN_ENCODER,
+    "need_wait_for_mm_inputs": _OWN_ENCODER,
     "image_max_dynamic_patch": _PROCESSOR,
     "video_max_dynamic_patch": _PROCESSOR,
     "return_flat_raw_output_top_logprobs": "log-probabilities are lists of [logprob, token, text]",

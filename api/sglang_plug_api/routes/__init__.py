@@ -65,4 +65,4 @@ def register_routes() -> Iterator[RouteSpec]:
         auth="admin",
         summary="/load_lora_adapter, /unload_lora_adapter",
     )
-    yield RouteSpec(name="docs", target=f"{__name__}.admin.docs:build", summary="/openapi.json and /docs")
+    yield RouteSpec(name="docs", target=f"{__name__}.admin.docs:build", summary="/openapi.json")

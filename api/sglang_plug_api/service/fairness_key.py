@@ -14,7 +14,7 @@ from sglang_plug_api.options.config import ServerConfig
 
 from .terms import ServiceTerms, deadline_of
 
-API_KEY, USER, HEADER = "api-key", "user", "header:"
+AUTO, API_KEY, USER, HEADER = "auto", "api-key", "user", "header:"
 ID_PREFIX = b"sglang-plug: caller id\0"
 """Prefix that is hashed with the values that identify a caller, so that its id differs from any other hash of them."""
 ID_DIGITS = 32
@@ -28,16 +28,17 @@ class FairnessKey:
     the engine knows no key.
 
     Args:
-        kind: ``api-key``, ``user`` or ``header:NAME``.
+        kind: ``api-key``, ``user`` or ``header:NAME``; ``auto``: the API key, and ``user`` if the server has none.
+        has_keys: True if the server has API keys.
 
     Raises ``ConfigError`` for another kind.
     """
 
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
+    def __init__(self, kind: str, *, has_keys: bool) -> None:
+        self._kind = (API_KEY if has_keys else USER) if kind == AUTO else kind
         self._header = self._kind.removeprefix(HEADER).strip().lower() if self._kind.startswith(HEADER) else ""
         if self._kind not in (API_KEY, USER) and not self._header:
-            raise ConfigError(f"--fairness-key must be {API_KEY}, {USER} or {HEADER}NAME, not {self._kind!r}")
+            raise ConfigError(f"--fairness-key must be {AUTO}, {API_KEY}, {USER} or {HEADER}NAME, not {self._kind!r}")
 
     def weights(self, texts: Iterable[str], api_keys: Sequence[str]) -> dict[str, float]:
         """Return the weights of ``KEY=WEIGHT`` by the ids of callers. Raises ``ConfigError``, which shows no key.
@@ -68,7 +69,7 @@ class FairnessKey:
 def with_caller_weights(config: ServerConfig) -> ServerConfig:
     """Return ``config`` with the weights of callers in the engine's part. Raises ``ConfigError``."""
     keys = (*config.api_keys, *((config.admin_api_key,) if config.admin_api_key else ()))
-    weights = FairnessKey(config.fairness_key).weights(config.key_weights, keys)
+    weights = FairnessKey(config.fairness_key, has_keys=bool(config.api_keys)).weights(config.key_weights, keys)
     schedule = replace(config.engine.schedule, caller_weights=weights)
     return replace(config, engine=replace(config.engine, schedule=schedule))
 

@@ -6,11 +6,13 @@ route has them. ``http.request_body`` sets them from the body and the headers of
 
 from __future__ import annotations
 
+import time
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import BaseModel
 
+from sglang_plug import RequestError
 from sglang_plug.contracts.serving.observer import DeadlineOutcome
 
 DEADLINE_STATUS = 504
@@ -25,6 +27,20 @@ class ServiceTerms:
     """Id that the engine knows the caller by; ``None``: the owner id of the API key."""
     deadline_ms: int | None = None
     """Milliseconds from the arrival in which the output should be complete; ``None``: whenever it is."""
+    received: float = field(default_factory=time.time, compare=False)
+    """``time.time()`` when the body of the request was read, before anything was done for it."""
+
+    @property
+    def deadline(self) -> float | None:
+        """The time by which the output should be complete, as ``time.time`` returns it."""
+        return None if self.deadline_ms is None else self.received + self.deadline_ms / 1000
+
+    def check_deadline(self) -> None:
+        """Raise ``RequestError`` with status 504 if the deadline has passed."""
+        if self.deadline is not None and self.deadline <= time.time():
+            raise RequestError(
+                "The deadline of the request cannot be met: it passed before the prompt was tokenized.", DEADLINE_STATUS
+            )
 
 
 PLAIN = ServiceTerms()

@@ -52,7 +52,7 @@ def connect(options: argparse.Namespace, plugins: Plugins) -> Iterator[ModelClie
     from .model_client import ModelClient  # the HTTP client is not needed for --help
 
     if options.url is not None:
-        _refuse_server_options(options)
+        refuse_server_options(options)
         key = next(iter(getattr(options, "api_key", None) or ()), None)
         with ModelClient(options.url, key, options.model_name) as client:
             yield client
@@ -68,7 +68,8 @@ def connect(options: argparse.Namespace, plugins: Plugins) -> Iterator[ModelClie
         yield client
 
 
-def _refuse_server_options(options: argparse.Namespace) -> None:
+def refuse_server_options(options: argparse.Namespace) -> None:
+    """Raise ``ConfigError`` if an option of ``serve`` was given besides ``--url``."""
     given = [option for option in all_options() if option.key != "api_key" and option.key in vars(options)]
     if given or options.model is not None:
         name = given[0].flags[0] if given else "MODEL"

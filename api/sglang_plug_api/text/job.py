@@ -71,10 +71,6 @@ class Job:
         """The engine's id of the caller."""
         return self.caller.owner if self.terms.caller is None else self.terms.caller
 
-    def deadline(self, arrived: float) -> float | None:
-        """Return the time by which the output should be complete if the request arrived at ``arrived``."""
-        return None if self.terms.deadline_ms is None else arrived + self.terms.deadline_ms / 1000
-
     @property
     def engine_id(self) -> str:
         """The engine's id of the sequence, which is unique even if two callers choose the same id."""

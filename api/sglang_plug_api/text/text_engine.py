@@ -33,7 +33,7 @@ from sglang_plug_api.lifecycle.observer_guard import GuardedObserver
 from sglang_plug_api.multimodal.image_prompts import ImagePrompts
 from sglang_plug_api.multimodal.images import RequestImage
 from sglang_plug_api.options.config import ServerConfig
-from sglang_plug_api.service.terms import deadline_outcome
+from sglang_plug_api.service.terms import DEADLINE_STATUS, ServiceTerms, current_terms, deadline_outcome
 
 from .adapter_names import AdapterNames
 from .constraints import constraint_refusal
@@ -184,9 +184,21 @@ class TextEngine:
     async def in_chat_thread(self, work: Callable[[], Result]) -> Result:
         """Run ``work``, which renders chat templates, and return its result.
 
-        Slow templates delay only each other, since they have threads of their own.
+        Slow templates delay only each other, since they have threads of their own. Raises ``RequestError`` if the
+        deadline of the request passed before a thread was free.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._chat_threads, work)
+        terms = current_terms()
+
+        def render() -> Result:
+            terms.check_deadline()
+            return work()
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._chat_threads, render)
+        except RequestError as error:
+            if error.status == DEADLINE_STATUS:
+                self._report_refusal(terms)
+            raise
 
     def check_text(self, text: str) -> None:
         """Raise ``ApiError`` for a text that is longer than any that fits the model, before tokenizing it."""
@@ -316,9 +328,25 @@ class TextEngine:
             salt=f"{job.caller.owner}:{job.salt}" if self.config.tenant_isolation else job.salt,
             adapter=job.adapter,
             caller=job.engine_caller,
-            deadline=job.deadline(arrived),
+            deadline=job.terms.deadline,
             arrived=arrived,
         )
+
+    def _report_refusal(self, terms: ServiceTerms) -> None:
+        """Tell the observers of a request whose deadline passed before it was tokenized."""
+        event = RequestEvent(
+            id="",
+            reason="abort",
+            prompt_tokens=0,
+            cached_tokens=0,
+            output_tokens=0,
+            arrived=terms.received,
+            first_token=None,
+            finished=time.time(),
+            deadline="refused",
+        )
+        for observer in self.guarded_observers:
+            observer.on_request(event)
 
     def _report(self, job: Job, detokenizer: Detokenizer, arrived: float, first: float | None, refused: int) -> None:
         """Tell the observers that a job ended; ``refused`` is the status of its refusal, or 0."""
@@ -333,7 +361,7 @@ class TextEngine:
             first_token=first,
             finished=finished,
             request=job.request,
-            deadline=deadline_outcome(job.deadline(arrived), finished, reason, refused),
+            deadline=deadline_outcome(job.terms.deadline, finished, reason, refused),
         )
         for observer in self.guarded_observers:
             observer.on_request(event)

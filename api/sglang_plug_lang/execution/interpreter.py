@@ -9,13 +9,14 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from sglang_plug_lang.backends.base import Backend, Completion
+from sglang_plug_lang.backends.base import Backend, CachesPrefixes, Completion
 from sglang_plug_lang.errors import LanguageError
 from sglang_plug_lang.ir import (
+    AppendForks,
+    CachePrefix,
     Concatenation,
     Expression,
     Generate,
@@ -27,34 +28,19 @@ from sglang_plug_lang.ir import (
     ScopeBegin,
     ScopeEnd,
     Select,
+    SeparateReasoning,
     Text,
     variables,
 )
 
 from .speculation import Speculation
 from .transcript import Transcript
+from .variable import Variable
 
 BOOLEANS = {"True": True, "False": False}
 NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 ENTRIES_OF_TOKENS = ("output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs")
 """Facts with one entry for each generated token."""
-
-
-@dataclass
-class Variable:
-    """A variable's value, and its text as it grows."""
-
-    value: Any = None
-    meta_info: dict[str, Any] = field(default_factory=dict)
-    pieces: list[str] = field(default_factory=list)
-    piece_meta_info: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """Facts about generated pieces, by position."""
-    pending: int = 0
-    """Number of queued expressions that will set it."""
-
-    def copy(self) -> Variable:
-        """Return an independent copy."""
-        return Variable(self.value, self.meta_info, list(self.pieces), dict(self.piece_meta_info))
 
 
 class Interpreter:
@@ -72,15 +58,17 @@ class Interpreter:
         self._transcript = Transcript(backend.chat_template)
         self._variables: dict[str, Variable] = {}
         self._scopes: list[str] = []
+        self._fork_start = 0
         self._condition = threading.Condition()
         self._queue: deque[Expression] = deque()
         self._is_busy = False
         self._is_running = False
         self._program: int | None = None
+        self._worker: int | None = None
         self._error: BaseException | None = None
         self._wakers: set[Callable[[], None]] = set()
 
-    # Methods for the program: none of them waits, except ``fork``.
+    # Methods for the program: none of them waits, except ``forks``.
 
     def announce_program(self) -> None:
         """Note that a program will append; until it ends, readers in other threads wait for missing values."""
@@ -120,12 +108,15 @@ class Interpreter:
             self._error = self._error or error
             self._notify()
 
-    def fork(self) -> Interpreter:
-        """Wait until all expressions are executed, and return an independent copy."""
+    def forks(self, size: int) -> list[Interpreter]:
+        """Wait until all expressions are executed, and return ``size`` independent copies."""
         self.wait()
+        return [self._copy() for _ in range(size)]
+
+    def _copy(self) -> Interpreter:
         spec_tokens = None if self._speculation is None else self._speculation.token_limit
         other = Interpreter(self.backend, self._defaults, self._stream, spec_tokens)
-        other._transcript = self._transcript.copy()
+        other._transcript, other._fork_start = self._transcript.copy(), len(self._transcript.text)
         other._variables = {name: variable.copy() for name, variable in self._variables.items() if not variable.pending}
         other._error = self._error
         return other
@@ -149,6 +140,12 @@ class Interpreter:
         if self._error is not None:
             raise self._error
         return self._transcript
+
+    def forked_text(self) -> str:
+        """Return the text since the fork; all of it for a conversation that is not one. Raises as ``transcript``."""
+        if threading.get_ident() == self._worker:
+            raise LanguageError("a state cannot append its own text")
+        return self.transcript().text[self._fork_start :]
 
     def variable(self, name: str) -> Variable:
         """Wait for a variable. Raises the error that ended the program earlier, or ``KeyError`` if nothing sets it."""
@@ -221,11 +218,12 @@ class Interpreter:
     # Methods of the worker thread.
 
     def _work(self) -> None:
+        self._worker = threading.get_ident()
         while True:
             with self._condition:
                 if not self._queue or self._error is not None:
                     self._queue.clear()
-                    self._is_busy = False
+                    self._is_busy, self._worker = False, None
                     self._notify()
                     return
                 expression = self._queue.popleft()
@@ -259,8 +257,19 @@ class Interpreter:
                 self._select(expression)
             case Generate():
                 self._generate(expression)
+            case SeparateReasoning():
+                self._execute(expression.generating())
+            case AppendForks():
+                self._fill("".join(state.forked_text() for state in expression.states))
+            case CachePrefix():
+                self._cache_prefix()
             case _:
                 raise LanguageError(f"a state cannot carry out {type(expression).__name__}")
+
+    def _cache_prefix(self) -> None:
+        prompt = self._transcript.prompt()
+        if isinstance(self.backend, CachesPrefixes) and prompt.text and not prompt.images:
+            self.backend.cache_prefix(prompt.text)
 
     def _begin_role(self, role: str) -> None:
         for text in self._transcript.begin_role(role):

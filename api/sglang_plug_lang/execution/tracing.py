@@ -18,17 +18,20 @@ from sglang_plug_lang.errors import LanguageError
 from sglang_plug_lang.ir import (
     Concatenation,
     Expression,
+    Fork,
+    ForkItem,
     GenerationOptions,
     RoleBegin,
     RoleBlock,
     RoleEnd,
     Text,
     parts,
-    variables,
+    setters,
 )
 from sglang_plug_lang.templates import ChatTemplate
 
-from .interpreter import Interpreter, Variable
+from .interpreter import Interpreter
+from .variable import Variable
 
 
 class TracingBackend:
@@ -88,6 +91,19 @@ class Placeholder(Expression):
 
 
 @dataclass(frozen=True)
+class Argument(Placeholder):
+    """An argument that is not given."""
+
+
+@dataclass(frozen=True)
+class TracedVariable(Placeholder):
+    """A variable that a traced program would generate."""
+
+    source: Expression
+    """The expression that sets it."""
+
+
+@dataclass(frozen=True)
 class Trace:
     """The expressions that a program appends, in order; messages are split into their beginning, parts and end."""
 
@@ -129,15 +145,19 @@ class TracingInterpreter(Interpreter):
 
     def submit(self, expression: Expression) -> None:
         """Record an expression; the variables that it sets become placeholders."""
-        for name in variables(expression):
-            self._variables[name] = Variable(Placeholder(name))
+        for name, source in setters(expression):
+            self._variables[name] = Variable(TracedVariable(name, source))
         self._record(expression)
 
-    def fork(self) -> TracingInterpreter:
-        """Return a recorder for a fork."""
-        self._end_prefix()
+    def forks(self, size: int) -> list[Interpreter]:
+        """Record the fork, and return a recorder for each copy."""
+        self._record(Fork(size))
+        return [self._fork(index) for index in range(size)]
+
+    def _fork(self, index: int) -> TracingInterpreter:
         child = self.child()
         child._variables = {name: variable.copy() for name, variable in self._variables.items()}
+        child._record(ForkItem(index))
         return child
 
     def child(self) -> TracingInterpreter:

@@ -51,3 +51,9 @@ __all__ = [
     "user_begin",
     "user_end",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "Engine":
+        raise ImportError("the engine is not part of the frontend language: import it as sglang_plug_api.Engine")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

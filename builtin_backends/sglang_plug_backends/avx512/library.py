@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cache, partial
@@ -24,6 +25,7 @@ from typing import Any
 
 from sglang_plug import ConfigError
 from sglang_plug.system.private_folder import private_folder, scratch_folder
+from sglang_plug.system.progress_line import ProgressLine, bar
 
 SOURCES = Path(__file__).parent / "source"
 COMPILED = Path(__file__).parent / "compiled"
@@ -39,6 +41,8 @@ FLAGS = (
 )
 LIBRARIES = ("-nodefaultlibs", "-lc", "-lm", "-lgcc")
 """Linked libraries, without OpenMP: its symbols come from the library that torch has loaded."""
+MOST_COMPILERS = 4
+"""Most compilers that run at a time; each takes about 500 MB of memory."""
 PATIENCE = 300.0
 """Timeout of the compiler in seconds."""
 RECORDED = (
@@ -189,9 +193,29 @@ def compile_into(folder: Path) -> Path:
     logger.info("Compiling the CPU kernels with %s (once; kept as %s)", compiler, target)
     with scratch_folder(folder, "build-") as scratch:
         built = scratch / target.name
-        _run([compiler, *FLAGS, *map(str, sorted(SOURCES.glob("*.cpp"))), "-o", str(built), *LIBRARIES])
+        objects = _compile_sources(compiler, scratch)
+        _run([compiler, *FLAGS, *map(str, objects), "-o", str(built), *LIBRARIES])
         os.replace(built, target)
     return target
+
+
+def _compile_sources(compiler: str, folder: Path) -> list[Path]:
+    """Compile the sources, several at a time, and return the object files in ``folder``."""
+    sources = sorted(SOURCES.glob("*.cpp"))
+    objects = [folder / f"{source.stem}.o" for source in sources]
+    commands = [
+        [compiler, *FLAGS, "-c", str(source), "-o", str(built)] for source, built in zip(sources, objects, strict=True)
+    ]
+    label = "Compiling the CPU kernels"
+    with ProgressLine(len(commands), logger) as progress, ThreadPoolExecutor(_compilers()) as pool:
+        for done, _ in enumerate(pool.map(_run, commands), 1):
+            progress.show(done, bar(label, done, len(commands)))
+    return objects
+
+
+def _compilers() -> int:
+    """Return how many compilers run at a time."""
+    return min(MOST_COMPILERS, len(os.sched_getaffinity(0)))
 
 
 def _compiled() -> Path:

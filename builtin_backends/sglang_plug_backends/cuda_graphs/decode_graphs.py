@@ -42,15 +42,17 @@ from sglang_plug.contracts.serving.executor import SINGLE_RANK, CapturedCollecti
 from sglang_plug.layers import Router
 from sglang_plug.ops.host_device_copy import upload
 from sglang_plug.system.out_of_memory import is_out_of_memory
+from sglang_plug.system.progress_line import ProgressLine, bar
 
 from .garbage_collection import no_collection
 from .graph_check import check_replay
 from .graph_inputs import KINDS, POSITIONS, SLOTS, TOKENS, GraphInputs
 from .graph_variants import GraphVariants, Variant
-from .progress import GIB, Progress
 from .rank_commands import CaptureSizes, ReplayStep, decode_command, encode_command
 
 logger = logging.getLogger(__name__)
+GIB = 1 << 30
+"""Bytes of a GB in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ class DecodeGraphs(StepExecutor):
         logger.info("Capture %s begin. This can take up to several minutes. avail mem=%.2f GB", kind, before / GIB)
         logger.info("Capture %s bs %s", kind, self.sizes)
         try:
-            with Progress("Capturing batches", len(self.sizes)) as progress:
+            with ProgressLine(len(self.sizes), logger) as progress:
                 self.capture_sizes(model, self.sizes[::-1], progress)
         except CannotCaptureError as error:
             self._drop()
@@ -183,7 +185,7 @@ class DecodeGraphs(StepExecutor):
         self.variants.forget()
 
     @torch.inference_mode()
-    def capture_sizes(self, model: Model, sizes: Ordered[int], progress: Progress | None = None) -> None:
+    def capture_sizes(self, model: Model, sizes: Ordered[int], progress: ProgressLine | None = None) -> None:
         """Capture ``sizes`` in this order, in addition to those already captured. Raises the error of a failed capture.
 
         Ranks that share the model capture all of them or none; one that is out of memory cannot tell the others.
@@ -202,14 +204,15 @@ class DecodeGraphs(StepExecutor):
         if self.ranks is not None and not self.ranks.agreed(problem is None):
             raise problem or CannotCaptureError("another rank could not capture its part")
 
-    def _capture_sizes(self, model: Model, sizes: Ordered[int], progress: Progress | None) -> None:
+    def _capture_sizes(self, model: Model, sizes: Ordered[int], progress: ProgressLine | None) -> None:
         with no_collection():
             for done, size in enumerate(sizes, 1):
                 self.captured[size] = self._capture_size(model, size)
                 for variant in self.variants.alone() if self.collectives.size == 1 else ():
                     self._capture_variant(variant, model, size)
                 if progress is not None:
-                    progress.show(done, f"bs={size} avail_mem={self.recorder.free_bytes() / GIB:.2f} GB")
+                    detail = f"bs={size} avail_mem={self.recorder.free_bytes() / GIB:.2f} GB"
+                    progress.show(done, bar(f"Capturing batches ({detail})", done, progress.total))
 
     def decode(
         self, model: Model, chunks: Ordered[ChunkView], device_tokens: DeviceTokens | None = None

@@ -22,12 +22,14 @@ from torch import Tensor
 from sglang_plug import AttentionBackend, ForwardBatch, KVPool, Model, StepExecutor
 from sglang_plug.layers import Router
 from sglang_plug.system.out_of_memory import is_out_of_memory
+from sglang_plug.system.progress_line import ProgressLine, bar
 
 from .garbage_collection import no_collection
 from .piecewise_graphs import Capture, CudaPieces, Pieces, Unread
-from .progress import GIB, Progress
 
 logger = logging.getLogger(__name__)
+GIB = 1 << 30
+"""Bytes of a GB in the log."""
 
 STEPS = ((16, 8), (64, 16), (256, 32), (512, 64), (1024, 128))
 """Pairs of a number of tokens, and the distance of captured numbers below it; beyond, the last distance applies."""
@@ -85,7 +87,7 @@ class PrefillGraphs(StepExecutor):
         self.recorder.begin()
         name, started, before = self.recorder.name, time.perf_counter(), self.recorder.free_bytes()
         try:
-            with Progress("Capturing prompts", len(self.sizes)) as progress:
+            with ProgressLine(len(self.sizes), logger) as progress:
                 self.capture_sizes(model, self.sizes[::-1], progress)
         except Exception as error:
             self.captured = {}
@@ -103,13 +105,14 @@ class PrefillGraphs(StepExecutor):
         )
 
     @torch.inference_mode()
-    def capture_sizes(self, model: Model, sizes: Ordered[int], progress: Progress | None = None) -> None:
+    def capture_sizes(self, model: Model, sizes: Ordered[int], progress: ProgressLine | None = None) -> None:
         """Capture ``sizes`` in this order, besides those already captured. Raises the error of a failed capture."""
         with no_collection():
             for done, size in enumerate(sizes, 1):
                 self.captured[size] = self._capture_size(model, size)
                 if progress is not None:
-                    progress.show(done, f"tokens={size} avail_mem={self.recorder.free_bytes() / GIB:.2f} GB")
+                    detail = f"tokens={size} avail_mem={self.recorder.free_bytes() / GIB:.2f} GB"
+                    progress.show(done, bar(f"Capturing prompts ({detail})", done, progress.total))
 
     def hidden(self, model: Model, batch: ForwardBatch) -> Tensor | None:
         """Return ``[T, hidden]`` of a planned step; ``None`` if no graph of it was captured.

@@ -152,16 +152,10 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         return True
 
     def _submit(self, state: TierState, first: int) -> bool:
-        """Begin to load the blocks from ``first`` on; return False if no tier has them."""
-        engine = self._engine
-        assert engine is not None
-        count = len(state.keys)
-        if engine.tiers.lookup_is_immediate:
-            count = first + len(engine.tiers.locate(state.keys[first:]))
-        if count == first:
-            return False
-        state.load = engine.loads.submit(state.keys[first:count], first)
-        return True
+        """Begin to load the blocks from ``first`` on; return False if that is of no use."""
+        assert self._engine is not None
+        state.load = self._engine.loads.submit(state.keys[first:], first)
+        return state.load is not None
 
     def ready(self) -> Ordered[ReadySequence]:
         """Return the requests whose blocks are in the host's memory, or are not waited for any longer."""
@@ -177,7 +171,7 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         load = state.load
         if load is None or load.done:
             return True
-        if load.is_late or not self._engine.loads.usable:
+        if self._engine.loads.is_late(load) or not self._engine.loads.usable:
             self._release(state)
             return True
         return False
@@ -238,7 +232,7 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
     def _wait(self, state: TierState, busy: bool) -> bool:
         """Return False while a second load may still be of use."""
         assert state.load is not None and self._engine is not None
-        if state.load.is_late or not self._engine.loads.usable:
+        if self._engine.loads.is_late(state.load) or not self._engine.loads.usable:
             self._release(state)
             return True
         if not busy:

@@ -15,14 +15,15 @@ from torch import Tensor
 from sglang_plug import KVBlock
 
 from .block_layout import BlockLayout
-from .rates import PrefillRate
+from .rates import PrefillRate, Rate
+from .tier import Tier
 from .tiers import Tiers
 
 logger = logging.getLogger(__name__)
 
 WORKERS = 2
 GRACE = 1.0
-"""Seconds after its deadline for which a load is waited for: a store may be late by one block."""
+"""Most seconds after its deadline for which a load is waited for: a store may be late by one block."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,12 +33,18 @@ class PrefixLoad:
     keys: Sequence[bytes]
     first: int
     """Index of the first block in the sequence."""
+    submitted: float
+    """Time on the clock of the queue."""
     seconds: float
-    """Seconds after which loading is of no use any more."""
+    """Seconds after ``submitted`` from which on loading is of no use any more."""
     compute_seconds: float | None
     """Estimated seconds to compute the blocks; ``None``: not known."""
+    trial: bool = False
+    """True if the blocks are loaded only to measure how long that takes; no request waits for them."""
     began: float | None = None
     """``time.monotonic()`` when a worker began with it."""
+    deadline: float = 0.0
+    """``time.monotonic()`` from which on blocks are of no use; known once a worker began with it."""
     done: bool = False
     """True once ``rows`` and ``tiers`` are final."""
     released: bool = False
@@ -47,14 +54,37 @@ class PrefixLoad:
     tiers: list[str] = field(default_factory=list)
     """The tier of each block that was loaded; they are the first ones."""
 
-    @property
-    def is_late(self) -> bool:
-        """True if a worker should have finished it by now."""
-        return self.began is not None and time.monotonic() > self.began + self.seconds + GRACE
+
+class StoppableClock:
+    """A clock that can be stopped for a while.
+
+    Args:
+        clock: the time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._behind = clock, 0.0
+        self._stopped: float | None = None
+
+    def now(self) -> float:
+        """Return the time in seconds, without the time for which the clock was stopped."""
+        return (self._clock() if self._stopped is None else self._stopped) - self._behind
+
+    def stop(self, stopped: bool) -> None:
+        """Stop the clock, or let it go on."""
+        if stopped and self._stopped is None:
+            self._stopped = self._clock()
+        elif not stopped and self._stopped is not None:
+            self._behind += self._clock() - self._stopped
+            self._stopped = None
 
 
 class PrefixLoads:
     """The queue of loads, and the threads that load.
+
+    A request is held for no longer than computing its prefix would take, and not at all if loading would probably take
+    longer, with the loads before it. The time for which the queue waits for memory does not count: loaded blocks then
+    wait for the scheduler, as the request would.
 
     Args:
         tiers: where blocks are loaded from.
@@ -65,6 +95,7 @@ class PrefixLoads:
         promote: receives the blocks that came from another tier than the fastest.
         most_seconds: most seconds for one load.
         always: load whatever computing would take.
+        clock: the time in seconds.
     """
 
     def __init__(
@@ -78,14 +109,17 @@ class PrefixLoads:
         most_seconds: float,
         always: bool,
         promote: Callable[[list[KVBlock]], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tiers, self._layout, self._device, self._prefill = tiers, layout, device, prefill
         self._most_blocks = max(1, most_bytes // layout.bytes)
         self._most_seconds, self._always, self._promote = most_seconds, always, promote
+        self._clock, self._queue_clock = clock, StoppableClock(clock)
         self._queue: deque[PrefixLoad] = deque()
         self._changed = threading.Condition()
         self._held_blocks = 0
         self._active = set[PrefixLoad]()
+        self._pace = Rate()  # of a worker, per block of the loads that it takes
         self._closed = False
         for number in range(WORKERS):
             threading.Thread(target=self._run, name=f"kv-loads-{number}", daemon=True).start()
@@ -94,17 +128,45 @@ class PrefixLoads:
     def usable(self) -> bool:
         """False while all workers are stuck in a store that ignores deadlines."""
         with self._changed:
-            return sum(load.is_late for load in self._active) < WORKERS
+            now = self._clock()
+            return sum(now > load.deadline + GRACE for load in self._active) < WORKERS
 
-    def submit(self, keys: Sequence[bytes], first: int) -> PrefixLoad:
-        """Begin to load the blocks with ``keys``, of which the first is block ``first`` of its sequence."""
+    @property
+    def idle(self) -> bool:
+        """True while no load waits or is under way."""
+        with self._changed:
+            return not self._queue and not self._active
+
+    def submit(self, keys: Sequence[bytes], first: int) -> PrefixLoad | None:
+        """Begin to load the blocks with ``keys``, of which the first is block ``first`` of its sequence.
+
+        Returns ``None`` if no tier has them, or if computing them is probably faster.
+        """
+        places = None
+        if self._tiers.lookup_is_immediate:
+            places = self._tiers.locate(keys)
+            if not places:
+                return None
+            keys = keys[: len(places)]
         compute = None if self._always else self._prefill.seconds(len(keys) * self._layout.tokens)
         seconds = self._most_seconds if compute is None else min(compute, self._most_seconds)
-        load = PrefixLoad(keys, first, seconds, compute)
+        least = self._tiers.least_seconds(len(keys)) if places is None else _seconds(places)
         with self._changed:
-            self._queue.append(load)
-            self._changed.notify()
+            load = PrefixLoad(keys, first, self._queue_clock.now(), seconds, compute)
+            if compute is not None and least >= compute:
+                self._measure_again(load, places)
+                return None
+            if compute is not None and least + self._seconds_before() >= compute:
+                return None
+            self._append(load)
         return load
+
+    def is_late(self, load: PrefixLoad) -> bool:
+        """Report whether a load should have been finished by now."""
+        with self._changed:
+            if load.began is None:
+                return self._queue_clock.now() > load.submitted + load.seconds
+            return self._clock() > load.deadline + min(GRACE, load.seconds)
 
     def release(self, load: PrefixLoad) -> None:
         """Forget a load, whose blocks are in the pool or are not needed."""
@@ -117,6 +179,7 @@ class PrefixLoads:
                 load.rows, load.tiers = [], []
             elif load in self._queue:
                 self._queue.remove(load)
+            self._queue_clock.stop(self._waits_for_room())
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -126,46 +189,107 @@ class PrefixLoads:
             self._queue.clear()
             self._changed.notify_all()
 
+    # -- the queue; the lock is held -------------------------------------------------------------------------------
+
+    def _append(self, load: PrefixLoad) -> None:
+        self._queue.append(load)
+        self._queue_clock.stop(self._waits_for_room())
+        self._changed.notify()
+
+    def _measure_again(self, load: PrefixLoad, places: Sequence[Tier] | None) -> None:
+        """Load blocks that no request waits for, if the rates that advise against loading are old."""
+        if self._tiers.begin_trial(places):
+            self._append(
+                PrefixLoad(load.keys, load.first, 0.0, load.seconds, load.compute_seconds, trial=True, released=True)
+            )
+
+    def _waits_for_room(self) -> bool:
+        """Report whether the first load in the queue has to wait; one may always begin, however large it is."""
+        if not self._queue or self._held_blocks == 0:
+            return False
+        return self._held_blocks + len(self._queue[0].keys) > self._most_blocks
+
+    def _seconds_before(self) -> float:
+        """Return the seconds after which a worker probably has time for another load."""
+        if not self._queue and len(self._active) < WORKERS:
+            return 0.0
+        now = self._clock()
+        remaining = [
+            max(0.0, self._pace.seconds(len(load.keys)) - (now - load.began))
+            for load in self._active
+            if load.began is not None
+        ]
+        return (sum(remaining) + self._pace.seconds(sum(len(load.keys) for load in self._queue))) / WORKERS
+
+    # -- the threads -----------------------------------------------------------------------------------------------
+
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._closed and not self._has_room():
-                    self._changed.wait()
-                if self._closed:
-                    return
-                load = self._queue.popleft()
-                load.began = time.monotonic()
-                self._active.add(load)
+        while (load := self._next()) is not None:
             rows, tiers = list[Tensor](), list[str]()
             try:
                 rows, tiers = self._load(load)
             except Exception:
                 logger.exception("A prefix could not be loaded")
-            with self._changed:
-                self._active.remove(load)
-                if not load.released:
-                    self._held_blocks += len(tiers)
-                    load.rows, load.tiers = rows, tiers
-                    load.done = True
+            self._finish(load, rows, tiers)
 
-    def _has_room(self) -> bool:
-        """Report whether the first load in the queue may begin; one may always, however large it is."""
-        if not self._queue:
-            return False
-        return self._held_blocks == 0 or self._held_blocks + len(self._queue[0].keys) <= self._most_blocks
+    def _next(self) -> PrefixLoad | None:
+        """Wait for a load to begin with; ``None`` at the end."""
+        with self._changed:
+            while not self._closed and (not self._queue or self._waits_for_room()):
+                self._changed.wait()
+            if self._closed:
+                return None
+            load, now = self._queue.popleft(), self._queue_clock.now()
+            if load.trial:
+                load.submitted = now
+            load.began = self._clock()
+            load.deadline = load.began + load.submitted + load.seconds - now
+            self._active.add(load)
+            self._queue_clock.stop(self._waits_for_room())
+            return load
 
     def _load(self, load: PrefixLoad) -> tuple[list[Tensor], list[str]]:
-        assert load.began is not None
-        places = self._tiers.locate(load.keys)
-        estimate = sum(tier.rate.seconds(self._layout.bytes) for tier in places)
-        if not places or (load.compute_seconds is not None and estimate >= load.compute_seconds):
-            return [], []  # computing is faster
-        keys = load.keys[: len(places)]
-        blocks = self._tiers.load(keys, places, load.began + load.seconds)
-        if not blocks:
+        if self._clock() >= load.deadline:
             return [], []
+        places = self._tiers.locate(load.keys)
+        if not places or not self._is_worthwhile(load, places):
+            return [], []
+        keys = load.keys[: len(places)]
+        blocks = self._tiers.load(keys, places, load.deadline)
         fastest = self._tiers.fastest
         lower = [KVBlock(key, block.data) for key, block in zip(keys, blocks, strict=False) if block.tier != fastest]
         if lower:
             self._promote(lower)
+        if not blocks or load.trial:
+            return [], []
         return self._layout.rows([block.data for block in blocks], self._device), [block.tier for block in blocks]
+
+    def _is_worthwhile(self, load: PrefixLoad, places: Sequence[Tier]) -> bool:
+        """Report whether loading from ``places`` is probably faster than computing these blocks, from now on."""
+        if load.trial or load.compute_seconds is None:
+            return True
+        compute, seconds = load.compute_seconds * len(places) / len(load.keys), _seconds(places)
+        submitted = load.deadline - load.seconds
+        with self._changed:
+            load.deadline = min(load.deadline, submitted + compute)
+            if seconds >= compute:
+                self._measure_again(load, places)
+                return False
+        return self._clock() - submitted + seconds < compute
+
+    def _finish(self, load: PrefixLoad, rows: list[Tensor], tiers: list[str]) -> None:
+        with self._changed:
+            now = self._clock()
+            assert load.began is not None
+            self._active.remove(load)
+            self._pace.observe(len(load.keys), now - load.began, now)
+            if not load.released:
+                self._held_blocks += len(tiers)
+                load.rows, load.tiers = rows, tiers
+                load.done = True
+            self._queue_clock.stop(self._waits_for_room())
+
+
+def _seconds(places: Sequence[Tier]) -> float:
+    """Return how long loading one block from each of ``places`` probably takes."""
+    return sum(tier.load_seconds(1) for tier in places)

@@ -12,13 +12,15 @@ from typing import Any
 
 from sglang_plug import KVBlock, KVStore, KVStoreError
 
-from .rates import TransferRate
+from .rates import Rate
 
 logger = logging.getLogger(__name__)
 
 SEAL_BYTES = 16
 RETRY_SECONDS = 5.0
 """Seconds for which a store that raised an error is left alone."""
+TRIAL_SECONDS = 30.0
+"""Seconds after which a rate that was too low is measured again."""
 
 
 @dataclass(slots=True)
@@ -51,10 +53,10 @@ class Tier:
         self, name: str, store: KVStore, block_bytes: int, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.name, self.counts = name, TierCounts()
-        self.rate = TransferRate()
+        self.load_rate, self.lookup_rate = Rate(), Rate()
         self._store, self._block_bytes, self._clock = store, block_bytes, clock
         self._lock = threading.Lock()
-        self._retry = 0.0
+        self._retry = self._tried = 0.0
         self._failing = False
 
     @property
@@ -64,14 +66,41 @@ class Tier:
 
     def lookup(self, keys: Sequence[bytes]) -> list[bool]:
         """Report which blocks the store has; none while it is left alone after an error."""
+        if self._is_left_alone:
+            return [False] * len(keys)
+        began = self._clock()
         present = self._call("lookup", lambda: self._store.lookup(keys))
+        if not self.index_in_memory:
+            now = self._clock()
+            with self._lock:
+                self.lookup_rate.observe(1, now - began, now)
         return [False] * len(keys) if present is None else present
+
+    def load_seconds(self, blocks: int) -> float:
+        """Return how long loading so many blocks probably takes; 0 if that is not known."""
+        return self.load_rate.seconds(blocks * self._block_bytes)
+
+    @property
+    def lookup_seconds(self) -> float:
+        """Seconds that a call of ``lookup`` probably takes."""
+        return self.lookup_rate.seconds(1)
+
+    def begin_trial(self) -> bool:
+        """Report whether it is time to measure the rate of loading again: it was not observed or tried for a while."""
+        with self._lock:
+            now = self._clock()
+            if now - max(self.load_rate.observed, self._tried) < TRIAL_SECONDS:
+                return False
+            self._tried = now
+            return True
 
     def load(self, keys: Sequence[bytes], deadline: float) -> list[memoryview | None]:
         """Return the blocks with ``keys``; ``None`` in place of those that are missing, late or not what was stored."""
+        if self._is_left_alone:
+            return [None] * len(keys)
         began = self._clock()
         results = self._call("load", lambda: self._store.load(keys, deadline))
-        seconds = self._clock() - began
+        ended = self._clock()
         if results is None or len(results) != len(keys):
             results = [KVStoreError("the store failed")] * len(keys)
         blocks = [self._opened(key, result) for key, result in zip(keys, results, strict=True)]
@@ -79,10 +108,11 @@ class Tier:
         with self._lock:
             self.counts.loaded_blocks += count
             self.counts.loaded_bytes += count * self._block_bytes
-            self.counts.load_seconds += seconds
+            self.counts.load_seconds += ended - began
             self.counts.failed_blocks += len(keys) - count
-            if count == len(keys):
-                self.rate.observe(count * self._block_bytes, seconds)
+            # Blocks that are missing say nothing about the rate. If it is late with all of them, one takes that long.
+            if count or ended >= deadline:
+                self.load_rate.observe(max(1, count) * self._block_bytes, ended - began, ended)
         return blocks
 
     def store(self, blocks: Sequence[KVBlock]) -> None:
@@ -116,9 +146,13 @@ class Tier:
         except Exception:
             logger.exception("KV store %s failed to close", self.name)
 
+    @property
+    def _is_left_alone(self) -> bool:
+        return self._clock() < self._retry
+
     def _call(self, method: str, call: Callable[[], Any]) -> Any:
         """Return the result of a method; ``None`` if it raised, or while the store is left alone."""
-        if self._clock() < self._retry:
+        if self._is_left_alone:
             return None
         try:
             result = call()

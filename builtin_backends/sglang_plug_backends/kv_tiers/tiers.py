@@ -77,6 +77,15 @@ class Tiers:
             located.append(place)
         return located
 
+    def least_seconds(self, blocks: int) -> float:
+        """Return how long it takes at least to look for blocks, and to load them from the tier with the best rate."""
+        lookups = sum(tier.lookup_seconds for tier in self._tiers if not tier.index_in_memory)
+        return lookups + min(tier.load_seconds(blocks) for tier in self._tiers)
+
+    def begin_trial(self, places: Sequence[Tier] | None) -> bool:
+        """Report whether it is time to measure the rate of one of these tiers again; of any, if they are not known."""
+        return any([tier.begin_trial() for tier in set(self._tiers if places is None else places)])
+
     def load(self, keys: Sequence[bytes], places: Sequence[Tier], deadline: float) -> list[LoadedBlock]:
         """Return the first blocks with ``keys``, from ``places``, up to the first that cannot be loaded."""
         blocks: list[LoadedBlock] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import secrets
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Ordered
@@ -21,6 +20,7 @@ from sglang_plug import Adapter, AdapterRequest, ConfigError, ExtensionRanks, Mo
 from sglang_plug.ops.lora import AddLowRank
 from sglang_plug.system.out_of_memory import is_out_of_memory
 
+from .adapter_salt import adapter_salt
 from .adapter_tables import AdapterTables
 from .lora_batch import AdaptedProduct, AdaptedStep, CapturedStep, CurrentStep, LoadedAdapter
 from .lora_layers import adaptable_layers, described
@@ -28,7 +28,6 @@ from .lora_layers import adaptable_layers, described
 logger = logging.getLogger(__name__)
 
 LONGEST_NAME = 256
-SALT_BYTES = 16
 LOAD, FORGET = "load", "forget"
 """Commands to worker ranks, followed by an adapter's number, and for ``LOAD`` its folder."""
 NO_ROOM = "memory does not suffice; start the server with a lower --mem-fraction-static or --max-total-tokens"
@@ -188,7 +187,7 @@ class Adapters:
 
     def _entered(self, name: str, path: str, adapter: Adapter, number: int) -> LoadedAdapter:
         place = 0 if self.tables is None else self.tables.put(name, adapter.layers)
-        salt = secrets.token_hex(SALT_BYTES)
+        salt = adapter_salt(adapter, whole=self.ranks.size == 1)
         loaded = LoadedAdapter(name, path, salt, adapter.layers, adapter.facts, place, number)
         if self.tables is not None and place:
             self.tables.keep(place, loaded)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Ordered
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,6 +16,7 @@ from sglang_plug import (
     ForwardBatch,
     GraphPhase,
     Kernels,
+    MetricInfo,
     Model,
     ModelPhase,
     PlanningPhase,
@@ -32,6 +34,8 @@ from .lora_batch import AdapterUse, LoadedAdapter
 from .lora_layers import unfused
 from .worker_rank import encode_owners
 
+LORA_INFO = "lora_requests_info"
+LORA_INFO_TEXT = "Adapters of running and of waiting requests, as labels; the value is the time of the report"
 DISABLED = "adapters are not enabled: start the server with --enable-lora or --lora-paths"
 
 
@@ -63,16 +67,24 @@ class Lora(StepExtension, AdmissionPhase, PlanningPhase, ModelPhase, GraphPhase,
     def __init__(self, adapters: Adapters, *, paths: Ordered[str], most_in_step: int, captures: bool) -> None:
         self.adapters = adapters
         self._paths, self._captures = paths, captures
+        self._most_in_step = most_in_step
         self._limit = AdapterLimit(most_in_step, self._use)
+        self._open: dict[str, SequenceView] = {}
+        """Requests with an adapter that have not ended."""
         self._started = False
 
     def admit(self, sequence: SequenceView) -> None:
         """Look up the adapter, which the sequence keeps to its end. Raises ``RequestError`` if it is not loaded."""
         if sequence.request.adapter is not None:
             sequence.extras[self] = AdapterUse(self.adapters.find(sequence.request.adapter))
+            self._open[sequence.request.id] = sequence
+
+    def finished(self, sequence: SequenceView) -> None:
+        """Drop a request that is over."""
+        self._open.pop(sequence.request.id, None)
 
     def cache_key(self, sequence: SequenceView) -> str:
-        """Return the secret salt of the adapter."""
+        """Return the salt of the adapter."""
         adapter = self._adapter(sequence)
         return "" if adapter is None else adapter.salt
 
@@ -130,6 +142,19 @@ class Lora(StepExtension, AdmissionPhase, PlanningPhase, ModelPhase, GraphPhase,
     def info(self) -> Mapping[str, Any]:
         """Report the folders of the loaded adapters by name."""
         return {"adapters": self.adapters.paths}
+
+    def infos(self) -> Iterable[MetricInfo]:
+        """Report the adapters of running and of waiting requests, as gateways of Kubernetes read them."""
+        running: set[str] = set()
+        waiting: set[str] = set()
+        for sequence in self._open.values():
+            (running if sequence.slots else waiting).add(sequence.request.adapter or "")
+        labels = (
+            ("max_lora", str(self._most_in_step)),
+            ("running_lora_adapters", ",".join(sorted(running))),
+            ("waiting_lora_adapters", ",".join(sorted(waiting))),
+        )
+        yield MetricInfo(LORA_INFO, LORA_INFO_TEXT, labels, time.time())
 
     def _use(self, sequence: SequenceView) -> AdapterUse | None:
         use: AdapterUse | None = sequence.extras.get(self)

@@ -24,7 +24,7 @@ class LoadedAdapter:
     name: str
     path: str
     salt: str
-    """Separates the adapter's prefixes from all others in the prefix cache; unknown outside of the engine."""
+    """Separates the adapter's prefixes from all others in the prefix cache and in KV stores; see ``adapter_salt``."""
     layers: Mapping[str, LayerAdapter]
     facts: Mapping[str, Any] = field(default_factory=dict)
     place: int = 0

@@ -36,22 +36,22 @@ TOOLS: Mapping[tuple[str, ...], Target] = {
     ("mistral",): ("mistral:Mistral", "Mistral: [TOOL_CALLS] and a list, or name and [ARGS]"),
     ("nemotron_json",): ("marked_json:Nemotron", "Nemotron Nano 2: a list in <TOOLCALL>"),
     ("pythonic", "llama4_pythonic"): ("pythonic:Pythonic", "Llama 4 and others: [name(argument=value), …]"),
-    ("qwen3_coder", "qwen3_xml", "step3p5"): (
+    ("qwen3_coder", "qwen3_xml", "step3p5", "nanbeige"): (
         "xml.formats:Qwen3Coder",
-        "Qwen3-Coder, Qwen 3.5, Nemotron 3, Step 3.5: <tool_call><function=…><parameter=…>",
+        "Qwen3-Coder, Qwen 3.5, Nemotron 3, Step 3.5, Nanbeige: <tool_call><function=…><parameter=…>",
     ),
     ("seed_oss",): ("xml.formats:SeedOss", "Seed-OSS: <seed:tool_call><function=…><parameter=…>"),
     ("step3",): ("xml.formats:Step3", 'Step 3: <｜tool_calls_begin｜>…<steptml:invoke name="…">…'),
 }
 """Names of a format -> its parser; the further names are those that other servers use."""
 REASONING: Mapping[tuple[str, ...], Target] = {
-    ("deepseek-r1", "deepseek_r1", "minimax", "minimax_m2", "qwen3-thinking", "step3", "step3p5"): (
+    ("deepseek-r1", "deepseek_r1", "gigachat35", "minimax", "minimax_m2", "qwen3-thinking", "step3", "step3p5"): (
         "thinking:OpenThinking",
         "the output begins inside <think>",
     ),
     ("ernie45",): ("thinking:ErnieThinking", "as deepseek-r1, with the answer in <response>"),
     ("gemma4",): ("thinking:GemmaThinking", "Gemma 4: <|channel>thought…<channel|>"),
-    ("glm45", "glm47", "kimi_k2", "nemotron_3", "nemotron_v3"): (
+    ("glm45", "glm47", "granite_thinking_parser", "kimi_k2", "nemotron_3", "nemotron_v3"): (
         "thinking:ThinkingBeforeCalls",
         "as qwen3; a call ends the reasoning, too",
     ),
@@ -60,7 +60,10 @@ REASONING: Mapping[tuple[str, ...], Target] = {
     ("hunyuan_a13b",): ("thinking:HunyuanThinking", "as qwen3, with the answer in <answer>"),
     ("kimi",): ("thinking:KimiThinking", "Kimi-VL: ◁think▷…◁/think▷"),
     ("mistral",): ("thinking:MistralThinking", "Magistral: [THINK]…[/THINK]"),
-    ("qwen3", "deepseek-v3", "deepseek_v3", "deepseek-v4", "deepseek_v4", "hunyuan", "hy_v3", "interns1"): (
+    (
+        *("qwen3", "deepseek-v3", "deepseek_v3", "deepseek-v4", "deepseek_v4", "deepseek-v41", "dots", "hunyuan"),
+        *("hy_v3", "interns1", "mimo", "nanbeige", "poolside_v1"),
+    ): (
         "thinking:Thinking",
         "the output may begin with <think>…</think>",
     ),

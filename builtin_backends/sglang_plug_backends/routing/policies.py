@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from sglang_plug import ReplicaLoad, Request
+
+from .least_loaded import LeastLoaded
+
+_number: Callable[[ReplicaLoad], int] = attrgetter("replica")
+_requests: Callable[[ReplicaLoad], int] = attrgetter("requests")
 
 
 class RoundRobin:
@@ -15,14 +22,18 @@ class RoundRobin:
 
     def choose(self, request: Request, replicas: Sequence[ReplicaLoad]) -> int:
         """Return the next replica that serves."""
-        numbers = [load.replica for load in replicas]
-        self._last = next((number for number in numbers if number > self._last), numbers[0])
+        place = bisect_right(replicas, self._last, key=_number)
+        self._last = replicas[place % len(replicas)].replica
         return self._last
 
 
 class LeastTokens:
-    """The replica with the fewest tokens of requests in flight."""
+    """The replica with the fewest tokens of requests in flight; of very many, one of those with few."""
+
+    def __init__(self) -> None:
+        self._least = LeastLoaded()
 
     def choose(self, request: Request, replicas: Sequence[ReplicaLoad]) -> int:
         """Return the least loaded replica; of several the one with fewer requests, then the first."""
-        return min(replicas, key=lambda load: (load.tokens, load.requests, load.replica)).replica
+        candidates = self._least.candidates(replicas)
+        return candidates[0].replica if len(candidates) == 1 else min(candidates, key=_requests).replica

@@ -128,9 +128,9 @@ class VirtualCounters:
 
 
 class FairShare:
-    """Serve the caller with the lowest virtual token counter first; each caller's own requests by arrival.
+    """Serve the caller with the lowest virtual token counter first; each caller's own requests by priority and arrival.
 
-    While only one caller has requests, the order is that of ``FirstCome``.
+    While only one caller has requests, the order is that of ``Priority``: that of ``FirstCome`` if no request has one.
 
     Args:
         settings: the prices of tokens.
@@ -158,7 +158,7 @@ class FairShare:
         return self.counters.active > 1
 
     def order(self, waiting: Sequence[Waiting], match: Lookup) -> Sequence[Waiting]:
-        queue = sorted(waiting, key=_arrival)
+        queue = sorted(waiting, key=_by_priority)
         if self.counters.active < 2 or not queue:
             return self.within_caller(queue, match, WINDOW)
         groups: dict[str, list[Waiting]] = {}
@@ -169,7 +169,7 @@ class FairShare:
         return self._interleaved(groups, queue)
 
     def within_caller(self, queue: list[Waiting], match: Lookup, window: int) -> list[Waiting]:
-        """Return one caller's sequences in their order; ``queue`` is in the order of arrival.
+        """Return one caller's sequences in their order; ``queue`` is in the order of priority and arrival.
 
         At most ``window`` sequences may be looked up in the prefix cache.
         """
@@ -192,7 +192,7 @@ class FairShare:
         ended: list[Waiting] = []
         first: list[Waiting] = []
         for caller in sorted(queues, key=self.counters.rank):
-            for item in sorted(queues[caller], key=_arrival):
+            for item in sorted(queues[caller], key=_by_priority):
                 if held[caller] + 1 > self._part(caller, len(running)):
                     break
                 victim = self._victim(running, held, ended)
@@ -218,7 +218,7 @@ class FairShare:
         return next(sequence for sequence in reversed(running) if sequence.caller == most and id(sequence) not in gone)
 
     def _interleaved(self, groups: dict[str, list[Waiting]], queue: list[Waiting]) -> list[Waiting]:
-        """Return the heads of the queues, as if each had been charged to its caller, then the rest by arrival."""
+        """Return the heads of the queues, as if each had been charged to its caller, then the rest in order."""
         counters = self.counters
         heap = [(*counters.rank(caller), caller) for caller in groups]
         heapq.heapify(heap)
@@ -241,20 +241,20 @@ class FairShare:
 
 
 class FairShareLongestPrefix(FairShare):
-    """Serve the caller with the lowest virtual token counter first; its own requests by their cached prefixes.
+    """Serve the caller with the lowest virtual token counter first; its own by priority and their cached prefixes.
 
-    While only one caller has requests, the order is that of ``LongestPrefix``.
+    While only one caller has requests, and none has a priority, the order is that of ``LongestPrefix``.
     """
 
     def within_caller(self, queue: list[Waiting], match: Callable[[Waiting], Match], window: int) -> list[Waiting]:
         head = queue[:window]
         cached = [len(match(item).slots) for item in head]
-        ranks = sorted(range(len(head)), key=lambda index: -cached[index])
+        ranks = sorted(range(len(head)), key=lambda index: (-head[index].priority, -cached[index]))
         return [head[index] for index in ranks] + queue[window:]
 
 
-def _arrival(item: Waiting) -> float:
-    return item.arrived
+def _by_priority(item: Waiting) -> tuple[int, float]:
+    return -item.priority, item.arrived
 
 
 def _begun_first(queue: list[Waiting]) -> list[Waiting]:

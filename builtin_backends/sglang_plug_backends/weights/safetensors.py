@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,7 +11,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from sglang_plug import Checkpoint, ConfigError, Model, WeightError
+from sglang_plug.system.progress_line import ProgressLine
 from sglang_plug_backends.checkpoint_files import MAX_INDEX, check_file, read_file
+
+logger = logging.getLogger(__name__)
 
 INDEX = "model.safetensors.index.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf")
@@ -72,7 +75,9 @@ def _indexed(index: Path) -> list[Path]:
 
 
 def _stream(shards: Sequence[Path]) -> Iterator[tuple[str, Tensor]]:
-    with _Progress(len(shards)) as progress:
+    total = len(shards)
+    with ProgressLine(total, logger) as progress:
+        progress.show(0, _progress(0, total))
         for done, shard in enumerate(shards, 1):
             check_file(shard, float("inf"))
             try:
@@ -81,25 +86,8 @@ def _stream(shards: Sequence[Path]) -> Iterator[tuple[str, Tensor]]:
                         yield name, file.get_tensor(name)
             except (SafetensorError, OSError) as error:
                 raise WeightError(f"cannot read {shard}: {error}; is the file complete?") from error
-            progress.show(done)
+            progress.show(done, _progress(done, total))
 
 
-class _Progress:
-    """A progress line on the terminal, updated per shard; silent without a terminal."""
-
-    def __init__(self, total: int) -> None:
-        self.total, self.active = total, sys.stderr.isatty()
-
-    def __enter__(self) -> _Progress:
-        self.show(0)
-        return self
-
-    def show(self, done: int) -> None:
-        if self.active:
-            share = f"{100 * done // self.total:3d}% Completed | {done}/{self.total}"
-            sys.stderr.write(f"\rLoading safetensors checkpoint shards: {share}")
-            sys.stderr.flush()
-
-    def __exit__(self, *error: object) -> None:
-        if self.active:
-            sys.stderr.write("\n")
+def _progress(done: int, total: int) -> str:
+    return f"Loading safetensors checkpoint shards: {100 * done // total:3d}% Completed | {done}/{total}"

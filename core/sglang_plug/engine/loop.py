@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import Finish, Output, Request, RequestError
-from sglang_plug.contracts.serving.observer import MetricTotal, StepStats
+from sglang_plug.contracts.serving.observer import MetricInfo, MetricTotal, StepStats
 from sglang_plug.engine.admission.activity import activity
 from sglang_plug.engine.admission.deadlines import Deadlines
 from sglang_plug.engine.admission.open_requests import OpenRequests, RequestChecks
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 Controls = Mapping[str, Callable[..., Any]]
 """Name of a control call -> function of keyword arguments that returns plain data."""
 TOTALS_PERIOD = 1.0
-"""Seconds between two reports of the totals of step extensions."""
+"""Seconds between two reports of the totals of step extensions, and of what was learned about steps."""
 POLL = 0.005
 """Seconds between two checks whether held requests are ready, while there is nothing else to do."""
 
@@ -159,7 +159,7 @@ class EngineLoop:
         if len(self.held):
             self._release()
         for sequence, refusal in self.deadlines.passed():
-            self._refuse_queued(sequence, refusal)
+            self._refuse_waiting(sequence, refusal)
         if self.scheduler.busy:
             self._advance()
 
@@ -207,6 +207,7 @@ class EngineLoop:
 
     def _submit(self, request: Request) -> None:
         try:
+            self.deadlines.check(request.deadline)
             self._checks.check(request, self.requests, self.scheduler, held=len(self.held))
             constrained = self.extensions.is_constrained(request)
             processors = self.processors.admit(request, constrained=constrained) if request.task == "generate" else ()
@@ -217,7 +218,9 @@ class EngineLoop:
             self._end(request.id, _refused(error))
             return
         self.requests.add(request)
-        if not is_held:
+        if is_held:
+            self.deadlines.watch(sequence)
+        else:
             self._queue(sequence)
 
     def _release(self) -> None:
@@ -233,11 +236,14 @@ class EngineLoop:
         """Queue a sequence, unless it would miss its deadline."""
         self.scheduler.add(sequence)
         if sequence.deadline is not None and (refusal := self.deadlines.add(sequence, self.scheduler)) is not None:
-            self._refuse_queued(sequence, refusal)
+            self._refuse_waiting(sequence, refusal)
 
-    def _refuse_queued(self, sequence: Sequence, refusal: RequestError) -> None:
-        """End a request that waits in the queue with an error."""
-        self.scheduler.abort(sequence.request.id)
+    def _refuse_waiting(self, sequence: Sequence, refusal: RequestError) -> None:
+        """End a request that waits in the queue, or is held, with an error."""
+        if self.held.abort(sequence.request.id):
+            sequence.service.ended = True
+        else:
+            self.scheduler.abort(sequence.request.id)
         self.requests.end(sequence.request.id)
         self._end(sequence.request.id, _refused(refusal))
         self._tell_idle()
@@ -260,7 +266,7 @@ class EngineLoop:
         if self.scheduler.busy:
             return
         self.scheduler.check()
-        self.scheduler.counters = StepCounters()
+        self.scheduler.counters, self._next_totals = StepCounters(), 0.0
         self.send(StepOutputs([], self._stats(0.0)))
 
     def _control(self, message: Control) -> Reply:
@@ -329,10 +335,19 @@ class EngineLoop:
 
     def _stats(self, seconds: float) -> StepStats:
         relieved, self._relieved = self._relieved, 0
-        totals, now = tuple[MetricTotal, ...](), time.monotonic()
-        if self.extensions.totals and now >= self._next_totals:
-            totals, self._next_totals = self.extensions.all_totals(), now + TOTALS_PERIOD
-        return step_stats(self.scheduler, held=len(self.held), seconds=seconds, relieved=relieved, totals=totals)
+        totals, infos, now = tuple[MetricTotal, ...](), tuple[MetricInfo, ...](), time.monotonic()
+        if is_due := now >= self._next_totals or not self.scheduler.busy:  # what is true of an idle engine stays
+            totals, infos = self.extensions.all_totals(), self.extensions.all_infos()
+            self._next_totals = now + TOTALS_PERIOD
+        return step_stats(
+            self.scheduler,
+            held=len(self.held),
+            seconds=seconds,
+            relieved=relieved,
+            totals=totals,
+            infos=infos,
+            with_coefficients=is_due,
+        )
 
 
 def _refused(error: RequestError) -> Finish:

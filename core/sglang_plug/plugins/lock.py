@@ -20,6 +20,8 @@ from .hookspecs import API_VERSION
 LOCK_VERSION = 1
 INSTALLER_FILES = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 """Files of a distribution's metadata that depend on how and where it was installed."""
+FEW = 3
+"""The most plugins of a distribution that a message names."""
 COMPILED = "__pycache__"
 
 
@@ -32,11 +34,6 @@ class LockedPlugin:
     version: str
     sha256: str
     """Hash of the names and contents of the files of its distribution, or of the file of a one-file plugin."""
-
-    @property
-    def title(self) -> str:
-        """Name and distribution, for messages."""
-        return f"plugin {self.name!r} of {self.distribution}"
 
 
 def freeze(plugins: Sequence[Found]) -> str:
@@ -52,25 +49,32 @@ def check_lock(file: str, plugins: Sequence[Found]) -> None:
     """
     expected = {(plugin.name, plugin.distribution): plugin for plugin in _read(file)}
     actual = {(plugin.name, plugin.distribution): plugin for plugin in _locked(plugins)}
-    differences = [
-        difference
-        for key in sorted(expected.keys() | actual.keys())
-        if (difference := _difference(expected.get(key), actual.get(key)))
-    ]
-    if differences:
-        lines = "".join(f"\n  {difference}" for difference in differences)
+    plugins_with: dict[tuple[str, str], list[str]] = {}
+    for name, distribution in sorted(expected.keys() | actual.keys()):
+        difference = _difference(expected.get((name, distribution)), actual.get((name, distribution)))
+        if difference:
+            plugins_with.setdefault((distribution, difference), []).append(name)
+    if plugins_with:
+        lines = "".join(f"\n  {_title(names, of)} {text}" for (of, text), names in plugins_with.items())
         raise ConfigError(f"--locked: the plugins are not those of {file!r}:{lines}")
 
 
+def _title(names: Sequence[str], distribution: str) -> str:
+    """Return the plugins of a distribution that differ in the same way, as the subject of a sentence."""
+    if len(names) == 1:
+        return f"plugin {names[0]!r} of {distribution}"
+    shown = ", ".join(map(repr, names[:FEW])) + (f" and {len(names) - FEW} more" if len(names) > FEW else "")
+    return f"each of the plugins {shown} of {distribution}"
+
+
 def _difference(expected: LockedPlugin | None, actual: LockedPlugin | None) -> str:
+    """Return how a plugin differs from its entry in the lock file, as a predicate; empty if it does not."""
     if expected is None or actual is None:
-        plugin = expected or actual
-        assert plugin is not None
-        return f"{plugin.title} {'is missing' if actual is None else 'is not in the lock file'}"
+        return "is missing" if actual is None else "is not in the lock file"
     if expected.version != actual.version:
-        return f"{actual.title} has version {actual.version}, and {expected.version} is locked"
+        return f"has version {actual.version}, and {expected.version} is locked"
     if expected.sha256 != actual.sha256:
-        return f"{actual.title} has other files, though its version is {actual.version}"
+        return f"has other files, though its version is {actual.version}"
     return ""
 
 

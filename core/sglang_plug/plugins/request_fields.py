@@ -8,7 +8,6 @@ torch.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,13 +17,12 @@ from msgspec import inspect as types
 
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.sampling_params import PROCESSED_PARAMS, SamplingParams
+from sglang_plug.system.field_errors import field_error
 
 from .registry import Component, PluginError, Plugins, import_target
 from .specs import LogitsProcessorSpec
 
 KIND = LogitsProcessorSpec.kind
-PLACE = re.compile(r"(?P<text>.*) - at `(?:key in )?\$(?:\.(?P<place>[^`]*))?`", re.DOTALL)
-"""How msgspec ends an error: with the place of what is wrong."""
 SHOWN = 80
 """Most characters of a request that an error repeats."""
 
@@ -85,10 +83,8 @@ class ProcessorRequestFields:
         except RequestFieldError:
             raise
         except (ValueError, TypeError, RecursionError) as error:
-            match = PLACE.fullmatch(str(error))
-            place = (match["place"] or first) if match else first
-            text = match["text"] if match else str(error)
-            raise RequestFieldError(place, text if text.startswith(place) else f"{place}: {text}") from None
+            problem = field_error(error, first)
+            raise RequestFieldError(problem.place, str(problem)) from None
 
 
 @dataclass(frozen=True, slots=True)

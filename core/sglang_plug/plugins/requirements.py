@@ -25,13 +25,21 @@ def remedy(needs: Sequence[str], distribution: str) -> str:
         requires = importlib.metadata.requires(distribution) or []
     except importlib.metadata.PackageNotFoundError:  # a file or folder
         return ""
-    missing = {_normalise(need.partition(AT_LEAST)[0]) for need in needs if _wrong(need)}
+    missing = [_distributions(need.partition(AT_LEAST)[0]) for need in needs if _wrong(need)]
     extras: dict[str, set[str]] = {}
     for line in requires:
         if found := OF_EXTRA.match(line):
             extras.setdefault(found["extra"], set()).add(_normalise(found["name"]))
-    sizes = [(len(names), extra) for extra, names in extras.items() if missing and missing <= names]
+    if not missing:
+        return ""
+    sizes = [(len(names), extra) for extra, names in extras.items() if all(map(names.intersection, missing))]
     return f"pip install '{distribution}[{min(sizes)[1]}]'" if sizes else ""
+
+
+def _distributions(module: str) -> set[str]:
+    """Return the names of distributions that may contain ``module``: the same, or one that adds the language."""
+    name = _normalise(module.partition(".")[0])
+    return {name, f"{name}-python", f"python-{name}", f"py{name}"}
 
 
 def _normalise(name: str) -> str:

@@ -6,6 +6,7 @@ A component's settings class is a dataclass or a ``msgspec.Struct``.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,11 @@ from typing import Any
 import msgspec
 
 from sglang_plug.config import ConfigError
+from sglang_plug.system.field_errors import field_error
 from sglang_plug.system.hints import nearest_names
+
+SHOWN = 40
+"""Most characters of a value that an error repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +57,19 @@ def parse_settings(kind: type, values: Mapping[str, Any], component: str) -> Any
     try:
         return msgspec.convert(dict(values), kind, strict=False)
     except (msgspec.ValidationError, ValueError) as error:
-        raise ConfigError(f"settings of {component!r}: {error}") from error
+        raise ConfigError(f"settings of {component!r}: {_explained(error, component, values)}") from error
     except Exception as error:  # the class is the plugin's: its own checks may fail in any way
         raise ConfigError(f"settings of {component!r}: {type(error).__name__}: {error}") from error
+
+
+def _explained(error: Exception, component: str, values: Mapping[str, Any]) -> str:
+    """Return what is wrong, with the value and the option that sets it."""
+    problem = field_error(error)
+    key = re.split(r"[.\[]", problem.place, maxsplit=1)[0]
+    if not key:
+        return str(problem)
+    value = str(values.get(key, "VALUE"))
+    return f"{problem} (--set {component}.{key}={value if len(value) <= SHOWN else 'VALUE'})"
 
 
 def _setting(item: Any, name: str, missing: Any) -> Setting:

@@ -12,6 +12,8 @@ MOVED = {"sglang.api": f"{FRONTEND}.lang.api"}
 OTHERS = {
     "sglang.Engine",
     "sglang.__version__",
+    "sglang.api.Engine",
+    "sglang.lang.api.Engine",
     "sglang.srt.hf_transformers_utils.get_tokenizer",
     "sglang.srt.utils.hf_transformers_utils.get_tokenizer",
 }

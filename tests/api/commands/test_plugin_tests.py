@@ -102,7 +102,7 @@ def test_components_pass_fail_and_are_left_out(site: Path) -> None:
 
 @pytest.mark.slow
 def test_one_component_can_be_named_and_what_cannot_be_tested_can_fail(site: Path) -> None:
-    assert run(site, "eviction:oldest").returncode == 0
+    assert run(site, "oldest").returncode == 0
     assert run(site, "model:MineForCausalLM").returncode == 0
     strict = run(site, "model:MineForCausalLM", "--strict")
     assert strict.returncode == 1
@@ -112,4 +112,4 @@ def test_one_component_can_be_named_and_what_cannot_be_tested_can_fail(site: Pat
 def test_what_is_not_installed_cannot_be_tested(site: Path) -> None:
     unknown = run(site, "nobody")
     assert unknown.returncode == 2
-    assert "'nobody' is no installed plugin, distribution or kind:name" in unknown.stderr
+    assert "'nobody' is no installed plugin, distribution, kind:name or name" in unknown.stderr

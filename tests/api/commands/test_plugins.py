@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug import Plugins
+from sglang_plug import Plugins, StepExtensionSpec
 from sglang_plug.__main__ import main
 
 GOOD = """
@@ -83,6 +83,19 @@ def test_show_a_component(plugin_file: Any, capsys: pytest.CaptureFixture[str]) 
         assert "--set mine.size=int (default 3)" in shown
         assert file in shown
         assert "my own" in shown
+
+
+def test_the_order_of_step_extensions_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "list", "--kind", "step-extension"]) == 0
+    line = capsys.readouterr().out.partition("called in this order: ")[2].splitlines()[0]
+    order = line.split(", ")
+    specs = {item.spec.name: item.spec for item in Plugins.discover().all("step-extension")}
+    assert set(order) == specs.keys()
+    for name, spec in specs.items():
+        assert isinstance(spec, StepExtensionSpec)
+        assert all(order.index(other) < order.index(name) for other in spec.after if other in order)
+    assert main(["plugins", "show", f"step-extension:{order[0]}"]) == 0
+    assert f"  order         [{order[0]}], {order[1]}" in capsys.readouterr().out
 
 
 def test_show_a_plugin(capsys: pytest.CaptureFixture[str]) -> None:

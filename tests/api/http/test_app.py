@@ -108,7 +108,12 @@ async def test_framework_errors_have_our_shape(client_of: Any) -> None:
     client = client_of("health", "generate")
     answers = [
         (await client.get("/none"), 404, "there is no route '/none'"),
-        (await client.post("/v1/messages"), 404, "pip install 'sglang-plug[anthropic]' adds it"),
+        (
+            await client.post("/v1/messages"),
+            404,
+            "the plugin sglang-plug-anthropic adds it: pip install 'sglang-plug[anthropic]', or pip install "
+            "./plugins/sglang-plug-anthropic from a checkout",
+        ),
         (await client.post("/health"), 405, "POST '/health'"),
         (await client.get("/number"), 400, "count"),
         (await client.get("/number?count=x"), 400, "count"),

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sglang_plug_lang import function, gen, user_begin, user_end
+from sglang_plug_lang import LanguageError, function, gen, user_begin, user_end
+from sglang_plug_lang.ir import AppendForks
 
 
 def test_forks_run_at_the_same_time_and_come_back(backend: Any) -> None:
@@ -44,6 +45,29 @@ def test_forks_appended_to_the_parent(backend: Any) -> None:
 
     backend.reply = lambda prompt: "!"
     assert function(program).run().text() == "base;all,a0!all,b1!"
+
+
+def test_forks_are_appended_to_a_parent_that_went_on(backend: Any) -> None:
+    def program(s: Any) -> None:
+        s += "base;"
+        forks = s.fork(2)
+        forks += ["a", "b"]
+        s += "meanwhile;"
+        forks.join("concate_and_append")
+        s += AppendForks(forks[1:]) + "."
+
+    state = function(program).run()
+    assert state.text() == "base;meanwhile;abb."
+    assert state.forked_text() == state.text()
+
+
+def test_a_state_cannot_append_itself(backend: Any) -> None:
+    def program(s: Any) -> None:
+        s += "base;"
+        s += AppendForks([s])
+
+    error = function(program).run().error()
+    assert isinstance(error, LanguageError) and "its own text" in str(error)
 
 
 def test_what_forks_refuse(backend: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import ConfigError, EngineConfig, StepStats
-from sglang_plug.config import ModelOptions
+from sglang_plug.config import AdapterOptions, ModelOptions
 from sglang_plug_api.lifecycle import server, service
 from sglang_plug_api.lifecycle.assembly import assemble, load_observers, start_components, start_engine
 from sglang_plug_api.lifecycle.server import serve
@@ -73,8 +73,9 @@ def plugins(discover: Any, plugin_file: Any) -> Any:
 
 
 @pytest.fixture
-async def info(scripted: Any, tmp_path: Any) -> Mapping[str, Any]:
-    return {**await scripted.start(), "checkpoint_path": str(tmp_path)}
+async def info(scripted: Any, plugins: Any, tmp_path: Any) -> Mapping[str, Any]:
+    fingerprint = [list(plugin) for plugin in plugins.fingerprint]
+    return {**await scripted.start(), "fingerprint": fingerprint, "checkpoint_path": str(tmp_path)}
 
 
 class Starting:
@@ -200,6 +201,12 @@ async def test_assembled_observers_see_the_start_and_every_step(plugins: Any, sc
     assert engine.plugins["components"]
 
 
+async def test_an_engine_with_other_plugins_is_refused(plugins: Any, scripted: Any, info: Any) -> None:
+    other = [*info["fingerprint"], ["intruder", "intruder-dist", "1.0"]]
+    with pytest.raises(ConfigError, match="the engine sees other plugins than the server: intruder intruder-dist 1.0"):
+        assemble(config(skip_tokenizer_init=True), plugins, scripted, {**info, "fingerprint": other})
+
+
 async def test_assembled_without_a_tokenizer(plugins: Any, scripted: Any, info: Any) -> None:
     assert not assemble(config(skip_tokenizer_init=True), plugins, scripted, info).has_text
 
@@ -258,6 +265,12 @@ def test_a_revision_of_what_has_none(model: dict[str, Any], words: str, caplog: 
     assert caplog.text.count("has no effect") == bool(words) and words in caplog.text
 
 
+@pytest.mark.parametrize("given", ["a=/nope", "/nope"])
+def test_folders_of_adapters_are_looked_for_before_weights_are_loaded(given: str) -> None:
+    with pytest.raises(ConfigError, match=f"--lora-paths {given}: there is no folder '/nope'"):
+        check_paths(ServerConfig(engine=EngineConfig(adapters=AdapterOptions(paths=(given,)))))
+
+
 def test_a_media_processor_of_a_model_of_text() -> None:
     named = ServerConfig(engine=EngineConfig(model=ModelOptions(media_processor="llava")))
     text: Any = {"architecture": "LlamaForCausalLM", "inputs": ["text"]}
@@ -282,8 +295,20 @@ async def test_what_was_loaded_is_looked_through_no_more(monkeypatch: pytest.Mon
         return None
 
     running._service = SimpleNamespace(engine=SimpleNamespace(startup_time=None), ready=ready)  # type: ignore[assignment]
-    running._started = 0.0
-    monkeypatch.setattr("sglang_plug_api.lifecycle.server._ready_text", lambda engine, listener: "ready")
+    running._started, running._has_page = 0.0, True
+    monkeypatch.setattr("sglang_plug_api.lifecycle.server._ready_text", lambda *arguments: "ready")
     with socket.create_server(("127.0.0.1", 0)) as running._listener:
         await running._announce()
     assert gc.get_freeze_count() > 0
+
+
+@pytest.mark.parametrize("has_page", [True, False])
+def test_the_ready_text_says_where_to_go_on(has_page: bool) -> None:
+    config = SimpleNamespace(api_keys=("key",))
+    engine = SimpleNamespace(model_name="demo", has_text=True, info={"tasks": ["generate"]}, config=config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        first, *others = server._ready_text(engine, listener, has_page).splitlines()  # type: ignore[arg-type]
+    assert first == f"sglang-plug serves demo at {url}", "scripts take the address from this line"
+    assert (f"Open {url}/ in a browser." in others) == has_page
+    assert any(f"curl -s {url}/v1/chat/completions" in line and "YOUR_KEY" in line for line in others)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sglang_plug import RequestEvent, StepStats
+from sglang_plug import MetricInfo, RequestEvent, StepStats
 from sglang_plug_api.observers.prometheus import PrometheusObserver
 
 COMPONENT = {"name": "torch", "plugin": "torch_native", "distribution": "sglang-plug", "version": "1"}
@@ -136,6 +136,53 @@ def test_a_request_that_ended_is_forgotten(observer: PrometheusObserver) -> None
     observer.on_request(event())
     observer.on_tokens("r", 1, 50.0)  # another request of the same id
     assert values(observer)["inter_token_latency_seconds_count"] == 0
+
+
+def labels_of(observer: PrometheusObserver, name: str) -> list[dict[str, str]]:
+    """The labels of each sample of a metric."""
+    families = text_string_to_metric_families(observer.text().decode())
+    return [sample.labels for family in families for sample in family.samples if sample.name == f"sglang:{name}"]
+
+
+def test_the_size_of_the_pool_is_told_as_gateways_read_it() -> None:
+    observer = PrometheusObserver()
+    observer.on_start({"served_model_name": "demo", "components": {}, "page_size": 16, "max_total_tokens": 4096})
+    assert labels_of(observer, "cache_config_info") == [{"model_name": "demo", "page_size": "16", "num_pages": "256"}]
+
+
+def test_each_replica_has_a_pool_of_its_own() -> None:
+    observer = PrometheusObserver()
+    states = [{"max_total_tokens": 64}, {"max_total_tokens": 32}]
+    observer.on_start({"served_model_name": "demo", "components": {}, "page_size": 1, "replica_states": states})
+    assert [(labels["dp_rank"], labels["num_pages"]) for labels in labels_of(observer, "cache_config_info")] == [
+        ("0", "64"),
+        ("1", "32"),
+    ]
+
+
+def adapters_info(running: str, value: float = 5.0) -> MetricInfo:
+    return MetricInfo("adapters_info", "Adapters.", (("running", running),), value)
+
+
+def test_facts_of_extensions_replace_earlier_ones(observer: PrometheusObserver) -> None:
+    observer.on_step(step(infos=(adapters_info("a"), adapters_info("b"))))
+    observer.on_step(step())  # they come about once per second
+    assert [labels["running"] for labels in labels_of(observer, "adapters_info")] == ["a", "b"]
+    observer.on_step(step(infos=(adapters_info("b", 7.0),)))
+    assert labels_of(observer, "adapters_info") == [{"model_name": "demo", "running": "b"}]
+    assert 'running="b"} 7.0' in observer.text().decode()
+
+
+def test_facts_of_one_replica_leave_those_of_another_alone() -> None:
+    observer = PrometheusObserver()
+    observer.on_start({"served_model_name": "demo", "components": {}, "replica_states": [{}, {}]})
+    observer.on_step(step(infos=(adapters_info("a"),)))
+    observer.on_step(step(infos=(adapters_info("b"),), replica=1))
+    observer.on_step(step(infos=(adapters_info(""),)))
+    assert [(labels["dp_rank"], labels["running"]) for labels in labels_of(observer, "adapters_info")] == [
+        ("1", "b"),
+        ("0", ""),
+    ]
 
 
 def test_two_servers_in_one_process_do_not_meet(observer: PrometheusObserver) -> None:

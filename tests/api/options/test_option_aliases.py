@@ -30,7 +30,7 @@ from sglang_plug_api.options.parsing import add_arguments, server_config
         ("--trust-remote-code", "never run"),
         ("--speculative-draft-model-path", "use --speculative-algorithm"),
         ("--max-lora-rank", "adapters of any rank"),
-        ("--hicache-ratio", "nothing is moved"),
+        ("--hicache-ratio", "use --kv-store host,disk"),
     ],
 )
 def test_an_option_of_another_server_is_answered(flag: str, answer: str) -> None:
@@ -65,6 +65,32 @@ def test_an_abbreviation_is_answered_with_the_full_name(flag: str, full: str) ->
             parser.parse_args(arguments)
         assert str(caught.value).startswith(f"unknown option {flag!r}; did you mean ")
         assert full in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flag", "answer"),
+    [
+        ("--trust-remote", "for --trust-remote-code, code that comes with a checkpoint"),
+        ("--trust_remote", "for --trust-remote-code, code that comes with a checkpoint"),
+        ("--max-model", "for --max-model-len, use --context-length"),
+        ("--gpu-mem", "for --gpu-memory-utilization, use --mem-fraction-static"),
+        ("--pipeline-par", "for --pipeline-parallel, ranks share a model"),
+    ],
+)
+def test_an_abbreviation_of_another_servers_option_is_answered(flag: str, answer: str) -> None:
+    parser = Parser(prog="serve", parents=[plugin_flags()])
+    add_arguments(parser, Plugins.discover())
+    with pytest.raises(ConfigError) as caught:
+        parser.parse_args([flag, "2"])
+    assert str(caught.value).startswith(f"unknown option {flag!r}: {answer}")
+
+
+def test_an_abbreviation_may_stand_for_several_options() -> None:
+    assert "max-model-len" in EXACT and "max-mamba-cache-size" in EXACT
+    assert alias_hint("--max-m") is None
+    assert alias_hint("--tru") is None
+    assert alias_hint("--log-level-h") is not None
+    assert alias_hint("--log-level-h", ["--log-level-height"]) is None
 
 
 def test_every_abbreviation_that_stands_for_one_option_names_it() -> None:

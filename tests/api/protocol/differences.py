@@ -4,7 +4,8 @@ from __future__ import annotations
 
 GENERATION = {
     "model": "any name is served, unless `--strict-model-name` is given; an adapter's name selects the adapter",
-    "priority": "higher is earlier, as at SGLang, with `--schedule-policy priority`; vLLM's lower is earlier",
+    "priority": "higher is earlier, as at SGLang: among the requests of one caller, with `--schedule-policy priority` "
+    "among all; vLLM's lower is earlier",
     "seed": "always honoured, also in batches with others",
     "stop_regex": "searched in linear time: look-arounds, back-references and borders of words are refused",
     "top_logprobs": "at most 20",
@@ -41,6 +42,7 @@ DIFFERENCES = {
         "documents": "texts, or objects with a `text`",
         "instruct": "for models that are asked in words",
         "top_n": "at least 1",
+        "truncate_prompt_tokens": "the answer is an object, as vLLM's",
     },
     "/tokenize": {"tools": "with `messages`", "tool_choice": "with `messages`"},
     "/load_lora_adapter": {"lora_path": "a folder of the server's machine", "pinned": "every adapter stays loaded"},

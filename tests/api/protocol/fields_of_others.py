@@ -121,19 +121,21 @@ REQUESTS = (
         schema="GenerateBody",
         body={"text": "Hi", "sampling_params": {"max_new_tokens": 1}},
         sglang="""
-            audio_data background bootstrap_host bootstrap_pair_key bootstrap_port bootstrap_room cache_salt
-            conversation_id custom_labels custom_logit_processor data_parallel_rank decode_tp_size
-            disagg_prefill_dp_rank external_trace_header extra_key image_data image_max_dynamic_patch
-            images_config input_embeds input_ids kv_hints kv_router_hint log_metrics logprob_start_len
-            lora_id lora_path max_dynamic_patch max_thinking_tokens min_dynamic_patch mm_content_hashes
-            mm_hashes mm_processor_kwargs modalities multi_item_delimiter_indices no_logs
-            positional_embed_overrides priority require_reasoning return_bytes return_entropy
-            return_flat_raw_output_top_logprobs return_flat_raw_top_logprobs
-            return_flat_raw_top_logprobs_b64 return_hidden_states return_indexer_topk return_logprob
-            return_prompt_token_ids return_routed_experts return_sampling_mask return_text_in_logprobs rid
-            routed_dp_rank routed_experts_start_len routing_key sampling_logprobs_mode sampling_params
-            session_id session_params stream text token_ids_logprob top_logprobs_num use_audio_in_video
-            video_config video_data video_max_dynamic_patch watermark
+            audio_data background bootstrap_host bootstrap_pair_key bootstrap_port bootstrap_room
+            cache_salt conversation_id custom_labels custom_logit_processor data_parallel_rank
+            decode_tp_size disagg_prefill_dp_rank encoder_urls external_trace_header extra_key
+            http_worker_ipc image_data image_max_dynamic_patch images_config input_embeds input_ids
+            kv_hints kv_router_hint log_metrics logprob_start_len lora_id lora_path
+            max_dynamic_patch max_thinking_tokens min_dynamic_patch mm_content_hashes mm_hashes
+            mm_processor_kwargs modalities multi_item_delimiter_indices need_wait_for_mm_inputs
+            no_logs num_items_assigned positional_embed_overrides priority received_time
+            require_reasoning return_bytes return_entropy return_flat_raw_output_top_logprobs
+            return_flat_raw_top_logprobs return_flat_raw_top_logprobs_b64 return_hidden_states
+            return_indexer_topk return_logprob return_prompt_token_ids return_routed_experts
+            return_sampling_mask return_text_in_logprobs rid routed_dp_rank routed_experts_start_len
+            routing_key sampling_logprobs_mode sampling_params session_id session_params stream text
+            token_ids_logprob token_indices_to_pool top_logprobs_num use_audio_in_video video_config
+            video_data video_max_dynamic_patch watermark
         """,
         vllm="",
     ),
@@ -154,10 +156,12 @@ REQUESTS = (
         schema="PoolBody",
         body={"text": "Hi"},
         sglang="""
-            audio_data background dimensions embed_override_token_id embed_overrides external_trace_header
-            image_data input_embeds input_ids log_metrics lora_id lora_path modalities
-            multi_item_delimiter_indices positional_embed_overrides priority return_pooled_hidden_states
-            return_prompt_token_ids rid routing_key sampling_params text video_data
+            audio_data background decision_layout dimensions embed_override_token_id embed_overrides
+            external_trace_header http_worker_ipc image_data input_embeds input_ids
+            is_cross_encoder_request log_metrics lora_id lora_path modalities
+            multi_item_delimiter_indices positional_embed_overrides priority received_time
+            return_pooled_hidden_states return_prompt_token_ids rid routing_key sampling_params text
+            token_indices_to_pool video_data
         """,
         vllm="",
     ),
@@ -349,6 +353,7 @@ HARMLESS = {
         ngram_corpus_id mm_hashes mm_content_hashes cache_salt flush_cache torch_empty_cache recapture_cuda_graph
     """,
     "about logs and traces": "log_metrics no_logs external_trace_header",
+    "a note between that server's own processes": "received_time http_worker_ipc num_items_assigned",
     "belongs to a field that is refused": "routed_experts_start_len routed_experts_prompt_start",
     "a field of other routes there": "return_token_offsets return_mm_kwargs background sampling_params",
     "how text is sent": "stream_interval spaces_between_special_tokens",

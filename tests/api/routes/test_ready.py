@@ -1,4 +1,4 @@
-"""``/ready``: may a load balancer send requests here?"""
+"""``/ready`` and ``/readyz``: may a load balancer send requests here?"""
 
 from __future__ import annotations
 
@@ -16,23 +16,30 @@ def draining(app: Any) -> Iterator[Any]:
     app.gate.closing = False
 
 
-def test_while_the_engine_runs(app: Any) -> None:
-    assert app.get("/ready").status_code == 200
+PATHS = pytest.mark.parametrize("path", ["/ready", "/readyz"])
 
 
-def test_while_the_server_stops(draining: Any) -> None:
-    answer = draining.get("/ready")
+@PATHS
+def test_while_the_engine_runs(app: Any, path: str) -> None:
+    assert app.get(path).status_code == 200
+
+
+@PATHS
+def test_while_the_server_stops(draining: Any, path: str) -> None:
+    answer = draining.get(path)
     assert (answer.status_code, answer.json()["error"]["type"]) == (503, "ServiceUnavailableError")
 
 
-def test_once_the_engine_has_failed(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@PATHS
+def test_once_the_engine_has_failed(app: Any, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.setattr(app.engine.client._link, "failure", "out of memory")
-    answer = app.get("/ready")
+    answer = app.get(path)
     assert answer.status_code == 503
     assert "out of memory" in answer.json()["error"]["message"]
 
 
-def test_no_key_is_needed(apps: Callable[..., Any]) -> None:
+@PATHS
+def test_no_key_is_needed(apps: Callable[..., Any], path: str) -> None:
     app = apps(api_key="user", admin_api_key="root")
-    assert app.get("/ready").status_code == 200
+    assert app.get(path).status_code == 200
     assert app.get("/load").status_code == 401

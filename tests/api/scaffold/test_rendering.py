@@ -32,10 +32,12 @@ def test_a_distribution_is_complete(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_settings_are_declared_where_a_template_has_some(kind: str) -> None:
+def test_every_template_declares_typed_settings(kind: str) -> None:
     files = render_plugin(kind, PluginNames("mine"))
-    declares = 'settings=f"{__name__}.settings:Settings"' in files["sglang_plug_mine/__init__.py"]
-    assert ("sglang_plug_mine/settings.py" in files) == declares
+    assert 'settings=f"{__name__}.settings:Settings"' in files["sglang_plug_mine/__init__.py"]
+    classes = [node for node in ast.parse(files["sglang_plug_mine/settings.py"]).body if isinstance(node, ast.ClassDef)]
+    fields = [node for node in classes[0].body if isinstance(node, ast.AnnAssign)]
+    assert classes[0].name == "Settings" and fields and all(field.value is not None for field in fields)
 
 
 @pytest.mark.parametrize("kind", KINDS)

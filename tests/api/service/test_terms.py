@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug import ConfigError, Plugins
+from sglang_plug import ConfigError, Plugins, RequestError
 from sglang_plug_api.http.callers import Caller, owner_of
 from sglang_plug_api.options.parsing import server_config
 from sglang_plug_api.protocol.embeddings import EmbeddingsBody, RerankBody
@@ -36,12 +36,22 @@ def body(user: str | None = None, **fields: Any) -> GenerateBody:
 
 def caller(kind: str, who: Caller, headers: dict[str, str] | None = None, **fields: Any) -> str | None:
     batch = fields.pop("batch", False)
-    return FairnessKey(kind).terms(who, headers or {}, body(**fields), batch=batch).caller
+    return (
+        FairnessKey(kind, has_keys=fields.pop("has_keys", True))
+        .terms(who, headers or {}, body(**fields), batch=batch)
+        .caller
+    )
 
 
 def test_each_key_is_a_caller() -> None:
     assert caller("api-key", A, user="x") == A.owner
     assert caller("api-key", Caller()) == ""
+
+
+def test_users_are_callers_of_a_server_without_keys() -> None:
+    ids = {caller("auto", Caller(), user=user, has_keys=False) for user in ("x", "y", None)}
+    assert len(ids) == 3 and "" in ids
+    assert caller("auto", A, user="x", has_keys=True) == A.owner
 
 
 def test_users_belong_to_their_key() -> None:
@@ -66,25 +76,25 @@ def test_a_batch_counts_for_its_key(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["", "key", "header:", "header: ", "Header:x"])
 def test_other_kinds_are_refused(kind: str) -> None:
     with pytest.raises(ConfigError, match="--fairness-key must be"):
-        FairnessKey(kind)
+        FairnessKey(kind, has_keys=True)
 
 
 def test_weights_belong_to_the_ids_of_callers() -> None:
-    assert FairnessKey("api-key").weights(["a=2.5"], ["a", "b"]) == {A.owner: 2.5}
-    weights = FairnessKey("user").weights(["x=y=3"], ["a", "b"])
+    assert FairnessKey("api-key", has_keys=True).weights(["a=2.5"], ["a", "b"]) == {A.owner: 2.5}
+    weights = FairnessKey("user", has_keys=True).weights(["x=y=3"], ["a", "b"])
     assert weights[caller("user", A, user="x=y") or ""] == weights[caller("user", B, user="x=y") or ""] == 3.0
 
 
 @pytest.mark.parametrize("weight", ["secret", "secret=", "secret=0", "secret=-1", "secret=inf", "secret=nan", "=1"])
 def test_wrong_weights_are_refused_without_showing_the_key(weight: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        FairnessKey("api-key").weights([weight], ["secret"])
+        FairnessKey("api-key", has_keys=True).weights([weight], ["secret"])
     assert "secret" not in str(refused.value)
 
 
 def test_a_weight_of_an_unknown_key_is_refused_without_showing_it() -> None:
     with pytest.raises(ConfigError, match="1 keys") as refused:
-        FairnessKey("api-key").weights(["secret=2"], ["a"])
+        FairnessKey("api-key", has_keys=True).weights(["secret=2"], ["a"])
     assert "secret" not in str(refused.value)
 
 
@@ -96,17 +106,25 @@ def test_options_give_weights_to_the_engine() -> None:
 
 @pytest.mark.parametrize(("kind", "fields"), BODIES)
 def test_every_body_has_a_user_and_a_deadline(kind: Any, fields: dict[str, Any]) -> None:
-    key = FairnessKey("user")
+    key = FairnessKey("user", has_keys=True)
     terms = key.terms(Caller(), {}, kind.model_validate({**fields, "user": "x", "deadline_ms": 250}), batch=False)
     assert terms.caller and terms.deadline_ms == 250
 
 
 def test_jobs_have_the_terms_of_their_request() -> None:
-    set_terms(ServiceTerms("id", 500))
+    set_terms(ServiceTerms("id", 500, received=10.0))
     job = Job(tokens=[1])
     set_terms(ServiceTerms())
-    assert (job.engine_caller, job.deadline(10.0)) == ("id", 10.5)
-    assert (Job(tokens=[1], caller=A).engine_caller, Job(tokens=[1]).deadline(10.0)) == (A.owner, None)
+    assert (job.engine_caller, job.terms.deadline) == ("id", 10.5)
+    assert (Job(tokens=[1], caller=A).engine_caller, Job(tokens=[1]).terms.deadline) == (A.owner, None)
+
+
+def test_a_passed_deadline_is_noticed_before_anything_is_done() -> None:
+    with pytest.raises(RequestError, match="passed before the prompt was tokenized") as refused:
+        ServiceTerms(deadline_ms=500, received=10.0).check_deadline()
+    assert refused.value.status == 504
+    ServiceTerms(deadline_ms=500_000).check_deadline()
+    ServiceTerms(received=10.0).check_deadline()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from sglang_plug import EngineError, LogprobOptions, Observer, RequestError, RequestEvent
 from sglang_plug_api.http.callers import Caller
 from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.service.terms import ServiceTerms, set_terms
 from sglang_plug_api.text.job import Job, Piece, new_id
 from sglang_plug_api.text.sampling import Sampling
 from sglang_plug_api.text.text_engine import TextEngine
@@ -241,6 +242,20 @@ async def test_encoding(text_engine: Any) -> None:
     with pytest.raises(ApiError) as caught:
         await engine.encode_chat([{"role": "tool", "content": "x"}])
     assert (caught.value.message, caught.value.param) == ("no tools here", "messages")
+
+
+async def test_a_chat_whose_deadline_has_passed_is_not_rendered(text_engine: Any) -> None:
+    watcher = Watcher()
+    engine = text_engine(observers={"watcher": watcher})
+    rendered = list[str]()
+    set_terms(ServiceTerms(deadline_ms=500, received=10.0))
+    with pytest.raises(RequestError, match="before the prompt was tokenized") as refused:
+        await engine.in_chat_thread(lambda: rendered.append("late"))
+    assert refused.value.status == 504
+    assert [event.deadline for event in watcher.events] == ["refused"]
+    set_terms(ServiceTerms(deadline_ms=500_000))
+    await engine.in_chat_thread(lambda: rendered.append("timely"))
+    assert rendered == ["timely"] and len(watcher.events) == 1
 
 
 async def test_without_a_tokenizer(text_engine: Any) -> None:

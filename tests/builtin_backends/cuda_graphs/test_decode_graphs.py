@@ -287,6 +287,7 @@ def test_log_lines(caplog: pytest.LogCaptureFixture) -> None:
         Engine(graphs=True, most=8)
     assert "Capture cuda graph begin." in caplog.text and "avail mem=1.00 GB" in caplog.text
     assert "Capture cuda graph bs [1, 2, 4, 8]" in caplog.text
+    assert "Capturing batches (bs=1 avail_mem=1.00 GB): 100%|####################| 4/4" in caplog.messages
     assert "Capture cuda graph end. Time elapsed:" in caplog.text
 
 

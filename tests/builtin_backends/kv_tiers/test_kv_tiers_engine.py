@@ -14,6 +14,7 @@ import pytest
 from sglang_plug import ConfigError, EngineConfig, LogprobOptions, Output, Request, SamplingParams
 from sglang_plug.config import CacheOptions, ModelOptions, PluginOptions, ScheduleOptions
 from sglang_plug_backends.kv_tiers import extension
+from sglang_plug_backends.kv_tiers.rates import PrefillRate
 
 pytestmark = pytest.mark.whole_engine
 
@@ -169,14 +170,14 @@ BROKEN = """
 
     import time
 
-    from sglang_plug import KVStoreSpec, hookimpl
+    from sglang_plug import KVStoreError, KVStoreSpec, hookimpl
     from sglang_plug_backends.kv_stores.host import HostStore
     from sglang_plug_backends.kv_stores.settings import HostSettings
 
     @hookimpl
     def register_kv_stores():
-        for name in ("Damaging", "Confusing", "Short", "Raising", "Slow", "Forgetful", "Remote", "Unclearable"):
-            yield KVStoreSpec(name=name.lower(), target=f"{__name__}:{name}")
+        for store in Base.__subclasses__():
+            yield KVStoreSpec(name=store.__name__.lower(), target=f"{__name__}:{store.__name__}")
 
     class Base(HostStore):
         verifies = False
@@ -204,6 +205,15 @@ BROKEN = """
         def load(self, keys, deadline):
             time.sleep(3)
             return super().load(keys, deadline)
+
+    class Crawling(Base):
+        def load(self, keys, deadline):
+            results = []
+            for block in super().load(keys, deadline):
+                late = time.monotonic() >= deadline
+                time.sleep(0 if late else 0.05)
+                results.append(KVStoreError("late") if late else block)
+            return results
 
     class Forgetful(Base):
         def load(self, keys, deadline):
@@ -236,6 +246,22 @@ def test_a_broken_store_costs_hits_only(serve: Serve, config: Any, broken: Path,
     for _ in range(2):
         output = answer(engine, tokens)
         assert (output.tokens, output.loaded_tokens) == (expected.tokens, ())
+
+
+def test_a_store_that_is_slower_than_computing_is_not_waited_for_again(
+    serve: Serve, config: Any, broken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PrefillRate, "seconds", lambda rate, tokens: 0.12)
+    tiers = {"kv-tiers": {"block_tokens": BLOCK}}
+    engine, tokens = serve(config("crawling", files=[broken], settings=tiers)), prompt(11)
+    expected = answer(engine, tokens)
+    loaded = list[tuple[int, int]]()
+    for _ in range(4):
+        engine.control("flush_cache", stored=False)
+        assert answer(engine, tokens).tokens == expected.tokens
+        counts = stored(engine)["crawling"]
+        loaded.append((counts["loaded_blocks"], counts["failed_blocks"]))
+    assert 1 <= loaded[0][0] < 6 and loaded == loaded[:1] * 4
 
 
 def test_a_store_that_has_to_be_waited_for_is_used(serve: Serve, config: Any, broken: Path) -> None:

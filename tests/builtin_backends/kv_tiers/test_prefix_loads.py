@@ -16,7 +16,7 @@ from sglang_plug_backends.kv_stores.settings import HostSettings
 from sglang_plug_backends.kv_tiers.block_layout import BlockLayout
 from sglang_plug_backends.kv_tiers.prefix_loads import PrefixLoad, PrefixLoads
 from sglang_plug_backends.kv_tiers.rates import PrefillRate
-from sglang_plug_backends.kv_tiers.tier import Tier
+from sglang_plug_backends.kv_tiers.tier import TRIAL_SECONDS, Tier
 from sglang_plug_backends.kv_tiers.tiers import Tiers
 
 LAYOUT = BlockLayout(tokens=4, layers=2, key_bytes=8, value_bytes=8)
@@ -28,10 +28,11 @@ class Gated(HostStore):
 
     def __init__(self) -> None:
         super().__init__(HostSettings())
-        self.gate = threading.Event()
+        self.gate, self.loads = threading.Event(), 0
         self.store([KVBlock(key, memoryview(bytes(LAYOUT.bytes))) for key in KEYS])
 
     def load(self, keys: Sequence[bytes], deadline: float) -> list[memoryview | KVStoreError]:
+        self.loads += 1
         self.gate.wait()
         return super().load(keys, deadline)
 
@@ -41,6 +42,21 @@ def until(holds: Callable[[], Any]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.001)
+
+
+class Clock:
+    """The time, which tests let pass."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
@@ -54,18 +70,30 @@ def prefill() -> PrefillRate:
 
 
 @pytest.fixture
-def loads(store: Gated, prefill: PrefillRate) -> Iterator[PrefixLoads]:
-    tiers = Tiers([Tier("gated", store, LAYOUT.bytes)])
-    options: dict[str, Any] = {"most_bytes": 4 * LAYOUT.bytes, "most_seconds": 60.0, "always": False}
-    yield (made := PrefixLoads(tiers, LAYOUT, torch.device("cpu"), prefill, promote=lambda blocks: None, **options))
+def tier(store: Gated, clock: Clock) -> Tier:
+    return Tier("gated", store, LAYOUT.bytes, clock=clock)
+
+
+@pytest.fixture
+def loads(store: Gated, tier: Tier, prefill: PrefillRate, clock: Clock) -> Iterator[PrefixLoads]:
+    options: dict[str, Any] = {"most_bytes": 4 * LAYOUT.bytes, "most_seconds": 60.0, "always": False, "clock": clock}
+    device = torch.device("cpu")
+    yield (made := PrefixLoads(Tiers([tier]), LAYOUT, device, prefill, promote=lambda blocks: None, **options))
     store.gate.set()
     made.close()
+
+
+def submitted(loads: PrefixLoads, keys: Sequence[bytes]) -> PrefixLoad:
+    """A load that is worthwhile."""
+    load = loads.submit(keys, 0)
+    assert load is not None
+    return load
 
 
 def test_blocks_are_loaded_up_to_the_first_missing_one(loads: PrefixLoads, store: Gated) -> None:
     store.gate.set()
     store.delete([KEYS[2]])
-    load = loads.submit(KEYS[:4], 0)
+    load = submitted(loads, KEYS[:4])
     until(lambda: load.done)
     assert load.tiers == ["gated", "gated"]
     assert [part.shape[0] for part in load.rows] == [8] * 4
@@ -73,9 +101,9 @@ def test_blocks_are_loaded_up_to_the_first_missing_one(loads: PrefixLoads, store
 
 def test_further_loads_wait_until_loaded_blocks_are_released(loads: PrefixLoads, store: Gated) -> None:
     store.gate.set()
-    first = loads.submit(KEYS[:4], 0)
+    first = submitted(loads, KEYS[:4])
     until(lambda: first.done)
-    second = loads.submit(KEYS[4:], 0)
+    second = submitted(loads, KEYS[4:])
     time.sleep(0.05)
     assert second.began is None
     loads.release(first)
@@ -84,40 +112,105 @@ def test_further_loads_wait_until_loaded_blocks_are_released(loads: PrefixLoads,
 
 
 def test_a_load_that_is_slower_than_computing_is_left_out(
-    loads: PrefixLoads, store: Gated, prefill: PrefillRate
+    loads: PrefixLoads, store: Gated, prefill: PrefillRate, clock: Clock
 ) -> None:
-    slow = loads.submit(KEYS[:2], 0)
+    slow = submitted(loads, KEYS[:2])
     until(lambda: slow.began)
-    time.sleep(0.05)
+    clock.now += 0.05
     store.gate.set()
     until(lambda: slow.done)
+    assert len(slow.tiers) == 2
     prefill.seconds_per_token = 1e-6
-    load = loads.submit(KEYS[2:4], 0)
+    assert loads.submit(KEYS[2:4], 0) is None
+
+
+def test_a_load_is_measured_again_later_without_holding_a_request(
+    loads: PrefixLoads, store: Gated, tier: Tier, prefill: PrefillRate, clock: Clock
+) -> None:
+    tier.load_rate.observe(LAYOUT.bytes, 20.0, clock.now)  # a network that was gone for a while
+    prefill.seconds_per_token = 1.0
+    clock.now += TRIAL_SECONDS - 1
+    assert loads.submit(KEYS[:2], 0) is None and loads.idle
+    clock.now += 1
+    assert loads.submit(KEYS[:2], 0) is None and not loads.idle
+    until(lambda: store.loads)
+    assert loads.submit(KEYS[:2], 0) is None, "the trial is not finished"
+    store.gate.set()
+    until(lambda: loads.idle)
+    assert store.loads == 1, "one trial at a time"
+    load = submitted(loads, KEYS[:2])
     until(lambda: load.done)
-    assert (len(slow.tiers), load.tiers) == (2, [])
+    assert len(load.tiers) == 2
+
+
+def test_time_in_the_queue_counts(loads: PrefixLoads, prefill: PrefillRate, clock: Clock) -> None:
+    prefill.seconds_per_token = 0.5
+    active = [submitted(loads, KEYS[:1]) for _ in range(2)]
+    until(lambda: all(load.began for load in active))
+    queued = submitted(loads, KEYS[:2])  # nothing is known yet about the loads before it
+    clock.now += 2.9
+    assert not loads.is_late(queued) and not loads.is_late(active[0])
+    clock.now += 1.2
+    assert loads.is_late(queued) and loads.is_late(active[0])
+
+
+def test_a_load_behind_many_others_is_left_out(
+    loads: PrefixLoads, store: Gated, prefill: PrefillRate, clock: Clock
+) -> None:
+    first = submitted(loads, KEYS[:1])
+    until(lambda: first.began)
+    clock.now += 1.0
+    store.gate.set()
+    until(lambda: first.done and loads.idle)
+    loads.release(first)
+    store.gate.clear()
+    prefill.seconds_per_token = 0.5  # two seconds for a block, which a store returns in one
+    accepted = [loads.submit(KEYS[:1], 0) is not None for _ in range(12)]
+    assert accepted == [True, True, *accepted[2:]] and 2 <= sum(accepted) <= 4
+
+
+def test_a_load_that_begins_too_late_does_not_disturb_the_store(
+    loads: PrefixLoads, store: Gated, prefill: PrefillRate, clock: Clock
+) -> None:
+    prefill.seconds_per_token = 0.5
+    for load in (active := [submitted(loads, KEYS[:1]) for _ in range(2)]):
+        until(lambda load=load: load.began)
+    queued = submitted(loads, KEYS[:2])
+    clock.now += 5
+    store.gate.set()
+    until(lambda: queued.done)
+    assert (queued.tiers, store.loads) == ([], 2) and all(load.done for load in active)
+
+
+def test_waiting_for_room_does_not_count(loads: PrefixLoads, store: Gated, prefill: PrefillRate, clock: Clock) -> None:
+    prefill.seconds_per_token = 0.5
+    store.gate.set()
+    first = submitted(loads, KEYS[:4])
+    until(lambda: first.done)
+    second = submitted(loads, KEYS[4:])
+    clock.now += 1000  # the scheduler has no room for the first request
+    assert not loads.is_late(second)
+    loads.release(first)
+    until(lambda: second.done)
+    assert len(second.tiers) == 4
 
 
 def test_requests_that_end_meanwhile_keep_no_memory(loads: PrefixLoads, store: Gated) -> None:
-    aborted = [loads.submit(KEYS[:4], 0) for _ in range(5)]
+    aborted = [submitted(loads, KEYS[:4]) for _ in range(5)]
     until(lambda: sum(load.began is not None for load in aborted) == 2)
     for load in aborted:
         loads.release(load)
     store.gate.set()
-    load = loads.submit(KEYS[4:], 0)
+    load = submitted(loads, KEYS[4:])
     until(lambda: load.done)
     assert len(load.tiers) == 4
 
 
-def test_a_stuck_store_is_not_used(loads: PrefixLoads, store: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
-    stuck = [loads.submit(KEYS[:2], 0) for _ in range(2)]
+def test_a_stuck_store_is_not_used(loads: PrefixLoads, store: Gated, clock: Clock) -> None:
+    stuck = [submitted(loads, KEYS[:2]) for _ in range(2)]
     until(lambda: all(load.began for load in stuck))
-    assert loads.usable and not stuck[0].is_late
-    for load in stuck:
-        load.began = time.monotonic() - 100
-    assert stuck[0].is_late and not loads.usable
+    assert loads.usable and not loads.is_late(stuck[0])
+    clock.now += 100
+    assert loads.is_late(stuck[0]) and not loads.usable
     store.gate.set()
     until(lambda: loads.usable)
-
-
-def test_a_load_that_waits_is_not_late() -> None:
-    assert not PrefixLoad(KEYS, 0, 0.0, None).is_late

@@ -224,8 +224,18 @@ def test_prefixes_of_another_salt_or_adapter_are_not_shared(
     assert cached("3", adapter="y") == cached("4", adapter=None) == cached("5", salt="s") == 0
     assert cached("6", salt="s") == cached("7", adapter=None) == len(LONG) - 1
     engine.control("unload_adapter", adapter="x")
-    engine.control("load_adapter", adapter="x", path=str(lora["y"].path))
+    engine.control("load_adapter", adapter="x", path=str(lora["z"].path))
     assert (cached("8"), cached("9")) == (0, len(LONG) - 1)
+
+
+def test_an_adapter_is_separated_by_its_content(
+    tiny_model: Callable[[str], Any], serve: Callable[..., Any], lora: dict[str, Lora]
+) -> None:
+    engine = serve(config(tiny_model("llama-3.2-1b").path, folders(lora)))
+    engine.control("load_adapter", adapter="again", path=str(lora["x"].path))
+    assert engine.outputs([request("1", "x", LONG, 1)])[0].cached_tokens == 0
+    assert engine.outputs([request("2", "again", LONG, 1)])[0].cached_tokens == len(LONG) - 1
+    assert engine.outputs([request("3", "y", LONG, 1)])[0].cached_tokens == 0
 
 
 def test_without_adapters_layers_are_as_they_were(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:

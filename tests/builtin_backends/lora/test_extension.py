@@ -32,6 +32,7 @@ from sglang_plug import (
 from sglang_plug.config import AdapterOptions, CacheOptions, ModelOptions
 from sglang_plug.contracts.serving.executor import SINGLE_RANK
 from sglang_plug.engine.extensions.rank_link import RankLink, send_nothing
+from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.layers import Linear
 from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.lora.adapters import Adapters
@@ -83,6 +84,26 @@ def extension(tmp_path: Path) -> Lora:
 @pytest.mark.parametrize("adapters", [(None,), ("x",), ("x", None, "y", "y")], ids=str)
 def test_it_keeps_the_contract(extension: Lora, adapters: tuple[str | None, ...]) -> None:
     check_step_extension(extension, fields={"adapter": adapters})
+
+
+def in_use(extension: Lora) -> list[str]:
+    (info,) = extension.infos()
+    assert info.name == "lora_requests_info" and info.value > 1e9
+    return [value for _, value in info.labels]
+
+
+def test_adapters_of_running_and_of_waiting_requests_are_reported(extension: Lora) -> None:
+    requests = {id: Request(id=id, tokens=(1, 2), adapter=name) for id, name in (("1", "y"), ("2", "x"), ("3", None))}
+    sequences: dict[str, Any] = {id: Sequence.of(request, 100) for id, request in requests.items()}
+    for sequence in sequences.values():
+        extension.admit(sequence)
+    assert in_use(extension) == ["1", "", "x,y"]
+    sequences["1"].slots.extend([5, 6])
+    sequences["3"].slots.extend([7, 8])
+    assert in_use(extension) == ["1", "y", "x"]
+    for sequence in sequences.values():
+        extension.finished(sequence)
+    assert in_use(extension) == ["1", "", ""]
 
 
 def plain(path: Path, **options: Any) -> EngineConfig:

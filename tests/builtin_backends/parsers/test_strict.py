@@ -166,10 +166,10 @@ def parsers() -> dict[str, type[OutputParser]]:
 
 @pytest.fixture(params=BACKENDS)
 def compiled(request: pytest.FixtureRequest, parsers: Any, grammar_backends: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``compiled(parser, parallel=…, special=…)``: the constraint for ``FUNCTIONS`` in one backend."""
+    """Return ``compiled(parser, parallel=…, special=…)``: the constraint for ``functions`` in one backend."""
 
-    def make(name: str, *, parallel: bool = True, special: bool = False) -> Any:
-        constraint = parsers[name].structure(FUNCTIONS, required=False, parallel=parallel)
+    def make(name: str, *, parallel: bool = True, special: bool = False, functions: Any = FUNCTIONS) -> Any:
+        constraint = parsers[name].structure(functions, required=False, parallel=parallel)
         backend = grammar_backends(request.param, SPECIAL.get(name, ()) if special else ())
         return backend(constraint.kind, constraint.source)
 
@@ -266,3 +266,31 @@ def test_answers_are_free(parsers: Any, compiled: Callable[..., Any], read: Any,
         output = compiled(name, parallel=parallel)
         assert [text for text in ANSWERS if not output.accepts(text)] == []
     assert [text for text in ANSWERS if text and read(parsers[name], text) != [text]] == []
+
+
+def referring(definition: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a function with one argument, whose schema is a definition."""
+    return {
+        "type": "object",
+        "properties": {"x": {"$ref": "#/$defs/A"}},
+        "required": ["x"],
+        "additionalProperties": False,
+        "$defs": {"A": definition},
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("hermes", '<tool_call>\n{"name": "%s", "arguments": {"x": %s}}\n</tool_call>'),
+        ("granite", '<|tool_call|>[{"name": "%s", "arguments": {"x": %s}}]'),
+        ("lfm2", "<|tool_call_start|>[%s(x=%s)]<|tool_call_end|>"),
+        ("minimax-m2", MINIMAX[0] % ("%s", '<parameter name="x">%s</parameter>\n')),
+    ],
+)
+def test_definitions_of_one_name_belong_to_their_function(compiled: Callable[..., Any], name: str, call: str) -> None:
+    """No joint schema is built, so requests need not be refused for definitions that differ."""
+    output = compiled(name, functions={"f": referring({"type": "integer"}), "g": referring({"enum": [True]})})
+    true = "True" if name == "lfm2" else "true"
+    assert output.accepts(call % ("f", "3")) and output.accepts(call % ("g", true))
+    assert not output.accepts(call % ("f", true)) and not output.accepts(call % ("g", "3"))

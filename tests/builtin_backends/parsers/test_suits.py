@@ -15,14 +15,15 @@ NAMES = [
     "deepseek_v3", "deepseek_v31", "deepseek_v32", "deepseek_v4", "deepseekv3", "deepseekv31", "deepseekv32",
     "deepseekv4", "ernie45", "gemma4", "glm", "glm45", "glm47", "gpt-oss", "granite", "granite4", "hermes", "hunyuan",
     "hunyuan_a13b", "hy_v3", "internlm", "interns1", "kimi_k2", "lfm2", "llama3", "llama3_json", "llama4_json",
-    "llama4_pythonic", "minimax-m2", "minimax_m2", "mistral", "nemotron_json", "openai", "pythonic", "qwen", "qwen25",
-    "qwen3_coder", "qwen3_xml", "seed_oss", "step3", "step3p5",
+    "llama4_pythonic", "minimax-m2", "minimax_m2", "mistral", "nanbeige", "nemotron_json", "openai", "pythonic",
+    "qwen", "qwen25", "qwen3_coder", "qwen3_xml", "seed_oss", "step3", "step3p5",
 ]  # fmt: skip
 REASONING = [
-    "deepseek-r1", "deepseek-v3", "deepseek-v4", "deepseek_r1", "deepseek_v3", "deepseek_v4", "ernie45", "gemma4",
-    "glm45", "glm47", "gpt-oss", "granite", "hunyuan", "hunyuan_a13b", "hy_v3", "interns1", "kimi", "kimi_k2",
-    "minimax", "minimax_m2", "mistral", "nemotron_3", "nemotron_v3", "openai_gptoss", "qwen3", "qwen3-thinking",
-    "seed_oss", "step3", "step3p5",
+    "deepseek-r1", "deepseek-v3", "deepseek-v4", "deepseek-v41", "deepseek_r1", "deepseek_v3", "deepseek_v4", "dots",
+    "ernie45", "gemma4", "gigachat35", "glm45", "glm47", "gpt-oss", "granite", "granite_thinking_parser", "hunyuan",
+    "hunyuan_a13b", "hy_v3", "interns1", "kimi", "kimi_k2", "mimo", "minimax", "minimax_m2", "mistral", "nanbeige",
+    "nemotron_3", "nemotron_v3", "openai_gptoss", "poolside_v1", "qwen3", "qwen3-thinking", "seed_oss", "step3",
+    "step3p5",
 ]  # fmt: skip
 TEMPLATES = {
     'return a json object: <tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>': {
@@ -38,7 +39,7 @@ TEMPLATES = {
     '<{{ dsml_token }}tool_calls> … {%- set dsml_token = "｜DSML｜" -%}': {"deepseekv4", "deepseek_v4"},
     "<|python_start|>[func_name1(params_name1=params_value1)]": {"pythonic", "llama4_pythonic"},
     '"<|start|>assistant<|channel|>final<|message|>"': {"gpt-oss", "openai"},
-    "<tool_call>\n<function=example>\n<parameter=x>": {"qwen3_coder", "qwen3_xml", "step3p5"},
+    "<tool_call>\n<function=example>\n<parameter=x>": {"qwen3_coder", "qwen3_xml", "step3p5", "nanbeige"},
     "{%- set begin = '<seed:tool_call>' -%} <function=example>": {"seed_oss"},
     "'<minimax:tool_call>' <invoke name=\"tool-name-1\"> <response>": {"minimax-m2", "minimax_m2"},
     '<｜tool_calls_begin｜> <steptml:invoke name="': {"step3"},

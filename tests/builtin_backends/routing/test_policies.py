@@ -52,3 +52,14 @@ def test_nobody_has_fewer_tokens_than_the_chosen_one(amounts: Sequence[tuple[int
     replicas = [Load(number, tokens, requests) for number, (tokens, requests) in enumerate(amounts)]
     chosen = replicas[LeastTokens().choose(REQUEST, replicas)]
     assert all((chosen.tokens, chosen.requests) <= (load.tokens, load.requests) for load in replicas)
+
+
+def test_of_very_many_replicas_every_one_has_its_turn_and_loads_stay_even() -> None:
+    policy, serving = LeastTokens(), [Load(number) for number in range(0, 2000, 2)]
+    by_number = {load.replica: load for load in serving}
+    for _ in range(5 * len(serving)):
+        by_number[policy.choose(REQUEST, serving)].tokens += 10
+    assert {load.tokens for load in serving} <= {40, 50, 60}
+    serving[777].tokens = 1000
+    chosen = [policy.choose(REQUEST, serving) for _ in range(len(serving))]
+    assert serving[777].replica not in chosen

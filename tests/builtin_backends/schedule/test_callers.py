@@ -218,6 +218,16 @@ def test_one_caller_is_served_in_the_order_of_arrival_and_preempts_nobody() -> N
     assert not policy.preempts()
 
 
+@pytest.mark.parametrize("policy", [FairShare, FairShareLongestPrefix])
+def test_a_priority_orders_the_requests_of_its_caller_only(policy: type[FairShare]) -> None:
+    own = [Item("a", 0.0), Item("a", 1.0, priority=5), Item("a", 2.0, priority=-1), Item("a", 3.0, priority=5)]
+    alone = sharing(policy(), "a").order(own, no_match)
+    assert [item.arrived for item in alone] == [1.0, 3.0, 0.0, 2.0]
+    order = sharing(policy(), "a", "b").order([*own, Item("b", 4.0, priority=-9)], no_match)
+    assert [item.arrived for item in order if item.caller == "a"] == [1.0, 3.0, 0.0, 2.0]
+    assert [item.caller for item in order[:2]] == ["b", "a"], "the other caller keeps its turn"
+
+
 @settings(max_examples=100)
 @given(running=st.lists(st.sampled_from(CALLERS), max_size=12), waiting=st.lists(st.sampled_from(CALLERS), max_size=12))
 def test_exchanges_leave_each_caller_at_least_its_part(running: list[str], waiting: list[str]) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,7 +117,7 @@ def test_folder_without_weights(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_progress_is_shown_on_a_terminal_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     class Terminal(io.StringIO):
         terminal = True
 
@@ -133,8 +134,13 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path: Path, monkeypatch: pytes
     ]
     monkeypatch.setattr("sys.stderr", hidden := Terminal())
     hidden.terminal = False
-    load(tmp_path)
+    with caplog.at_level(logging.INFO):
+        load(tmp_path)
     assert hidden.getvalue() == ""
+    assert [text for text in caplog.messages if "shards" in text] == [
+        "Loading safetensors checkpoint shards:  50% Completed | 1/2",
+        "Loading safetensors checkpoint shards: 100% Completed | 2/2",
+    ]
 
 
 def test_it_is_the_default() -> None:

@@ -22,6 +22,7 @@ from sglang_plug import (
     StepExtension,
     TokenDecision,
 )
+from sglang_plug.engine.admission.deadlines import Deadlines
 from sglang_plug.engine.execution.in_flight_step import LaunchedStep
 from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points
 from sglang_plug.engine.loop import EngineLoop
@@ -124,10 +125,12 @@ class Bench:
         taken, self.messages = self.messages, []
         return taken
 
-    def submit(self, id: str, source: str | None = None, **params: Any) -> None:
+    def submit(self, id: str, source: str | None = None, deadline: float | None = None, **params: Any) -> None:
         constraint = None if source is None else Constraint("regex", source)
         params = {"max_new_tokens": 8, "stop_token_ids": (5,), **params}
-        request = Request(id=id, tokens=(1, 2), params=SamplingParams(**params), constraint=constraint)
+        request = Request(
+            id=id, tokens=(1, 2), params=SamplingParams(**params), constraint=constraint, deadline=deadline
+        )
         self.messages.append(Submit(request))
 
     def control(self, name: str, **arguments: Any) -> Reply:
@@ -178,6 +181,31 @@ def test_held_requests_count_as_waiting(bench: Bench) -> None:
     bench.submit("held", "3")
     bench.loop.step()
     assert [one.finish.status for one in bench.outputs("held")] == [400], "the id is taken"
+
+
+def test_a_deadline_that_passes_while_a_request_is_held_ends_it(bench: Bench) -> None:
+    now = 10.0
+    bench.loop.deadlines = Deadlines(lambda: now)
+    bench.submit("late", "3", deadline=11.0)
+    bench.submit("timely", "3", deadline=100.0)
+    bench.loop.step()
+    assert bench.outputs("late") == []
+    now = 11.0
+    bench.loop.step()
+    assert bench.end("late").status == 504 and len(bench.outputs("late")) == 1
+    assert [one.request.id for one in bench.gate.held] == ["timely"]
+    assert bench.gate.finished_ids == ["late"]
+    bench.gate.is_open = True
+    assert bench.end("timely") == Finish("stop")
+    assert not bench.loop.busy
+
+
+def test_a_request_whose_deadline_has_passed_is_not_held_at_all(bench: Bench) -> None:
+    bench.loop.deadlines = Deadlines(lambda: 10.0)
+    bench.submit("late", "3", deadline=9.0)
+    bench.loop.step()
+    assert bench.end("late").status == 504 and "before the request reached the engine" in bench.end("late").message
+    assert bench.gate.held == [] and not bench.loop.busy
 
 
 def test_a_held_request_can_be_aborted(bench: Bench) -> None:

@@ -75,6 +75,16 @@ def test_every_difference_is_named(folder: Path, lock: Path) -> None:
     assert f"plugin 'two' of {folder / 'two.py'} is not in the lock file" in message
 
 
+def test_plugins_of_a_distribution_that_differ_in_the_same_way_are_one_line(folder: Path, lock: Path) -> None:
+    content = json.loads(lock.read_text())
+    mine = next(row for row in content["plugins"] if row["name"] == "mine")
+    content["plugins"] += [{**mine, "name": f"part-{number}"} for number in range(5)]
+    lock.write_text(json.dumps(content))
+    message = refusal(folder, lock)
+    assert message.count("\n") == 1
+    assert "each of the plugins 'part-0', 'part-1', 'part-2' and 2 more of mine is missing" in message
+
+
 @pytest.mark.parametrize("name", ["other.py", "__init__.py", "new.py", "data.json"])
 def test_changed_and_added_files_are_noticed(name: str, folder: Path, lock: Path) -> None:
     (folder / "mine" / "mine_package" / name).write_text("X = 2\n")

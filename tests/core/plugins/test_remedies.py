@@ -15,6 +15,8 @@ Version: 1.0
 Requires-Dist: plain-missing
 Requires-Dist: missing-one>=2 ; extra == 'all'
 Requires-Dist: Missing_Two ; extra == "all"
+Requires-Dist: kernels-python>=2 ; extra == 'all'
+Requires-Dist: python-forms ; extra == 'forms'
 Requires-Dist: missing-one<3,>=2 ; python_version > "3" and extra == "one"
 """
 
@@ -34,6 +36,8 @@ def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (("missing_one>=2",), "pip install 'with-extras[one]'"),
         (("missing_one", "missing_two"), "pip install 'with-extras[all]'"),
         (("json", "missing_two"), "pip install 'with-extras[all]'"),
+        (("kernels",), "pip install 'with-extras[all]'"),
+        (("forms.fields",), "pip install 'with-extras[forms]'"),
         (("plain_missing",), ""),
         (("missing_one", "nobody_has_it"), ""),
         (("json",), ""),

@@ -60,6 +60,20 @@ def test_a_value_of_another_type_names_the_component_and_the_key(given: dict[str
         parse(**given)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"size": "abc"}, "settings of 'triton': size must be an integer, not text (--set triton.size=abc)"),
+        ({"mode": "slow"}, "settings of 'triton': mode cannot be 'slow' (--set triton.mode=slow)"),
+        ({"layers": [1, "x"]}, "settings of 'triton': layers[1] must be an integer, not text (--set triton.layers="),
+    ],
+)
+def test_the_option_is_named(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(**given)
+    assert str(caught.value).startswith(message)
+
+
 def test_a_refusal_by_the_dataclass_itself_is_attributed() -> None:
     with pytest.raises(ConfigError, match="settings of 'triton': .*at least 1"):
         parse(size=0)

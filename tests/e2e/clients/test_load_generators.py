@@ -32,6 +32,13 @@ def test_vllm_bench_serve_of_embeddings(programs: Any, encoder: Any, tokenizer: 
     assert found["completed"] == SENT and not found["failed"]
 
 
+@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
+def test_vllm_bench_serve_of_rerank(path: str, programs: Any, reranker: Any, tokenizer: str) -> None:
+    found = programs.load_generator("vllm_bench", reranker.url, "vllm-rerank", path, tokenizer, needs="vllm")
+    assert found["completed"] == SENT and not found["failed"]
+    assert found["total_input_tokens"] > SENT
+
+
 def test_sglang_bench_serving(programs: Any, server: Any, tokenizer: str) -> None:
     found = programs.load_generator("sglang_bench", server.url, "sglang", tokenizer, needs="sglang")
     assert found["completed"] == SENT and found["total_output_tokens"] >= SENT

@@ -42,6 +42,10 @@ def build(engine: TextEngine) -> APIRouter:
     async def ready() -> Response:
         return await health()  # at shutdown the gate before all routes answers 503
 
+    @router.get("/readyz", summary="As /ready")
+    async def readyz() -> Response:
+        return await ready()
+
     @router.get("/health_generate", summary="200 once the model has produced a token")
     async def health_generate() -> Response:
         _check_alive(engine)

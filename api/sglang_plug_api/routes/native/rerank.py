@@ -51,9 +51,11 @@ def build(engine: TextEngine) -> APIRouter:
 
 
 def _default_form(request: Request, body: RerankBody) -> str:
+    """Return the form that the client reads. Clients of vLLM are known by a field that SGLang's body does not have."""
     if body.texts is not None:
         return "tei"
-    return "jina" if request.headers.get(SDK_HEADER) == COHERE else "list"
+    of_vllm = body.truncate_prompt_tokens is not None
+    return "jina" if of_vllm or request.headers.get(SDK_HEADER) == COHERE else "list"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ SEGMENTS = 16
 MOST_SEGMENT_BYTES = 256 << 20
 REFRESH_SECONDS = 2.0
 """Seconds between two looks for blocks that other servers have written."""
+BATCH = 1000
+"""Most blocks that the index is locked for: the step loop looks into it."""
 
 
 class DiskStore(KVStore):
@@ -41,9 +43,12 @@ class DiskStore(KVStore):
         self._directory = StoreDirectory.create(settings.path)
         self._capacity, self._by_use = parse_bytes(settings.bytes), settings.eviction == "lru"
         self._segment_bytes = max(1, min(MOST_SEGMENT_BYTES, self._capacity // SEGMENTS))
+        # The step loop takes the lock of the index: nobody waits for a file while holding it. What else is changed is
+        # protected by the lock of writers.
         self._index_lock, self._write_lock = threading.Lock(), threading.Lock()
         self._index: dict[bytes, Place] = {}
         self._segments: dict[str, Segment] = {}
+        self._keys: dict[str, list[bytes]] = {}  # of the blocks in each file
         self._bytes = 0
         self._writer: SegmentWriter | None = None
         self._generation = self._directory.generation()
@@ -130,6 +135,7 @@ class DiskStore(KVStore):
             self._begin_segment()
         assert self._writer is not None
         place = self._writer.append(block)
+        self._keys[place.segment.path.name].append(block.key)
         with self._index_lock:
             self._index[block.key] = place
             self._bytes += size
@@ -140,8 +146,7 @@ class DiskStore(KVStore):
         self._refresh()
         writer = SegmentWriter(self._directory.new_segment(self._generation))
         self._writer = writer
-        with self._index_lock:
-            self._segments[writer.segment.path.name] = writer.segment
+        self._add_segment(writer.segment)
 
     def _end_segment(self) -> None:
         if self._writer is not None:
@@ -158,14 +163,18 @@ class DiskStore(KVStore):
         segments = sorted(self._segments.values(), key=lambda segment: segment.path.name)  # the oldest first
         if self._by_use:
             segments.sort(key=lambda segment: segment.used)
-        for segment in remove_until(segments, self._capacity - size, self._bytes):
-            self._forget(segment)
+        self._remove(segments, size)
         if self._bytes + size > self._capacity and self._writer is not None:
             self._end_segment()  # the file itself fills the budget
-            for segment in remove_until(segments, self._capacity - size, self._bytes):
-                self._forget(segment)
+            self._remove(segments, size)
         if self._bytes + size > self._capacity:
             raise KVStoreError(f"{self._directory.path} is full of the files of other servers")
+
+    def _remove(self, segments: list[Segment], size: int) -> None:
+        """Remove files, the first of ``segments`` first, until ``size`` more bytes fit the budget."""
+        for segment in remove_until(segments, self._capacity - size, self._bytes):
+            self._forget(segment)
+        self._count_bytes()
 
     # -- the index -------------------------------------------------------------------------------------------------
 
@@ -187,28 +196,46 @@ class DiskStore(KVStore):
             with contextlib.suppress(OSError):  # removed meanwhile
                 segment = self._segments.get(name) or Segment(path)
                 if self._writer is None or segment is not self._writer.segment:
-                    self._scan(name, segment)
+                    self._scan(segment)
+        self._count_bytes()
 
-    def _scan(self, name: str, segment: Segment) -> None:
-        places = {header.key: Place(segment, offset, header.length) for header, offset in segment.scan()}
-        with self._index_lock:
-            self._segments[name] = segment
-            for key, place in places.items():
-                self._index.setdefault(key, place)
-            self._bytes = sum(segment.size for segment in self._segments.values())
+    def _add_segment(self, segment: Segment) -> None:
+        self._segments[segment.path.name] = segment
+        self._keys.setdefault(segment.path.name, [])
+
+    def _scan(self, segment: Segment) -> None:
+        """Add the blocks that were appended to a file. The youngest copy of a block counts: it may have been stored
+        again because the older one is damaged.
+        """
+        places = [(header.key, Place(segment, offset, header.length)) for header, offset in segment.scan()]
+        self._add_segment(segment)
+        self._keys[segment.path.name] += [key for key, _ in places]
+        for start in range(0, len(places), BATCH):
+            with self._index_lock:
+                self._index.update(places[start : start + BATCH])
 
     def _forget(self, segment: Segment) -> None:
         """Drop the blocks of a file that was removed."""
         if self._writer is not None and segment is self._writer.segment:
             self._end_segment()
+        self._segments.pop(segment.path.name, None)
+        keys = self._keys.pop(segment.path.name, [])
+        for start in range(0, len(keys), BATCH):
+            with self._index_lock:
+                for key in keys[start : start + BATCH]:
+                    if (place := self._index.get(key)) is not None and place.segment is segment:
+                        del self._index[key]
+
+    def _count_bytes(self) -> None:
+        size = sum(segment.size for segment in self._segments.values())
         with self._index_lock:
-            self._segments.pop(segment.path.name, None)
-            self._index = {key: place for key, place in self._index.items() if place.segment is not segment}
-            self._bytes = sum(segment.size for segment in self._segments.values())
+            self._bytes = size
 
     def _forget_all(self) -> None:
         self._end_segment()
+        self._segments.clear()
+        self._keys.clear()
         with self._index_lock:
-            self._index.clear()
-            self._segments.clear()
+            index, self._index = self._index, {}
             self._bytes = 0
+        del index  # closes the files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -95,6 +96,19 @@ class CachePhase:
 
         Called when a chunk of a prompt is computed and when the sequence stops running. The first ``length`` entries of
         ``sequence.slots`` hold their keys and values during the call; work on the device that is queued now reads them.
+        """
+
+    def prefix_restored(self, sequence: SequenceView, slots: Sequence[int]) -> None:
+        """The first ``len(slots)`` tokens of a waiting sequence are in the prefix cache, whole pages, in these slots.
+
+        Called after ``PrefixPool.insert`` has inserted some of them. ``sequence.slots`` is still empty.
+        """
+
+    def evicted(self, slots: Sequence[int]) -> None:
+        """The prefix cache has evicted the tokens in ``slots``, to make room; not called when it is emptied: ``reset``.
+
+        Each slot held one token of one cached prefix, so an extension that has noted slots knows which prefixes are
+        gone. The slots may belong to another sequence after the call.
         """
 
     def restore_prefix(self, sequence: SequenceView, busy: bool) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sglang_plug.contracts.request import Output
-    from sglang_plug.contracts.serving.observer import MetricTotal, StepStats
+    from sglang_plug.contracts.serving.observer import MetricInfo, MetricTotal, StepStats
 
     from .views import ChunkView, PromptLayout, SequenceView, StepPlan
 
@@ -84,7 +84,14 @@ class ServicePhase:
         """A step is committed, with these statistics."""
 
     def totals(self) -> Iterable[MetricTotal]:
-        """Return numbers that observers report as metrics; called about once per second while steps are computed."""
+        """Return numbers that observers report as metrics.
+
+        Called about once per second while steps are computed, and when the engine becomes idle.
+        """
+        return ()
+
+    def infos(self) -> Iterable[MetricInfo]:
+        """Return facts that observers report as labels of metrics; called when ``totals`` is."""
         return ()
 
     def controls(self) -> Mapping[str, Callable[..., Any]]:

@@ -21,6 +21,18 @@ class MetricTotal:
     value: float
 
 
+@dataclass(frozen=True, slots=True)
+class MetricInfo:
+    """Facts that a step extension reports as the labels of a gauge, in place of those that it reported before."""
+
+    name: str
+    """Name of the metric, which ends with ``_info``."""
+    description: str
+    labels: tuple[tuple[str, str], ...]
+    """Names and values of its labels; the names are the same for one metric."""
+    value: float = 1.0
+
+
 @dataclass(slots=True, kw_only=True)
 class StepStats:
     """Statistics of one step of the engine.
@@ -61,6 +73,11 @@ class StepStats:
 
     totals: tuple[MetricTotal, ...] = ()
     """Totals of step extensions; empty if they were reported less than a second ago."""
+    step_coefficients: Mapping[str, float] | None = None
+    """What was learned about the duration of steps, by the name of a coefficient: seconds, and a multiple of the decode
+    step; ``None`` if it was reported less than a second ago, empty if nothing is learned."""
+    infos: tuple[MetricInfo, ...] = ()
+    """Facts of step extensions; they come with the totals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,10 +65,15 @@ def prefix_digests(request: Request, block: int, most: int) -> Iterator[bytes]:
     count like the tokens do. They are the same in every process. An incomplete last block has none.
     """
     media = sorted((item.start, item.digest) for item in request.media)
-    digest = hashlib.blake2b(repr((request.salt, request.adapter)).encode(), digest_size=DIGEST_BYTES).digest()
-    for start in range(0, min(len(request.tokens) // block, most) * block, block):
-        content = array("q", request.tokens[start : start + block]).tobytes()
-        while media and media[0][0] < start + block:
-            content += media.pop(0)[1]
-        digest = hashlib.blake2b(content, digest_size=DIGEST_BYTES, key=digest).digest()
-        yield digest
+    count = min(len(request.tokens) // block, most)
+    try:
+        tokens = array("I", request.tokens[: count * block])
+    except OverflowError:  # no token ids; the engine will refuse the request
+        tokens = array("q", request.tokens[: count * block])
+    encoded, size = memoryview(tokens).cast("B"), block * tokens.itemsize
+    state = hashlib.blake2b(repr((request.salt, request.adapter)).encode(), digest_size=DIGEST_BYTES)
+    for number in range(count):
+        state.update(encoded[number * size : (number + 1) * size])
+        while media and media[0][0] < (number + 1) * block:
+            state.update(media.pop(0)[1])
+        yield state.copy().digest()

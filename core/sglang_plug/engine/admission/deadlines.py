@@ -52,10 +52,21 @@ class Deadlines:
         seconds = self._estimate(sequence, scheduler)
         if now + seconds > sequence.deadline:
             return _refusal(f"the prompts in the queue before this one take about {seconds:.1f} seconds")
+        self.watch(sequence)
+        return None
+
+    def check(self, deadline: float | None) -> None:
+        """Raise ``RequestError`` if a deadline has passed; call it before anything is done for the request."""
+        if deadline is not None and deadline <= self._now():
+            raise _refusal("it passed before the request reached the engine")
+
+    def watch(self, sequence: Sequence) -> None:
+        """Let ``passed`` yield a sequence whose deadline passes before it is computed."""
+        if sequence.deadline is None:
+            return
         if len(self._heap) >= self._most:
             self._forget_begun()
         heapq.heappush(self._heap, (sequence.deadline, next(self._serial), sequence))
-        return None
 
     def _forget_begun(self) -> None:
         """Forget sequences that were admitted or have ended, as their deadlines may be far away."""
@@ -64,11 +75,11 @@ class Deadlines:
         self._most = max(LEAST_KEPT, 2 * len(self._heap))
 
     def passed(self) -> Iterator[tuple[Sequence, RequestError]]:
-        """Yield the waiting sequences that were never computed and whose deadlines have passed, with their refusals."""
+        """Yield the sequences that were never computed and whose deadlines have passed, with their refusals."""
         while self._heap and self._heap[0][0] <= self._now():
             sequence = heapq.heappop(self._heap)[2]
             if _is_untouched(sequence):
-                yield sequence, _refusal("it passed while the request waited in the queue")
+                yield sequence, _refusal("it passed while the request waited to be computed")
 
     def _estimate(self, sequence: Sequence, scheduler: Scheduler) -> float:
         """Return the seconds until the prompt of ``sequence`` is computed: a lower bound, and 0 if nothing is known."""

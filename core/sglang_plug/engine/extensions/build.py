@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from sglang_plug.config import EXTENSION, FLAG, OFF, ConfigError, EngineConfig
@@ -16,6 +15,7 @@ from sglang_plug.engine.startup.checkpoint_formats import Choice
 from sglang_plug.engine.startup.resolve import Resolved
 from sglang_plug.engine.startup.vocabulary import VocabularyReader
 from sglang_plug.plugins.attribution import attributed, described, make_with_settings
+from sglang_plug.plugins.extension_order import ordered_extensions
 from sglang_plug.plugins.registry import Component, PluginError, Plugins
 from sglang_plug.plugins.spec import EXTENSION_FIELDS
 from sglang_plug.plugins.specs import StepExtensionSpec
@@ -146,26 +146,6 @@ def _refusals(served: Iterable[str]) -> dict[str, str]:
     why = "no step extension that serves this field of requests is loaded; it is blocked or not installed"
     unserved = EXTENSION_FIELDS.keys() - set(served)
     return {name: f"{name}: {why} ({EXTENSION_FIELDS[name]!r} serves it)" for name in sorted(unserved)}
-
-
-def ordered_extensions(components: Sequence[Component]) -> list[Component]:
-    """Sort ``components`` by their ``before`` and ``after``, and otherwise by name.
-
-    Raises ``ConfigError`` if these contradict each other.
-    """
-    by_name = {component.spec.name: component for component in sorted(components, key=lambda other: other.spec.name)}
-    earlier: dict[str, set[str]] = {name: set() for name in by_name}
-    for name, component in by_name.items():
-        spec = component.spec_as(StepExtensionSpec)
-        earlier[name] |= set(spec.after) & by_name.keys()
-        for later in set(spec.before) & by_name.keys():
-            earlier[later].add(name)
-    try:
-        order = tuple(TopologicalSorter({name: sorted(before) for name, before in earlier.items()}).static_order())
-    except CycleError as error:
-        circle = " before ".join(error.args[1])
-        raise ConfigError(f"step extensions contradict each other in before= and after=: {circle}") from None
-    return [by_name[name] for name in order]
 
 
 def refuse_unserved_options(config: EngineConfig, loaded: Iterable[str]) -> None:

@@ -19,7 +19,7 @@ from sglang_plug.contracts.model.batch import ForwardBatch
 from sglang_plug.contracts.model.kernels import Kernels
 from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import Output, Request, RequestError, RequestPart
-from sglang_plug.contracts.serving.observer import MetricTotal, StepStats
+from sglang_plug.contracts.serving.observer import MetricInfo, MetricTotal, StepStats
 from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
 
 StepContext = AbstractContextManager[None]
@@ -78,6 +78,7 @@ class ExtensionPoints:
     start: tuple[Callable[[], None], ...] = ()
     step_done: tuple[Callable[[StepStats], None], ...] = ()
     totals: tuple[Callable[[], Iterable[MetricTotal]], ...] = ()
+    infos: tuple[Callable[[], Iterable[MetricInfo]], ...] = ()
     controls: Mapping[str, Callable[[], Mapping[str, Callable[..., Any]]]] = field(default_factory=dict)
     """By the name of the extension, for errors."""
     info: tuple[Callable[[], Mapping[str, Any]], ...] = ()
@@ -89,6 +90,8 @@ class ExtensionPoints:
     """The extensions with pools."""
     use_prefixes: tuple[Callable[[PrefixPool], None], ...] = ()
     prefix_cached: tuple[Callable[[SequenceView, int], None], ...] = ()
+    prefix_restored: tuple[Callable[[SequenceView, Sequence[int]], None], ...] = ()
+    evicted: tuple[Callable[[Sequence[int]], None], ...] = ()
     restore_prefix: tuple[Callable[[SequenceView, bool], bool], ...] = ()
     reset: tuple[Callable[[], None], ...] = ()
     forget_stored: tuple[Callable[[], None], ...] = ()
@@ -165,6 +168,10 @@ class ExtensionPoints:
     def all_totals(self) -> tuple[MetricTotal, ...]:
         """Return the totals of all extensions."""
         return tuple(total for totals in self.totals for total in totals())
+
+    def all_infos(self) -> tuple[MetricInfo, ...]:
+        """Return the facts of all extensions that become metrics."""
+        return tuple(fact for infos in self.infos for fact in infos())
 
     def all_info(self) -> dict[str, Any]:
         """Return the plain data of all extensions for ``/server_info``."""

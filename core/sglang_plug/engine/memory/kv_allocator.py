@@ -75,6 +75,8 @@ class KVAllocator:
                 kept = self.cache.insert(waiting.keys(0, length), slots, waiting.salt, waiting.priority)
             finally:
                 self._free_duplicates(slots, kept, start)
+            for restored in self._extensions.prefix_restored:
+                restored(waiting, kept.slots)
         finally:
             self.cache.unlock(match)
         return len(kept.slots)
@@ -103,12 +105,12 @@ class KVAllocator:
         if short > 0:
             if self.cache.evictable < short:
                 return False
-            self._take_back(lambda: self.cache.evict(max(short, self.pool.capacity // EVICT_AT_ONCE)), "evict")
+            self._evict(max(short, self.pool.capacity // EVICT_AT_ONCE))
         return self.pool.free >= needed
 
     def evict(self, wanted: int) -> int:
         """Evict unused prefixes until ``wanted`` slots are freed or none is left; return the number of freed slots."""
-        return self._take_back(lambda: self.cache.evict(min(wanted, self.cache.evictable)), "evict")
+        return self._evict(min(wanted, self.cache.evictable))
 
     def planned(self, sequence: Sequence, end: int) -> None:
         """Record that a step of ``sequence`` that ends before index ``end`` is planned."""
@@ -164,8 +166,15 @@ class KVAllocator:
         for check in self._extensions.check:
             check()
 
-    def _take_back(self, give: Callable[[], list[int]], method: str) -> int:
-        """Free the slots that the prefix cache gives back; return their number.
+    def _evict(self, wanted: int) -> int:
+        """Let the prefix cache evict at least ``wanted`` slots, if it can, and tell extensions; return their number."""
+        slots = self._take_back(lambda: self.cache.evict(wanted), "evict")
+        for evicted in self._extensions.evicted:
+            evicted(slots)
+        return len(slots)
+
+    def _take_back(self, give: Callable[[], list[int]], method: str) -> list[int]:
+        """Free the slots that the prefix cache gives back, and return them.
 
         Raises ``RuntimeError`` if the cache's size does not shrink by that number.
         """
@@ -175,7 +184,7 @@ class KVAllocator:
         if len(slots) != gone:
             raise RuntimeError(f"{self.owners}: {method}() returned {len(slots)} slots, and its size shrank by {gone}")
         self.pool.give_back(slots)
-        return len(slots)
+        return slots
 
     def _acquire_states(self, sequence: Sequence, match: Match) -> bool:
         """Give ``sequence`` its states, or none of them; return False if there is no room for one."""

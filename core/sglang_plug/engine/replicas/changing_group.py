@@ -14,7 +14,8 @@ from sglang_plug.contracts.serving.observer import StepStats
 
 from .checked_routing import CheckedRouting
 from .combined_replies import check_alike, combined_info
-from .group import Replica, ReplicaGroup, note_step, pass_step
+from .group import ReplicaGroup, note_step, pass_step
+from .replica import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class EngineGroup(ReplicaGroup):
             client.on_step(partial(pass_step, replica.replica, listener))
         self._routing.forget(replica.replica)
         self._replicas.append(replica)
+        self._router.changed()
         self._joined.set()
         logger.info("Engine %d serves; there are %d", replica.replica, len(self._replicas))
         return replica.replica
@@ -86,17 +88,19 @@ class EngineGroup(ReplicaGroup):
         if replica is None or replica.leaving:
             return
         replica.leaving = True
+        self._router.changed()
         try:
             while replica.client.failure is None and (replica.requests or not self._others_serve(replica)):
                 await asyncio.sleep(POLL)
         finally:
             if replica in self._replicas:
                 self._replicas.remove(replica)
+                self._router.changed()
             await replica.client.close()
         logger.info("Engine %d was removed; there are %d", number, len(self._replicas))
 
     def _others_serve(self, replica: Replica) -> bool:
-        return any(not other.leaving for other in self._serving_replicas() if other is not replica)
+        return any(not other.leaving for other in self._router.serving() if other is not replica)
 
     def on_step(self, listener: Callable[[StepStats], None]) -> None:
         """Call ``listener`` with the statistics of every step of every engine, also of those added later."""

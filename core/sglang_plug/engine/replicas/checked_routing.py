@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 from sglang_plug.contracts.request import Request
@@ -12,6 +14,7 @@ from sglang_plug.contracts.serving.routing import CacheAwareRouting, ReplicaLoad
 logger = logging.getLogger(__name__)
 
 Load = TypeVar("Load", bound=ReplicaLoad)
+_number: Callable[[ReplicaLoad], int] = attrgetter("replica")
 
 
 class CheckedRouting:
@@ -27,12 +30,13 @@ class CheckedRouting:
         self._policy: RoutingPolicy | None = policy
 
     def choose(self, request: Request, replicas: Sequence[Load]) -> Load:
-        """Return one of ``replicas``; with a single one the policy is not asked."""
+        """Return one of ``replicas``, in the order of their numbers; with a single one the policy is not asked."""
         if len(replicas) > 1 and self._policy is not None:
             try:
                 number = self._policy.choose(request, replicas)
-                return next(load for load in replicas if load.replica == number)
-            except StopIteration:
+                place = bisect_left(replicas, number, key=_number)
+                if place < len(replicas) and replicas[place].replica == number:
+                    return replicas[place]
                 self._disable(f"chose {number!r}, which is no replica that serves", None)
             except Exception as error:  # a plugin's code: its errors must not become those of requests
                 self._disable(f"failed: {type(error).__name__}: {error}", error)

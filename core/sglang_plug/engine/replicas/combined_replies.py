@@ -11,7 +11,7 @@ from sglang_plug.contracts.serving.engine_client import ReplicaReply
 SUMMED = ("running", "waiting", "paused", "max_running_requests", "max_queued_requests")
 LEAST = ("max_total_tokens",)
 """Facts that limit a single request, which one replica serves."""
-OF_REPLICA = ("device", "slots", *SUMMED, *LEAST)
+OF_REPLICA = ("device", "slots", "step_time", *SUMMED, *LEAST)
 SAME = ("architecture", "vocab_size", "context_length", "tasks", "fingerprint")
 """Facts that the API process relies on, whichever replica serves a request."""
 STATES = "replica_states"
@@ -41,12 +41,17 @@ def combined_info(replies: Sequence[ReplicaReply]) -> dict[str, Any]:
 def check_alike(infos: Sequence[Mapping[str, Any]]) -> None:
     """Raise ``ConfigError`` if replicas differ in what the API process takes for the same."""
     for number, info in enumerate(infos[1:], 1):
-        for key in SAME:
-            if info.get(key) != infos[0].get(key):
-                raise ConfigError(
-                    f"replicas must be alike, but {key!r} is {infos[0].get(key)!r} of replica 0 and {info.get(key)!r} "
-                    f"of replica {number}"
-                )
+        check_same(infos[0], "replica 0", info, f"replica {number}")
+
+
+def check_same(first: Mapping[str, Any], first_name: str, other: Mapping[str, Any], other_name: str) -> None:
+    """Raise ``ConfigError`` if two engines, described by their ``info``, differ in what must be the same."""
+    for key in SAME:
+        if other.get(key) != first.get(key):
+            raise ConfigError(
+                f"the engines of a server must be alike, but {key!r} is {first.get(key)!r} of {first_name} and "
+                f"{other.get(key)!r} of {other_name}"
+            )
 
 
 def _merged(values: Sequence[Any]) -> Any:

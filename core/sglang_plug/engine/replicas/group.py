@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,48 +19,14 @@ from sglang_plug.contracts.serving.observer import StepStats
 from .checked_routing import CheckedRouting
 from .combined_replies import check_alike, combined, combined_info
 from .lasting_calls import LASTING, UPDATE, Call, LastingCalls
+from .replica import Replica
 from .restart import RestartingClient
+from .router import Router
 
 logger = logging.getLogger(__name__)
 
-SILENT_AFTER = 10.0
-"""Seconds without a sign of life after which a replica gets requests only if the others are silent, too."""
 MAX_ATTEMPTS = 2
 """Replicas that a request is sent to before it ends with an error: one that ends engines must not end them all."""
-
-
-@dataclass(slots=True)
-class Replica:
-    """One engine of a group, and the load that was routed to it."""
-
-    replica: int
-    client: EngineClient
-    requests: int = 0
-    tokens: int = 0
-    latest: StepStats | None = None
-    lost: bool = False
-    """True once it is not started again."""
-    leaving: bool = False
-    """True if it gets requests only while no other one serves."""
-
-    async def outputs(self, request: Request) -> AsyncGenerator[Output, None]:
-        """Serve a request, and count its tokens meanwhile."""
-        tokens = len(request.tokens)
-        self.requests += 1
-        self.tokens += tokens
-        try:
-            async with contextlib.aclosing(self.client.submit(request)) as outputs:
-                async for output in outputs:
-                    tokens += len(output.tokens)
-                    self.tokens += len(output.tokens)
-                    yield output
-        finally:
-            self.requests -= 1
-            self.tokens -= tokens
-
-    def status(self) -> ReplicaStatus:
-        """Return its state."""
-        return ReplicaStatus(self.replica, self.client.failure, self.client.silent_for)
 
 
 class ReplicaGroup(EngineClient):
@@ -75,10 +41,17 @@ class ReplicaGroup(EngineClient):
         routing: chooses the replica of a request.
         most: restarts of one replica within ``window`` seconds; one more failure is final.
         window: seconds.
+        clock: a monotonic clock in seconds.
     """
 
     def __init__(
-        self, makes: Sequence[Callable[[], EngineClient]], routing: CheckedRouting, *, most: int, window: float
+        self,
+        makes: Sequence[Callable[[], EngineClient]],
+        routing: CheckedRouting,
+        *,
+        most: int,
+        window: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._routing, self._lasting = routing, LastingCalls()
         self._replicas = [
@@ -89,12 +62,14 @@ class ReplicaGroup(EngineClient):
                     most=most,
                     window=window,
                     lasting=self._lasting,
-                    failed=partial(routing.forget, number),
+                    failed=partial(self._forget, number),
+                    restarted=self._restarted,
                     name=f"Replica {number}",
                 ),
             )
             for number, make in enumerate(makes)
         ]
+        self._router = Router(self._replicas, routing, clock)
         self._in_flight = set[str]()
         self._serving = asyncio.Event()
         self._serving.set()
@@ -151,12 +126,10 @@ class ReplicaGroup(EngineClient):
 
     def _choose(self, request: Request, tried: Sequence[int]) -> Replica:
         """Return the replica for a request. Raises ``EngineError`` if none serves that was not tried yet."""
-        serving = [replica for replica in self._serving_replicas() if replica.replica not in tried]
-        if not serving:
+        replica = self._router.choose(request, tried)
+        if replica is None:
             raise self._failed()
-        lively = [replica for replica in serving if replica.client.silent_for <= SILENT_AFTER]
-        staying = [replica for replica in lively or serving if not replica.leaving]
-        return self._routing.choose(request, staying or lively or serving)
+        return replica
 
     async def control(self, name: str, **arguments: Any) -> Any:
         """Run a control call on every replica that serves, and return one answer; see ``EngineClient.control``."""
@@ -181,7 +154,7 @@ class ReplicaGroup(EngineClient):
 
     async def _call(self, call: Call) -> tuple[list[ReplicaReply], dict[int, Exception]]:
         """Run a control call on every replica that serves; return answers and errors."""
-        serving = self._serving_replicas()
+        serving = self._router.serving()
         outcomes = await asyncio.gather(
             *(replica.client.control(call.name, **call.arguments) for replica in serving), return_exceptions=True
         )
@@ -269,8 +242,14 @@ class ReplicaGroup(EngineClient):
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(replica.client.close() for replica in self._replicas))
 
-    def _serving_replicas(self) -> list[Replica]:
-        return [replica for replica in self._replicas if replica.client.failure is None]
+    def _forget(self, number: int) -> None:
+        """Forget what is known about a replica that has failed."""
+        self._replicas[number].latest = None
+        self._routing.forget(number)
+        self._router.changed()
+
+    def _restarted(self) -> None:
+        self._router.changed()
 
     def _numbered(self, number: int) -> Replica:
         return next(replica for replica in self._replicas if replica.replica == number)

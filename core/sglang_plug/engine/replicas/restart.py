@@ -14,6 +14,7 @@ from sglang_plug.contracts.request import Output, Request
 from sglang_plug.contracts.serving.engine_client import EngineClient, EngineError
 from sglang_plug.contracts.serving.observer import StepStats
 
+from .combined_replies import check_same
 from .lasting_calls import Call, LastingCalls
 
 logger = logging.getLogger(__name__)
@@ -23,7 +24,9 @@ class RestartingClient(EngineClient):
     """Replaces its engine when that fails; until the new one serves, every call is refused with ``retry_after``.
 
     Requests in flight end with the error of the failed engine. Updated weights are updated again, and listeners receive
-    the new engine's steps.
+    the new engine's steps. When the engine has failed they receive statistics without any load, since a gauge would
+    otherwise show for ever what the last step of that engine said. A new engine that differs from the first one in what
+    the API process relies on, such as its plugins, counts as one that did not start.
 
     Args:
         make: makes a new client, not started.
@@ -32,6 +35,7 @@ class RestartingClient(EngineClient):
         clock: a monotonic clock in seconds.
         lasting: the calls to repeat on a new engine, which somebody else notes; ``None``: those of this client.
         failed: called when the engine has failed, before it is started again.
+        restarted: called when a new engine serves.
         name: the engine's name at the beginning of log lines.
     """
 
@@ -44,6 +48,7 @@ class RestartingClient(EngineClient):
         clock: Callable[[], float] = time.monotonic,
         lasting: LastingCalls | None = None,
         failed: Callable[[], None] = lambda: None,
+        restarted: Callable[[], None] = lambda: None,
         name: str = "The engine",
     ) -> None:
         self._name = name
@@ -51,20 +56,23 @@ class RestartingClient(EngineClient):
         self._client = make()
         self._listeners: list[Callable[[StepStats], None]] = []
         self._lasting, self._notes, self._failed = lasting or LastingCalls(), lasting is None, failed
+        self._restarted = restarted
         self._restarts = deque[float]()
         self._start_seconds = 1.0
         self._watch: asyncio.Task[None] | None = None
         self._down: str | None = None
         self._final: str | None = None
+        self._info: Mapping[str, Any] = {}
         self._given_up = asyncio.Event()
 
     async def start(self) -> Mapping[str, Any]:
         """Start the engine, see ``EngineClient.start``; a first start that fails is not repeated."""
         began = self._clock()
-        info = await self._client.start()
+        self._info = await self._client.start()
         self._start_seconds = self._clock() - began
+        self._client.on_step(self._pass_step)
         self._watch = asyncio.create_task(self._replace_failed())
-        return info
+        return self._info
 
     def submit(self, request: Request) -> AsyncGenerator[Output, None]:
         """Hand a request over and iterate over its outputs; see ``EngineClient.submit``."""
@@ -82,7 +90,6 @@ class RestartingClient(EngineClient):
     def on_step(self, listener: Callable[[StepStats], None]) -> None:
         """Call ``listener`` with the statistics of every step; see ``EngineClient.on_step``."""
         self._listeners.append(listener)
-        self._client.on_step(listener)
 
     @property
     def failure(self) -> str | None:
@@ -122,10 +129,43 @@ class RestartingClient(EngineClient):
         while self._may_restart():
             logger.error("%s failed and is started again: %s", self._name, reason)
             self._down = reason
+            self._report_no_load()
             self._failed()
             reason = await self._restart() or await self._client.wait_failed()
         self._final = f"{reason}; it was started again {self._most} times in {self._window:g} seconds before"
+        self._report_no_load()
         self._given_up.set()
+
+    def _pass_step(self, stats: StepStats) -> None:
+        """Pass the statistics of a step on, unless they arrive after the failure of their engine."""
+        if self.failure is None:
+            self._call_listeners(stats)
+
+    def _report_no_load(self) -> None:
+        """Tell the listeners that nothing runs any more. An error of one of them must not prevent the restart."""
+        stats = StepStats(
+            time=time.time(),
+            seconds=0.0,
+            prefill_sequences=0,
+            prefill_tokens=0,
+            cached_tokens=0,
+            decode_sequences=0,
+            running=0,
+            waiting=0,
+            used_slots=0,
+            cached_slots=0,
+            free_slots=0,
+            capacity=0,
+            retracted=0,
+        )
+        try:
+            self._call_listeners(stats)
+        except Exception:
+            logger.exception("%s: a listener failed", self._name)
+
+    def _call_listeners(self, stats: StepStats) -> None:
+        for listener in self._listeners:
+            listener(stats)
 
     def _may_restart(self) -> bool:
         now = self._clock()
@@ -141,12 +181,12 @@ class RestartingClient(EngineClient):
         try:
             await self._client.close()
             self._client = self._make()
-            await self._client.start()
+            check_same(self._info, "the first engine", await self._client.start(), "the new one")
             async with self._lasting.lock:
                 await self._lasting.repeat(self._client)
-                for listener in self._listeners:
-                    self._client.on_step(listener)
+                self._client.on_step(self._pass_step)
                 self._down = None
+                self._restarted()
         except Exception as error:  # of any kind: a server without an engine must not wait forever
             return f"it did not start: {error}"
         logger.info("%s serves again", self._name)

@@ -26,7 +26,9 @@ FIRST_TOKENS = 64
 GROWTH = 4
 """A step has at most this many times the prompt tokens of the largest step observed so far."""
 OBSERVE_EVERY = 8
-"""Of steps without prompt tokens, one in this many is observed."""
+"""Of steps without prompt tokens, one in this many is observed, once enough of them were."""
+AUTOMATIC, FIXED, OFF = "automatic", "fixed", "off"
+"""How the time of a step is chosen: a multiple of the decode step, a configured number, or not at all."""
 
 
 class StepRoom:
@@ -67,6 +69,18 @@ class StepRoom:
         if self._model is not None:
             self._work.add_prefill(start, count)
 
+    def add_drafts(self, start: int, count: int) -> bool:
+        """Note ``count`` draft tokens after ``start`` others; False if they do not fit beside the prompts of the step.
+
+        A step without prompts is not limited: drafts are there to make it worth its time.
+        """
+        if self._model is None or not self._work.prefill_tokens:
+            return True
+        if self._model.prefill_tokens(self._work, start, self._seconds) < count:
+            return False
+        self._work.add_drafts(start, count)
+        return True
+
 
 class PrefillPace:
     """Decides how many prompt tokens a step has, and learns how long steps take.
@@ -80,8 +94,10 @@ class PrefillPace:
         self._target = target
         self._model = StepTimeModel()
         self._unobserved = 0
-        self.target_seconds = 0.0
-        """Time of the last step in which sequences decoded and prompts were computed; 0: without a limit."""
+        self.mode = AUTOMATIC if target is None else FIXED if target else OFF
+        self.target_seconds = LEAST_SECONDS if target is None else target
+        """Time of the last step in which sequences decoded and prompts waited, or of the first such step at least; 0:
+        without a limit."""
 
     def room(self, budget: int, decoding: Ordered[ScheduledChunk]) -> StepRoom:
         """Return the room for at most ``budget`` prompt tokens beside ``decoding``, the chunks planned so far."""
@@ -104,15 +120,22 @@ class PrefillPace:
             return
         if not has_prompts:
             self._unobserved += 1
-            if self._unobserved < OBSERVE_EVERY and self._model.knows_decode:
+            if self._unobserved < OBSERVE_EVERY and self._model.trusts_decode:
                 return
             self._unobserved = 0
         self._model.observe(work_of(chunks), seconds)
 
+    def coefficients(self) -> dict[str, float]:
+        """Return what was learned, by name; empty if nothing is learned because steps have no limit."""
+        return {} if self._target == 0 else self._model.coefficients()
+
     def info(self) -> dict[str, Any]:
-        """Return the configured time and the learned coefficients, as plain data for ``/server_info``."""
-        target = None if self._target is None else 1000 * self._target
-        return {"target_itl_ms": target, "coefficients": self._model.coefficients()}
+        """Return the time of a step and the learned coefficients, as plain data for ``/server_info``."""
+        return {
+            "target_itl": self.mode,
+            "target_seconds": self.target_seconds,
+            "coefficients": self.coefficients(),
+        }
 
 
 def work_of(chunks: Iterable[ScheduledChunk]) -> StepWork:
@@ -123,4 +146,6 @@ def work_of(chunks: Iterable[ScheduledChunk]) -> StepWork:
             work.add_prefill(chunk.start, chunk.count)
         else:
             work.add_decode(chunk.end)
+        if chunk.drafts:
+            work.add_drafts(chunk.end, len(chunk.drafts))
     return work

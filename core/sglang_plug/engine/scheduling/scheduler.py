@@ -132,7 +132,7 @@ class Scheduler:
         self.counters = StepCounters()
         self._reserve.step_planned()
         chunks, prompts, budget = list[ScheduledChunk](), list[Sequence](), self.chunk_size
-        late = self._exchange_places()
+        late, room = self._exchange_places(), None
         for sequence in list(self.running):
             if budget <= 0:
                 break
@@ -152,7 +152,7 @@ class Scheduler:
         if self.counters.retracted:
             chunks = [chunk for chunk in chunks if chunk.sequence in self.running]
         if self.extensions.plan:
-            step = PlannedStep(chunks, self.pool, self.chunk_size)
+            step = PlannedStep(chunks, self.pool, self.chunk_size, room)
             for plan in self.extensions.plan:
                 plan(step)
         self.counters.add(chunks)

@@ -111,7 +111,10 @@ class Sequence:
         seed = request.params.seed
         sampling = SamplingState(secrets.randbits(SEED_BITS) if seed is None else seed, processors, constrained)
         output = OutputProgress(len(request.tokens))
-        return cls(request, list(request.tokens), limit, sampling, output, salt=request.salt)
+        # What extensions put in front begins with a number, so no caller's salt equals that of an adapter, not even in
+        # a KV store that servers with other extensions share.
+        salt = f"/{request.salt}" if request.salt else ""
+        return cls(request, list(request.tokens), limit, sampling, output, salt=salt)
 
     def keys(self, start: int, stop: int) -> list[int]:
         """Return the prefix cache's keys of the tokens from ``start`` to ``stop``."""

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import time
 
-from sglang_plug.contracts.serving.observer import MetricTotal, StepStats
+from sglang_plug.contracts.serving.observer import MetricInfo, MetricTotal, StepStats
 
 from .scheduler import Scheduler
 
 
 def step_stats(
-    scheduler: Scheduler, *, held: int, seconds: float, relieved: int, totals: tuple[MetricTotal, ...] = ()
+    scheduler: Scheduler,
+    *,
+    held: int,
+    seconds: float,
+    relieved: int,
+    totals: tuple[MetricTotal, ...] = (),
+    with_coefficients: bool = False,
+    infos: tuple[MetricInfo, ...] = (),
 ) -> StepStats:
     """Return the statistics of the step that ``scheduler`` has just committed.
 
@@ -20,6 +27,8 @@ def step_stats(
         seconds: duration of the step; 0 if nothing was computed.
         relieved: cached tokens that were evicted because memory ran out, since the last statistics.
         totals: those of step extensions.
+        with_coefficients: report what was learned about the duration of steps.
+        infos: those of step extensions.
     """
     counters, pool = scheduler.counters, scheduler.pool
     free, cached, capacity = pool.free, scheduler.cache.size, pool.capacity
@@ -44,4 +53,6 @@ def step_stats(
         relieved_tokens=relieved,
         target_seconds=scheduler.pace.target_seconds,
         totals=totals,
+        step_coefficients=scheduler.pace.coefficients() if with_coefficients else None,
+        infos=infos,
     )

@@ -3,8 +3,8 @@
 Two linear models with few coefficients, none of them negative:
 
 - a decode step: a constant (weights are read once), a share for each sequence and one for each token of their contexts;
-- a step with prompt tokens: a multiple of the decode step, a share for each prompt token and one for each pair of a
-  prompt token and a token that it attends to.
+- a step with prompt tokens or drafts: a multiple of the decode step, a share for each of these tokens and one for each
+  pair of such a token and a token that it attends to.
 
 They are fitted by least squares. Older steps count less, errors are relative to the duration of a step, and a step that
 took much longer than predicted (the machine did something else) counts as a moderately slow one.
@@ -41,8 +41,15 @@ class StepWork:
     """Tokens of these sequences together."""
     prefill_tokens: int = 0
     """New tokens of prompts, and of sequences that are computed again."""
+    draft_tokens: int = 0
+    """Draft tokens behind the last tokens of sequences."""
     prefill_pairs: float = 0.0
-    """Pairs of such a token and a token that it attends to."""
+    """Pairs of a token of a prompt, or of a draft, and a token that it attends to."""
+
+    @property
+    def prompt_and_draft_tokens(self) -> int:
+        """Number of tokens beside those that decode one by one: of prompts and of drafts."""
+        return self.prefill_tokens + self.draft_tokens
 
     def add_decode(self, length: int) -> None:
         """Add a sequence of ``length`` tokens that decodes."""
@@ -52,6 +59,11 @@ class StepWork:
     def add_prefill(self, start: int, count: int) -> None:
         """Add ``count`` tokens that follow ``start`` others."""
         self.prefill_tokens += count
+        self.prefill_pairs += count * (start + 0.5 * count)
+
+    def add_drafts(self, start: int, count: int) -> None:
+        """Add ``count`` draft tokens that follow ``start`` others."""
+        self.draft_tokens += count
         self.prefill_pairs += count * (start + 0.5 * count)
 
 
@@ -146,7 +158,7 @@ class StepTimeModel:
 
     Args:
         decode: coefficients of decode steps before any is observed, in the order of ``coefficients``.
-        prefill: those of steps with prompt tokens.
+        prefill: those of steps with prompt tokens or drafts.
     """
 
     def __init__(self, decode: Coefficients = (0.0, 0.0, 0.0), prefill: Coefficients = (1.0, 0.0, 0.0)) -> None:
@@ -161,20 +173,25 @@ class StepTimeModel:
         return self._decode.observed > 0
 
     @property
+    def trusts_decode(self) -> bool:
+        """True if so many decode steps were observed that a single one says little."""
+        return self._decode.observed >= TRUSTED
+
+    @property
     def knows_prefill(self) -> bool:
-        """True if the duration of steps with prompt tokens can be predicted."""
+        """True if the duration of steps with prompt tokens or drafts can be predicted."""
         return self._prefill.observed > 0
 
     def observe(self, work: StepWork, seconds: float) -> None:
         """Learn that ``work`` took ``seconds``."""
         if seconds <= 0:
             return
-        if not work.prefill_tokens:
+        if not work.prompt_and_draft_tokens:
             self._decode.observe(_decode_features(work.decode_rows, work.decode_context), seconds)
             return
         if self.knows_decode:
             base = self.decode_seconds(work.decode_rows, work.decode_context)
-            self._prefill.observe((base, float(work.prefill_tokens), work.prefill_pairs), seconds)
+            self._prefill.observe((base, float(work.prompt_and_draft_tokens), work.prefill_pairs), seconds)
             self.largest_prefill = max(self.largest_prefill, work.prefill_tokens)
 
     def decode_seconds(self, rows: int, context: int) -> float:
@@ -184,14 +201,14 @@ class StepTimeModel:
     def step_seconds(self, work: StepWork) -> float:
         """Return the expected duration of a step."""
         base = self.decode_seconds(work.decode_rows, work.decode_context)
-        if not work.prefill_tokens:
+        if not work.prompt_and_draft_tokens:
             return base
-        return self._prefill.predict((base, float(work.prefill_tokens), work.prefill_pairs))
+        return self._prefill.predict((base, float(work.prompt_and_draft_tokens), work.prefill_pairs))
 
     def prefill_tokens(self, work: StepWork, start: int, seconds: float) -> float:
         """Return how many tokens that follow ``start`` others fit into a step of ``seconds`` that has ``work``."""
         base = self.decode_seconds(work.decode_rows, work.decode_context)
-        left = seconds - self._prefill.predict((base, float(work.prefill_tokens), work.prefill_pairs))
+        left = seconds - self._prefill.predict((base, float(work.prompt_and_draft_tokens), work.prefill_pairs))
         if left <= 0:
             return 0.0
         _, for_token, for_pair = self._prefill.coefficients

@@ -25,8 +25,9 @@ DESCRIPTORS = Path("/proc/self/fd")
 def check_checkpoint_reader(reader: str | CheckpointReader, source: str | Path, *, overrides: bool = True) -> None:
     """Open a checkpoint, a copy with each of its files damaged, and sources where there is none.
 
-    The result names an architecture and is the same each time, options replace values of the configuration, the
-    checkpoint is not written to, and whatever is wrong is refused with ``ConfigError``.
+    The result names an architecture and is the same each time, its path is the source or inside it, options replace
+    values of the configuration, the checkpoint is not written to, and whatever is wrong is refused with
+    ``ConfigError``.
 
     Args:
         reader: the reader, or the name an installed plugin declared it under.
@@ -45,6 +46,8 @@ def check_checkpoint_reader(reader: str | CheckpointReader, source: str | Path, 
         assert isinstance(opened, Checkpoint), f"the reader must return a Checkpoint, not {type(opened).__name__}"
         assert opened.source == str(path), f"Checkpoint.source is {opened.source!r}, and {str(path)!r} was asked for"
         assert opened.path.exists(), f"Checkpoint.path is {opened.path}, which does not exist"
+        inside = path.resolve() in (opened.path.resolve(), *opened.path.resolve().parents)
+        assert inside, f"Checkpoint.path is {opened.path}, which is neither the source {path} nor inside it"
         assert opened.architecture, "Checkpoint.config must have architectures: they name the model class"
     assert _plain(checkpoint.config) == _plain(again.config), "the configuration differs each time"
     assert checkpoint.generation == again.generation, "the generation configuration differs each time"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sglang_plug.config import ConfigError
 from sglang_plug.contracts.model.kernels import LinearFunction
 from sglang_plug.contracts.model.quantization import Matrix, Quantization, QuantizationRequest
 from sglang_plug.plugins.registry import Plugins
@@ -20,6 +21,8 @@ SIZES = ((64, 96), (128, 16), (256, 320))
 """Pairs ``(in, out)`` of matrix sizes."""
 BITS_TOLERANCE = 0.02
 """Part of a product's norm that numbers of 8 bits may lose, doubled with each bit less."""
+ODD_SIZES = ((72, 40),)
+"""Sizes that many groups and tiles do not divide; a quantization may refuse them."""
 MAGNITUDES = (1e-3, 1.0, 1e3)
 
 
@@ -32,6 +35,8 @@ def check_quantization(
     bits: int = 8,
 ) -> None:
     """Convert ordinary weights and compare products with the exact ones, on the host, in bfloat16 and float32.
+
+    A matrix of a size that groups and tiles do not divide may have no scheme, or be refused with ``ConfigError``.
 
     Args:
         quantization: its target, or the name an installed plugin declared it under.
@@ -53,15 +58,21 @@ def check_quantization(
         build, settings = component.load(), component.settings()
     for dtype in DTYPES:
         made = build(QuantizationRequest(device=torch.device("cpu"), dtype=dtype), settings)
-        for (size_in, size_out), bias, magnitude in product(SIZES, (False, True), MAGNITUDES):
+        for (size_in, size_out), bias, magnitude in product((*SIZES, *ODD_SIZES), (False, True), MAGNITUDES):
             where = f"{made.name} fails {size_in} to {size_out} in {dtype}, weights of {magnitude:g}"
             where += " with a bias" if bias else ""
-            _check(made, _random_weight(size_in, size_out, dtype, bias, magnitude), tolerance, where)
+            weights = _random_weight(size_in, size_out, dtype, bias, magnitude)
+            try:
+                linear = _packed(made, *weights, where, may_refuse=(size_in, size_out) in ODD_SIZES)
+                if linear is not None:
+                    _check(linear, *weights, tolerance, where)
+            except AssertionError:
+                raise
+            except Exception as error:
+                raise AssertionError(f"{where}: raised {type(error).__name__}: {error}") from error
 
 
-def _check(quantization: Quantization, weights: tuple[Tensor, Tensor | None], tolerance: float, where: str) -> None:
-    weight, bias = weights
-    linear = _packed(quantization, weight, bias, where)
+def _check(linear: LinearFunction, weight: Tensor, bias: Tensor | None, tolerance: float, where: str) -> None:
     generator = torch.Generator().manual_seed(1)
     for rows in ROWS:
         x = torch.randn(rows, weight.shape[1], generator=generator).to(weight.dtype)
@@ -76,11 +87,20 @@ def _check(quantization: Quantization, weights: tuple[Tensor, Tensor | None], to
         assert error <= tolerance, f"{case}: a product is off by {error:.2g} of its norm (allowed: {tolerance:.2g})"
 
 
-def _packed(quantization: Quantization, weight: Tensor, bias: Tensor | None, where: str) -> LinearFunction:
-    """Return the multiplication, which must not need the original tensors."""
+def _packed(
+    quantization: Quantization, weight: Tensor, bias: Tensor | None, where: str, *, may_refuse: bool
+) -> LinearFunction | None:
+    """Return the multiplication, which must not need the original tensors; ``None`` if the matrix is refused."""
     size_out, size_in = weight.shape
     matrix = Matrix(name="layer", checkpoint_names=("layer",), size_in=size_in, size_out=size_out, dtype=weight.dtype)
-    scheme = quantization.scheme(matrix)
+    try:
+        scheme = quantization.scheme(matrix)
+    except ConfigError:
+        if may_refuse:
+            return None
+        raise
+    if scheme is None and may_refuse:
+        return None
     assert scheme is not None, f"{where}: there is no scheme for it"
     assert not scheme.stored, f"{where}: stored tensors are expected, but the checkpoint is not quantized"
     return scheme.pack({"weight": weight.clone()}, None if bias is None else bias.clone())

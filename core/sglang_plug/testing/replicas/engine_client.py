@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import Any
 
 from sglang_plug.config import AUTO, CacheOptions, EngineConfig, ModelOptions, ScheduleOptions
 from sglang_plug.contracts.request import Output, Request, RequestError
@@ -16,8 +16,8 @@ from sglang_plug.contracts.serving.observer import StepStats
 from sglang_plug.plugins.attribution import make
 from sglang_plug.plugins.registry import Plugins
 
-PATIENCE = 120.0
-"""Seconds until something that has to happen counts as not happening."""
+from .engine_starts import PATIENCE, Deploy, check_starts, soon
+
 POLL = 0.02
 PROMPT = (5, 6, 7, 8)
 SHORT, LONG, ENDLESS = 12, 240, 1600
@@ -26,8 +26,6 @@ READ_AT_ONCE = 8
 """Greatest number of outputs that a reader who was slow may find instead of one that is merged."""
 FACTS = ("architecture", "checkpoint_path", "context_length", "fingerprint", "tasks", "vocab_size")
 
-Result = TypeVar("Result")
-
 
 def check_engine_client(
     deployment: str | Callable[[EngineLaunch], EngineClient], *, model: str = AUTO, plugins: Plugins | None = None
@@ -35,7 +33,7 @@ def check_engine_client(
     """Start an engine, serve requests of every kind, let it die, and start another one.
 
     Tests streams, aborts by closing, merged outputs for slow readers, refusals, control calls, statistics of steps,
-    the death of the engine with requests in flight, and a start after it.
+    the death of the engine with requests in flight, a start after it, and starts that fail or are cancelled.
 
     Args:
         deployment: a function that makes a client which was not started, or the name an installed plugin declared it
@@ -58,9 +56,7 @@ def check_engine_client(
     asyncio.run(_check(_maker(deployment, plugins), launch))
 
 
-def _maker(
-    deployment: str | Callable[[EngineLaunch], EngineClient], plugins: Plugins
-) -> Callable[[EngineLaunch], EngineClient]:
+def _maker(deployment: str | Deploy, plugins: Plugins) -> Deploy:
     if not isinstance(deployment, str):
         return deployment
     component = plugins.get("deployment", deployment)
@@ -72,34 +68,27 @@ def _maker(
     return deploy
 
 
-async def _check(deploy: Callable[[EngineLaunch], EngineClient], launch: EngineLaunch) -> None:
+async def _check(deploy: Deploy, launch: EngineLaunch) -> None:
     client = deploy(launch)
     assert isinstance(client, EngineClient), f"the deployment returned {type(client).__name__}, not an EngineClient"
     try:
-        _check_info(await _soon(client.start(), "start()"))
+        _check_info(await soon(client.start(), "start()"), launch)
         expected = await _tokens(client, _request("first", SHORT))
         for check in (_check_streams, _check_abort, _check_slow_reader, _check_refusals, _check_steps):
             await check(client)
         assert client.failure is None, f"failure is {client.failure!r} while the engine serves"
         await _check_death(client)
     finally:
-        await _soon(client.close(), "close()")
-    await _soon(client.close(), "a second close()")
+        await soon(client.close(), "close()")
+    await soon(client.close(), "a second close()")
     again = deploy(launch)
     try:
-        await _soon(again.start(), "start() of another client after the first engine has died")
+        await soon(again.start(), "start() of another client after the first engine has died")
         tokens = await _tokens(again, _request("first", SHORT))
         assert tokens == expected, "another engine of the same configuration generates other tokens without sampling"
     finally:
-        await _soon(again.close(), "close() of the second client")
-
-
-async def _soon(work: Awaitable[Result], what: str) -> Result:
-    try:
-        async with asyncio.timeout(PATIENCE):
-            return await work
-    except TimeoutError:
-        raise AssertionError(f"{what} did not return within {PATIENCE:g} s") from None
+        await soon(again.close(), "close() of the second client")
+    await check_starts(deploy, launch)
 
 
 async def _until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
@@ -124,7 +113,7 @@ async def _outputs(client: EngineClient, request: Request) -> list[Output]:
             async for output in outputs:
                 found.append(output)
 
-    await _soon(read(), f"a request for {request.params.max_new_tokens} tokens")
+    await soon(read(), f"a request for {request.params.max_new_tokens} tokens")
     assert {output.id for output in found} == {request.id}, "a request received outputs of another one"
     finished = [output.finish is not None for output in found]
     assert finished == [False] * (len(found) - 1) + [True], "the last output, and no other, must have finish set"
@@ -139,7 +128,7 @@ async def _tokens(client: EngineClient, request: Request) -> tuple[int, ...]:
 
 
 async def _info(client: EngineClient) -> Mapping[str, Any]:
-    info: Mapping[str, Any] = await _soon(client.control("info"), "the control call 'info'")
+    info: Mapping[str, Any] = await soon(client.control("info"), "the control call 'info'")
     return info
 
 
@@ -148,9 +137,13 @@ async def _is_idle(client: EngineClient) -> bool:
     return not (info["running"] or info["waiting"] or info["paused"])
 
 
-def _check_info(info: Mapping[str, Any]) -> None:
+def _check_info(info: Mapping[str, Any], launch: EngineLaunch) -> None:
     missing = [key for key in FACTS if key not in info]
     assert not missing, f"start() returned no {missing[0]!r}: it must return the engine's info"
+    fingerprint = {tuple(plugin) for plugin in info["fingerprint"]}
+    assert fingerprint == set(launch.plugins.fingerprint), (
+        f"start() returned the fingerprint {fingerprint}, but the engine has to have the plugins of its launch"
+    )
 
 
 async def _check_streams(client: EngineClient) -> None:
@@ -171,8 +164,8 @@ async def _check_abort(client: EngineClient) -> None:
     steps: list[StepStats] = []
     client.on_step(steps.append)
     outputs = client.submit(_request("abandoned", ENDLESS))
-    await _soon(anext(outputs), "the first output of a request")
-    await _soon(outputs.aclose(), "closing the iterator")
+    await soon(anext(outputs), "the first output of a request")
+    await soon(outputs.aclose(), "closing the iterator")
     await _until(lambda: _is_idle(client), "the end of a request whose iterator was closed")
     assert _decoded(steps) < ENDLESS - 1, "a request was computed to its end although its iterator was closed"
     reader = asyncio.create_task(_outputs(client, _request("cancelled", ENDLESS)))
@@ -196,7 +189,7 @@ async def _check_slow_reader(client: EngineClient) -> None:
     """Outputs that wait are merged, and the request is paused, so that it does not occupy the model."""
     expected = await _tokens(client, _request("quick", LONG))
     async with aclosing(client.submit(_request("slow", LONG))) as outputs:
-        tokens = list((await _soon(anext(outputs), "the first output of a request")).tokens)
+        tokens = list((await soon(anext(outputs), "the first output of a request")).tokens)
 
         async def is_still() -> bool:
             info = await _info(client)
@@ -207,7 +200,7 @@ async def _check_slow_reader(client: EngineClient) -> None:
             f"a request for {LONG} tokens which nobody reads was computed to its end; it must be paused"
         )
         await _tokens(client, _request("other", SHORT))
-        waiting = await _soon(anext(outputs), "the outputs that wait for a slow reader")
+        waiting = await soon(anext(outputs), "the outputs that wait for a slow reader")
         tokens += waiting.tokens
         assert len(waiting.tokens) > READ_AT_ONCE, (
             f"a reader who was slow received {len(waiting.tokens)} tokens; outputs that wait must be merged into one"
@@ -221,19 +214,19 @@ async def _check_refusals(client: EngineClient) -> None:
     size = (await _info(client))["vocab_size"]
     await _refused(_outputs(client, _request("refused", 1, (size,))), "a token outside of the vocabulary")
     async with aclosing(client.submit(_request("twice", ENDLESS))) as outputs:
-        await _soon(anext(outputs), "the first output of a request")
+        await soon(anext(outputs), "the first output of a request")
         await _refused(_outputs(client, _request("twice", 1)), "the id of a request in flight")
-        await _soon(anext(outputs), "another output of a request whose id was used again")
+        await soon(anext(outputs), "another output of a request whose id was used again")
     error = await _refused(client.control("no_such_call"), "an unknown control call")
     assert error.status == 404, f"an unknown control call was refused with status {error.status}, not 404"
     await _until(lambda: _is_idle(client), "the end of refused requests")
-    answer = await _soon(client.control("flush_cache"), "the control call 'flush_cache'")
+    answer = await soon(client.control("flush_cache"), "the control call 'flush_cache'")
     assert answer["success"], "flush_cache did not succeed while no request was in flight"
 
 
 async def _refused(work: Awaitable[object], what: str) -> RequestError:
     try:
-        await _soon(work, f"the refusal of {what}")
+        await soon(work, f"the refusal of {what}")
     except RequestError as error:
         return error
     raise AssertionError(f"{what} was not refused with a RequestError")
@@ -256,11 +249,14 @@ async def _check_death(client: EngineClient) -> None:
     """Every request and call ends with an error when the engine dies, and none is accepted afterwards."""
     streams = [client.submit(_request(f"last-{number}", ENDLESS)) for number in range(2)]
     for outputs in streams:
-        await _soon(anext(outputs), "the first output of a request")
-    client.kill()
+        await soon(anext(outputs), "the first output of a request")
+    try:
+        await soon(asyncio.to_thread(client.kill), "kill()")
+    except RuntimeError as error:
+        raise AssertionError(f"kill() from another thread than the event loop's raised {error!r}") from error
     for outputs in streams:
         await _fails(_drained(outputs), "a request in flight when kill() was called")
-    reason = await _soon(client.wait_failed(), "wait_failed() after kill()")
+    reason = await soon(client.wait_failed(), "wait_failed() after kill()")
     assert reason and client.failure, "failure must say why the engine cannot serve after kill()"
     await _fails(_outputs(client, _request("late", 1)), "a request to an engine that is gone")
     await _fails(client.control("info"), "a control call to an engine that is gone")
@@ -273,7 +269,7 @@ async def _drained(outputs: Any) -> None:
 
 async def _fails(work: Awaitable[object], what: str) -> None:
     try:
-        await _soon(work, f"the error of {what}")
+        await soon(work, f"the error of {what}")
     except EngineError:
         return
     raise AssertionError(f"{what} did not end with an EngineError")

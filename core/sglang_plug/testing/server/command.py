@@ -13,15 +13,23 @@ USAGE_ERROR = 2
 NO_OPTION = "--no-command-has-this-option"
 
 
-def check_command(name: str, examples: Sequence[Sequence[str]] = (), *, options: Sequence[str] = ()) -> None:
+def check_command(
+    name: str,
+    examples: Sequence[Sequence[str]] = (),
+    *,
+    refused: Sequence[Sequence[str]] = (),
+    options: Sequence[str] = (),
+) -> None:
     """Run a command of ``sglang-plug`` as a user does: its help, a mistyped option, and examples, each in a process.
 
     The help names the command and says what it does, without importing torch; a mistyped option ends with status 2
-    and an error message; examples succeed without a traceback, and print the same if their output is closed early.
+    and an error message; examples succeed without a traceback, and print the same if their output is closed early;
+    calls that cannot be served say why, without a traceback.
 
     Args:
         name: the name an installed plugin declared the command under.
         examples: arguments of calls that succeed.
+        refused: arguments of calls that must fail, such as one with a folder that does not exist.
         options: options before the command's name, such as ``("--plugin", "my_plugin.py")``.
 
     Raises:
@@ -45,6 +53,8 @@ def check_command(name: str, examples: Sequence[Sequence[str]] = (), *, options:
         done = _run(name, arguments, options)
         _check_status(done, 0)
         _check_closed(name, arguments, options)
+    for arguments in refused:
+        _check_refused(_run(name, arguments, options))
 
 
 def _arguments(name: str, arguments: Sequence[str], options: Sequence[str]) -> list[str]:
@@ -73,6 +83,13 @@ def _check_status(done: subprocess.CompletedProcess[str], status: int) -> None:
     end = done.stderr[-400:]
     assert "Traceback (most recent call last)" not in done.stderr, f"{_shown(done)} fails with a traceback: {end}"
     assert done.returncode == status, f"{_shown(done)} ends with status {done.returncode}, not {status}: {end}"
+
+
+def _check_refused(done: subprocess.CompletedProcess[str]) -> None:
+    """A call that cannot be served ends with an error message."""
+    assert done.returncode != 0, f"{_shown(done)} ends with status 0, and must be refused"
+    _check_status(done, done.returncode)
+    assert done.stderr.strip(), f"{_shown(done)}: standard error does not say what is wrong"
 
 
 def _check_light(name: str, options: Sequence[str]) -> None:

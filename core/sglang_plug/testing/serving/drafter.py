@@ -9,12 +9,18 @@ from typing import Any
 
 from sglang_plug.contracts.serving.drafting import Drafter, SequenceDrafter
 from sglang_plug.testing.declared import factory_of
+from sglang_plug.testing.growth import check_growth
 
 MOST = (1, 2, 8, 64)
 STEPS = 60
 """Number of calls for each sequence."""
 SECRET, LEAK = 40, 4
 """Length of a sequence that belongs to one salt, and how many of its tokens in a row are no accident."""
+
+LENGTHS = (4_000, 32_000)
+"""Tokens of the outputs whose proposals are timed."""
+COMPARED = 200
+"""Tokens of the sequences whose proposals are compared, alone and beside another one."""
 
 
 @dataclass(slots=True)
@@ -31,7 +37,9 @@ class _Talk:
 def check_drafter(drafter: str | Callable[[], Drafter], *, vocabulary: int = 300) -> None:
     """Run a drafter on repetitive and random sequences, several at a time, with empty and long prompts, and end them.
 
-    What one tenant wrote is never proposed to another: sequences with different salts must not learn from each other.
+    What one tenant wrote is never proposed to another: sequences with different salts must not learn from each other,
+    so that proposals are those of a sequence that is alone. The time of proposals does not depend on the length of the
+    sequence.
 
     Args:
         drafter: a factory, or the name an installed plugin declared it under.
@@ -41,7 +49,8 @@ def check_drafter(drafter: str | Callable[[], Drafter], *, vocabulary: int = 300
         AssertionError: names the first sequence that fails, and how.
         PluginError: no plugin, or more than one, declares the name.
     """
-    made = factory_of("drafter", drafter)()
+    make = factory_of("drafter", drafter)
+    made = make()
     assert isinstance(made, Drafter), f"{type(made).__name__} is not a Drafter"
     generator = random.Random(1)
     talks = list(_conversations(made, generator, vocabulary))
@@ -52,6 +61,9 @@ def check_drafter(drafter: str | Callable[[], Drafter], *, vocabulary: int = 300
         _call(talk, "end", talk.drafter.end, tuple(talk.next_tokens(generator.randint(0, 4))))
     _call(talks[0], "begin", lambda: made.begin((1, 2, 3), salt="x").end((4, 5)))
     _check_salts(made, generator, vocabulary)
+    _check_alone(make, generator)
+    for what, values in (("random tokens", vocabulary), ("three tokens in any order", 3)):
+        _check_growth(make(), [generator.randrange(values) for _ in range(LENGTHS[-1])], what)
 
 
 def _conversations(made: Drafter, generator: random.Random, vocabulary: int) -> Sequence[_Talk]:
@@ -100,6 +112,39 @@ def _check_salts(made: Drafter, generator: random.Random, vocabulary: int) -> No
     assert proposed != following, (
         f"a sequence with the salt 'stranger': proposed {proposed}, which only a sequence with the salt 'owner' has had"
     )
+
+
+def _check_alone(make: Callable[[], Drafter], generator: random.Random) -> None:
+    """Check that a sequence gets the same proposals alone and in turn with a sequence of another salt."""
+    first, second = ([generator.randrange(4) for _ in range(COMPARED)] for _ in range(2))
+    alone = _proposals(make(), first, [])
+    beside = _proposals(make(), first, second)
+    differing = [number for number, pair in enumerate(zip(alone, beside, strict=True)) if pair[0] != pair[1]]
+    assert not differing, (
+        f"after {differing[0] + 1} tokens, a sequence is proposed {beside[differing[0]]} beside a sequence of another "
+        f"salt, and {alone[differing[0]]} alone: they share what belongs to one of them"
+    )
+
+
+def _proposals(made: Drafter, tokens: Sequence[int], others: Sequence[int]) -> list[list[int]]:
+    """Return what is proposed after each of ``tokens``, in turn with those of another sequence."""
+    first, second = made.begin((), salt="first"), made.begin((), salt="second")
+    proposals = list[list[int]]()
+    for number, token in enumerate(tokens):
+        proposals.append(list(first.propose([token], LEAK)))
+        if others:
+            second.propose([others[number]], LEAK)
+    first.end(())
+    second.end(())
+    return proposals
+
+
+def _check_growth(made: Drafter, tokens: Sequence[int], what: str) -> None:
+    def work(length: int) -> Callable[[], object]:
+        sequence = made.begin((), salt="")
+        return lambda: [sequence.propose([token], LEAK) for token in tokens[:length]]
+
+    check_growth(work, LENGTHS, f"propose() of the tokens of an output of {what}")
 
 
 def _propose(talk: _Talk, generator: random.Random, vocabulary: int) -> None:

@@ -122,7 +122,12 @@ def _check_round_trips(store: KVStore) -> None:
     for block in blocks[:2]:
         store.store([block])
     store.store(blocks)
-    store.store(blocks)  # again: nothing changes
+    before = store.stats()
+    store.store(blocks)
+    assert store.stats() == before, (
+        f"blocks that are stored a second time must be left as they are, but stats() changes from {before} to "
+        f"{store.stats()}"
+    )
     assert store.lookup(keys) == [True] * len(keys), "lookup() does not report blocks that were stored"
     for order in (blocks, blocks[::-1], blocks[3:4], []):
         loaded = _check_blocks(store, order, "after store()")
@@ -189,6 +194,8 @@ def _check_clear(store: KVStore) -> None:
     store.clear()
     assert not any(store.lookup(keys)), "lookup() reports blocks after clear()"
     assert _check_blocks(store, blocks, "after clear()") == 0, "load() returns blocks after clear()"
+    stats = store.stats()
+    assert (stats.blocks, stats.bytes) == (0, 0), f"after clear(), stats() reports {stats}"
     store.store(blocks)
     assert _check_blocks(store, blocks, "stored after clear()") == len(blocks), "nothing can be stored after clear()"
 

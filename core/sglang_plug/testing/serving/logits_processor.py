@@ -23,6 +23,8 @@ CPU = torch.device("cpu")
 PROMPTS = (5, 1, 40)
 """Lengths of prompts."""
 STEPS = 6
+LONG_STEPS = 24
+"""Steps of a batch whose rows stay, more than a processor can serve by chance."""
 TOLERANCE = 1e-5
 
 
@@ -63,6 +65,8 @@ def check_logits_processor(
     if on_cpu.needs_tokens:
         _check_steps(on_cpu, rows, vocabulary)
         _check_regrouping(on_cpu, rows, vocabulary)
+    else:
+        _check_long_batch(on_cpu, rows, vocabulary)
     _check_waiting(kit, cases)
 
 
@@ -198,6 +202,13 @@ def _check_steps(processor: LogitsProcessor, rows: list[_Row], width: int) -> No
         batch.append(torch.tensor(tokens, dtype=torch.int64))
         known = [count + (token >= 0) for count, token in zip(known, tokens, strict=True)]
     _check_batch(processor, batch, rows, known, width, "after append()")
+
+
+def _check_long_batch(processor: LogitsProcessor, rows: list[_Row], width: int) -> None:
+    """A batch that serves many steps gives in each what one gives that is made for the step."""
+    batch = processor.batch([row.after(0) for row in rows])
+    for step in range(LONG_STEPS):
+        _check_batch(processor, batch, rows, [step] * len(rows), width, f"after {step} steps of a batch")
 
 
 def _check_regrouping(processor: LogitsProcessor, rows: list[_Row], width: int) -> None:

@@ -8,18 +8,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sglang_plug.contracts.extension.base import StepExtension
 from sglang_plug.contracts.extension.phases import PHASES
-from sglang_plug.contracts.extension.request_phases import AdmissionPhase
 from sglang_plug.contracts.extension.step_phases import GraphPhase, ModelPhase
-from sglang_plug.contracts.extension.views import SequenceView
 from sglang_plug.contracts.model.kernels import TORCH, Kernels
 from sglang_plug.contracts.request import Output, Request, RequestError
 from sglang_plug.contracts.sampling_params import SamplingParams
-from sglang_plug.contracts.serving.cache import Match, PrefixCache
-from sglang_plug.contracts.serving.scheduling import Waiting
 from sglang_plug.engine.extensions.held_sequences import HeldSequences
 from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points, overrides
 from sglang_plug.engine.memory.kv_slots import SlotPool
@@ -27,8 +24,11 @@ from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
+from sglang_plug.testing.memory import check_kept
+from sglang_plug.testing.refusals import refusal_of
 
 from .held_requests import CheckedHolder
+from .scheduler_parts import REFUSED, Counter, FirstCome, Newest, NoCache, Refuses
 from .step_inputs import (
     CheckedStates,
     SometimesFull,
@@ -45,14 +45,15 @@ CHUNK = 12
 REQUESTS = 24
 MOST_STEPS = 20_000
 POLL = 0.002
-REFUSED = "refused "
-"""Start of the ids of requests that another extension refuses."""
+ABORTED = 500
+"""Requests by which it is measured what is kept of ended ones."""
 
 
 def check_step_extension(
     extension: StepExtension,
     *,
     fields: Mapping[str, Sequence[Any]] | None = None,
+    refused: Sequence[Request] = (),
     seed: int = 0,
     patience: float = 60.0,
 ) -> None:
@@ -67,18 +68,20 @@ def check_step_extension(
     batch, and a step of a sequence that was never admitted can be computed, as in the profiling run. Where the
     extension surrounds the forward pass, plain graphs are not used for the step, and worker ranks are told of it. It is
     built for a vocabulary of 16 tokens, and installed in a model if it needs one; it must not refuse the requests, nor
-    end them with errors. It is started and closed. Raises ``AssertionError`` that names the rule that was broken.
+    end them with errors. Memory does not grow with the number of requests that have ended. It is started and closed.
+    Raises ``AssertionError`` that names the rule that was broken.
 
     Args:
         extension: is tested.
         fields: request fields that it serves, each with values that the requests have in turn.
+        refused: requests that it must refuse with ``RequestError``.
         seed: of the requests.
         patience: seconds for which it may hold requests while nothing else happens.
     """
     _check_methods(extension)
     requests = _requests(random.Random(seed), fields or {})
     expected = _Run(None, requests, patience).outputs(aborts=())
-    run = _Run(extension, requests, patience)
+    run = _Run(extension, requests, patience, refused)
     aborted = {request.id for request in (*requests[::7], *requests[3::12])}
     outputs = run.outputs(aborts=aborted)
     for id, tokens in expected.items():
@@ -120,10 +123,12 @@ def _requests(generator: random.Random, fields: Mapping[str, Sequence[Any]]) -> 
 class _Run:
     """Serves requests in a small KV pool, so that sequences are retracted."""
 
-    def __init__(self, extension: StepExtension | None, requests: list[Request], patience: float) -> None:
+    def __init__(
+        self, extension: StepExtension | None, requests: list[Request], patience: float, refused: Sequence[Request] = ()
+    ) -> None:
         self.finished: dict[str, int] = {}
         tested = {} if extension is None else {"tested": extension}
-        points = extension_points({**tested, "counter": _Counter(self.finished), "refuses": _Refuses()})
+        points = extension_points({**tested, "counter": Counter(self.finished), "refuses": Refuses()})
         most_running = allocate_memory(points)
         check_largest_request(points, SLOTS)
         self._holders = [CheckedHolder(holder) for holder in points.holders]
@@ -139,13 +144,13 @@ class _Run:
         self._patience, self._waited = patience, 0.0
         self._scheduler = Scheduler(
             SlotPool(SLOTS, 1),
-            _NoCache(1, _Newest(), lambda: 0.0),
-            CheckedPolicy(_FirstCome(), "the schedule policy of the test"),
+            NoCache(1, Newest(), lambda: 0.0),
+            CheckedPolicy(FirstCome(), "the schedule policy of the test"),
             chunk_size=CHUNK,
             max_running=6 if most_running is None else min(6, most_running),
             extensions=self._points,
         )
-        self._requests = requests
+        self._is_tested, self._requests, self._refused = extension is not None, requests, refused
         self._check_profiling_run()
 
     @property
@@ -158,7 +163,13 @@ class _Run:
         for start in self._points.start:
             start()
         try:
-            return self._served(set(aborts))
+            outputs = self._served(set(aborts))
+            for request in self._refused:
+                error = refusal_of(partial(self._admit, request), RequestError, f"request {request.id}")
+                assert error is not None, f"request {request.id} must be refused with RequestError"
+            if self._is_tested:
+                check_kept(self._serve_aborted, "the extension", warm_up=50, requests=ABORTED)
+            return outputs
         finally:
             for close in self._points.close:
                 close()
@@ -241,6 +252,19 @@ class _Run:
             self._scheduler.add(sequence)
         self._refuse(replace(request, id=f"{REFUSED}{request.id}"))
 
+    def _admit(self, request: Request) -> None:
+        self._points.admit_sequence(EngineSequence.of(request, SLOTS))
+
+    def _serve_aborted(self, number: int) -> None:
+        """Admit a request, and abort it before its first step."""
+        request = replace(self._requests[number % len(self._requests)], id=str(len(self._requests) + number))
+        self._submit(request)
+        if not self._held.abort(request.id):
+            self._scheduler.abort(request.id)
+        for id in (request.id, f"{REFUSED}{request.id}"):  # or the test itself would keep them
+            self.finished.pop(id, None)
+            self.limited.discard(id)
+
     def _refuse(self, request: Request) -> None:
         """Let another extension refuse a request that the tested one has admitted."""
         with suppress(RequestError):
@@ -306,64 +330,3 @@ def _in_thread(call: Callable[[], None]) -> None:
     thread.join()
     for error in errors:
         raise error
-
-
-class _Counter(StepExtension, AdmissionPhase):
-    """Counts the calls of ``finished``."""
-
-    def __init__(self, counts: dict[str, int]) -> None:
-        self._counts = counts
-
-    def admit(self, sequence: SequenceView) -> None:
-        self._counts[sequence.request.id] = 0
-
-    def finished(self, sequence: SequenceView) -> None:
-        self._counts[sequence.request.id] += 1
-
-
-class _Refuses(StepExtension, AdmissionPhase):
-    """Refuses requests whose ids say so."""
-
-    def admit(self, sequence: SequenceView) -> None:
-        if sequence.request.id.startswith(REFUSED):
-            raise RequestError("refused by the test")
-
-
-class _FirstCome:
-    def order(self, waiting: Sequence[Waiting], match: Any) -> Sequence[Waiting]:
-        return waiting
-
-
-class _Newest:
-    def eviction_priority(self, node: Any) -> float:
-        return 0.0
-
-
-class _NoCache(PrefixCache):
-    """A prefix cache that keeps nothing."""
-
-    @property
-    def size(self) -> int:
-        return 0
-
-    @property
-    def evictable(self) -> int:
-        return 0
-
-    def match(self, tokens: Sequence[int], salt: str = "", priority: int = 0) -> Match:
-        return Match((), None)
-
-    def insert(self, tokens: Sequence[int], slots: Sequence[int], salt: str = "", priority: int = 0) -> Match:
-        return Match((), None)
-
-    def lock(self, match: Match) -> None: ...
-
-    def unlock(self, match: Match) -> None: ...
-
-    def evict(self, wanted: int) -> list[int]:
-        return []
-
-    def reset(self) -> list[int]:
-        return []
-
-    def check(self) -> None: ...

@@ -172,6 +172,23 @@ def _check_limits(kit: _Kit, images: Sequence[bytes]) -> None:
         ("tokens", MediaLimits(tokens=whole.count - 1), [images[0]]),
     ):
         _check_refused(kit, kit.made(limits), given, None, f"images beyond the limit {what}")
+    least = [_least_pixels(kit, [image]) for image in images[:2]]
+    together = kit.made(MediaLimits(request_pixels=sum(least) - 1))
+    _check_refused(kit, together, images[:2], None, "two images that only together are beyond the limit request_pixels")
+
+
+def _least_pixels(kit: _Kit, images: Sequence[bytes]) -> int:
+    """Return the least ``request_pixels`` under which ``images`` are accepted."""
+    refused, accepted = 0, MediaLimits().request_pixels
+    while accepted - refused > 1:
+        middle = (refused + accepted) // 2
+        try:
+            kit.made(MediaLimits(request_pixels=middle)).prompt(kit.tokens(len(images)), images)
+        except MediaError:
+            refused = middle
+        else:
+            accepted = middle
+    return accepted
 
 
 def _check_refused(

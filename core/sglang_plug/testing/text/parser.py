@@ -23,8 +23,16 @@ from sglang_plug.testing.growth import check_growth
 KINDS = ("tool-parser", "reasoning-parser")
 CUTS = 8
 """Number of random divisions of each output."""
-PLAIN_TEXTS = ("Hello, world.", "a < b", "1 < 2 <", "so it ends with <t", "a list [1, 2")
-"""Texts that follow no format, some of which end with the beginning of a marker."""
+PLAIN_TEXTS = ("Hello, world.", "a < b", "1 < 2 <", "so it ends with <t", "a list [1, 2", "a\n\nb", "a\n\n", "a  b ")
+"""Texts that follow no format, some of which end with the beginning of a marker or with white space."""
+LETTERS = "Qq"
+"""Letters that continue no marker, so that a parser which gets them must give out what it held back."""
+CONTINUATIONS = (LETTERS, f"{LETTERS}\n{LETTERS}\n")
+"""Further text of an output; the second one also ends the line, for parsers that wait for whole lines."""
+PREFIXES = 400
+"""Greatest number of beginnings of an output that are read, distributed over its length."""
+DEPTH = 20_000
+"""Levels of nested arguments, more than the stack of a recursive reader has room for."""
 LENGTHS = (2_000, 16_000)
 """Characters of the outputs whose parsing is timed."""
 PIECE = 4
@@ -60,6 +68,9 @@ def check_output_parser(
             events = _read(parser, functions or {}, pieces)
             assert events == whole, f"{parser.__name__} fails {output!r}: cut as {pieces} it is {events}, whole {whole}"
     _check_nothing_lost(parser)
+    for output in (*outputs, *calls):
+        _check_cut_off(parser, functions or {}, output)
+    _check_nested(parser, functions or {}, calls)
     _check_instances(parser, functions or {}, (*outputs, *calls))
     _check_growth(parser, functions or {}, (*outputs, *calls))
 
@@ -68,10 +79,97 @@ def _check_nothing_lost(parser: type[OutputParser]) -> None:
     """Plain text is given whole, even what may have become a marker."""
     for text in PLAIN_TEXTS:
         for pieces in ([text], list(text)):
-            given = "".join(event.text for event in _read(parser, {}, pieces) if isinstance(event, Text | Reasoning))
-            assert given.strip() == text.strip(), (
-                f"{parser.__name__} fails {text!r}: of plain text, feed() and finish() give only {given!r}"
+            content = _content(_read(parser, {}, pieces))
+            received = content.get("reasoning", "") + content.get("text", "")
+            expected = text.strip() if "reasoning" in content else text
+            assert received == expected, (
+                f"{parser.__name__} fails {text!r}: of plain text, feed() and finish() give only {received!r}"
             )
+
+
+def _check_cut_off(parser: type[OutputParser], functions: Mapping[str, Mapping[str, Any]], output: str) -> None:
+    """An output may end anywhere: ``finish()`` gives what further text would have shown to be no marker."""
+    step = 1 + len(output) // PREFIXES
+    for prefix in (output[:end] for end in range(1, len(output) + 1, step)):
+        received = _content(_read(parser, functions, [prefix]))
+        for continuation in CONTINUATIONS:
+            expected = _content(_read(parser, functions, [prefix + continuation]))
+            if _calls(received) != _calls(expected) or not any(LETTERS in text for text in expected.values()):
+                continue  # the letters undid a call that was complete without them, or became a part of its name
+            for part, text in expected.items():
+                known = text.partition(LETTERS)[0]
+                assert _is_whole(part, received.get(part, ""), known), (
+                    f"{parser.__name__} fails {prefix!r}: feed() and finish() give {received.get(part, '')!r} as "
+                    f"{part}, and {known!r} if the output goes on, so finish() loses text that was held back"
+                )
+
+
+def _is_whole(part: str, received: str, known: str) -> bool:
+    """Return whether ``received`` has what is ``known`` of a part; white space at its ends is no loss.
+
+    Arguments may have more, such as a number that the letters made malformed, and less punctuation of JSON, as a string
+    that has not begun needs no quote.
+    """
+    if part in ("text", "reasoning"):
+        return received.strip() == known.strip()
+    return received.strip().startswith(known.strip().rstrip(' "[{:,'))
+
+
+def _check_nested(parser: type[OutputParser], functions: Mapping[str, Mapping[str, Any]], calls: Sequence[str]) -> None:
+    """Arguments that are nested too deeply for a recursive reader raise nothing."""
+    for call in calls:
+        for what, output in _nested(call):
+            try:
+                events = _read(parser, functions, [output])
+            except AssertionError as error:
+                raise AssertionError(
+                    f"{parser.__name__} fails {call!r} with {what}: {_message(error.__cause__)}"
+                ) from error.__cause__
+            _check(events, f"{parser.__name__} fails {call!r} with {what}", whole_calls=False)
+
+
+def _nested(call: str) -> Iterator[tuple[str, str]]:
+    """Yield what was nested, and ``call`` with that: each JSON object in it, and each bracket."""
+    for start, character in enumerate(call):
+        if character == "{" and (end := _end_of_object(call, start)):
+            for opening, closing in (("[", "]"), ('{"a": ', "}")):
+                value = f'{{"a": {opening * DEPTH}1{closing * DEPTH}}}'
+                yield f"{DEPTH} nested {opening}{closing} at {start}", call[:start] + value + call[end:]
+        if character in "[({":
+            yield f"{DEPTH} times {character} at {start}", call[:start] + character * DEPTH + call[start:]
+
+
+def _end_of_object(text: str, start: int) -> int:
+    """Return where the JSON object ends that begins at ``start``; 0 if there is none."""
+    try:
+        return json.JSONDecoder().raw_decode(text, start)[1]
+    except ValueError:
+        return 0
+
+
+def _content(events: Sequence[Event]) -> dict[str, str]:
+    """Return the characters of the text, the reasoning, and the arguments of each call, by what they are."""
+    content: dict[str, str] = {}
+    for event in events:
+        match event:
+            case Text(text):
+                content["text"] = content.get("text", "") + text
+            case Reasoning(text):
+                content["reasoning"] = content.get("reasoning", "") + text
+            case CallArguments(index, text):
+                name = f"arguments of call {index}"
+                content[name] = content.get(name, "") + text
+            case CallStart(index):
+                content[f"arguments of call {index}"] = ""
+    return content
+
+
+def _calls(content: Mapping[str, str]) -> int:
+    return len(content.keys() - {"text", "reasoning"})
+
+
+def _message(error: BaseException | None) -> str:
+    return f"raised {type(error).__name__}: {error}"
 
 
 def _check_instances(

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sglang_plug_lang import assistant, function, gen, select, system, user
-from sglang_plug_lang.execution.tracing import Placeholder
-from sglang_plug_lang.ir import RoleBegin, RoleEnd, Text
+from sglang_plug_lang.execution.tracing import Argument, TracedVariable
+from sglang_plug_lang.ir import CachePrefix, Fork, ForkItem, RoleBegin, RoleEnd, Text
 
 
 @function
@@ -20,10 +20,10 @@ def few_shot(s: Any, prompt: str, question: str) -> None:
 
 def test_a_program_without_a_backend() -> None:
     trace = few_shot.bind(prompt="Answer.\n").trace()
-    nodes = (Text("Answer.\n"), Text("Q: "), Placeholder("question"), Text("\n"), Text("A:"), gen("answer", stop="\n"))
+    nodes = (Text("Answer.\n"), Text("Q: "), Argument("question"), Text("\n"), Text("A:"), gen("answer", stop="\n"))
     assert trace.nodes == nodes
     lines = trace.last_node.print_graph_dfs().splitlines()
-    assert len(lines) == 6 and lines[2] == "%2 = Placeholder(name='question')"
+    assert len(lines) == 6 and lines[2] == "%2 = Argument(name='question')"
 
 
 def test_arguments_and_defaults(backend: Any) -> None:
@@ -43,8 +43,9 @@ def test_generated_variables_are_placeholders() -> None:
 
     trace = function(program).trace()
     assert trace.nodes[0] == RoleBegin("user") and trace.nodes[2] == RoleEnd("user")
-    assert trace.nodes[-1] == Placeholder("x")
-    assert [fork.nodes for fork in trace.forks] == [(Text(str(index)), Placeholder("y")) for index in range(2)]
+    x, y = TracedVariable("x", gen("x")), TracedVariable("y", select("y", ["a", "b"]))
+    assert trace.nodes[4:] == (Text("again "), x, Fork(2), x)
+    assert [fork.nodes for fork in trace.forks] == [(ForkItem(index), Text(str(index)), y) for index in range(2)]
 
 
 @pytest.mark.parametrize("use", [lambda x: f"is {x}?", lambda x: str(x), lambda x: x and "a", lambda x: list(x)])
@@ -64,8 +65,8 @@ def test_programs_that_it_starts_are_traced(backend: Any) -> None:
         s += inner(tip=s["tip"])["text"]
 
     trace = outer.trace()
-    assert trace.forks[0].nodes == (Text("Expand "), Placeholder("tip"), gen("text"))
-    assert trace.nodes[-1] == Placeholder("text")
+    assert trace.forks[0].nodes == (Text("Expand "), TracedVariable("tip", gen("tip")), gen("text"))
+    assert trace.nodes[-1] == TracedVariable("text", gen("text"))
     assert backend.prompts == []
     assert outer.run()["tip"] == "<1>"
 
@@ -91,6 +92,7 @@ def test_the_constant_beginning_is_cached(backend: Any) -> None:
 
     caching = Caching(backend)
     prefix = function(program).cache(caching)
+    assert function(program).prefix(backend) == prefix and backend.prompts == []
     assert prefix == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nNow: "
     assert caching.cached == [prefix]
 
@@ -106,6 +108,21 @@ def test_a_beginning_that_ends_at_a_placeholder_that_is_looked_at(backend: Any) 
     assert function(program).cache(caching) == "List:"
     assert function(lambda s, text: s.__iadd__(text)).cache(caching) == ""
     assert caching.cached == ["List:"]
+
+
+def test_a_program_fills_the_cache_itself(backend: Any) -> None:
+    caching = Caching(backend)
+
+    @function
+    def program(s: Any) -> None:
+        s += CachePrefix()
+        s += system("Be brief.")
+        s += CachePrefix()
+        s += gen("x")
+
+    assert program.run(backend=caching)["x"] == "<1>"
+    assert caching.cached == ["<|im_start|>system\nBe brief.<|im_end|>\n"]
+    assert program.run(backend=backend)["x"] == "<2>"
 
 
 def test_a_backend_without_a_cache_is_left_alone(backend: Any) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 import sglang_plug_lang
-from sglang_plug_lang import ir, program
-from sglang_plug_lang.lang import api, chat_template, choices, global_config, interpreter
+from sglang_plug_lang import LanguageError, ir, program
+from sglang_plug_lang.lang import api, chat_template, choices, global_config, interpreter, tracer
 from sglang_plug_lang.lang import ir as names
 from sglang_plug_lang.lang.backend import base_backend, openai, runtime_endpoint
 
@@ -23,6 +27,75 @@ def test_expressions_under_their_names() -> None:
     assert issubclass(names.SglConstantText, names.SglExpr)
     assert names.SglFunction is program.Function
     assert {names.REGEX_INT, names.REGEX_FLOAT, names.REGEX_STR, names.REGEX_BOOL} == set(ir.PATTERNS.values())
+
+
+def test_expressions_that_are_created_as_sglangs(backend: Any) -> None:
+    x = sglang_plug_lang.gen("x")
+    assert names.SglSeparateReasoning("qwen3", expr=x) == sglang_plug_lang.separate_reasoning(x, "qwen3")
+    with pytest.raises(LanguageError, match=r"videos are not supported, so 'cat\.mp4'"):
+        names.SglVideo("cat.mp4", 8)
+    with pytest.raises(LanguageError, match="cannot carry out Fork"):
+        sglang_plug_lang.function(lambda s: s.__iadd__(names.SglFork(2))).run().text()
+
+    @sglang_plug_lang.function
+    def program(s: Any, question: str) -> None:
+        s += "Q: " + question
+        s += names.SglCommitLazy() + x
+        forks = s.fork(2)
+        forks += s["x"]
+        s += names.SglConcateAndAppend(forks[:])
+
+    trace = tracer.trace_program(program, {})
+    kinds = [type(node) for node in trace.nodes]
+    assert kinds[1:4] == [names.SglArgument, names.SglCommitLazy, names.SglGen]
+    assert kinds[4:] == [names.SglFork, names.SglConcateAndAppend]
+    assert trace.nodes[4] == names.SglFork(2)
+    assert [type(node) for node in trace.forks[1].nodes] == [names.SglGetForkItem, names.SglVariable]
+    assert trace.forks[1].nodes[1] == names.SglVariable("x", source=x)
+    assert tracer.extract_prefix_by_tracing(program, backend) == "Q: "
+    assert program.run(question="why?").text() == "Q: why?<1><1><1>"
+
+
+def test_a_registered_template(backend: Any) -> None:
+    pairs = {"system": ("<s>", "</s>"), "user": ("<u>", "</u>"), "assistant": ("<a>", "</a>")}
+    template = chat_template.ChatTemplate(
+        name="of-this-test",
+        default_system_prompt="Be kind.",
+        role_prefix_and_suffix=pairs,
+        stop_str=("</a>",),
+        style=chat_template.ChatTemplateStyle.LLAMA2,
+    )
+    with pytest.raises(ValueError, match="unknown chat template 'of-this-test'"):
+        chat_template.get_chat_template("of-this-test")
+    chat_template.register_chat_template(template)
+    assert chat_template.get_chat_template("of-this-test") is template
+    chat_template.register_chat_template_matching_function(
+        lambda path: "of-this-test" if path.endswith("of-this-test-7b") else None
+    )
+    assert chat_template.get_chat_template_by_model_path("me/of-this-test-7b") is template
+    assert chat_template.get_chat_template_by_model_path("Qwen/Qwen3-8B").name == "qwen"
+    backend.chat_template = template
+    program = sglang_plug_lang.function(lambda s: s.__iadd__(sglang_plug_lang.user("Hi")))
+    assert program.run().text() == "<u><s>Be kind.</s>Hi</u>"
+    plain = chat_template.ChatTemplate("of-this-test", None, pairs)
+    assert (plain.before("user", "system"), plain.before("system", None)) == ("<u>", "<s>")
+
+
+def test_methods_to_choose_are_classes_too() -> None:
+    for kind in (
+        choices.TokenLengthNormalized,
+        choices.GreedyTokenSelection,
+        choices.UnconditionalLikelihoodNormalized,
+    ):
+        assert isinstance(kind(), choices.ChoicesSamplingMethod)
+    assert choices.GreedyTokenSelection() == choices.greedy_token_selection
+    assert isinstance(choices.token_length_normalized, choices.TokenLengthNormalized)
+
+
+def test_an_engine_comes_from_another_package() -> None:
+    with pytest.raises(ImportError, match=r"sglang_plug_api\.Engine"):
+        from sglang_plug_lang.lang.api import Engine  # noqa: F401
+    assert not hasattr(api, "nonsense")
 
 
 def test_backends_templates_and_choices() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 
 from sglang_plug_api.playground.pages import static_files
 
-PAGES = ("/", "/playground/operations")
+PAGES = ("/", "/docs", "/playground/operations")
 REFERENCE = re.compile(r"""(?:src|href)="([^"#]+)"|from "(\./[^"]+)";""")
 
 
@@ -27,11 +28,15 @@ def test_a_page_runs_its_own_scripts_only(app: Any, path: str) -> None:
 
 @pytest.mark.parametrize("path", PAGES)
 def test_everything_that_a_page_names_is_served_from_relative_addresses(app: Any, path: str) -> None:
-    names = [name for name, _ in REFERENCE.findall(app.get(path).text) if name not in PAGES and "operations" != name]
-    assert names and not any(name.startswith(("/", "http")) for name in names)
+    names = [name for name, _ in REFERENCE.findall(app.get(path).text)]
+    assert len(names) > 4 and not any(name.startswith(("/", "http")) for name in names)
     for name in names:
-        target = f"/{name}" if path == "/" else "/" if name == ".." else f"/playground/{name}"
-        assert app.get(target).status_code == 200, name
+        assert app.get(urljoin(path, name)).status_code == 200, name
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_names_no_other_host(app: Any, path: str) -> None:
+    assert not re.search(r"(https?:)?//[\w-]+\.\w", app.get(path).text)
 
 
 def test_scripts_import_only_scripts_that_exist_and_name_no_host() -> None:
@@ -58,7 +63,8 @@ def test_no_other_file_is_served(app: Any, name: str) -> None:
 
 def test_pages_need_no_key_and_what_they_show_does(apps: Callable[..., Any]) -> None:
     app = apps(api_key="user", admin_api_key="admin")
-    assert app.get("/").status_code == app.get("/playground/main.js").status_code == 200
+    assert {app.get(path).status_code for path in (*PAGES, "/playground/main.js")} == {200}
+    assert app.get("/openapi.json").status_code == 401
     user, admin = ({"authorization": f"Bearer {key}"} for key in ("user", "admin"))
     assert app.get("/model_info").status_code == app.get("/activity").status_code == 401
     assert app.get("/activity", headers=user).status_code == 401, "other callers' requests are the admin's business"

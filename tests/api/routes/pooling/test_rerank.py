@@ -143,6 +143,17 @@ def test_the_first_version_of_coheres_client(path: str, served: Fixture, tiny: F
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank"])
+def test_clients_of_vllm_are_known_by_their_field(path: str, served: Fixture, tiny: Fixture) -> None:
+    app = served("xlm-reranker")
+    body = {"query": QUERY, "documents": DOCUMENTS, "truncate_prompt_tokens": -1}
+    answer = app.answer(path, body)
+    assert answer["results"] == app.answer("/v2/rerank", body)["results"]
+    assert answer["usage"]["prompt_tokens"] > 0
+    assert isinstance(app.answer(f"{path}?format=list", body), list)
+    assert isinstance(app.answer(path, {**body, "truncate_prompt_tokens": None}), list)
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank"])
 def test_texts_of_text_embeddings_inference(path: str, served: Fixture, tiny: Fixture) -> None:
     app, model = served("xlm-reranker"), tiny("xlm-reranker")
     body = {"query": QUERY, "texts": DOCUMENTS}
@@ -171,13 +182,14 @@ def test_documents_are_cut(name: str, served: Fixture, tiny: Fixture) -> None:
     long = "panda " * 100 + "china"
     body = {"query": QUERY, "documents": [long, "hi"]}
     assert "longer than the model's context length" in app.refusal("/v1/rerank", body)["message"]
-    by_index = {one["index"]: one for one in app.answer("/v1/rerank", {**body, "truncate_prompt_tokens": -1})}
+    path = "/v1/rerank?format=list"
+    by_index = {one["index"]: one for one in app.answer(path, {**body, "truncate_prompt_tokens": -1})}
     limit = app.info["context_length"]
     assert by_index[0]["meta_info"]["prompt_tokens"] == limit
     words = limit - len(model.tokens(QUERY, "hi")) + 1
     kept = model.logits(QUERY, "panda " * words)[0]
     assert by_index[0]["score"] == pytest.approx(kept, abs=1e-5) and by_index[0]["document"] == long
-    left = app.answer("/v1/rerank", {**body, "truncate_prompt_tokens": 20, "truncation_side": "left"})
+    left = app.answer(path, {**body, "truncate_prompt_tokens": 20, "truncation_side": "left"})
     assert {one["index"]: one["meta_info"]["prompt_tokens"] for one in left}[0] == 20
     per_document = app.answer("/v1/rerank", {**body, "max_tokens_per_doc": 3})
     scores = {one["index"]: one["score"] for one in per_document}

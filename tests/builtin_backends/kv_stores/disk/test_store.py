@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
@@ -51,6 +52,13 @@ def loaded(store: DiskStore, *blocks: KVBlock) -> list[bool]:
     for one, result in zip(blocks, results, strict=True):
         assert isinstance(result, KVStoreError) or result == one.data
     return [not isinstance(result, KVStoreError) for result in results]
+
+
+def until(holds: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def files(path: Path) -> list[Path]:
@@ -103,10 +111,51 @@ def test_foreign_files_are_ignored(path: Path, opened: Open) -> None:
 def test_blocks_of_another_server_are_found(opened: Open) -> None:
     first, second = opened(), opened()
     first.store([block(1)])
-    deadline = time.monotonic() + 60
-    while not second.lookup([block(1).key])[0] and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: second.lookup([block(1).key])[0])
     assert loaded(second, block(1)) == [True]
+
+
+def test_a_block_that_was_stored_again_replaces_its_damaged_copy(path: Path, opened: Open) -> None:
+    first = opened()
+    first.store([block(1), block(2)])
+    first.close()
+    (file,) = files(path)
+    content = bytearray(file.read_bytes())
+    content[HEADER_BYTES + 500] ^= 1
+    file.write_bytes(content)
+    second = opened()
+    assert loaded(second, block(1), block(2)) == [False, True]
+    second.store([block(1)])
+    second.close()
+    assert loaded(opened(), block(1), block(2)) == [True, True]
+
+
+@pytest.mark.parametrize("change", ["found", "removed"])
+def test_a_file_system_that_hangs_keeps_nobody_from_the_index(
+    path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    store, other = opened(), opened(bytes=40_000)
+    store.store([block(1)])
+    other.store([block(number) for number in range(2, 10)])
+    until(lambda: all(store.lookup([block(2).key, block(9).key])))
+    answered, fstat = list[bool](), os.fstat
+
+    def slow(fd: int) -> os.stat_result:
+        if threading.current_thread().name == "kv-disk" and all(answered):
+            answer = threading.Event()
+            threading.Thread(target=lambda: (store.lookup([block(1).key]), store.stats(), answer.set())).start()
+            answered.append(answer.wait(20))
+        return fstat(fd)
+
+    monkeypatch.setattr(os, "fstat", slow)
+    if change == "found":
+        other.store([block(10)])
+        until(lambda: store.lookup([block(10).key])[0])
+    else:
+        files(path)[1].unlink()
+        until(lambda: not store.lookup([block(2).key])[0])
+    until(lambda: len(answered) > 2 or not all(answered))
+    assert all(answered)
 
 
 def test_a_directory_that_is_removed_is_made_again(path: Path, opened: Open) -> None:

@@ -1,41 +1,14 @@
-"""The order of step extensions, and options that no loaded extension serves."""
+"""Options that no loaded extension serves."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from sglang_plug import ConfigError, EngineConfig, StepExtensionSpec
+from sglang_plug import ConfigError, EngineConfig
 from sglang_plug.config import BackendOptions, SpeculativeOptions
-from sglang_plug.engine.extensions.build import ordered_extensions, refuse_unserved_options
-
-
-def component(name: str, **order: tuple[str, ...]) -> Any:
-    return SimpleNamespace(spec=StepExtensionSpec(name=name, target="a:A", **order))
-
-
-def names(*components: Any) -> list[str]:
-    return [found.spec.name for found in ordered_extensions(components)]
-
-
-def test_extensions_are_sorted_by_name_where_no_order_is_declared() -> None:
-    assert names(component("b"), component("c"), component("a")) == ["a", "b", "c"]
-
-
-def test_before_and_after_are_obeyed() -> None:
-    assert names(component("a", after=("c",)), component("b", before=("a",)), component("c")) == ["b", "c", "a"]
-
-
-def test_names_of_extensions_that_are_not_loaded_are_ignored() -> None:
-    assert names(component("a", after=("missing",)), component("b", before=("other",))) == ["a", "b"]
-
-
-def test_a_contradiction_is_an_error_that_names_the_extensions() -> None:
-    with pytest.raises(ConfigError, match="contradict each other in before= and after=: .*a.*b"):
-        ordered_extensions([component("a", before=("b",)), component("b", before=("a",))])
+from sglang_plug.engine.extensions.build import refuse_unserved_options
 
 
 def test_an_option_is_refused_only_if_it_is_set() -> None:

@@ -87,7 +87,7 @@ def admitted(points: ExtensionPoints, salt: str = "", adapter: str | None = None
 
 
 def test_no_two_combinations_of_keys_and_salt_share_a_namespace() -> None:
-    assert admitted(ExtensionPoints(), "s").salt == "s"
+    assert admitted(ExtensionPoints(), "s").salt == "/s"
     combinations = [("", "", "ab"), ("", "ab", ""), ("a", "b", ""), ("ab", "", ""), ("a", "", "b"), ("", "", "2:ab")]
     salts = {
         admitted(extension_points({"first": Keyed(first), "second": Keyed(second)}), salt).salt
@@ -176,3 +176,22 @@ def test_a_refusal_names_the_part_of_the_request() -> None:
     with pytest.raises(RequestError, match="adapter: nobody") as caught:
         admitted(points, adapter="x")
     assert caught.value.about == ""
+
+
+class Adapted(StepExtension, AdmissionPhase):
+    def cache_key(self, sequence: SequenceView) -> str:
+        return "digest"
+
+
+def salt(caller: str, *extensions: StepExtension) -> str:
+    """The salt of a sequence whose caller gives one."""
+    sequence = EngineSequence.of(Request(id="one", tokens=(1, 2), salt=caller), 100)
+    extension_points({str(number): extension for number, extension in enumerate(extensions)}).admit_sequence(sequence)
+    return sequence.salt
+
+
+@pytest.mark.parametrize("caller", ["", "tenant"])
+def test_no_salt_of_a_caller_is_that_of_an_extension(caller: str) -> None:
+    adapted = salt(caller, Adapted())
+    for imitated in (adapted, adapted[1:], f"6:digest{caller}", f"6:digest/{caller}", f"/6:digest{caller}"):
+        assert salt(imitated) != adapted, "another server, without the extension"

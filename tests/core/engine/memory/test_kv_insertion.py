@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections.abc import Sequence as Ordered
 
 import pytest
 
-from sglang_plug import PrefixCache, Request
+from sglang_plug import CachePhase, PrefixCache, Request, SequenceView, StepExtension
+from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.memory.kv_allocator import KVAllocator
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.scheduling.sequence import Sequence
@@ -93,3 +95,52 @@ def test_a_cache_that_stores_nothing_keeps_no_slots() -> None:
     kv = allocator(cache=NoCache)
     assert kv.insert(sequence(20), 16, Writer()) == 0
     assert kv.pool.free == 32
+
+
+class Follower(StepExtension, CachePhase):
+    """Notes which slots hold cached tokens."""
+
+    def __init__(self) -> None:
+        self.slots: set[int] = set()
+        self.restored: list[tuple[str, int]] = []
+
+    def prefix_cached(self, sequence: SequenceView, length: int) -> None:
+        self.slots.update(sequence.slots[:length])
+
+    def prefix_restored(self, sequence: SequenceView, slots: Ordered[int]) -> None:
+        self.restored.append((sequence.request.id, len(slots)))
+        self.slots.update(slots)
+
+    def evicted(self, slots: Ordered[int]) -> None:
+        self.slots.difference_update(slots)
+
+    def reset(self) -> None:
+        self.slots.clear()
+
+
+def test_an_extension_can_follow_what_is_cached() -> None:
+    follower = Follower()
+    points = extension_points({"follower": follower})
+    kv = KVAllocator(SlotPool(32, 4), RadixCache(4, LeastRecentlyUsed(), time.monotonic), points)
+
+    def compare() -> None:
+        assert len(follower.slots) == kv.cache.size
+
+    kv.insert(sequence(20), 8, Writer())
+    compare()
+    kv.insert(sequence(20), 16, Writer())
+    assert follower.restored == [("one", 8), ("one", 16)]
+    compare()
+    running = sequence(27, 100)
+    assert kv.begin(running, kv.match(running), 0)  # evicts some of it
+    compare()
+    running.computed = 24
+    kv.committed(running, prefilling=True)
+    compare()
+    kv.release(running)
+    assert kv.evict(4) == 24
+    compare()
+    kv.insert(sequence(20), 16, Writer())
+    kv.flush()
+    compare()
+    assert not follower.slots

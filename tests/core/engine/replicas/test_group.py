@@ -11,7 +11,8 @@ import pytest
 
 from sglang_plug import ConfigError, EngineError, ReplicaLoad, Request, RequestError, StepStats
 from sglang_plug.engine.replicas.checked_routing import CheckedRouting
-from sglang_plug.engine.replicas.group import SILENT_AFTER, ReplicaGroup
+from sglang_plug.engine.replicas.group import ReplicaGroup
+from sglang_plug.engine.replicas.router import LOOK_EVERY, SILENT_AFTER
 
 from .scripted_replica import REFUSAL, ScriptedReplica, step
 
@@ -22,9 +23,12 @@ class Wanted:
     def __init__(self) -> None:
         self.replica = 0
         self.seen: list[list[tuple[int, int, int]]] = []
+        self.latest: list[dict[int, int | None]] = []
+        """Replica -> the capacity that its last step reported."""
         self.forgotten: list[int] = []
 
     def choose(self, request: Request, replicas: Sequence[ReplicaLoad]) -> int:
+        self.latest.append({load.replica: load.latest.capacity if load.latest else None for load in replicas})
         self.seen.append([(load.replica, load.requests, load.tokens) for load in replicas])
         numbers = [load.replica for load in replicas]
         return self.replica if self.replica in numbers else numbers[0]
@@ -37,7 +41,7 @@ class Fleet:
     """A group, and every engine that it has made."""
 
     def __init__(self, replicas: int = 2, most: int = 3) -> None:
-        self.policy = Wanted()
+        self.policy, self.now = Wanted(), 0.0
         self.engines: list[list[ScriptedReplica]] = [[] for _ in range(replicas)]
         self.prepare: Callable[[ScriptedReplica], None] = lambda engine: None
         self.group = ReplicaGroup(
@@ -45,6 +49,7 @@ class Fleet:
             CheckedRouting(self.policy, "the policy"),
             most=most,
             window=600.0,
+            clock=lambda: self.now,
         )
 
     def _maker(self, number: int) -> Callable[[], ScriptedReplica]:
@@ -215,9 +220,20 @@ async def test_a_silent_replica_gets_no_requests_while_another_one_shows_signs_o
         assert fleet[1].requests == ["a"]
         assert group.silent_for == 0.0
         fleet[1].silence = SILENT_AFTER + 2
+        fleet.now += LOOK_EVERY
         await tokens_of(group, request("b"))
         assert fleet[0].requests == ["b"]
         assert group.silent_for == SILENT_AFTER + 1
+
+
+async def test_a_failure_that_was_not_noticed_yet_does_not_cost_a_request_one_of_its_attempts() -> None:
+    fleet = Fleet(4)
+    async with started(fleet) as group:
+        await tokens_of(group, request("a"))
+        for number in range(3):
+            fleet[number].die()
+        assert await tokens_of(group, request("b")) == [1, 2, 3]  # before any task could notice
+        assert fleet[3].requests == ["b"] and not any("b" in fleet[number].requests for number in range(3))
 
 
 async def test_control_calls_reach_every_replica() -> None:
@@ -252,11 +268,12 @@ async def test_info_has_sums_and_the_state_of_each_replica() -> None:
     assert (info["max_running_requests"], info["max_total_tokens"]) == (8, 1000)
     assert [state["dp_rank"] for state in info["replica_states"]] == [0, 1]
     for number, running in enumerate((3, 4)):
-        load = {"running": running, "waiting": number, "slots": {"free": 10, "capacity": 20}}
+        load = {"running": running, "waiting": number, "slots": {"free": 10, "capacity": 20}, "step_time": number}
         fleet[number].values["info"] = {**fleet[number].info, **load}
     live = await fleet.group.control("info")
     assert (live["running"], live["waiting"], live["slots"]) == (7, 1, {"free": 20, "capacity": 40})
     assert [state["running"] for state in live["replica_states"]] == [3, 4]
+    assert [state["step_time"] for state in live["replica_states"]] == [0, 1]
     await fleet.group.close()
 
 
@@ -289,9 +306,24 @@ async def test_step_statistics_name_their_replica() -> None:
         assert [(stats.replica, stats.running) for stats in heard] == [(1, 2), (0, 1)]
         fleet[1].die()
         await fleet.until(lambda: len(fleet.engines[1]) == 2 and fleet[1].listeners)
+        assert [(stats.replica, stats.running) for stats in heard[2:]] == [(1, 0)]  # not what its last step said
+        await fleet.until(lambda: group.replicas[1].failure is None)
         for listener in fleet[1].listeners:
             listener(step(running=9))
         assert (heard[-1].replica, heard[-1].running) == (1, 9)
+
+
+async def test_the_policy_knows_no_steps_of_an_engine_that_has_died() -> None:
+    fleet = Fleet()
+    async with started(fleet) as group:
+        for listener in fleet[0].listeners:
+            listener(step(capacity=64))
+        await tokens_of(group, request("a"))
+        assert fleet.policy.latest[-1] == {0: 64, 1: None}
+        fleet[0].die()
+        await fleet.until(lambda: len(fleet.engines[0]) == 2 and group.replicas[0].failure is None)
+        await tokens_of(group, request("b"))
+        assert fleet.policy.latest[-1] == {0: None, 1: None}
 
 
 UPDATE: dict[str, Any] = {"source": "/new", "revision": None}

@@ -12,6 +12,8 @@ from sglang_plug import Output, Request, RequestError, SamplingParams, StepStats
 from sglang_plug.contracts.serving.engine_client import EngineClient, EngineError
 from sglang_plug.engine.replicas.restart import RestartingClient
 
+from .scripted_replica import step
+
 
 class Mortal(EngineClient):
     """An engine that dies when ``die`` is called."""
@@ -26,12 +28,13 @@ class Mortal(EngineClient):
         self.may_start.set()
         self.start_error: Exception | None = None
         self.control_error: Exception | None = None
+        self.info = {"model": "m"}
 
     async def start(self) -> Mapping[str, Any]:
         await self.may_start.wait()
         if self.start_error is not None:
             raise self.start_error
-        return {"model": "m"}
+        return self.info
 
     async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
         yield Output(id=request.id)
@@ -55,6 +58,10 @@ class Mortal(EngineClient):
 
     async def close(self) -> None:
         self.closed = True
+
+    def step(self, **changes: Any) -> None:
+        for listener in self.listeners:
+            listener(step(**changes))
 
     def die(self, reason: str = "signal 9") -> None:
         self.reason = reason
@@ -88,8 +95,8 @@ REQUEST = Request(id="a", tokens=(1,), params=SamplingParams())
 async def test_a_new_engine_takes_the_place_with_its_listeners_and_weights() -> None:
     family = Family()
     client = family.client
-    listener: Any = object()
-    client.on_step(listener)
+    heard: list[StepStats] = []
+    client.on_step(heard.append)
     assert await client.start() == {"model": "m"}
     await client.control("flush_cache")
     await client.control("update_weights", source="new", revision=None)
@@ -98,7 +105,8 @@ async def test_a_new_engine_takes_the_place_with_its_listeners_and_weights() -> 
     first, second = family.engines
     assert first.closed and not second.closed
     assert second.controls == [("update_weights", {"source": "new", "revision": None})]
-    assert first.listeners == second.listeners == [listener]
+    second.step(running=5)
+    assert heard[-1].running == 5
     assert [output.id async for output in client.submit(REQUEST)] == ["a"]
     assert await client.control("info") == 2
     await client.close()
@@ -121,6 +129,58 @@ async def test_while_it_starts_everybody_is_told_when_to_come_back() -> None:
     assert family.client.failure is not None
     family.engines[1].may_start.set()
     await family.replaced(2)
+    await family.client.close()
+
+
+async def test_an_engine_that_has_failed_has_no_load_any_more() -> None:
+    family = Family(most=1)
+    family.prepare = lambda engine: engine.may_start.clear()
+    heard: list[StepStats] = []
+    family.client.on_step(heard.append)
+    await family.client.start()
+    first = family.engines[0]
+    first.step(running=2, waiting=3, used_slots=151, cached_slots=40, capacity=200)
+    first.die()
+    first.step(running=7)  # sent before its death, and read after it
+    while len(family.engines) < 2:
+        await asyncio.sleep(0)
+    first.step(running=8)
+    assert [(stats.running, stats.waiting, stats.used_slots, stats.cached_slots) for stats in heard] == [
+        (2, 3, 151, 40),
+        (0, 0, 0, 0),
+    ]
+    family.engines[1].may_start.set()
+    await family.replaced(2)
+    family.engines[1].step(running=4)
+    family.engines[1].die()
+    await family.client.wait_failed()  # for good
+    assert [stats.running for stats in heard] == [2, 0, 4, 0]
+    await family.client.close()
+
+
+async def test_a_listener_that_fails_does_not_prevent_the_restart() -> None:
+    def fails(stats: StepStats) -> None:
+        raise RuntimeError("no room on the disk")
+
+    family = Family()
+    family.client.on_step(fails)
+    await family.client.start()
+    family.engines[0].die()
+    await family.replaced(2)
+    await family.client.close()
+
+
+async def test_a_new_engine_with_other_plugins_does_not_serve() -> None:
+    def differ(engine: Mortal) -> None:
+        if len(family.engines) < 3:
+            engine.info = {"model": "m", "fingerprint": [["other", "other", "1"]]}
+
+    family = Family()
+    family.prepare = differ
+    await family.client.start()
+    family.engines[0].die()
+    await family.replaced(4)
+    assert [engine.closed for engine in family.engines] == [True, True, True, False]
     await family.client.close()
 
 

@@ -119,7 +119,7 @@ def test_a_processor_that_fails_ends_its_own_requests_only(ask: Callable[..., li
     ("params", "message"),
     [
         ({"steer": {"token": -1}}, "steer: there is no token -1"),
-        ({"no_repeat_window": "a"}, "no_repeat_window: Expected `int | null`, got `str`"),
+        ({"no_repeat_window": "a"}, "no_repeat_window must be an integer or null, not text"),
         ({"steer": {"token": 3, "strength": -1.0}}, "steer: strength must be more than 0, got -1.0"),
     ],
 )
@@ -222,6 +222,20 @@ class Reads(Right):
         self.counts = self.counts + torch.tensor([float(one >= 0) for one in tokens.tolist()])
 
 
+class WrongLater(Wrong):
+    """Is told no tokens, and stops to work in the fourth step of a batch."""
+
+    needs_tokens = False
+
+
+class Stops(Right):
+    steps = 0
+
+    def apply(self, logits: Any, generated: Any) -> Any:
+        self.steps += 1
+        return logits - 1 if self.steps < 4 else logits
+
+
 class Narrows(Right):
     def apply(self, logits: Any, generated: Any) -> Any:
         return logits[:, 1:]
@@ -248,6 +262,13 @@ class Regroups(Right):
 def test_the_kit_refuses_what_breaks_the_contract(kind: type[Right], message: str) -> None:
     wrong = type("Wrong", (Wrong,), {"batch_type": kind})
     with pytest.raises((AssertionError, IndexError, RuntimeError), match=message):
+        check_logits_processor(wrong, [SamplingParams(min_p=0.1)])
+
+
+@pytest.mark.planted_bug("logits-processor")
+def test_the_kit_refuses_a_batch_that_stops_to_work() -> None:
+    wrong = type("Wrong", (WrongLater,), {"batch_type": Stops})
+    with pytest.raises(AssertionError, match="after 3 steps of a batch the result is not that of a batch made from"):
         check_logits_processor(wrong, [SamplingParams(min_p=0.1)])
 
 

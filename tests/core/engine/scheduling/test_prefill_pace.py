@@ -11,7 +11,13 @@ import pytest
 
 from sglang_plug import Request, SamplingParams
 from sglang_plug.engine.memory.kv_slots import SlotPool
-from sglang_plug.engine.scheduling.prefill_pace import DECODE_MULTIPLE, FIRST_TOKENS, LEAST_TOKENS, PrefillPace
+from sglang_plug.engine.scheduling.prefill_pace import (
+    DECODE_MULTIPLE,
+    FIRST_TOKENS,
+    LEAST_SECONDS,
+    LEAST_TOKENS,
+    PrefillPace,
+)
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence
@@ -125,6 +131,36 @@ def test_the_limit_can_be_switched_off() -> None:
     submit(device, 4000, 1)
     device.step()
     assert device.seconds == [(device.seconds[0][0], 8, 2040)]
+
+
+@pytest.mark.parametrize(
+    ("target", "mode", "seconds"), [(None, "automatic", LEAST_SECONDS), (0.3, "fixed", 0.3), (0.0, "off", 0.0)]
+)
+def test_the_target_is_known_before_the_first_step(target: float | None, mode: str, seconds: float) -> None:
+    device = make(target)
+    pace = device.scheduler.pace
+    assert (pace.info()["target_itl"], pace.target_seconds) == (mode, seconds)
+    decoding(device, 8)
+    submit(device, 4000, 1)
+    device.step()
+    automatic = DECODE_MULTIPLE * (BASE + 8 * (ROW + 160 * CONTEXT))
+    assert pace.target_seconds == pytest.approx(automatic if target is None else seconds, rel=0.1)
+    assert bool(pace.coefficients()) == (mode != "off")
+
+
+def test_a_few_decode_steps_suffice() -> None:
+    """All of the first decode steps are observed, so that a first one that took long does not count."""
+    device = make(None)
+    device.slower = 50.0
+    submit(device, 20, 10_000)
+    device.step()
+    device.step()
+    device.slower = 1.0
+    for _ in range(6):
+        device.step()
+    submit(device, 2000, 1)
+    device.step()
+    assert device.scheduler.pace.target_seconds == pytest.approx(DECODE_MULTIPLE * (BASE + ROW), rel=0.2)
 
 
 def test_prompts_advance_whatever_the_target_is() -> None:

@@ -103,6 +103,11 @@ def writes(request: CheckpointRequest) -> Checkpoint:
     return checkpoint
 
 
+def path_of_parent(request: CheckpointRequest) -> Checkpoint:
+    checkpoint = read(request)
+    return Checkpoint(source=checkpoint.source, path=checkpoint.path.parent, config=checkpoint.config)
+
+
 def resolved_source(request: CheckpointRequest) -> Checkpoint:
     checkpoint = read(request)
     return Checkpoint(source=checkpoint.path.name, path=checkpoint.path, config=checkpoint.config)
@@ -124,6 +129,7 @@ def different_each_time(request: CheckpointRequest) -> Checkpoint:
         (accepts_anything, "a source that does not exist must be refused"),
         (writes, "the checkpoint was written to"),
         (resolved_source, "Checkpoint.source is 'tiny'"),
+        (path_of_parent, "Checkpoint.path is .*, which is neither the source .*tiny nor inside it"),
         (different_each_time, "the configuration differs each time"),
         (lambda request: vars(read(request).config), "must return a Checkpoint, not dict"),
     ],

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sglang_plug import LinearScheme, Quantization, QuantizationRequest, StoredTensor
+from sglang_plug import ConfigError, LinearScheme, Matrix, Quantization, QuantizationRequest, StoredTensor
 from sglang_plug.testing import check_quantization
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -44,6 +44,24 @@ def wrong_for_many(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return actual
 
 
+def needs_blocks(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(x, weight.unflatten(1, (-1, 32)).flatten(1), bias)
+
+
+def test_sizes_that_blocks_do_not_divide_may_be_refused() -> None:
+    def scheme(matrix: Matrix) -> LinearScheme | None:
+        if matrix.size_in % 32:
+            raise ConfigError("the input must be a multiple of 32")
+        return LinearScheme(pack=lambda held, bias: lambda x: needs_blocks(x, held["weight"], bias))
+
+    check_quantization(lambda request, settings: Quantization(name="mine", scheme=scheme))
+    check_quantization(
+        lambda request, settings: Quantization(
+            name="mine", scheme=lambda matrix: None if matrix.size_in % 32 else scheme(matrix)
+        )
+    )
+
+
 NF4 = torch.tensor(
     [-1.0, -0.6962, -0.5251, -0.3949, -0.2844, -0.1848, -0.0911, 0.0]
     + [0.0796, 0.1609, 0.2461, 0.3379, 0.4407, 0.5626, 0.7230, 1.0]
@@ -71,6 +89,7 @@ def test_products_may_be_off_by_what_the_bits_allow() -> None:
     [
         (writes_input, "mine fails 64 to 96 .* 1 rows: the input was written to"),
         (rough, "mine fails .* a product is off by"),
+        (needs_blocks, "mine fails 72 to 40 in torch.bfloat16, .*: raised RuntimeError: unflatten"),
         (wrong_for_many, "65 rows: a product is off by 0.3"),
         (lambda x, weight, bias: F.linear(x, weight), "with a bias, 1 rows: a row of zeros does not give the bias"),
         (lambda x, weight, bias: F.linear(x, weight, bias).float(), "in torch.bfloat16.*found torch.float32"),

@@ -13,12 +13,14 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from sglang_plug import (
+    ConfigError,
     EngineClient,
     EngineError,
     EngineLaunch,
     Finish,
     Output,
     PluginError,
+    Plugins,
     Request,
     RequestError,
     StepStats,
@@ -216,6 +218,60 @@ class ClosesOnce(Wrapped):
         await super().close()
 
 
+class EngineErrors(Wrapped):
+    """Reports every failed start as the death of the engine."""
+
+    async def start(self) -> Mapping[str, Any]:
+        try:
+            return await super().start()
+        except ConfigError as error:
+            raise EngineError(str(error)) from error
+
+
+class IgnoresConfiguration(Wrapped):
+    """Starts an engine with a configuration of its own."""
+
+    def __init__(self, launch: EngineLaunch) -> None:
+        cache = replace(launch.config.cache, prefix_cache="auto")
+        super().__init__(replace(launch, config=replace(launch.config, cache=cache)))
+
+
+class StartsOn(Wrapped):
+    """Cannot be cancelled while it starts."""
+
+    async def start(self) -> Mapping[str, Any]:
+        starting = asyncio.ensure_future(super().start())
+        while not starting.done():
+            try:
+                await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                continue
+        return starting.result()
+
+
+class NeedsItsLoop(Wrapped):
+    """Can be killed from the event loop only."""
+
+    def kill(self) -> None:
+        asyncio.get_running_loop().call_soon(self.inner.kill)
+
+
+class NoFingerprint(Wrapped):
+    async def start(self) -> Mapping[str, Any]:
+        return {**await super().start(), "fingerprint": []}
+
+
+class Pretends(Wrapped):
+    """Returns the server's fingerprint for that of an engine with its own plugins."""
+
+    def __init__(self, launch: EngineLaunch) -> None:
+        super().__init__(replace(launch, plugins=Plugins.discover(launch.config.plugins)))
+        self.fingerprint = launch.plugins.fingerprint
+
+    async def start(self) -> Mapping[str, Any]:
+        return {**await super().start(), "fingerprint": self.fingerprint}
+
+
 @pytest.mark.planted_bug("deployment")
 @pytest.mark.parametrize(
     ("client", "message"),
@@ -232,6 +288,12 @@ class ClosesOnce(Wrapped):
         (HidesItsDeath, "a request in flight when kill"),
         (NoReason, "must say why"),
         (ClosesOnce, "it is closed"),
+        (EngineErrors, "refused with EngineError, not with ConfigError"),
+        (IgnoresConfiguration, "prefix cache that does not exist"),
+        (StartsOn, "must raise CancelledError"),
+        (NeedsItsLoop, "kill.. from another thread"),
+        (NoFingerprint, "has to have the plugins of its launch"),
+        (Pretends, "but the engine sees other ones"),
     ],
 )
 def test_what_is_wrong_is_named(client: Callable[[EngineLaunch], EngineClient], message: str, model: str) -> None:

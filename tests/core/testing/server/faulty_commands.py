@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 
-from sglang_plug import CommandSpec, Plugins, hookimpl
+from sglang_plug import CommandSpec, ConfigError, Plugins, hookimpl
 
 
 class Correct:
@@ -14,6 +14,8 @@ class Correct:
         parser.add_argument("--lines", type=int, default=3, help="number of lines")
 
     def run(self, options: argparse.Namespace, plugins: Plugins) -> int:
+        if options.lines < 0:
+            raise ConfigError(f"--lines is {options.lines}, but must be at least 0")
         for number in range(options.lines):
             print(f"line {number}")
         return 0
@@ -34,6 +36,22 @@ class Raising(Correct):
 class Failing(Correct):
     def run(self, options: argparse.Namespace, plugins: Plugins) -> int:
         return 3
+
+
+class TracebackOnBadInput(Correct):
+    def run(self, options: argparse.Namespace, plugins: Plugins) -> int:
+        print("line" * int(options.lines**0.5))
+        return 0
+
+
+class AcceptsBadInput(Correct):
+    def run(self, options: argparse.Namespace, plugins: Plugins) -> int:
+        return 0
+
+
+class SilentOnBadInput(Correct):
+    def run(self, options: argparse.Namespace, plugins: Plugins) -> int:
+        return 0 if options.lines >= 0 else 1
 
 
 class IgnoresOptions(Correct):
@@ -64,9 +82,14 @@ class PrintsErrors(Correct):
 correct, heavy, raising, failing = Correct(), Heavy(), Raising(), Failing()
 ignores_options, interactive, prints_errors, unnamed = IgnoresOptions(), Interactive(), PrintsErrors(), Correct()
 
+traceback_on_bad_input, accepts_bad_input = TracebackOnBadInput(), AcceptsBadInput()
+silent_on_bad_input = SilentOnBadInput()
+NAMES = ("correct", "heavy", "raising", "failing", "ignores-options", "interactive", "prints-errors")
+BAD_INPUT = ("traceback-on-bad-input", "accepts-bad-input", "silent-on-bad-input")
+
 
 @hookimpl
 def register_commands() -> Iterator[CommandSpec]:
-    for name in ("correct", "heavy", "raising", "failing", "ignores-options", "interactive", "prints-errors"):
+    for name in (*NAMES, *BAD_INPUT):
         yield CommandSpec(name=name, target=f"{__name__}:{name.replace('-', '_')}", summary="prints lines")
     yield CommandSpec(name="unnamed", target=f"{__name__}:unnamed")

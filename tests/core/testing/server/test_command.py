@@ -22,7 +22,7 @@ def test_built_in_commands_pass(name: str) -> None:
 
 
 def test_a_correct_command_passes() -> None:
-    check_command("correct", [[], ["--lines", "20000"]], options=OPTIONS)
+    check_command("correct", [[], ["--lines", "20000"]], refused=[["--lines", "-1"]], options=OPTIONS)
 
 
 @pytest.mark.planted_bug("command")
@@ -35,12 +35,15 @@ def test_a_correct_command_passes() -> None:
         ("ignores-options", "ends with status 0, not 2"),
         ("interactive", "interactive fails with a traceback"),
         ("prints-errors", "with its output closed, fails with a traceback"),
+        ("traceback-on-bad-input", "--lines -1 fails with a traceback"),
+        ("accepts-bad-input", "--lines -1 ends with status 0, and must be refused"),
+        ("silent-on-bad-input", "--lines -1: standard error does not say what is wrong"),
         ("unnamed", "give its CommandSpec a summary"),
     ],
 )
 def test_planted_bugs_are_named(name: str, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        check_command(name, [[]], options=OPTIONS)
+        check_command(name, [[]], refused=[["--lines", "-1"]], options=OPTIONS)
 
 
 def test_a_name_that_nobody_declares() -> None:

@@ -65,6 +65,13 @@ class Waiting(Observer):
         time.sleep(0.06)
 
 
+class SlowlyWriting(Observer):
+    """Takes so long that thousands of requests would have no end."""
+
+    def on_request(self, event: RequestEvent) -> None:
+        time.sleep(0.2)
+
+
 class Asynchronous(Observer):
     async def on_tokens(self, request: str, tokens: int, time: float) -> None:  # type: ignore[override]
         self.tokens = tokens
@@ -105,21 +112,14 @@ class Sharing(Counting):
         (Answering, r"on_request\(\) returned RequestEvent"),
         (StopsOnlyOnce, r"on_stop\(\) raised AttributeError"),
         (Sharing, r"on_start\(\) raised RuntimeError: started already"),
+        (Waiting, r"on_step\(\) takes 0.0. s, in which the server answers nobody"),
+        (SlowlyWriting, r"on_request\(\) takes 0.2. s, in which the server answers nobody"),
         (object, "object is not an Observer"),
     ],
 )
 def test_planted_bugs_are_named(observer: Any, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         check_observer(observer)
-
-
-@pytest.mark.planted_bug("observer")
-def test_an_observer_that_blocks_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sglang_plug.testing.server.observer.WARM_UP", 1)
-    monkeypatch.setattr("sglang_plug.testing.server.observer.REQUESTS", 1)
-    monkeypatch.setattr("sglang_plug.testing.server.observer.KEPT_BYTES", 1 << 20)
-    with pytest.raises(AssertionError, match=r"on_step\(\) takes 0.0. s, in which the server answers nobody"):
-        check_observer(Waiting)
 
 
 def test_a_name_that_nobody_declares() -> None:

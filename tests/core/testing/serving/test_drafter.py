@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -87,6 +87,48 @@ class KeepsSalts(Drafter):
         return Learned(self.following.setdefault(salt, {}), prompt[-1] if prompt else -1)
 
 
+class Following(SequenceDrafter):
+    """Proposes what followed the last token earlier in the sequence."""
+
+    def __init__(self, positions: dict[int, int]) -> None:
+        self.tokens, self.positions = list[int](), positions
+
+    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+        for token in tokens:
+            if self.tokens:
+                self.positions[self.tokens[-1]] = len(self.tokens)
+            self.tokens.append(token)
+        position = self.positions.get(self.tokens[-1])
+        return [] if position is None else self.tokens[position : position + most]
+
+
+class Copying(Following):
+    """Copies the whole sequence for each token."""
+
+    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+        self.tokens = [*self.tokens]
+        return super().propose(tokens, most)
+
+
+class SharesPositions(Drafter):
+    """Keeps the positions of tokens in a sequence where all sequences see them."""
+
+    positions: ClassVar[dict[int, int]] = {}
+
+    def begin(self, prompt: Sequence[int], *, salt: str) -> SequenceDrafter:
+        return Following(self.positions)
+
+
+class KeepsPositions(Drafter):
+    def begin(self, prompt: Sequence[int], *, salt: str) -> SequenceDrafter:
+        return Following({})
+
+
+class CopiesTheSequence(Drafter):
+    def begin(self, prompt: Sequence[int], *, salt: str) -> SequenceDrafter:
+        return Copying({})
+
+
 class NeedsAPrompt(Drafter):
     def begin(self, prompt: Sequence[int], *, salt: str) -> SequenceDrafter:
         return Repeating() if prompt[0] >= 0 else Repeating()
@@ -100,7 +142,7 @@ def making(kind: type[SequenceDrafter]) -> type[Drafter]:
     return One
 
 
-@pytest.mark.parametrize("drafter", [making(Repeating), KeepsSalts])
+@pytest.mark.parametrize("drafter", [making(Repeating), KeepsSalts, KeepsPositions])
 def test_one_that_keeps_its_contract_passes(drafter: type[Drafter]) -> None:
     check_drafter(drafter)
 
@@ -110,6 +152,8 @@ def test_one_that_keeps_its_contract_passes(drafter: type[Drafter]) -> None:
     ("drafter", "problem"),
     [
         (ForgetsSalts, "which only a sequence with the salt 'owner' has had"),
+        (SharesPositions, "they share what belongs to one of them"),
+        (CopiesTheSequence, r"propose\(\) of the tokens of an output of random tokens: time grows with the power"),
         (NeedsAPrompt, r"without a prompt: begin\(\) raised IndexError"),
     ],
 )

@@ -83,6 +83,26 @@ class Limitless(Host):
         super().__init__(folder, 1 << 30)
 
 
+class Generous(Host):
+    """Takes four times its budget, and says the truth about it."""
+
+    def __init__(self, folder: Path, capacity: int) -> None:
+        super().__init__(folder, 4 * capacity)
+
+
+class CountsTwice(Host):
+    """Counts a block each time that it is stored."""
+
+    def store(self, blocks: Sequence[KVBlock]) -> None:
+        self._bytes += sum(block.data.nbytes for block in blocks if block.key in self._blocks)
+        super().store(blocks)
+
+
+class ClearsOnlyBlocks(Host):
+    def clear(self) -> None:
+        self._blocks.clear()
+
+
 class Uncounted(Host):
     def stats(self) -> KVStoreStats:
         return KVStoreStats(blocks=0, bytes=0)
@@ -101,6 +121,9 @@ class Uncounted(Host):
         (Keeping, "lookup\\(\\) reports blocks after clear"),
         (KeepingDeleted, "delete\\(\\) must drop"),
         (Limitless, "a budget of 1048576 bytes: stats\\(\\) reports"),
+        (Generous, "a budget of 1048576 bytes: stats\\(\\) reports"),
+        (CountsTwice, "a second time must be left as they are, but stats\\(\\) changes"),
+        (ClearsOnlyBlocks, "after clear\\(\\), stats\\(\\) reports"),
         (Uncounted, "stats\\(\\) does not count"),
     ],
 )

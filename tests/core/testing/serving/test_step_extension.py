@@ -263,6 +263,71 @@ def test_state_is_kept_by_sequence() -> None:
     assert kept == [1] * len(kept) and isinstance(kept, Sequence)
 
 
+class PromptLimit(StepExtension, AdmissionPhase):
+    """Refuses prompts of more than 30 tokens."""
+
+    error: type[Exception] = RequestError
+
+    def admit(self, sequence: SequenceView) -> None:
+        if sequence.prompt_len > 30:
+            raise self.error("the prompt is too long")
+
+
+class RaisesValueError(PromptLimit):
+    error = ValueError
+
+
+class Unlimited(StepExtension, AdmissionPhase):
+    """Refuses nothing."""
+
+
+TOO_LONG = Request(id="100", tokens=(1,) * 31)
+
+
+def test_an_extension_that_refuses_what_it_must_passes() -> None:
+    check_step_extension(PromptLimit(), refused=[TOO_LONG])
+
+
+@pytest.mark.planted_bug("step-extension")
+@pytest.mark.parametrize(
+    ("extension", "message"),
+    [
+        (RaisesValueError(), "request 100 must be refused with RequestError; it raised ValueError: the prompt is too"),
+        (Unlimited(), "request 100 must be refused with RequestError"),
+    ],
+)
+def test_an_extension_that_refuses_wrongly_is_named(extension: StepExtension, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_step_extension(extension, refused=[TOO_LONG])
+
+
+class KeepsTheEnded(StepExtension, AdmissionPhase):
+    """Remembers the requests that have ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[SequenceView] = []
+
+    def finished(self, sequence: SequenceView) -> None:
+        self.ended.append(sequence)
+
+
+class ForgetsNoName(StepExtension, AdmissionPhase):
+    """Counts the calls for each request, and never removes one."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, list[int]] = {}
+
+    def admit(self, sequence: SequenceView) -> None:
+        self.counts[sequence.request.id] = [sequence.prompt_len]
+
+
+@pytest.mark.planted_bug("step-extension")
+@pytest.mark.parametrize("extension", [KeepsTheEnded(), ForgetsNoName()])
+def test_memory_that_grows_with_ended_requests_is_named(extension: StepExtension) -> None:
+    with pytest.raises(AssertionError, match="the extension keeps .* bytes of each request that has ended"):
+        check_step_extension(extension)
+
+
 class Even(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase, ServicePhase, WatchdogPhase):
     """Constrains every third output to even tokens; each begins with token 2, and ends behind the fifth token.
 

@@ -148,6 +148,21 @@ class WithoutLimit(Squares):
         super().__init__(replace(source, limits=replace(source.limits, **{self.name: 1 << 40})))
 
 
+class CountsTheLastImage(Squares):
+    """Compares the pixels of the last image with the limit of all together."""
+
+    def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
+        limits, self.limits = self.limits, replace(self.limits, request_pixels=1 << 40)
+        try:
+            result = super().prompt(tokens, images)
+        finally:
+            self.limits = limits
+        last = Image.open(io.BytesIO(images[-1])) if images else None
+        if last is not None and last.width * last.height > limits.request_pixels:
+            raise MediaError("too many pixels")
+        return result
+
+
 class AnyFolder(Squares):
     def __init__(self, source: MediaSource) -> None:
         self.limits = source.limits
@@ -167,6 +182,7 @@ class AnyFolder(Squares):
         (SharesState, r"called from 6 threads at once"),
         (RaisesOSError, "must be refused with MediaError; it raised Unidentified"),
         (NamesTheWrongImage, "is number 1, and the error names 0"),
+        (CountsTheLastImage, "two images that only together are beyond the limit request_pixels must be refused"),
         (AnyFolder, "an empty folder must be refused"),
     ],
 )

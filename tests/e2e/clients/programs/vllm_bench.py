@@ -16,6 +16,8 @@ backend, endpoint, tokenizer, url = sys.argv[1:]
 parser = argparse.ArgumentParser()
 add_cli_args(parser)
 flags = ["--backend", backend, "--endpoint", endpoint, "--base-url", url, "--model", "demo", "--tokenizer", tokenizer]
-flags += ["--dataset-name", "random", "--random-input-len", "20", "--random-output-len", "8", "--num-prompts", "6"]
+data = "random-rerank" if backend == "vllm-rerank" else "random"
+flags += ["--dataset-name", data, "--random-input-len", "20", "--random-output-len", "8", "--num-prompts", "6"]
 result = main(parser.parse_args(flags))
-print(json.dumps({name: result.get(name) for name in ("completed", "failed", "total_output_tokens")}))
+names = ("completed", "failed", "total_input_tokens", "total_output_tokens")
+print(json.dumps({name: result.get(name) for name in names}))

@@ -34,6 +34,8 @@ class Axis:
     def __init__(self, values: Sequence[float], start: float, end: float, log: bool) -> None:
         self._log, self._start, self._end = log, start, end
         low, high = min(values), max(values)
+        self._low: float
+        self._high: float
         if log:
             self._low, self._high = math.floor(math.log10(low)), math.ceil(math.log10(high))
         else:
@@ -57,13 +59,21 @@ class Axis:
         return [self._low + number * step for number in range(int(span / step + 1e-9) + 1)]
 
 
-def plot(lines: Sequence[Line], x_label: str, y_label: str, *, log_x: bool = False, log_y: bool = False) -> str:
-    """Return a plot of ``lines`` with axes and names."""
+def plot(
+    lines: Sequence[Line],
+    x_label: str,
+    y_label: str,
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
+    markers: bool = False,
+) -> str:
+    """Return a plot of ``lines``, which have points, with axes and names; ``markers`` draws the points as well."""
     points = [point for line in lines for point in line.points]
     x = Axis([point[0] for point in points], LEFT, WIDTH - RIGHT, log_x)
     y = Axis([point[1] for point in points], HEIGHT - BOTTOM, TOP, log_y)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" font-family="sans-serif" '
         'font-size="11">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
     ]
@@ -79,6 +89,10 @@ def plot(lines: Sequence[Line], x_label: str, y_label: str, *, log_x: bool = Fal
         color = COLORS[number % len(COLORS)]
         path = "L".join(f"{x.pixel(a):.1f} {y.pixel(b):.1f}" for a, b in line.points)
         parts.append(f'<path d="M{path}" fill="none" stroke="{color}" stroke-width="1.5"/>')
+        if markers:
+            parts += [
+                f'<circle cx="{x.pixel(a):.1f}" cy="{y.pixel(b):.1f}" r="3" fill="{color}"/>' for a, b in line.points
+            ]
         top = TOP + 15 + 15 * number
         parts.append(f'<text x="{WIDTH - RIGHT + 8}" y="{top}" fill="{color}">{escape(line.name)}</text>')
     middle = (LEFT + WIDTH - RIGHT) / 2

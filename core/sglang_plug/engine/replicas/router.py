@@ -1,0 +1,71 @@
+"""Chooses the replica of a request, without asking every replica for every request."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from sglang_plug.contracts.request import Request
+
+from .checked_routing import CheckedRouting
+from .replica import Replica
+
+SILENT_AFTER = 10.0
+"""Seconds without a sign of life after which a replica gets requests only if the others are silent, too."""
+LOOK_EVERY = 1.0
+"""Seconds after which all replicas are asked for signs of life again."""
+
+
+class Router:
+    """Routes requests to the replicas that serve. It keeps a list of them until one of them changes.
+
+    Args:
+        replicas: all replicas, in the order of their numbers.
+        routing: chooses one of those that serve.
+        clock: a monotonic clock in seconds.
+    """
+
+    def __init__(
+        self, replicas: Sequence[Replica], routing: CheckedRouting, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._replicas, self._routing, self._clock = replicas, routing, clock
+        self._candidates: Sequence[Replica] = ()
+        self._next_look = 0.0
+
+    def changed(self) -> None:
+        """Note that a replica has failed, or serves again."""
+        self._next_look = 0.0
+
+    def serving(self) -> list[Replica]:
+        """Return the replicas that serve now."""
+        return [replica for replica in self._replicas if replica.client.failure is None]
+
+    def choose(self, request: Request, tried: Sequence[int] = ()) -> Replica | None:
+        """Return the replica for a request, none of ``tried``; ``None`` if no other one serves."""
+        now = self._clock()
+        if now >= self._next_look:
+            self._look(now)
+        candidates = self._without(tried)
+        if not candidates:
+            self._look(now)
+            candidates = self._without(tried)
+        while candidates:
+            replica = self._routing.choose(request, candidates)
+            if replica.client.failure is None:
+                return replica
+            self._look(now)  # it has failed since, and nobody has told
+            candidates = self._without(tried)
+        return None
+
+    def _without(self, tried: Sequence[int]) -> Sequence[Replica]:
+        if not tried:
+            return self._candidates
+        left = [replica for replica in self._candidates if replica.replica not in tried]
+        return left or [replica for replica in self.serving() if replica.replica not in tried]
+
+    def _look(self, now: float) -> None:
+        serving = self.serving()
+        lively = [replica for replica in serving if replica.client.silent_for <= SILENT_AFTER]
+        staying = [replica for replica in lively or serving if not replica.leaving]
+        self._candidates = staying or lively or serving
+        self._next_look = now + LOOK_EVERY

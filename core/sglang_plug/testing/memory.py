@@ -1,0 +1,38 @@
+"""Memory that a component keeps of requests that have ended."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+
+WARM_UP, REQUESTS = 500, 4000
+KEPT_BYTES = 100
+"""Bytes that may be kept of each request that has ended."""
+
+
+def check_kept(serve: Callable[[int], None], name: str, *, warm_up: int = WARM_UP, requests: int = REQUESTS) -> None:
+    """Raise ``AssertionError`` if memory grows with the number of requests that have ended.
+
+    Args:
+        serve: begins and ends the request of that number.
+        name: the component, for the message.
+        warm_up: requests before the first measurement.
+        requests: requests between the measurements.
+    """
+    for number in range(warm_up):
+        serve(number)
+    tracing = tracemalloc.is_tracing()
+    if not tracing:
+        tracemalloc.start()
+    try:
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(warm_up, warm_up + requests):
+            serve(number)
+        gc.collect()
+        kept = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        if not tracing:
+            tracemalloc.stop()
+    assert kept < KEPT_BYTES * requests, f"{name} keeps {kept // requests} bytes of each request that has ended"

@@ -1,0 +1,81 @@
+"""What a scheduler needs besides a step extension: other extensions, the simplest policies, and no prefix cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sglang_plug.contracts.extension.base import StepExtension
+from sglang_plug.contracts.extension.request_phases import AdmissionPhase
+from sglang_plug.contracts.extension.views import SequenceView
+from sglang_plug.contracts.request import RequestError
+from sglang_plug.contracts.serving.cache import Match, PrefixCache
+from sglang_plug.contracts.serving.scheduling import Waiting
+
+REFUSED = "refused "
+"""Start of the ids of requests that another extension refuses."""
+
+
+class Counter(StepExtension, AdmissionPhase):
+    """Counts the calls of ``finished``."""
+
+    def __init__(self, counts: dict[str, int]) -> None:
+        self._counts = counts
+
+    def admit(self, sequence: SequenceView) -> None:
+        self._counts[sequence.request.id] = 0
+
+    def finished(self, sequence: SequenceView) -> None:
+        self._counts[sequence.request.id] += 1
+
+
+class Refuses(StepExtension, AdmissionPhase):
+    """Refuses requests whose ids say so."""
+
+    def admit(self, sequence: SequenceView) -> None:
+        if sequence.request.id.startswith(REFUSED):
+            raise RequestError("refused by the test")
+
+
+class FirstCome:
+    """A schedule policy that keeps the order."""
+
+    def order(self, waiting: Sequence[Waiting], match: Any) -> Sequence[Waiting]:
+        return waiting
+
+
+class Newest:
+    """An eviction policy that prefers nothing."""
+
+    def eviction_priority(self, node: Any) -> float:
+        return 0.0
+
+
+class NoCache(PrefixCache):
+    """A prefix cache that keeps nothing."""
+
+    @property
+    def size(self) -> int:
+        return 0
+
+    @property
+    def evictable(self) -> int:
+        return 0
+
+    def match(self, tokens: Sequence[int], salt: str = "", priority: int = 0) -> Match:
+        return Match((), None)
+
+    def insert(self, tokens: Sequence[int], slots: Sequence[int], salt: str = "", priority: int = 0) -> Match:
+        return Match((), None)
+
+    def lock(self, match: Match) -> None: ...
+
+    def unlock(self, match: Match) -> None: ...
+
+    def evict(self, wanted: int) -> list[int]:
+        return []
+
+    def reset(self) -> list[int]:
+        return []
+
+    def check(self) -> None: ...
