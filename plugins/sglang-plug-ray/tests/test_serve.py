@@ -125,11 +125,14 @@ def test_chat_answers_and_streams(application: Application) -> None:
 
 
 def test_both_engines_are_used(application: Application) -> None:
+    def both_run() -> bool:
+        states = application.client.get("/server_info").json()["replica_states"]
+        return len(states) == 2 and all(state["running"] for state in states)
+
     with ThreadPoolExecutor(len(PROMPTS)) as pool:
-        answers = list(pool.map(application.generate, PROMPTS))
-    assert {answer.status_code for answer in answers} == {200}
-    metrics = application.client.get("/metrics").text
-    assert 'dp_rank="0"' in metrics and 'dp_rank="1"' in metrics
+        requests = [pool.submit(application.generate, prompt, 100) for prompt in PROMPTS]
+        until(both_run, "requests on both engines", application.log)
+        assert {request.result().status_code for request in requests} == {200}
 
 
 def test_files_and_batches_work(application: Application) -> None:
