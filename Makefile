@@ -27,6 +27,8 @@ PAGE_PROGRAMS := $(addprefix docs/generate_,hooks.py contracts.py kinds.py struc
 	route_reference.py)
 TEST_PAGE_PROGRAMS := $(addprefix docs/generate_,models.py compatibility.py plugin_authors.py)
 BROWSER_STAMP := $(VENV)/.installed-browser
+RAY_PLUGIN := plugins/sglang-plug-ray
+RAY_STAMP := $(VENV)/.installed-ray
 CLIENTS := .venv-clients
 AGENTS := .venv-agents
 CLIENTS_STAMP := $(CLIENTS)/.installed
@@ -39,7 +41,7 @@ OLDEST_TESTS ?= tests/api tests/builtin_backends/huggingface tests/builtin_backe
 	tests/e2e/test_bad_input.py tests/e2e/test_structured_outputs.py tests/e2e/test_batches.py tests/e2e/test_images.py
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev serve test test-quick test-oldest sanitize check format types docs pages site newcomer bench clients browser screenshots fuzz clean
+.PHONY: help venv dev serve test test-quick test-oldest test-ray sanitize check format types docs pages site newcomer bench clients browser screenshots fuzz clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/'
@@ -67,6 +69,11 @@ $(DOCS_STAMP): pyproject.toml | $(SERVE_STAMP)
 
 $(BROWSER_STAMP): pyproject.toml | $(DEV_STAMP)
 	$(BIN)/python -m pip install -q -e '.[browser]'
+	touch $@
+
+$(RAY_STAMP): $(RAY_PLUGIN)/pyproject.toml | $(DEV_STAMP)
+	$(BIN)/python -m pip install -q "$$($(BIN)/python -c 'import tomllib; \
+		print(*(r for r in tomllib.load(open("$<", "rb"))["project"]["dependencies"] if r.startswith("ray")))')"
 	touch $@
 
 $(CLIENTS_STAMP): pyproject.toml | $(DEV_STAMP)
@@ -103,6 +110,9 @@ test-quick: $(DEV_STAMP) ## Run what needs no server, no model family and no int
 test-oldest: $(OLDEST_STAMP) ## Test with the oldest allowed versions of all dependencies
 	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal \
 		-W ignore::DeprecationWarning $(OLDEST_TESTS) $(ARGS)
+
+test-ray: $(RAY_STAMP) ## Test sglang-plug-ray with a real Ray cluster on this machine, in a few minutes
+	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 PYTHONPATH=$(RAY_PLUGIN) $(BIN)/python -m pytest $(RAY_PLUGIN)/tests $(ARGS)
 
 sanitize: $(DEV_STAMP) ## Run the compiled CPU kernels under AddressSanitizer, UndefinedBehaviorSanitizer and guard pages
 	$(BIN)/python -m tests.builtin_backends.avx512.sanitize

@@ -25,6 +25,10 @@ raising ``ApiError``. Import this module in the file that ``target`` names, neve
 ``respond``        answers with either of the two; early refusals get an error status;
                    ``while_connected`` cancels earlier work, such as fetching images, on a disconnect
 ``merged``         several streams as one
+``Service``        a server without its socket, for a platform that listens by itself: ``start`` returns the ASGI
+                   application, ``ready`` warms up; ``drain``, ``drained`` and ``stop`` end it
+``named_options``  the configuration of a ``Service`` from options of ``sglang-plug serve``, given by name
+``engine_group``   the ``EngineGroup`` of a ``Service`` whose engines a platform starts and stops
 ``RouteGroup``     a router with the start and stop of what it holds, and the ``ErrorFormat`` of its errors
 ``ApiError``       a refusal; ``from_exception`` converts any exception to one, as the server does
 ================== ==========================================================================================
@@ -44,10 +48,14 @@ from sglang_plug_api.http.streaming import (
     unless_disconnected,
     while_connected,
 )
+from sglang_plug_api.lifecycle.engine_clients import engine_group
+from sglang_plug_api.lifecycle.service import Service
 from sglang_plug_api.multimodal.images import RequestImage
 from sglang_plug_api.openai.chat_events import Choice as ChatOutput
 from sglang_plug_api.openai.chat_events import Reading as ChatReading
 from sglang_plug_api.openai.chat_request import ChatRequest, prepare_chat
+from sglang_plug_api.options.config import ServerConfig
+from sglang_plug_api.options.parsing import named_options
 from sglang_plug_api.service.route_group import ErrorFormat, RouteGroup
 from sglang_plug_api.text.job import Ending, Job, Piece, joined, new_id
 from sglang_plug_api.text.sampling import Sampling
@@ -85,14 +93,18 @@ __all__ = [
     "RequestImage",
     "RouteGroup",
     "Sampling",
+    "ServerConfig",
+    "Service",
     "TextEngine",
     "TokenId",
     "Tool",
+    "engine_group",
     "first_of",
     "from_exception",
     "joined",
     "json_response",
     "merged",
+    "named_options",
     "new_id",
     "prepare_chat",
     "read_body",

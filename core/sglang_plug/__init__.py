@@ -102,6 +102,7 @@ if TYPE_CHECKING:
     from sglang_plug.contracts.serving.cache import CachedRun, EvictionPolicy, Match, NodeStats, PrefixCache
     from sglang_plug.contracts.serving.drafting import Drafter, SequenceDrafter
     from sglang_plug.contracts.serving.engine_client import (
+        EngineAddress,
         EngineClient,
         EngineError,
         EngineLaunch,
@@ -187,6 +188,10 @@ if TYPE_CHECKING:
     )
     from sglang_plug.contracts.text.tokenizer import StreamDecoder, TemplateError, Tokenizer, TokenizerSource
     from sglang_plug.contracts.text.vocabulary import Vocabulary
+    from sglang_plug.engine.processes.remote_client import RemoteClient
+    from sglang_plug.engine.processes.remote_messages import decode_launch, encode_launch
+    from sglang_plug.engine.processes.remote_server import EngineServer
+    from sglang_plug.engine.replicas.changing_group import EngineGroup
     from sglang_plug.ops.host_device_copy import pinned, send, upload, upload_array
     from sglang_plug.ops.lora import LowRank, LowRankPart, LowRankTable
     from sglang_plug.ops.quantized_weight import QuantizedWeight
@@ -275,10 +280,13 @@ __all__ = [
     "DraftCounts",
     "Drafter",
     "DrafterSpec",
+    "EngineAddress",
     "EngineClient",
     "EngineConfig",
     "EngineError",
+    "EngineGroup",
     "EngineLaunch",
+    "EngineServer",
     "EvictionPolicy",
     "EvictionSpec",
     "ExecutionContext",
@@ -385,6 +393,7 @@ __all__ = [
     "ReasoningParserSpec",
     "ReasoningPrefix",
     "Recurrent",
+    "RemoteClient",
     "ReplicaLoad",
     "ReplicaReply",
     "ReplicaStatus",
@@ -448,6 +457,8 @@ __all__ = [
     "WeightError",
     "WeightLoader",
     "WeightsSpec",
+    "decode_launch",
+    "encode_launch",
     "hookimpl",
     "own_slice",
     "pinned",

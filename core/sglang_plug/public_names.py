@@ -27,7 +27,12 @@ HOME = {
     "contracts.model.batch": ("ForwardBatch", "KVPool", "KVScale", "MultimodalInputs", "BidirectionalImage"),
     "contracts.serving.kv_store": ("KVBlock", "KVStore", "KVStoreError", "KVStoreStats"),
     "contracts.serving.cache": ("CachedRun", "EvictionPolicy", "Match", "NodeStats", "PrefixCache"),
+    "engine.replicas.changing_group": ("EngineGroup",),
+    "engine.processes.remote_client": ("RemoteClient",),
+    "engine.processes.remote_messages": ("decode_launch", "encode_launch"),
+    "engine.processes.remote_server": ("EngineServer",),
     "contracts.serving.engine_client": (
+        "EngineAddress",
         "EngineClient",
         "EngineError",
         "EngineLaunch",

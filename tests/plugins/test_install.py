@@ -25,6 +25,8 @@ READY = re.compile(r"http://127\.0\.0\.1:\d+")
 EXPECTED = {
     ("command", "check-sglang-program"): "sglang-compat",
     ("command", "detect-watermark"): "sglang-plug-watermark",
+    ("command", "ray"): "sglang-plug-ray",
+    ("deployment", "ray"): "sglang-plug-ray",
     ("drafter", "recall"): "sglang-plug-recall",
     ("eviction", "slru"): "sglang-plug-slru",
     ("kv-store", "redis"): "sglang-plug-redis",
@@ -60,6 +62,7 @@ def listed(*command: str | Path) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 LIBRARIES = {
+    ("deployment", "ray"): "ray",
     ("kv-store", "redis"): "redis",
     ("observer", "otel"): "opentelemetry.exporter.otlp.proto.http",
     ("store", "postgres"): "psycopg_pool",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from fastapi import Response
 from starlette.datastructures import Headers
@@ -123,7 +124,6 @@ class Gate:
             refusal = ApiError("the server is shutting down", 503, headers={"connection": "close"})
             await error_response(scope, refusal)(scope, receive, send)
             return
-        state.in_flight += 1
         started: Message | None = None
 
         async def tracked_send(message: Message) -> None:
@@ -131,14 +131,13 @@ class Gate:
             started = message if message["type"] == "http.response.start" else started
             await send(message)
 
-        try:
-            await self._app(scope, receive, tracked_send)
-        except asyncio.CancelledError:
-            if not state.closing:
-                raise
-            await _answer_aborted(started, scope, receive, send)
-        finally:
-            state.in_flight -= 1
+        with state.request():
+            try:
+                await self._app(scope, receive, tracked_send)
+            except asyncio.CancelledError:
+                if not state.closing:
+                    raise
+                await _answer_aborted(started, scope, receive, send)
 
 
 async def _answer_aborted(started: Message | None, scope: Scope, receive: Receive, send: Send) -> None:
@@ -159,7 +158,27 @@ class GateState:
 
     def __init__(self) -> None:
         self.closing = False
-        self.in_flight = 0
+        self._requests = dict[object, asyncio.Task[object] | None]()
+
+    @property
+    def in_flight(self) -> int:
+        """Number of requests inside the gate."""
+        return len(self._requests)
+
+    @property
+    def tasks(self) -> list[asyncio.Task[object]]:
+        """The tasks that answer the requests inside the gate."""
+        return list({task for task in self._requests.values() if task is not None})
+
+    @contextlib.contextmanager
+    def request(self) -> Iterator[None]:
+        """Count a request, which the current task answers, until the context ends."""
+        key = object()
+        self._requests[key] = asyncio.current_task()
+        try:
+            yield
+        finally:
+            del self._requests[key]
 
 
 class BodyLimit:

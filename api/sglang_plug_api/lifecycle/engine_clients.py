@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from sglang_plug import DeploymentSpec, EngineClient, EngineLaunch, Facts, Plugins, RoutingPolicy
+from sglang_plug.engine.replicas.changing_group import EngineGroup
 from sglang_plug.engine.replicas.checked_routing import CheckedRouting
 from sglang_plug.engine.replicas.cores import shares_of_cores
 from sglang_plug.engine.replicas.group import ReplicaGroup
@@ -36,6 +37,14 @@ def make_client(config: ServerConfig, plugins: Plugins) -> EngineClient:
     if config.engine_restart:
         return RestartingClient(makes[0], most=MAX_RESTARTS, window=RESTARTS_WINDOW)
     return makes[0]()
+
+
+def engine_group(config: ServerConfig, plugins: Plugins) -> EngineGroup:
+    """Return a group to which a platform adds the engines that it runs, with the routing policy of ``config``.
+
+    Raises ``ConfigError`` if the routing policy cannot be made.
+    """
+    return EngineGroup(_routing(config, plugins))
 
 
 def engine_is_in_process(config: ServerConfig, plugins: Plugins) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
@@ -13,11 +12,10 @@ from pydantic import ValidationError
 from sglang_plug import ConfigError, PluginOptions, Plugins, Tokenizer
 from sglang_plug.engine.processes.thread_client import ThreadClient
 from sglang_plug_api.http.errors import ApiError, from_validation
-from sglang_plug_api.lifecycle.server import assemble, start_components
+from sglang_plug_api.lifecycle.assembly import assemble, start_components
 from sglang_plug_api.multimodal.offline_images import load_offline_images
 from sglang_plug_api.options.config import ServerConfig
-from sglang_plug_api.options.option_table import by_key
-from sglang_plug_api.options.parsing import server_config, unknown_hint
+from sglang_plug_api.options.parsing import named_options
 from sglang_plug_api.pooling.native_pooling import pool_prompts
 from sglang_plug_api.protocol.base import validation_context
 from sglang_plug_api.protocol.native import GenerateBody, PoolBody
@@ -46,15 +44,11 @@ class Engine:
     def __init__(self, model_path: str | None = None, *, plugins: PluginOptions | None = None, **options: Any) -> None:
         if model_path is not None:
             options["model_path"] = model_path
-        unknown = sorted(set(options) - set(by_key()))
-        if unknown:
-            hint = unknown_hint(unknown[0], by_key())
-            raise ConfigError(f"Engine has no option {unknown[0]!r}{hint}; see 'sglang-plug serve --help'")
         discovered = Plugins.discover(plugins)
-        named = {by_key()[name].key: value for name, value in options.items()}
-        if named.get("deployment", "thread") != "thread":
+        config = named_options(options, discovered, "Engine")
+        if options.get("deployment", "thread") != "thread":
             raise ConfigError(ONE_ENGINE)
-        self._start(server_config(argparse.Namespace(**named), discovered), discovered)
+        self._start(config, discovered)
 
     @classmethod
     def of(cls, config: ServerConfig, plugins: Plugins) -> Engine:

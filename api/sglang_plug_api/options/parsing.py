@@ -97,6 +97,19 @@ def server_config(options: argparse.Namespace, plugins: Plugins) -> ServerConfig
     return _replace(ServerConfig(), {**fields, "engine.plugins": plugins.options})
 
 
+def named_options(options: Mapping[str, Any], plugins: Plugins, who: str) -> ServerConfig:
+    """Return the configuration for options given by name, with underscores: ``{"max_total_tokens": 4096}``.
+
+    ``who`` takes them, for the error. Variables of the environment count as for ``sglang-plug serve``.
+    Raises ``ConfigError`` naming the option.
+    """
+    rows = by_key()
+    if unknown := sorted(set(options) - set(rows)):
+        hint = unknown_hint(unknown[0], rows)
+        raise ConfigError(f"{who} has no option {unknown[0]!r}{hint}; see 'sglang-plug serve --help'")
+    return server_config(argparse.Namespace(**{rows[name].key: value for name, value in options.items()}), plugins)
+
+
 def _argument(option: Option, plugins: Plugins) -> dict[str, Any]:
     common = {
         "dest": option.key,

@@ -13,14 +13,11 @@ from dataclasses import replace
 from types import TracebackType
 
 import uvicorn
+from fastapi import FastAPI
 
 from sglang_plug import Plugins
-from sglang_plug.engine.processes.thread_client import ThreadClient
-from sglang_plug_api.http.app import build_app
-from sglang_plug_api.http.middleware import GateState
-from sglang_plug_api.lifecycle.server import assemble, start_components
+from sglang_plug_api.lifecycle.service import Service
 from sglang_plug_api.options.config import ServerConfig
-from sglang_plug_api.text.text_engine import TextEngine
 
 LOOPBACK = "127.0.0.1"
 POLL = 0.02
@@ -33,13 +30,22 @@ class LocalServer:
     other users of the machine can reach the port.
 
     Args:
-        config: the options of ``sglang-plug serve``; address and keys are replaced.
+        config: the options of ``sglang-plug serve``; address, keys and deployment are replaced.
         plugins: the plugins to load.
     """
 
     def __init__(self, config: ServerConfig, plugins: Plugins) -> None:
         self.api_key = secrets.token_urlsafe()
-        self._config = replace(config, host=LOOPBACK, port=0, api_keys=(self.api_key,), admin_api_key=None)
+        self._config = replace(
+            config,
+            host=LOOPBACK,
+            port=0,
+            api_keys=(self.api_key,),
+            admin_api_key=None,
+            deployment="thread",
+            replicas=1,
+            engine_restart=False,
+        )
         self._plugins = plugins
         self._address: Future[str] = Future()
         self._stopping = threading.Event()
@@ -82,23 +88,24 @@ class LocalServer:
                 self._address.set_exception(error)
 
     async def _serve(self) -> None:
-        client = ThreadClient(self._config.engine, self._plugins)
+        service = Service(self._config, self._plugins)
         try:
-            await self._listen(assemble(self._config, self._plugins, client, await client.start()))
+            await self._listen(service, await service.start())
         finally:
-            await self._plugins.lifecycle.stop_async()
-            await client.close()
+            await service.stop()
 
-    async def _listen(self, engine: TextEngine) -> None:
-        app = build_app(engine, self._plugins, GateState())
-        await start_components(engine, self._plugins)
+    async def _listen(self, service: Service, app: FastAPI) -> None:
         server = uvicorn.Server(uvicorn.Config(app, http="h11", ws="none", log_config=None, access_log=False))
         with socket.create_server((LOOPBACK, 0)) as listener:
             serving = asyncio.create_task(server.serve(sockets=[listener]), name="local server")
             while not (server.started or serving.done()):
                 await asyncio.sleep(POLL)
+            ready = asyncio.create_task(service.ready(), name="warm-up")  # requests are served meanwhile
             self._address.set_result(f"http://{LOOPBACK}:{listener.getsockname()[1]}")
             while not (self._stopping.is_set() or serving.done()):
                 await asyncio.sleep(POLL)
+            service.drain()
+            ready.cancel()
+            await asyncio.gather(ready, *service.cancel(), return_exceptions=True)
             server.should_exit = True
             await serving

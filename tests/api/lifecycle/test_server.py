@@ -15,8 +15,9 @@ import pytest
 
 from sglang_plug import ConfigError, EngineConfig, StepStats
 from sglang_plug.config import AdapterOptions, ModelOptions
-from sglang_plug_api.lifecycle import server
-from sglang_plug_api.lifecycle.server import assemble, load_observers, serve, start_components, start_engine
+from sglang_plug_api.lifecycle import server, service
+from sglang_plug_api.lifecycle.assembly import assemble, load_observers, start_components, start_engine
+from sglang_plug_api.lifecycle.server import serve
 from sglang_plug_api.lifecycle.start_checks import check_media_processor, check_paths
 from sglang_plug_api.lifecycle.tokenizer_loading import EarlyTokenizer, load_tokenizer
 from sglang_plug_api.options.config import MediaSourcesConfig, ServerConfig, StorageConfig
@@ -155,7 +156,7 @@ async def test_the_tokenizer_is_loaded_once(discover: Any, plugin_file: Any, inf
 def test_components_that_cannot_be_are_told_before_the_engine_is_started(
     given: dict[str, Any], message: str, plugins: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "make_client", lambda *given: pytest.fail("an engine is made"))
+    monkeypatch.setattr(service, "make_client", lambda *given: pytest.fail("an engine is made"))
     with pytest.raises(ConfigError, match=message):
         serve(config(port=0, **given), plugins)
 
@@ -245,7 +246,7 @@ def test_a_taken_port_is_told_before_anything_is_loaded(plugins: Any) -> None:
 def test_paths_that_are_none_are_told_before_anything_is_loaded(
     given: dict[str, Any], message: str, plugins: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "make_client", lambda *given: pytest.fail("an engine is made"))
+    monkeypatch.setattr(service, "make_client", lambda *given: pytest.fail("an engine is made"))
     with pytest.raises(ConfigError, match=message):
         serve(config(port=0, **given), plugins)
 
@@ -289,8 +290,11 @@ async def test_what_was_loaded_is_looked_through_no_more(monkeypatch: pytest.Mon
     """A full collection of it takes tenths of a second, and a large body brings one about."""
     running = object.__new__(server._Server)
     running._uvicorn = SimpleNamespace(started=True)  # type: ignore[assignment]
-    running._config = ServerConfig(skip_server_warmup=True)
-    running._engine = SimpleNamespace(startup_time=None)  # type: ignore[assignment]
+
+    async def ready() -> None:
+        return None
+
+    running._service = SimpleNamespace(engine=SimpleNamespace(startup_time=None), ready=ready)  # type: ignore[assignment]
     running._started, running._has_page = 0.0, True
     monkeypatch.setattr("sglang_plug_api.lifecycle.server._ready_text", lambda *arguments: "ready")
     with socket.create_server(("127.0.0.1", 0)) as running._listener:

@@ -16,7 +16,7 @@ from sglang_plug import Plugins
 from sglang_plug.engine.processes.thread_client import ThreadClient
 from sglang_plug_api.http.app import build_app
 from sglang_plug_api.http.middleware import GateState
-from sglang_plug_api.lifecycle.server import assemble
+from sglang_plug_api.lifecycle.assembly import assemble
 from sglang_plug_api.options.parsing import server_config
 from sglang_plug_api.text.parsers import load_parsers
 from sglang_plug_api.text.sampling import SamplingDefaults

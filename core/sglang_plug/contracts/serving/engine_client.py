@@ -46,6 +46,16 @@ class EngineLaunch:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineAddress:
+    """The address of an ``EngineServer``, and the key by which clients know that it is the right one."""
+
+    host: str
+    port: int
+    public_key: bytes
+    """CURVE key in Z85, 40 characters."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaReply:
     """The answer of one replica to a control call."""
 

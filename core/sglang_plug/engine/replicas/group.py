@@ -93,7 +93,7 @@ class ReplicaGroup(EngineClient):
         self._start_seconds = time.monotonic() - began
         self._lasting.started_with(infos[0])
         for replica in self._replicas:
-            replica.client.on_step(partial(_note_step, replica))
+            replica.client.on_step(partial(note_step, replica))
             self._watches.append(asyncio.create_task(self._watch(replica)))
         return combined_info([ReplicaReply(number, info) for number, info in enumerate(infos)])
 
@@ -178,7 +178,7 @@ class ReplicaGroup(EngineClient):
                 if errors:
                     await self._undo(call, [reply.replica for reply in replies])
                     number, error = next(iter(errors.items()))
-                    raise _named(error, self._replicas[number]) if isinstance(error, EngineError) else error
+                    raise _named(error, self._numbered(number)) if isinstance(error, EngineError) else error
                 if not replies:
                     raise self._failed()
                 self._lasting.note(call)
@@ -192,7 +192,7 @@ class ReplicaGroup(EngineClient):
         """Undo a call on the replicas where it succeeded; end those where it cannot be undone, to start them again."""
         undoing = self._lasting.undoing(call)
         for number in numbers:
-            client = self._replicas[number].client
+            client = self._numbered(number).client
             try:
                 if undoing is None:
                     raise RequestError(f"{call.name} cannot be undone")
@@ -204,7 +204,7 @@ class ReplicaGroup(EngineClient):
     def on_step(self, listener: Callable[[StepStats], None]) -> None:
         """Call ``listener`` with the statistics of every step of every replica; they name the replica."""
         for replica in self._replicas:
-            replica.client.on_step(partial(_pass_step, replica.replica, listener))
+            replica.client.on_step(partial(pass_step, replica.replica, listener))
 
     @property
     def replicas(self) -> Sequence[ReplicaStatus]:
@@ -251,13 +251,16 @@ class ReplicaGroup(EngineClient):
     def _restarted(self) -> None:
         self._router.changed()
 
+    def _numbered(self, number: int) -> Replica:
+        return next(replica for replica in self._replicas if replica.replica == number)
+
     def _forget_all(self) -> None:
         for replica in self._replicas:
             self._routing.forget(replica.replica)
 
     def _failed(self) -> EngineError:
         """Return the error for a request that no replica can serve."""
-        is_lost = all(replica.lost for replica in self._replicas)
+        is_lost = bool(self._replicas) and all(replica.lost for replica in self._replicas)
         reason = self.failure or "the other replicas cannot serve either"
         return EngineError(reason, retry_after=None if is_lost else math.ceil(self._start_seconds))
 
@@ -275,11 +278,11 @@ class ReplicaGroup(EngineClient):
         return task
 
 
-def _note_step(replica: Replica, stats: StepStats) -> None:
+def note_step(replica: Replica, stats: StepStats) -> None:
     replica.latest = stats
 
 
-def _pass_step(number: int, listener: Callable[[StepStats], None], stats: StepStats) -> None:
+def pass_step(number: int, listener: Callable[[StepStats], None], stats: StepStats) -> None:
     listener(replace(stats, replica=number))
 
 

@@ -22,6 +22,8 @@ class Replica:
     latest: StepStats | None = None
     lost: bool = False
     """True once it is not started again."""
+    leaving: bool = False
+    """True if it gets requests only while no other one serves."""
 
     async def outputs(self, request: Request) -> AsyncGenerator[Output, None]:
         """Serve a request, and count its tokens meanwhile."""

@@ -66,5 +66,6 @@ class Router:
     def _look(self, now: float) -> None:
         serving = self.serving()
         lively = [replica for replica in serving if replica.client.silent_for <= SILENT_AFTER]
-        self._candidates = lively or serving
+        staying = [replica for replica in lively or serving if not replica.leaving]
+        self._candidates = staying or lively or serving
         self._next_look = now + LOOK_EVERY

@@ -18,7 +18,8 @@ import pytest
 from sglang_plug import ConfigError, EngineConfig, Plugins, Request, RequestError, SamplingParams
 from sglang_plug.config import CacheOptions, ModelOptions, PluginOptions, ScheduleOptions
 from sglang_plug.contracts.serving.engine_client import EngineError
-from sglang_plug.engine.processes.process_client import POLL, ProcessClient, Silence
+from sglang_plug.engine.processes.engine_process import POLL, Silence
+from sglang_plug.engine.processes.process_client import ProcessClient
 
 pytestmark = pytest.mark.whole_engine
 
@@ -104,7 +105,7 @@ def test_the_engine_ends_with_its_parent(tiny_model: Callable[..., Any]) -> None
         import asyncio, os, signal
         from sglang_plug import EngineConfig, Plugins
         from sglang_plug.config import ModelOptions
-        from sglang_plug.engine.processes.process_client import POLL, ProcessClient, Silence
+        from sglang_plug.engine.processes.process_client import ProcessClient
 
         async def main():
             config = EngineConfig(model=ModelOptions(path={str(tiny_model("llama-3.2-1b").path)!r}, device="cpu"))
@@ -135,7 +136,7 @@ def test_an_engine_that_lets_no_python_run_is_ended(tiny_model: Callable[..., An
     engine = serve(
         config(tiny_model("llama-3.2-1b").path, schedule=ScheduleOptions(watchdog_timeout=2.0)), ProcessClient
     )
-    wait_until(lambda: (engine.client._folder / "alive").exists())
+    wait_until(lambda: engine.client.process.alive_file.exists())
     pid = engine.client.pid
     os.kill(pid, signal.SIGSTOP)
 

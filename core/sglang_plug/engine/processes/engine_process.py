@@ -1,0 +1,254 @@
+"""The process of an engine, and its sockets: ZeroMQ over unix sockets, msgpack, never pickle."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from sglang_plug.config import EngineConfig
+from sglang_plug.contracts.serving.engine_client import EngineError
+from sglang_plug.plugins.registry import Plugins
+from sglang_plug.system.child_process import child_environment, python_command, start_child
+from sglang_plug.system.private_folder import PrivateFolder, private_folder
+
+from .messages import Close, Failed, FromEngine, Launch, Ready, ToEngine
+
+logger = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT = 5.0
+"""Seconds that the engine process has to end in order before it is killed."""
+ABORT_TIMEOUT = 3.0
+"""Seconds that a silent engine has to write its stacks before it is killed; a stopped process cannot write them."""
+DEAF_AFTER = 3.0
+"""Seconds of silence after which an engine is killed at the end, without asking it to close."""
+POLL = 0.2
+CLOSE_POLL = 0.02
+SILENT = "the engine is stuck in code that keeps all of Python waiting (--watchdog-timeout); its process is ended"
+
+
+ALLOCATOR = {
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 36),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+}
+"""Environment variables for glibc, unless the user has set them: use huge pages, and keep freed memory.
+
+With small pages, finding the pages of the weights takes a third of a decode step on a CPU. And by default every large
+tensor of a step is mapped, zeroed by the kernel page by page and unmapped again: a fifth of a long prompt's time.
+"""
+
+
+THREADS = "OMP_NUM_THREADS"
+"""Environment variable of the number of threads that torch computes with; one that the user has set is kept."""
+
+
+class Silence:
+    """Measures the time since a process last touched its file, once it has begun to.
+
+    The time is counted in checks, not by the clock, so that it does not grow while both processes are stopped.
+
+    Args:
+        file: the file.
+        most: seconds after which the silence is too long.
+    """
+
+    def __init__(self, file: Path, most: float) -> None:
+        self._file, self._most = file, most
+        self._touched, self._looks = 0, 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of silence at the latest check."""
+        return self._looks * POLL
+
+    def is_too_long(self) -> bool:
+        """Check the file; report whether the silence is too long. Must be called every ``POLL`` seconds."""
+        try:
+            touched = self._file.stat().st_mtime_ns
+        except FileNotFoundError:
+            return False
+        self._looks = 0 if touched != self._touched else self._looks + 1
+        self._touched = touched
+        return self.seconds > self._most
+
+
+class EngineProcess:
+    """A spawned engine process, and the messages to and from it. It ends when this process does.
+
+    Used by one event loop; only ``kill`` may be called from any thread.
+
+    Args:
+        config: the engine's configuration.
+        plugins: those of this process; the engine must see the same.
+        cores: the CPU cores that the engine runs on; empty: any.
+    """
+
+    def __init__(self, config: EngineConfig, plugins: Plugins, cores: Sequence[int] = ()) -> None:
+        self._cores = tuple(cores)
+        self._config, self._fingerprint = config, plugins.fingerprint
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(FromEngine)
+        self._context = zmq.asyncio.Context()
+        self._temporary: PrivateFolder | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._requests: zmq.Socket[bytes] | None = None
+        self._dispatch: Callable[[FromEngine], None] = lambda message: None
+        self._fail: Callable[[Exception], None] = lambda error: None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._silence: Silence | None = None
+        self._closing = self._serves = self._failed = False
+
+    def spawn(self, dispatch: Callable[[FromEngine], None], fail: Callable[[Exception], None]) -> None:
+        """Start the process.
+
+        Args:
+            dispatch: gets every message of the engine.
+            fail: gets the error if the process ends or is stuck without telling why.
+        """
+        self._dispatch, self._fail = dispatch, fail
+        self._temporary = private_folder("sglang-plug-")  # nobody else may connect
+        folder = self._temporary.path
+        launch = Launch(
+            self._config,
+            list(self._fingerprint),
+            f"ipc://{folder}/requests",
+            f"ipc://{folder}/outputs",
+            str(folder / "alive"),
+        )
+        requests = self._context.socket(zmq.PUSH)
+        outputs = self._context.socket(zmq.PULL)
+        for socket, address in ((requests, launch.requests), (outputs, launch.outputs)):
+            socket.set_hwm(0)
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.bind(address)
+        # sent from the event loop: the plain socket's send never waits, as its queue has no limit
+        self._requests = zmq.Socket.shadow(requests)
+        self._silence = Silence(Path(launch.alive), self._config.schedule.watchdog_timeout)
+        threads = {THREADS: str(len(self._cores))} if self._cores else {}
+        self._process = start_child(
+            python_command("sglang_plug.engine.processes.worker"),
+            environment={**ALLOCATOR, **threads, **child_environment()},
+        )
+        if self._cores:  # before the child has imported a library that counts the cores
+            os.sched_setaffinity(self._process.pid, self._cores)
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(launch) + b"\n")  # kept open: its end tells the child to end
+        self._process.stdin.flush()
+        self._tasks = [asyncio.create_task(self._listen(outputs)), asyncio.create_task(self._watch())]
+
+    def send(self, message: ToEngine) -> None:
+        """Send a message. Raises ``EngineError`` if the process is gone, which may be noticed here first."""
+        assert self._requests is not None
+        try:
+            self._requests.send(self._encoder.encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            gone = EngineError("the engine process is gone")
+            self._end_with(gone)
+            raise gone from None
+
+    async def _listen(self, outputs: zmq.asyncio.Socket) -> None:
+        while True:
+            message = self._decoder.decode(await outputs.recv())
+            self._serves |= isinstance(message, Ready)
+            self._failed |= isinstance(message, Failed)
+            self._dispatch(message)
+
+    async def _watch(self) -> None:
+        """Watch for the end of the process, by polling: child watchers need the main thread's loop."""
+        process = self._process
+        assert process is not None and self._silence is not None
+        while process.poll() is None:
+            await asyncio.sleep(POLL)
+            if self._silence.is_too_long() and not self._closing:
+                logger.critical("%s", SILENT)
+                self._end_with(EngineError(SILENT))
+                process.send_signal(signal.SIGABRT)  # it writes its stacks without Python's help
+                await _end(process, ABORT_TIMEOUT)
+        await asyncio.sleep(POLL)  # its last messages may still be on their way
+        code = process.returncode
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        self._end_with(EngineError(f"the engine process ended ({how})"))
+
+    def _end_with(self, error: EngineError) -> None:
+        self._failed = True
+        if not self._closing:
+            self._fail(error)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the engine."""
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def alive_file(self) -> Path | None:
+        """The file that the process touches every second."""
+        return self._temporary.path / "alive" if self._temporary is not None else None
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since the process has touched its file."""
+        return 0.0 if self._silence is None or self._failed else self._silence.seconds
+
+    def kill(self) -> None:
+        """Kill the process; its child processes end with it."""
+        if self._process is not None:
+            self._process.kill()
+        if self._temporary is not None:
+            self._temporary.close()
+
+    async def close(self) -> None:
+        """End the process: in order, or by force if it has not begun to serve, is silent, or takes too long."""
+        self._closing = True
+        try:
+            if self._process is not None:
+                await self._close_process(self._process)
+        finally:
+            await self._forget()
+
+    async def _close_process(self, process: subprocess.Popen[bytes]) -> None:
+        if process.poll() is None and not self._failed:
+            with contextlib.suppress(EngineError):  # it is still starting, and reads only its pipe
+                self.send(Close())
+        if process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+        is_deaf = self._silence is not None and self._silence.seconds > DEAF_AFTER
+        await _end(process, 0.0 if is_deaf or not self._serves else CLOSE_TIMEOUT)
+
+    async def _forget(self) -> None:
+        """Stop listening to the process, and free its resources."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._context.destroy(linger=0)
+        if self._temporary is not None:
+            self._temporary.close()
+
+
+async def _end(process: subprocess.Popen[bytes], timeout: float) -> None:
+    """Wait until ``process`` ends; kill it after ``timeout`` seconds, or if the wait is cancelled.
+
+    Waits by polling: waiting threads would keep this process from ending, and could be unavailable if all are busy.
+    """
+    deadline = time.monotonic() + timeout
+    try:
+        while process.poll() is None and time.monotonic() < deadline:
+            await asyncio.sleep(CLOSE_POLL)
+    finally:
+        if process.poll() is None:
+            process.kill()
+    while process.poll() is None:
+        await asyncio.sleep(CLOSE_POLL)
