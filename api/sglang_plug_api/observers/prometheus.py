@@ -77,7 +77,7 @@ class PrometheusObserver(Observer):
         self.registry = CollectorRegistry()
         self._label = ""
         self._last: dict[str, float] = {}
-        self._replicas = 1
+        self._has_replicas = False
         self._totals: dict[int, _Totals] = {}
         self._window_start, self._window_tokens = 0.0, 0
         self._create()
@@ -92,7 +92,7 @@ class PrometheusObserver(Observer):
 
     def _create(self) -> None:
         def labels(name: str) -> list[str]:
-            of_replica = ["dp_rank"] if self._replicas > 1 and name in OF_REPLICA else []
+            of_replica = ["dp_rank"] if self._has_replicas and name in OF_REPLICA else []
             return ["model_name", *of_replica, *([OWN_LABELS[name]] if name in OWN_LABELS else [])]
 
         self._gauges = {
@@ -115,8 +115,8 @@ class PrometheusObserver(Observer):
     def on_start(self, info: Mapping[str, Any]) -> None:
         """Label the metrics with the model, and report the components in use."""
         self._label = str(info["served_model_name"])
-        self._replicas = len(info.get("replica_states", (None,)))
-        if self._replicas > 1:
+        self._has_replicas = "replica_states" in info  # also if only one of them has started yet
+        if self._has_replicas:
             for metric in (*self._gauges.values(), *self._counters.values(), *self._histograms.values()):
                 self.registry.unregister(metric)
             self._create()
@@ -124,7 +124,7 @@ class PrometheusObserver(Observer):
             for name, metric in metrics.items():
                 if name in OWN_LABELS:
                     continue  # its labels are known when it is set
-                for replica in range(self._replicas):
+                for replica in range(len(info.get("replica_states", (None,)))):
                     metric.labels(*self._labels(name, replica))
         self._report_cache_config(info)
         for kind, component in info["components"].items():
@@ -139,7 +139,7 @@ class PrometheusObserver(Observer):
         for replica, state in enumerate(info.get("replica_states", (info,))):
             labels = (("page_size", str(page_size)), ("num_pages", str(int(state["max_total_tokens"]) // page_size)))
             fact = MetricInfo("cache_config_info", CACHE_CONFIG, labels)
-            self._info_gauges.record((fact,), self._label, replica if self._replicas > 1 else None)
+            self._info_gauges.record((fact,), self._label, replica if self._has_replicas else None)
 
     def on_step(self, stats: StepStats) -> None:
         """Update the gauges and the counters of steps."""
@@ -162,7 +162,7 @@ class PrometheusObserver(Observer):
         self._add("num_retracted_reqs_total", stats.retracted, replica)
         self._add("memory_relieved_tokens_total", stats.relieved_tokens, replica)
         self._record_speculation(stats, totals)
-        rank = replica if self._replicas > 1 else None
+        rank = replica if self._has_replicas else None
         self._extension_counters.record(stats.totals, self._label, rank)
         self._info_gauges.record(stats.infos, self._label, rank)
         for seconds in stats.queue_seconds:
@@ -215,7 +215,7 @@ class PrometheusObserver(Observer):
         self._window_start, self._window_tokens = now, 0
 
     def _labels(self, name: str, replica: int) -> tuple[str, ...]:
-        return (self._label, str(replica)) if self._replicas > 1 and name in OF_REPLICA else (self._label,)
+        return (self._label, str(replica)) if self._has_replicas and name in OF_REPLICA else (self._label,)
 
     def _set(self, name: str, value: float, replica: int = 0) -> None:
         self._gauges[name].labels(*self._labels(name, replica)).set(value)

@@ -209,3 +209,11 @@ def test_metrics_of_steps_name_their_replica_where_there_are_several() -> None:
     assert (samples["queue_time_seconds_count", "0"], samples["queue_time_seconds_count", "1"]) == (1, 0)
     assert samples["num_requests_total", None] == 1
     assert ("num_running_reqs", None) not in samples and ("num_requests_total", "0") not in samples
+
+
+def test_the_label_of_replicas_is_there_if_only_one_has_started() -> None:
+    observer = PrometheusObserver()
+    observer.on_start({"served_model_name": "demo", "components": {}, "replica_states": [{}]})
+    observer.on_step(step(running=3, replica=1))
+    labels = {"model_name": "demo", "dp_rank": "1"}
+    assert observer.registry.get_sample_value("sglang:num_running_reqs", labels) == 3
