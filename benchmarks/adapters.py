@@ -26,11 +26,11 @@ from benchmarks.common.report import parser, table, write_json
 from benchmarks.load import Load, prompts
 from benchmarks.offline import Choice
 from sglang_plug import Output, Plugins, Request, SamplingParams
+from sglang_plug.clients.pending import merge
 from sglang_plug.config import AdapterOptions
 from sglang_plug.contracts.model.adapters import AdaptableLayer
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.processes.messages import Control, FromEngine, Reply, StepOutputs
-from sglang_plug.engine.processes.pending import merge
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.startup.build import build_engine
 from sglang_plug_backends.lora import lora_batch as adapted

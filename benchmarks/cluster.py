@@ -24,9 +24,9 @@ from typing import Any
 
 from benchmarks.common.report import parser, percentile, table, write_json
 from sglang_plug import EngineClient, Output, Request, RoutingPolicy, StepStats, prefix_digests
-from sglang_plug.engine.replicas.checked_routing import CheckedRouting
-from sglang_plug.engine.replicas.replica import Replica
-from sglang_plug.engine.replicas.router import Router
+from sglang_plug.clients.replicas.checked_routing import CheckedRouting
+from sglang_plug.clients.replicas.replica import Replica
+from sglang_plug.clients.replicas.router import Router
 from sglang_plug.engine.scheduling.step_time import StepTimeModel, StepWork
 from sglang_plug_api.benchmarking.svg import Line, plot
 from sglang_plug_backends.routing.policies import LeastTokens, RoundRobin

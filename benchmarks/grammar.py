@@ -35,11 +35,11 @@ from sglang_plug import (
     SamplingParams,
     Vocabulary,
 )
+from sglang_plug.clients.thread_client import ThreadClient
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
 from sglang_plug.contracts.text.tokenizer import Tokenizer, TokenizerSource
 from sglang_plug.engine.extensions.held_sequences import HeldSequences
 from sglang_plug.engine.extensions.points import extension_points
-from sglang_plug.engine.processes.thread_client import ThreadClient
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.startup.build import build_engine
 from sglang_plug_backends.structured_outputs.batch_grammars import Grammars

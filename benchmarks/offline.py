@@ -19,8 +19,8 @@ from benchmarks.common.models import SHAPES, Shape, write_model
 from benchmarks.common.report import Summary, parser, table, write_json
 from benchmarks.load import Load, Reply, figures, prompts
 from sglang_plug import EngineClient, EngineConfig, Plugins, Request, SamplingParams, StepStats
+from sglang_plug.clients.thread_client import ThreadClient
 from sglang_plug.config import AUTO, BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
-from sglang_plug.engine.processes.thread_client import ThreadClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

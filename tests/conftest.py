@@ -61,8 +61,8 @@ from transformers import (
 )
 
 from sglang_plug import EngineClient, EngineConfig, Output, Plugins, Request
+from sglang_plug.clients.thread_client import ThreadClient
 from sglang_plug.engine import loop
-from sglang_plug.engine.processes.thread_client import ThreadClient
 from sglang_plug_backends.structured_outputs import build
 
 from .compiling import CompilerHere
@@ -570,7 +570,7 @@ class Served:
         """The same, with each request's error in its place."""
 
         async def one(request: Request) -> Output:
-            from sglang_plug.engine.processes.pending import merge
+            from sglang_plug.clients.pending import merge
 
             found: Output | None = None
             async for output in self.client.submit(request):

@@ -33,8 +33,8 @@ from benchmarks.gpu.targets import CROWD, LONG_PROMPT, ONE_STREAM, name_of
 from benchmarks.load import Load, prompts
 from benchmarks.offline import Choice, Throughput, throughput
 from sglang_plug import EngineConfig, Plugins, Request, SamplingParams
+from sglang_plug.clients.thread_client import ThreadClient
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
-from sglang_plug.engine.processes.thread_client import ThreadClient
 from sglang_plug.testing import check_attention_backend
 from sglang_plug.testing.model.attention_cases import Case
 

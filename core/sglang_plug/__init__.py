@@ -12,6 +12,10 @@ from .public_names import HOME
 from .renamed import current_name
 
 if TYPE_CHECKING:
+    from sglang_plug.clients.remote_client import RemoteClient
+    from sglang_plug.clients.remote_messages import decode_launch, encode_launch
+    from sglang_plug.clients.remote_server import EngineServer
+    from sglang_plug.clients.replicas.changing_group import EngineGroup
     from sglang_plug.contracts.extension.base import ExtensionContext, StepExtension
     from sglang_plug.contracts.extension.execution import (
         DeviceTokens,
@@ -188,10 +192,6 @@ if TYPE_CHECKING:
     )
     from sglang_plug.contracts.text.tokenizer import StreamDecoder, TemplateError, Tokenizer, TokenizerSource
     from sglang_plug.contracts.text.vocabulary import Vocabulary
-    from sglang_plug.engine.processes.remote_client import RemoteClient
-    from sglang_plug.engine.processes.remote_messages import decode_launch, encode_launch
-    from sglang_plug.engine.processes.remote_server import EngineServer
-    from sglang_plug.engine.replicas.changing_group import EngineGroup
     from sglang_plug.ops.host_device_copy import pinned, send, upload, upload_array
     from sglang_plug.ops.lora import LowRank, LowRankPart, LowRankTable
     from sglang_plug.ops.quantized_weight import QuantizedWeight

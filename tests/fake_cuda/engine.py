@@ -8,9 +8,9 @@ from contextlib import nullcontext
 from typing import Any
 
 from sglang_plug import EngineConfig, Output, Plugins, Request, SamplingParams
+from sglang_plug.clients.pending import merge
 from sglang_plug.config import AdapterOptions, BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
 from sglang_plug.engine.processes.messages import FromEngine, StepOutputs, Submit, ToEngine
-from sglang_plug.engine.processes.pending import merge
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.startup.build import build_engine
 from tests.fake_cuda.device.runtime import without_synchronization

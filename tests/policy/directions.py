@@ -22,20 +22,22 @@ PACKAGES = {
 }
 """Our own packages that the modules under a folder may import."""
 BARRED = {
-    "core/sglang_plug/plugins": ("sglang_plug.engine", "sglang_plug.testing"),
-    "core/sglang_plug/contracts": ("sglang_plug.engine", "sglang_plug.testing"),
-    "core/sglang_plug/layers": ("sglang_plug.engine", "sglang_plug.testing"),
-    "core/sglang_plug/ops": ("sglang_plug.engine", "sglang_plug.testing"),
-    "core/sglang_plug/system": ("sglang_plug.engine", "sglang_plug.testing"),
-    "core/sglang_plug/engine": ("sglang_plug.testing",),
-    "builtin_models": ("sglang_plug.engine", "sglang_plug.testing"),
-    "builtin_backends": ("sglang_plug.engine", "sglang_plug.testing"),
+    "core/sglang_plug/plugins": ("sglang_plug.clients", "sglang_plug.engine", "sglang_plug.testing"),
+    "core/sglang_plug/contracts": ("sglang_plug.clients", "sglang_plug.engine", "sglang_plug.testing"),
+    "core/sglang_plug/layers": ("sglang_plug.clients", "sglang_plug.engine", "sglang_plug.testing"),
+    "core/sglang_plug/ops": ("sglang_plug.clients", "sglang_plug.engine", "sglang_plug.testing"),
+    "core/sglang_plug/system": ("sglang_plug.clients", "sglang_plug.engine", "sglang_plug.testing"),
+    "core/sglang_plug/engine": ("sglang_plug.clients", "sglang_plug.testing"),
+    "core/sglang_plug/clients": ("sglang_plug.testing",),
+    "builtin_models": ("sglang_plug.clients", "sglang_plug.engine", "sglang_plug.testing"),
+    "builtin_backends": ("sglang_plug.clients", "sglang_plug.engine", "sglang_plug.testing"),
     "api": ("sglang_plug.testing",),
 }
 """Parts of the core that the modules under a folder must not import."""
 LIBRARIES = {
     "core": ("torch", "pluggy"),
     "core/sglang_plug/engine": ("msgspec", "zmq"),
+    "core/sglang_plug/clients": ("msgspec", "zmq"),
     "core/sglang_plug/plugins/request_fields.py": ("msgspec",),
     "core/sglang_plug/plugins/settings.py": ("msgspec",),
     "core/sglang_plug/testing": ("transformers",),

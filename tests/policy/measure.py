@@ -31,7 +31,7 @@ FEATURES = {
     "ranks": re.compile(r"(^|_)ranks?($|_)|^Ranks?|collective|tensor_parallel|tp_size|feasibility"),
     "adapters": re.compile(r"adapter|lora", re.IGNORECASE),
     "drafts": re.compile(r"draft|speculat", re.IGNORECASE),
-    "graphs": re.compile(r"graph", re.IGNORECASE),
+    "graphs": re.compile(r"graph(?!lib)", re.IGNORECASE),
 }
 """What an identifier of a module that mentions a feature looks like."""
 PACKAGES = frozenset({"tensor_parallel"})

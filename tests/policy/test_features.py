@@ -16,7 +16,7 @@ MENTIONS: dict[str, set[str]] = {
     "grammars": set(),
     "graphs": CONTRACT_NAMES,
     "recurrent state": {"startup/resolve.py", "startup/state_shapes.py"},  # facts for extensions, read from the model
-    "adapters": {"replicas/lasting_calls.py"},  # control calls that an engine that is started again must repeat
+    "adapters": set(),
 }
 """Modules of the engine that mention a feature. Verification of draft tokens, forced tokens and the transport to other
 ranks are mechanisms of the engine."""

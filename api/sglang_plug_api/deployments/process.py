@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sglang_plug import EngineClient, EngineLaunch
-from sglang_plug.engine.processes.process_client import ProcessClient
+from sglang_plug.clients.process_client import ProcessClient
 
 
 def deploy(launch: EngineLaunch, settings: None) -> EngineClient:

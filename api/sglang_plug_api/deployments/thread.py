@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sglang_plug import EngineClient, EngineLaunch
-from sglang_plug.engine.processes.thread_client import ThreadClient
+from sglang_plug.clients.thread_client import ThreadClient
 
 
 def deploy(launch: EngineLaunch, settings: None) -> EngineClient:

@@ -6,11 +6,11 @@ from dataclasses import replace
 from functools import partial
 
 from sglang_plug import DeploymentSpec, EngineClient, EngineLaunch, Facts, Plugins, RoutingPolicy
-from sglang_plug.engine.replicas.changing_group import EngineGroup
-from sglang_plug.engine.replicas.checked_routing import CheckedRouting
-from sglang_plug.engine.replicas.cores import shares_of_cores
-from sglang_plug.engine.replicas.group import ReplicaGroup
-from sglang_plug.engine.replicas.restart import RestartingClient
+from sglang_plug.clients.replicas.changing_group import EngineGroup
+from sglang_plug.clients.replicas.checked_routing import CheckedRouting
+from sglang_plug.clients.replicas.cores import shares_of_cores
+from sglang_plug.clients.replicas.group import ReplicaGroup
+from sglang_plug.clients.replicas.restart import RestartingClient
 from sglang_plug.plugins.attribution import make, make_with_settings
 from sglang_plug.plugins.registry import Component
 from sglang_plug_api.options.config import ServerConfig

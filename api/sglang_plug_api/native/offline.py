@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from sglang_plug import ConfigError, PluginOptions, Plugins, Tokenizer
-from sglang_plug.engine.processes.thread_client import ThreadClient
+from sglang_plug.clients.thread_client import ThreadClient
 from sglang_plug_api.http.errors import ApiError, from_validation
 from sglang_plug_api.lifecycle.assembly import assemble, start_components
 from sglang_plug_api.multimodal.offline_images import load_offline_images

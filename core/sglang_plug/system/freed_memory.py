@@ -1,6 +1,6 @@
 """Returns freed memory of the C library's allocator to the system; does nothing where that is not glibc.
 
-The engine runs with an allocator that keeps freed memory (``engine/processes/engine_process.py``), since steps allocate
+The engine runs with an allocator that keeps freed memory (``clients/engine_process.py``), since steps allocate
 the same sizes again and again. Memory that is freed for good, like that of packed weights, is given back explicitly.
 """
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from sglang_plug import Plugins
-from sglang_plug.engine.processes.thread_client import ThreadClient
+from sglang_plug.clients.thread_client import ThreadClient
 from sglang_plug_api.http.app import build_app
 from sglang_plug_api.http.middleware import GateState
 from sglang_plug_api.lifecycle.assembly import assemble

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from sglang_plug.clients.pending import merge
 from sglang_plug.config import (
     AUTO,
     BackendOptions,
@@ -19,7 +20,6 @@ from sglang_plug.config import (
 from sglang_plug.contracts.request import LogprobOptions, Output, Request
 from sglang_plug.contracts.sampling_params import SamplingParams
 from sglang_plug.engine.processes.messages import Close, FromEngine, StepOutputs, Submit, ToEngine
-from sglang_plug.engine.processes.pending import merge
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.startup.build import build_engine
 from sglang_plug.plugins.registry import Plugins

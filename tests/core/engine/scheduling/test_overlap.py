@@ -20,12 +20,12 @@ from sglang_plug import (
     Request,
     SamplingParams,
 )
+from sglang_plug.clients.pending import merge
 from sglang_plug.config import BackendOptions, CacheOptions, ScheduleOptions
 from sglang_plug.contracts.text.tokenizer import Tokenizer, TokenizerSource
 from sglang_plug.engine.execution.in_flight_step import DeferredSampling
 from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.processes.messages import Abort, FromEngine, StepOutputs, Submit, ToEngine
-from sglang_plug.engine.processes.pending import merge
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.scheduling import scheduler
 from sglang_plug.engine.scheduling.growth_reserve import GrowthReserve

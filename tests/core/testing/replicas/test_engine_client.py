@@ -25,7 +25,7 @@ from sglang_plug import (
     RequestError,
     StepStats,
 )
-from sglang_plug.engine.processes.thread_client import ThreadClient
+from sglang_plug.clients.thread_client import ThreadClient
 from sglang_plug.testing import check_engine_client
 
 pytestmark = pytest.mark.whole_engine

@@ -17,9 +17,21 @@ from zmq.auth.asyncio import AsyncioAuthenticator
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.request import Output
 from sglang_plug.contracts.serving.engine_client import EngineAddress, EngineError, EngineLaunch
+from sglang_plug.engine.processes.messages import (
+    Abort,
+    Close,
+    Control,
+    Failed,
+    FromEngine,
+    Pause,
+    Ready,
+    Reply,
+    Resume,
+    StepOutputs,
+    Submit,
+)
 
 from .engine_process import EngineProcess
-from .messages import Abort, Close, Control, Failed, FromEngine, Pause, Ready, Reply, Resume, StepOutputs, Submit
 from .remote_messages import VERSION, Alive, Hello, Kill, ToClient, ToServer, was_sent
 
 logger = logging.getLogger(__name__)

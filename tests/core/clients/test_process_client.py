@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from sglang_plug import ConfigError, EngineConfig, Plugins, Request, RequestError, SamplingParams
+from sglang_plug.clients.engine_process import POLL, Silence
+from sglang_plug.clients.process_client import ProcessClient
 from sglang_plug.config import CacheOptions, ModelOptions, PluginOptions, ScheduleOptions
 from sglang_plug.contracts.serving.engine_client import EngineError
-from sglang_plug.engine.processes.engine_process import POLL, Silence
-from sglang_plug.engine.processes.process_client import ProcessClient
 
 pytestmark = pytest.mark.whole_engine
 
@@ -105,7 +105,7 @@ def test_the_engine_ends_with_its_parent(tiny_model: Callable[..., Any]) -> None
         import asyncio, os, signal
         from sglang_plug import EngineConfig, Plugins
         from sglang_plug.config import ModelOptions
-        from sglang_plug.engine.processes.process_client import ProcessClient
+        from sglang_plug.clients.process_client import ProcessClient
 
         async def main():
             config = EngineConfig(model=ModelOptions(path={str(tiny_model("llama-3.2-1b").path)!r}, device="cpu"))

@@ -12,8 +12,19 @@ from sglang_plug.config import ConfigError
 from sglang_plug.contracts.request import Output, Request, RequestError
 from sglang_plug.contracts.serving.engine_client import EngineClient, EngineError
 from sglang_plug.contracts.serving.observer import StepStats
-
-from .messages import Abort, Control, Failed, FromEngine, Pause, Ready, Reply, Resume, StepOutputs, Submit, ToEngine
+from sglang_plug.engine.processes.messages import (
+    Abort,
+    Control,
+    Failed,
+    FromEngine,
+    Pause,
+    Ready,
+    Reply,
+    Resume,
+    StepOutputs,
+    Submit,
+    ToEngine,
+)
 
 MAX_UNREAD_TOKENS = 128
 """Largest number of tokens that wait for a request's reader before its sequence is paused."""

@@ -9,10 +9,20 @@ import msgspec
 
 from sglang_plug.config import ConfigError, EngineConfig
 from sglang_plug.contracts.serving.engine_client import EngineLaunch
+from sglang_plug.engine.processes.messages import (
+    Abort,
+    Close,
+    Control,
+    Failed,
+    Pause,
+    Ready,
+    Reply,
+    Resume,
+    StepOutputs,
+    Submit,
+)
 from sglang_plug.engine.startup.plugin_fingerprint import compare
 from sglang_plug.plugins.registry import Plugins
-
-from .messages import Abort, Close, Control, Failed, Pause, Ready, Reply, Resume, StepOutputs, Submit
 
 VERSION = 1
 """Version of these messages; both sides must have the same."""

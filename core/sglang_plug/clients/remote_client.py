@@ -14,9 +14,9 @@ import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
 from sglang_plug.contracts.serving.engine_client import EngineAddress, EngineError
+from sglang_plug.engine.processes.messages import Close, Failed
 from sglang_plug.plugins.registry import Plugins
 
-from .messages import Close, Failed
 from .pending import Pending, PendingClient
 from .remote_messages import Alive, Hello, Kill, ToClient, ToServer, was_sent
 from .remote_server import HEARTBEAT, HEARTBEAT_TIMEOUT

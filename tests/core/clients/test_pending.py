@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from sglang_plug import Finish, Output, Request, RequestError, SamplingParams
+from sglang_plug.clients.pending import MAX_UNREAD_TOKENS, Pending
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.serving.engine_client import EngineError
 from sglang_plug.engine.processes.messages import (
@@ -19,7 +20,6 @@ from sglang_plug.engine.processes.messages import (
     Submit,
     ToEngine,
 )
-from sglang_plug.engine.processes.pending import MAX_UNREAD_TOKENS, Pending
 
 REQUEST = Request(id="a", tokens=(1,), params=SamplingParams())
 

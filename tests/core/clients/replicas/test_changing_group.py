@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from sglang_plug import ConfigError, EngineError, EngineGroup, Request, StepStats
-from sglang_plug.engine.replicas.checked_routing import CheckedRouting
+from sglang_plug.clients.replicas.checked_routing import CheckedRouting
 
 from .scripted_replica import ScriptedReplica, step
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from sglang_plug.config import ConfigError, EngineConfig
 from sglang_plug.contracts.serving.engine_client import EngineError
+from sglang_plug.engine.processes.messages import Close, Failed, FromEngine, Ready, ToEngine
+from sglang_plug.engine.processes.watchdog import Heartbeat, watch
 from sglang_plug.engine.startup.build import build_engine
 from sglang_plug.plugins.registry import Plugins
 
-from .messages import Close, Failed, FromEngine, Ready, ToEngine
 from .pending import Pending, PendingClient
-from .watchdog import Heartbeat, watch
 
 logger = logging.getLogger(__name__)
 

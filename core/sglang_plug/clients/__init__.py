@@ -1,0 +1,1 @@
+"""Clients of engines: how the API process starts an engine elsewhere, talks to it, and combines several."""
