@@ -118,7 +118,8 @@ class XmlCalls(SequentialParser):
         source.record()
         for mark in form.end[1:]:
             yield from source.space()
-            yield from source.follows(mark)
+            if (yield from source.follows(mark)):
+                source.record()  # a mark that was read is no text, whatever comes next
 
     def _kind(self, form: XmlForm, name: str, key: str) -> Steps[ValueType]:
         """Read the marks between a key and its value, and return the type of the value."""
