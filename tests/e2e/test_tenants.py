@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from sglang_plug_api.batches.records import FileRecord
-from sglang_plug_api.batches.store import Store
+from sglang_plug import FileRecord, StoreContext
+from sglang_plug_api.stores.sqlite.database import Database
 
 from .conftest import PATIENCE, until
 from .replaying import in_time, replayed
@@ -57,7 +57,7 @@ class Tenant:
 def server(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Three keys, and a storage folder in which an earlier version stored a file."""
     folder = tmp_path_factory.mktemp("storage")
-    store = Store(folder / "batches.sqlite3", max_files=10, max_bytes=1000)
+    store = Database(folder / "batches.sqlite3", StoreContext(max_files=10, max_bytes=1000))
     store.add_file(replace(OLD, created_at=int(time.time())))
     store.close()
     with contextlib.closing(sqlite3.connect(folder / "batches.sqlite3")) as database, database:

@@ -125,13 +125,13 @@ async def test_what_waited_and_left_is_forgotten() -> None:
 
 async def test_nothing_starts_while_somebody_waits_for_any_replica_that_serves() -> None:
     setting = Setting()
-    setting.clients.replicas = [ReplicaStatus(0, None, 0.0), ReplicaStatus(1, None, 0.0)]
+    setting.engine.replicas = [ReplicaStatus(0, None, 0.0), ReplicaStatus(1, None, 0.0)]
     setting.engine.in_flight = 1
     setting.engine.step(waiting=1, replica=1)
     setting.engine.step(waiting=0, replica=0)
     tasks = await setting.lines(1)
     assert setting.started == []
-    setting.clients.replicas[1] = ReplicaStatus(1, "signal 9", 0.0)
+    setting.engine.replicas[1] = ReplicaStatus(1, "signal 9", 0.0)
     setting.engine.step(waiting=0, replica=0)
     await settle()
     assert setting.started == ["0"]

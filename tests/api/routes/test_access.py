@@ -24,15 +24,15 @@ def preflight(app: Any, origin: str, path: str = "/v1/chat/completions") -> http
 
 
 def test_any_of_several_keys(apps: Callable[..., Any]) -> None:
-    app = apps(api_key=("first", "second,third"))
-    for key, status in {"first": 200, "second": 200, "third": 200, "second,third": 401, "": 401, "firs": 401}.items():
+    app = apps(api_key=("key-1", "key-2,key-3"))
+    for key, status in {"key-1": 200, "key-2": 200, "key-3": 200, "key-2,key-3": 401, "": 401, "key-": 401}.items():
         answer = app.get("/v1/models", headers={"authorization": f"Bearer {key}"})
         assert answer.status_code == status, key
         flushed = app.post("/flush_cache", headers={"authorization": f"Bearer {key}"})
         assert flushed.status_code == status, "without an admin key, every key is one"
-    shown = app.get("/server_info", headers={"authorization": "Bearer first"})
+    shown = app.get("/server_info", headers={"authorization": "Bearer key-1"})
     assert shown.json()["api_key"] == "********"
-    assert "second" not in shown.text and "third" not in shown.text
+    assert "key-2" not in shown.text and "key-3" not in shown.text
 
 
 def test_no_origin_is_allowed_unless_named(app: Any) -> None:

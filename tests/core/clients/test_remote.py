@@ -91,13 +91,18 @@ def introduced_to(server: EngineServer) -> Callable[[bytes], Awaitable[EngineAdd
 
 def test_it_keeps_the_contract_of_engine_clients() -> None:
     def deploy(launch: EngineLaunch) -> EngineClient:
-        server = EngineServer(decode_launch(encode_launch(launch)), LOCAL)
+        servers: list[EngineServer] = []
 
         async def connect(key: bytes) -> EngineAddress:
-            await server.start()
-            return server.admit(key)
+            servers.append(EngineServer(decode_launch(encode_launch(launch)), LOCAL))
+            await servers[-1].start()
+            return servers[-1].admit(key)
 
-        return RemoteClient(connect, launch.plugins, server.close)
+        async def close() -> None:
+            for server in servers:
+                await server.close()
+
+        return RemoteClient(connect, launch.plugins, close)
 
     check_engine_client(deploy)
 

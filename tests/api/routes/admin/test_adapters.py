@@ -171,7 +171,7 @@ def test_prefixes_are_not_shared_with_others(both: Any, folders: dict[str, Path]
     assert all(cached(one) > 40 for one in (None, "red", "blue"))
     both.answer(UNLOAD, {"lora_name": "blue"})
     both.answer(LOAD, {"lora_name": "blue", "lora_path": str(folders["blue"])})
-    assert cached("blue") == 0 and cached("red") > 40
+    assert cached("blue") > 40 and cached("red") > 40, "the same matrices have the same prefixes"
 
 
 def test_new_weights_keep_the_adapters(both: Any) -> None:
