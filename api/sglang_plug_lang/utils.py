@@ -50,6 +50,8 @@ ATTEMPTS = 20
 OWN_PACKAGES = ("sglang_plug", "sglang_plug_lang", "sglang")
 READY = (200, 401, 403)
 """Statuses of a running server; some need an API key."""
+WARMING_UP = 503
+"""Status of ``/health`` until the server's own first requests have ended."""
 
 
 def execute_shell_command(command: str) -> subprocess.Popen[bytes]:
@@ -89,16 +91,17 @@ def wait_for_server(
     process: subprocess.Popen[bytes] | None = None,
     api_key: str | None = None,
 ) -> None:
-    """Wait until ``/v1/models`` answers.
+    """Wait until ``/v1/models`` answers and ``/health`` says that the server has warmed up.
 
     Raises ``TimeoutError`` after ``timeout`` seconds, and ``RuntimeError`` if ``process`` ends.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    url = base_url.rstrip("/") + "/v1/models"
+    url = base_url.rstrip("/")
     with httpx.Client(headers=bearer(api_key), timeout=5.0) as client:
         while True:
             with contextlib.suppress(httpx.HTTPError):
-                if client.get(url).status_code in READY:
+                is_up = client.get(f"{url}/v1/models").status_code in READY
+                if is_up and client.get(f"{url}/health").status_code != WARMING_UP:
                     return
             if process is not None and process.poll() is not None:
                 raise RuntimeError(f"the server ended with {process.returncode} before it was ready; see its output")
