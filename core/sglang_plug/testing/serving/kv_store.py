@@ -10,11 +10,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from sglang_plug.contracts.serving.kv_store import KVBlock, KVStore, KVStoreError
+from sglang_plug.contracts.serving.kv_store import KVBlock, KVStore, KVStoreError, KVStoreStats
 from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug.plugins.registry import Plugins
 
@@ -28,6 +28,9 @@ FOREVER = 3600.0
 THREADS, ROUNDS = 6, 30
 LONGEST_LIFE = 0.06
 """Most seconds for which a process stores blocks before it is killed."""
+
+SETTLING = 10.0
+"""Seconds within which statistics show what was done before."""
 
 
 def check_kv_store(
@@ -122,11 +125,11 @@ def _check_round_trips(store: KVStore) -> None:
     for block in blocks[:2]:
         store.store([block])
     store.store(blocks)
-    before = store.stats()
+    before = _settled_stats(store, lambda stats: stats.blocks >= len(blocks))
     store.store(blocks)
-    assert store.stats() == before, (
-        f"blocks that are stored a second time must be left as they are, but stats() changes from {before} to "
-        f"{store.stats()}"
+    after = _settled_stats(store, lambda stats: stats == before)
+    assert after == before, (
+        f"blocks that are stored a second time must be left as they are, but stats() changes from {before} to {after}"
     )
     assert store.lookup(keys) == [True] * len(keys), "lookup() does not report blocks that were stored"
     for order in (blocks, blocks[::-1], blocks[3:4], []):
@@ -194,10 +197,18 @@ def _check_clear(store: KVStore) -> None:
     store.clear()
     assert not any(store.lookup(keys)), "lookup() reports blocks after clear()"
     assert _check_blocks(store, blocks, "after clear()") == 0, "load() returns blocks after clear()"
-    stats = store.stats()
+    stats = _settled_stats(store, lambda stats: (stats.blocks, stats.bytes) == (0, 0))
     assert (stats.blocks, stats.bytes) == (0, 0), f"after clear(), stats() reports {stats}"
     store.store(blocks)
     assert _check_blocks(store, blocks, "stored after clear()") == len(blocks), "nothing can be stored after clear()"
+
+
+def _settled_stats(store: KVStore, is_settled: Callable[[KVStoreStats], bool]) -> KVStoreStats:
+    """Return the statistics once they are as expected, or after ``SETTLING`` seconds: remote stores count later."""
+    deadline = time.monotonic() + SETTLING
+    while not is_settled(stats := store.stats()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return stats
 
 
 def _check_budget(make: OpenStore, folder: Path) -> None:
