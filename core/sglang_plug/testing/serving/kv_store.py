@@ -202,7 +202,7 @@ def _check_clear(store: KVStore) -> None:
     # the bytes of a remote store may be those of its server, which needs some without blocks
     stats = _settled_stats(store, lambda stats: stats.blocks == 0 and (not stats.bytes or stats.bytes < before.bytes))
     assert stats.blocks == 0, f"after clear(), stats() reports {stats}"
-    assert not stats.bytes or stats.bytes < before.bytes, f"clear() frees no bytes: {before} before, {stats} after"
+    assert not stats.bytes or stats.bytes < before.bytes, f"after clear(), stats() reports {stats}, and {before} before"
     store.store(blocks)
     assert _check_blocks(store, blocks, "stored after clear()") == len(blocks), "nothing can be stored after clear()"
 
