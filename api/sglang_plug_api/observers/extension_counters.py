@@ -8,6 +8,8 @@ from prometheus_client import CollectorRegistry, Counter
 
 from sglang_plug import MetricTotal
 
+from .engine_labels import engine_labels
+
 
 class ExtensionCounters:
     """Counters that are created when their total is first reported.
@@ -29,7 +31,7 @@ class ExtensionCounters:
             model: value of the label ``model_name``.
             replica: value of the label ``dp_rank``; ``None``: there is one engine, and no such label.
         """
-        own = {"model_name": model} if replica is None else {"model_name": model, "dp_rank": str(replica)}
+        own = engine_labels(model, replica)
         for total in totals:
             labels = {**own, **dict(total.labels)}
             if total.name not in self._counters:

@@ -8,6 +8,8 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from sglang_plug import MetricInfo
 
+from .engine_labels import engine_labels
+
 
 class InfoGauges:
     """Gauges that are created when their facts are first reported.
@@ -30,7 +32,7 @@ class InfoGauges:
             model: value of the label ``model_name``.
             replica: value of the label ``dp_rank``; ``None``: there is one engine, and no such label.
         """
-        own = {"model_name": model} if replica is None else {"model_name": model, "dp_rank": str(replica)}
+        own = engine_labels(model, replica)
         shown: dict[str, set[tuple[str, ...]]] = {}
         for info in infos:
             labels = {**own, **dict(info.labels)}

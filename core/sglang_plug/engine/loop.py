@@ -266,7 +266,7 @@ class EngineLoop:
         if self.scheduler.busy:
             return
         self.scheduler.check()
-        self.scheduler.counters, self._next_totals = StepCounters(), 0.0
+        self.scheduler.counters = StepCounters()
         self.send(StepOutputs([], self._stats(0.0)))
 
     def _control(self, message: Control) -> Reply:

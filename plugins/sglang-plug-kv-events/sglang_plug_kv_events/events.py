@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What blocks share besides their tokens."""
+    """Facts that all blocks of a prefix share, besides their tokens."""
 
     adapter: str | None = None
     """Name of the LoRA adapter that they were computed with."""

@@ -60,7 +60,7 @@ class Process:
 
     @property
     def log(self) -> str:
-        """What it wrote to stderr."""
+        """The text that the server wrote to stderr."""
         return self._log.read_text(errors="replace")
 
     def kill(self) -> None:

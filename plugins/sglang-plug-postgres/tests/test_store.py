@@ -1,4 +1,4 @@
-"""What only a database can do to a store: restart, lose tables, belong to a later version, refuse text."""
+"""Events that only a store in a database meets: restart, lose tables, belong to a later version, refuse text."""
 
 from __future__ import annotations
 

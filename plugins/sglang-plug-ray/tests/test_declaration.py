@@ -1,4 +1,4 @@
-"""What the plugin declares, and its settings. Needs no ray."""
+"""The components that the plugin declares, and its settings. Needs no ray."""
 
 from __future__ import annotations
 

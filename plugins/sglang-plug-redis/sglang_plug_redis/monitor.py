@@ -1,4 +1,4 @@
-"""What the server holds, asked for in a thread: ``stats`` must not wait for it."""
+"""Statistics of the Redis server, read in a thread: ``stats`` must not wait for it."""
 
 from __future__ import annotations
 
