@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_plug import Media, MediaArray, Request, prefix_digests
 
-tokens = st.lists(st.integers(-(2**31), 2**31), max_size=30).map(tuple)
+tokens = st.lists(st.integers(0, 2**32 - 1), max_size=30).map(tuple)
 
 
 def digests(tokens: tuple[int, ...], block: int = 4, most: int = 100, **more: object) -> list[bytes]:
@@ -25,6 +26,11 @@ def test_equal_digests_mean_equal_prefixes(shared: tuple[int, ...], one: tuple[i
     assert (len(of_first), len(of_second)) == (len(first) // 4, len(second) // 4)
     for number, (mine, theirs) in enumerate(zip(of_first, of_second, strict=False), 1):
         assert (mine == theirs) == (first[: 4 * number] == second[: 4 * number])
+
+
+@pytest.mark.parametrize("number", [-1, 2**32])
+def test_prompts_that_the_engine_will_refuse_have_digests(number: int) -> None:
+    assert len(set(digests((0, 0, 0, 0, 0, 0, 0, number)))) == 2
 
 
 def test_no_more_than_asked_for() -> None:
