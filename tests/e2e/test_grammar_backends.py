@@ -6,6 +6,8 @@ import contextlib
 import importlib.util
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -174,3 +176,30 @@ def test_long_strings_and_nested_repetitions(server: Any, backend: str) -> None:
         else:
             assert re.fullmatch(source, answer["text"]), answer["text"]
     server.wait_whole()
+
+
+@pytest.fixture(scope="module")
+def choices_only(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A server whose grammar backend is a plugin that enforces lists of choices and nothing else."""
+    folder = tmp_path_factory.mktemp("plugins")
+    new = (sys.executable, "-m", "sglang_plug", "plugins", "new", "grammar", "words", "--into", str(folder))
+    subprocess.run(new, check=True, capture_output=True)
+    flags = ("--plugins-dir", str(folder), "--grammar-backend", "words")
+    with contextlib.closing(module_launcher(*flags)) as server:
+        yield server
+
+
+def test_a_plugin_that_enforces_choices_only_gets_them(choices_only: Any) -> None:
+    choices = ["yes", "no (maybe)", "a|b"]
+    chat = {"model": "x", "messages": FRANCE, "temperature": 1, "max_tokens": 40}
+    with openai.OpenAI(base_url=f"{choices_only.url}/v1", api_key="None", max_retries=0) as client:
+        extra: Any = {"structured_outputs": {"choice": choices}}
+        answers = client.chat.completions.create(**chat, n=8, seed=1, extra_body=extra).choices
+        assert {answer.finish_reason for answer in answers} == {"stop"}
+        assert {answer.message.content for answer in answers} <= set(choices)
+        with pytest.raises(openai.BadRequestError, match=r"regex: .*cannot enforce this kind"):
+            client.chat.completions.create(**chat, extra_body={"regex": "yes|no"})
+        with pytest.raises(openai.BadRequestError, match=r"structured_outputs.choice: 1001 choices"):
+            many = {"structured_outputs": {"choice": [f"choice {number}" for number in range(1001)]}}
+            client.chat.completions.create(**chat, extra_body=many)
+    choices_only.wait_whole()

@@ -15,8 +15,6 @@ from sglang_plug_api.protocol.openai import GenerationBody
 from sglang_plug_api.protocol.sampling import ConstraintFields, StructuredOutputs
 
 FORMATS = ("text", "json_object", "json_schema", "structural_tag")
-METACHARACTER = re.compile(r"[\\^$.|?*+()\[\]{}]")
-"""Characters with a meaning in regular expressions."""
 UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 ONLY_ONE = "Only one of json_schema, regex, ebnf, or structural_tag can be set."
 
@@ -96,7 +94,11 @@ def _single(constraints: list[tuple[Constraint, str]], body: ConstraintFields) -
 
 def check_writable(constraint: Constraint, field: str) -> None:
     """Raise ``ApiError`` for a constraint with characters that no output can contain."""
-    if UNWRITABLE.search(constraint.source) is not None:
+    _check_text(constraint.source, field)
+
+
+def _check_text(text: str, field: str) -> None:
+    if UNWRITABLE.search(text) is not None:
         raise ApiError(f"{field} must not hold NUL or half a surrogate pair", param=field)
 
 
@@ -127,8 +129,8 @@ def _structured(structured: StructuredOutputs) -> Constraint:
         case "regex":
             return Constraint("regex", structured.regex or "")
         case "choice":
-            escaped = (METACHARACTER.sub(r"\\\g<0>", text) for text in structured.choice or ())
-            return Constraint("regex", "|".join(escaped))
+            _check_text("".join(structured.choice or ()), "structured_outputs.choice")
+            return Constraint("choice", _text(structured.choice))
         case "grammar":
             return Constraint("ebnf", structured.grammar or "")
         case "structural_tag":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from typing import TypeVar
@@ -13,10 +15,13 @@ from sglang_plug.contracts.text.vocabulary import Vocabulary
 from sglang_plug.plugins.attribution import make
 from sglang_plug.plugins.registry import Component, Facts, PluginError, Plugins
 from sglang_plug.plugins.specs import GrammarSpec
+from sglang_plug_backends.grammars.ebnf.tree import EbnfError, Text, read_choices
 
 T = TypeVar("T")
 SEPARATOR = b"\0"
 """Separates the name of a backend and the grammar that it compiled."""
+METACHARACTER = re.compile(r"[\\^$.|?*+()\[\]{}]")
+"""Characters with a meaning in regular expressions."""
 
 
 def choose_backend(plugins: Plugins, name: str, facts: Facts) -> Component:
@@ -53,7 +58,24 @@ def _installed(plugins: Plugins) -> list[Component]:
 def forms(components: Sequence[Component]) -> frozenset[ConstraintKind]:
     """Return the kinds of constraints that any of these backends can enforce."""
     specs = [component.spec for component in components]
-    return frozenset(kind for spec in specs if isinstance(spec, GrammarSpec) for kind in spec.forms)
+    kinds = frozenset(kind for spec in specs if isinstance(spec, GrammarSpec) for kind in spec.forms)
+    return kinds | {"choice"} if "regex" in kinds else kinds
+
+
+def as_enforced(constraint: Constraint, spec: GrammarSpec) -> Constraint:
+    """Return the constraint in a kind that the backend of ``spec`` can enforce, if it has one.
+
+    A choice becomes a regular expression for a backend that enforces those only. Raises ``ConstraintError`` if the
+    source is no list of texts.
+    """
+    if constraint.kind != "choice" or "choice" in spec.forms or "regex" not in spec.forms:
+        return constraint
+    try:
+        branches = read_choices(constraint.source).branches
+    except EbnfError as error:
+        raise ConstraintError(str(error)) from None
+    texts = [branch.text for branch in branches if isinstance(branch, Text)]
+    return replace(constraint, kind="regex", source="|".join(METACHARACTER.sub(r"\\\g<0>", text) for text in texts))
 
 
 def _compiled(backend: GrammarBackend, constraint: Constraint) -> bytes:
@@ -83,39 +105,44 @@ class GrammarBackends(GrammarBackend):
     def refuses(self, constraint: Constraint) -> str | None:
         """Return why the named backend, or the first in order, cannot enforce the constraint; ``None`` if one can."""
         try:
-            self._first(constraint, lambda backend: None)
+            self._first(constraint, lambda backend, enforced: None)
         except ConstraintError as error:
             return str(error)
         return None
 
     def compile(self, constraint: Constraint) -> bytes:
         """Compile with the first suitable backend; the result is the backend's name and its compiled grammar."""
-        name, compiled = self._first(constraint, lambda backend: _compiled(backend, constraint))
+        name, compiled = self._first(constraint, _compiled)
         return name.encode() + SEPARATOR + compiled
 
     def load(self, constraint: Constraint, compiled: bytes) -> Callable[[], Grammar]:
         """Load a grammar with the backend that compiled it."""
         name, _, data = compiled.partition(SEPARATOR)
-        return self._get(name.decode())[1].load(constraint, data)
+        spec, backend = self._get(name.decode())
+        return backend.load(as_enforced(constraint, spec), data)
 
     def memory(self, compiled: bytes) -> int:
         """Return the size of a compiled grammar, as the backend that compiled it counts it."""
         name, _, data = compiled.partition(SEPARATOR)
         return self._get(name.decode())[1].memory(data)
 
-    def _first(self, constraint: Constraint, use: Callable[[GrammarBackend], T]) -> tuple[str, T]:
-        """Return the name of the first backend that accepts the constraint, and the result of ``use``."""
+    def _first(self, constraint: Constraint, use: Callable[[GrammarBackend, Constraint], T]) -> tuple[str, T]:
+        """Return the name of the first backend that accepts the constraint, and the result of ``use``.
+
+        ``use`` gets the constraint in a kind that the backend can enforce.
+        """
         refusal: ConstraintError | None = None
         for name in self._candidates(constraint):
             try:
                 spec, backend = self._get(name)
-                if constraint.kind not in spec.forms:
+                enforced = as_enforced(constraint, spec)
+                if enforced.kind not in spec.forms:
                     raise ConstraintError(
                         f"the grammar backend {name} cannot enforce this kind{self._able(constraint)}"
                     )
-                if reason := self._ask(name, partial(backend.refuses, constraint)):
+                if reason := self._ask(name, partial(backend.refuses, enforced)):
                     raise ConstraintError(reason)
-                return name, self._ask(name, partial(use, backend))
+                return name, self._ask(name, partial(use, backend, enforced))
             except (ConstraintError, ConfigError) as error:
                 refusal = refusal or (error if isinstance(error, ConstraintError) else ConstraintError(str(error)))
         assert refusal is not None

@@ -51,6 +51,11 @@ def body(**fields: Any) -> ChatBody:
         ({"ebnf": "root ::= x"}, Constraint("ebnf", "root ::= x")),
         ({"regex": "a", "grammar_backend": "outlines"}, Constraint("regex", "a", "outlines")),
         ({"grammar_backend": "outlines"}, None),
+        ({"structured_outputs": {"choice": ["a|b", "é\n"]}}, Constraint("choice", '["a|b","é\\n"]')),
+        (
+            {"structured_outputs": {"choice": ["a"]}, "grammar_backend": "words"},
+            Constraint("choice", '["a"]', "words"),
+        ),
     ],
 )
 def test_openai_fields(fields: dict[str, Any], expected: Constraint | None) -> None:
@@ -100,6 +105,8 @@ def test_the_field_of_a_constraint(fields: dict[str, Any], field: str) -> None:
         ({"regex": "a", "ebnf": "b"}, ONLY_ONE, "ebnf"),
         ({"regex": "a\0"}, "NUL", "regex"),
         ({"regex": "\ud800"}, "surrogate", "regex"),
+        ({"structured_outputs": {"choice": ["a", "b\0"]}}, "NUL", "structured_outputs.choice"),
+        ({"structured_outputs": {"choice": ["\ud800"]}}, "surrogate", "structured_outputs.choice"),
     ],
 )
 def test_openai_refusals(fields: dict[str, Any], words: str, param: str) -> None:

@@ -14,11 +14,12 @@ from sglang_plug_backends.structured_outputs.grammar_backends import GrammarBack
 PLUGIN = """
 from sglang_plug import ConfigError, ConstraintError, GrammarBackend, GrammarSpec, hookimpl
 
-BUILT = []
+BUILT, CONSTRAINTS = [], []
 
 @hookimpl
 def register_grammar_backends():
-    for name, only in (("first", {"regex", "ebnf"}), ("second", {"regex", "choice"}), ("broken", {"regex"})):
+    kinds = {"first": {"regex", "ebnf"}, "second": {"regex", "choice"}, "words": {"choice"}, "broken": {"regex"}}
+    for name, only in kinds.items():
         yield GrammarSpec(name=name, target=f"{__name__}:{name.title()}", forms=frozenset(only))
     yield GrammarSpec(name="absent", target=f"{__name__}:First", needs=("no_such_library_at_all",))
 
@@ -31,11 +32,13 @@ class Fake(GrammarBackend):
         return f"{type(self).__name__} refuses" if self.limit < len(constraint.source) else None
 
     def compile(self, constraint):
+        CONSTRAINTS.append(constraint)
         if constraint.source == "bad":
             raise ConstraintError(f"{type(self).__name__} fails")
         return type(self).__name__.encode() + bytes([0, 1])
 
     def load(self, constraint, compiled):
+        CONSTRAINTS.append(constraint)
         return lambda: (type(self).__name__, compiled)
 
 class First(Fake):
@@ -43,6 +46,13 @@ class First(Fake):
 
 class Second(Fake):
     limit = 6
+
+class Words(Fake):
+    limit = 100
+
+    def refuses(self, constraint):
+        assert constraint.kind == "choice", "asked for a kind that it does not declare"
+        return super().refuses(constraint)
 
 class Broken(Fake):
     def __init__(self, vocabulary, settings):
@@ -79,7 +89,8 @@ def test_the_first_that_fully_enforces_a_constraint_takes_it(make: Make) -> None
     backends = make("first", "second")
     assert enforced_by(backends, "regex", "abc") == "First"
     assert enforced_by(backends, "regex", "abcd") == "Second"
-    assert enforced_by(backends, "choice", "a") == "Second"
+    assert enforced_by(backends, "choice", '["a"]') == "First"
+    assert enforced_by(backends, "choice", '[".."]') == "Second"
     assert enforced_by(backends, "regex", "abcd", "auto") == "Second"
     for kind, source, words in (
         ("regex", "abcdefg", "First refuses"),
@@ -105,9 +116,33 @@ def test_a_constraint_may_name_a_backend(make: Make) -> None:
             backends.compile(Constraint("regex", "a", name))
     with pytest.raises(ConstraintError, match="First refuses"):
         backends.compile(Constraint("regex", "abcd"))
-    words = "the grammar backend first cannot enforce this kind; installed that can: .*second"
+    words = "the grammar backend words cannot enforce this kind; installed that can: .*second"
     with pytest.raises(ConstraintError, match=words):
-        backends.compile(Constraint("choice", "a", "first"))
+        backends.compile(Constraint("regex", "a", "words"))
+
+
+@pytest.mark.parametrize(
+    ("backend", "source", "enforced"),
+    [
+        ("words", r'["a.b", "\\", "a.b"]', Constraint("choice", r'["a.b", "\\", "a.b"]', "words")),
+        ("second", '["."]', Constraint("choice", '["."]', "second")),
+        ("first", '[".", "."]', Constraint("regex", r"\.", "first")),
+        ("first", '["a", "b", "a"]', Constraint("regex", "a|b", "first")),
+    ],
+)
+def test_a_choice_is_a_regular_expression_for_backends_without_choices(
+    make: Make, backend: str, source: str, enforced: Constraint
+) -> None:
+    backends = make("first", "second", "words")
+    constraints = backends._get("first")[1].refuses.__globals__["CONSTRAINTS"]  # type: ignore[attr-defined]
+    assert enforced_by(backends, "choice", source, backend) == backend.title()
+    assert constraints == [enforced] * 2
+
+
+@pytest.mark.parametrize("source", ["[]", "{", '["a", 1]', '["\\ud800"]'])
+def test_a_choice_that_is_no_list_of_texts_is_refused(make: Make, source: str) -> None:
+    with pytest.raises(ConstraintError, match="choice"):
+        make("first").compile(Constraint("choice", source))
 
 
 def test_each_is_built_once_and_when_needed(make: Make) -> None:
@@ -125,4 +160,5 @@ def test_forms_and_installed(plugins: Plugins) -> None:
     first = plugins.get("grammar", "first")
     components = installed(plugins, first)
     assert components[0] is first and "absent" not in {one.spec.name for one in components}
-    assert forms([first, plugins.get("grammar", "second")]) == {"regex", "ebnf", "choice"}
+    assert forms([first]) == {"regex", "ebnf", "choice"}
+    assert forms([plugins.get("grammar", "words")]) == {"choice"}
