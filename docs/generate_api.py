@@ -97,8 +97,7 @@ The endpoints of the built-in route plugins. A running server describes them, an
 * **Token ids and log-probabilities as of vLLM and SGLang**: `return_token_ids` adds `token_ids` and `prompt_token_ids`
   to each choice, in streams to each piece and to the first one, and `prompt_token_ids` to the answer of a chat.
   `return_meta_info` adds `meta_info` of `/generate` to each choice, in streams to the last piece.
-  `prompt_logprobs: N` adds the log-probability of each token of the prompt and of the `N` likeliest ones; the rank of
-  a token that is not among these is null.
+  `prompt_logprobs: N` adds the log-probability and the rank of each token of the prompt and of the `N` likeliest ones.
 * **Truncation**: `truncate_prompt_tokens: N` keeps the last `N` tokens of a prompt to generate from, and the first `N`
   of a text to embed, classify or score (special tokens around it stay, and of a pair the second text is cut);
   `truncation_side` chooses the side that is cut. -1 stands for as many as fit the model.

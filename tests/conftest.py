@@ -527,6 +527,15 @@ class TinyModel:
         chosen = torch.tensor(tokens[1:])[:, None]
         return logits.log_softmax(-1).gather(1, chosen)[:, 0].tolist()
 
+    @torch.inference_mode()
+    def ranks(self, tokens: Sequence[int], tolerance: float = 1e-4) -> list[range]:
+        """The ranks that each token but the first may have if log-probabilities are off by half the tolerance."""
+        logprobs = self._logits(tuple(tokens))[:-1].log_softmax(-1)
+        chosen = logprobs.gather(1, torch.tensor(tokens[1:])[:, None])
+        least = (logprobs > chosen + tolerance).sum(-1) + 1
+        most = (logprobs >= chosen - tolerance).sum(-1)
+        return [range(low, high + 1) for low, high in zip(least.tolist(), most.tolist(), strict=True)]
+
     def _forward(self, tokens: tuple[int, ...]) -> torch.Tensor:
         return self.reference(torch.tensor([tokens])).logits[0]
 

@@ -102,8 +102,9 @@ def test_log_probabilities_of_a_prompt(client: openai.OpenAI, server: Any, top: 
     for entry, (logprob, token, _) in zip(others, native[1:], strict=True):
         assert entry[str(token)]["logprob"] == pytest.approx(logprob, abs=1e-5)
         assert max(top, 1) <= len(entry) <= top + 1
-        ranks = [one["rank"] for one in entry.values() if one["rank"] is not None]
-        assert sorted(ranks)[:top] == list(range(1, top + 1))
+        ranks = sorted(one["rank"] for one in entry.values())
+        assert ranks[:top] == list(range(1, top + 1)) and 1 <= ranks[-1] <= 512
+        assert (entry[str(token)]["rank"] > top) == (len(entry) > top)
     assert len(choice.logprobs.tokens) == 12, "those of the prompt are told apart from those of the output"
     assert all(len(one) == 1 for one in choice.logprobs.top_logprobs)
     chat: Any = client.chat.completions.create(**ASK, extra_body={"prompt_logprobs": top})

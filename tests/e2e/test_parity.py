@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug import EngineConfig, LogprobOptions, Request, SamplingParams
+from sglang_plug import EngineConfig, LogprobOptions, Output, Request, SamplingParams
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
 
 FAMILIES = ["llama-3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b", "mistral-7b"]
@@ -37,10 +37,22 @@ def requests(new_tokens: int, name: str = "", start: int = -1) -> list[Request]:
             id=f"{name}{index}",
             tokens=tuple(tokens),
             params=SamplingParams(max_new_tokens=new_tokens, temperature=0.0),
-            logprobs=LogprobOptions(start=start),
+            logprobs=LogprobOptions(start=start, ranks=start >= 0),
         )
         for index, tokens in enumerate(prompts())
     ]
+
+
+def check_ranks(model: Any, outputs: list[Output]) -> None:
+    """The ranks of the prompts' tokens are those of transformers; most are certain in spite of rounding."""
+    certain = []
+    for tokens, output in zip(prompts(), outputs, strict=True):
+        first, *ranks = [one.rank for one in output.prompt_logprobs]
+        possible = model.ranks(tokens)
+        assert first is None
+        assert all(rank in some for rank, some in zip(ranks, possible, strict=True))
+        certain += [len(some) == 1 for some in possible]
+    assert sum(certain) > len(certain) / 2
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -77,5 +89,6 @@ def test_greedy_tokens_and_logprobs(
         found = [one.logprob for one in output.prompt_logprobs[1:]]
         assert found == pytest.approx(model.logprobs(tokens), abs=1e-4)
         assert [one.token for one in output.prompt_logprobs] == tokens
+    check_ranks(model, outputs)
     accounts = engine.control("check")
     assert accounts["free"] + accounts["cached"] == accounts["capacity"]

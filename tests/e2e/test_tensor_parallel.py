@@ -77,13 +77,16 @@ def config(path: Path, size: int, executor: str = "threads", *, pool: int = 2048
 
 def check(model: Any, engine: Any, prefix: str) -> list[Any]:
     """The engine's tokens and log-probabilities, those of prompts too, are those of transformers."""
-    outputs = engine.outputs(requests(prefix, start=0))
+    outputs = engine.outputs(requests(prefix, start=0, ranks=True))
     for tokens, output in zip(prompts(), outputs, strict=True):
         assert output.finish is not None and output.finish.reason == "length", output
         assert list(output.tokens) == model.greedy(tokens, NEW_TOKENS, output.tokens)
         logprobs = model.logprobs([*tokens, *output.tokens])
         found = [one.logprob for one in (*output.prompt_logprobs[1:], *output.logprobs)]
         assert found == pytest.approx(logprobs, abs=1e-4)
+        ranks = [one.rank for one in (*output.prompt_logprobs[1:], *output.logprobs)]
+        possible = model.ranks([*tokens, *output.tokens])
+        assert all(rank in some for rank, some in zip(ranks, possible, strict=True))
     return outputs
 
 

@@ -71,19 +71,18 @@ def logprob_options(body: GenerationBody, top: int | None, *, echo: bool = False
     if top is None and prompt is None:
         return None
     starts_at_prompt = prompt is not None or (echo and top is not None)
-    return LogprobOptions(start=0 if starts_at_prompt else -1, top=max(top or 0, prompt or 0))
+    return LogprobOptions(start=0 if starts_at_prompt else -1, top=max(top or 0, prompt or 0), ranks=prompt is not None)
 
 
 def _prompt_entry(item: TokenLogprob, top: int, tokenizer: Tokenizer) -> dict[str, Any] | None:
     """Return the log-probabilities at one position of a prompt; ``None`` for the first, which nothing predicts.
 
-    The rank of a token that is not among the likeliest is not known.
+    Of equally likely tokens, the listed ones have the ranks of their places, as in vLLM.
     """
     if item.logprob is None:
         return None
-    ranks = {token: rank for rank, (token, _) in enumerate(item.top, 1)}
-    likeliest = item.top[:top]
+    likeliest = ((token, value, rank) for rank, (token, value) in enumerate(item.top[:top], 1))
     return {
-        str(token): {"logprob": finite(value), "rank": ranks.get(token), "decoded_token": tokenizer.piece(token)}
-        for token, value in ((item.token, item.logprob), *likeliest)
+        str(token): {"logprob": finite(value), "rank": rank, "decoded_token": tokenizer.piece(token)}
+        for token, value, rank in ((item.token, item.logprob, item.rank), *likeliest)
     }

@@ -45,6 +45,8 @@ class LogprobOptions:
     """Also the ``top`` most likely tokens at every position."""
     ids: tuple[int, ...] = ()
     """Also these tokens at every position."""
+    ranks: bool = False
+    """Also the rank of each token among all tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,9 @@ class TokenLogprob:
     """``None`` for a prompt's first token, which nothing predicts."""
     top: tuple[tuple[int, float], ...] = ()
     ids: tuple[tuple[int, float], ...] = ()
+    rank: int | None = None
+    """Number of tokens that are at least as likely, itself included: 1 is the most likely one. ``None`` unless
+    ``LogprobOptions.ranks`` asks for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ GENERATION = {
     "stop_regex": "searched in linear time: look-arounds, back-references and borders of words are refused",
     "top_logprobs": "at most 20",
     "logprobs": "at most 20 on `/v1/completions`",
-    "prompt_logprobs": "at most 20; the rank of a token that is not among these is null; not in streams",
+    "prompt_logprobs": "at most 20; not in streams",
     "cache_salt": "separates prefixes in the cache",
     "logit_bias": "a logits processor, which may be blocked",
     "truncate_prompt_tokens": "keeps the last tokens; -1: as many as fit the model",

@@ -19,24 +19,25 @@ class Reports:
     options: tuple[LogprobOptions, ...]
     fetched: Fetched
     """For each row the token's log-probability ``[rows]``, those of the likeliest tokens and their ids
-    ``[rows, most]``, and those of named tokens, row after row."""
+    ``[rows, most]``, those of named tokens, row after row, and the token's rank ``[rows]``, or ``[0]`` if no row
+    needs one."""
 
     def read(self, tokens: Ordered[int]) -> list[TokenLogprob]:
         """Return one report for each row, whose token is in ``tokens``."""
-        picked, values, indices, named = (tensor.tolist() for tensor in self.fetched.read())
+        picked, values, indices, named, ranks = (tensor.tolist() for tensor in self.fetched.read())
         reports, start = [], 0
         for row, (token, option) in enumerate(zip(tokens, self.options, strict=True)):
             top = tuple(zip(indices[row], values[row], strict=True))[: option.top]
             stop = start + len(option.ids)
-            reports.append(
-                TokenLogprob(token, picked[row], top, tuple(zip(option.ids, named[start:stop], strict=True)))
-            )
+            ids = tuple(zip(option.ids, named[start:stop], strict=True))
+            rank = ranks[row] or None if option.ranks else None  # 0: not a number
+            reports.append(TokenLogprob(token, picked[row], top, ids, rank))
             start = stop
         return reports
 
 
 def report(logprobs: Tensor, tokens: Tensor, options: Ordered[LogprobOptions]) -> Reports:
-    """Report log-probabilities of each row's token, of the likeliest tokens and of named ones.
+    """Report log-probabilities of each row's token, of the likeliest tokens and of named ones, and the token's rank.
 
     ``logprobs`` is ``[rows, vocabulary]``, ``tokens`` is ``[rows]`` int64 on the same device. Does not
     wait for the device.
@@ -45,7 +46,9 @@ def report(logprobs: Tensor, tokens: Tensor, options: Ordered[LogprobOptions]) -
     top = logprobs.topk(min(max(option.top for option in options), logprobs.shape[-1]), dim=-1)
     places = [row * logprobs.shape[-1] + token for row, option in enumerate(options) for token in option.ids]
     named = logprobs.flatten()[upload(places, torch.int64, logprobs.device)] if places else picked[:0]
-    return Reports(tuple(options), Fetched.of(picked, top.values, top.indices, named))
+    ranked = any(option.ranks for option in options)
+    ranks = (logprobs >= picked[:, None]).sum(-1) if ranked else picked[:0]
+    return Reports(tuple(options), Fetched.of(picked, top.values, top.indices, named, ranks))
 
 
 def describe(logprobs: Tensor, tokens: Ordered[int], options: Ordered[LogprobOptions]) -> list[TokenLogprob]:

@@ -19,6 +19,7 @@ from transformers import (
 from sglang_plug import LogprobOptions, Request, SamplingParams
 from sglang_plug.engine.sampling import sampler as module
 from sglang_plug.engine.sampling.batch_state import SamplingBatch
+from sglang_plug.engine.sampling.logprobs import describe, report
 from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.ops import sampling as drawing
@@ -134,6 +135,21 @@ def test_logprobs_are_the_models_own() -> None:
     assert found[0].logprob == pytest.approx(own[3].item())
     assert [token for token, _ in found[0].top] == own.topk(2).indices.tolist()
     assert [value for _, value in found[0].ids] == pytest.approx(own[[8, 9]].tolist())
+
+
+def test_ranks_are_counted_where_they_are_requested() -> None:
+    logits = logits_of(4)
+    logits[1] = 0.0
+    logits[2, 7] = logits[2].max() + 1
+    options = [LogprobOptions(ranks=True, top=2), LogprobOptions(ranks=True), LogprobOptions(ranks=True)]
+    chosen = [5, 6, 7, 8]
+    found = describe(logits.log_softmax(-1), chosen, [*options, LogprobOptions(top=2)])
+    order = logits[0].argsort(descending=True).tolist()
+    width = logits.shape[-1]
+    assert [one.rank for one in found] == [order.index(5) + 1, width, 1, None], "equally likely tokens count"
+    logits[0] = float("nan")
+    assert describe(logits.log_softmax(-1), chosen, [options[1]] * 4)[0].rank is None
+    assert not report(logits, torch.tensor(chosen), [LogprobOptions()] * 4).fetched.tensors[-1].numel()
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

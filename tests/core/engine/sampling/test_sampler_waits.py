@@ -54,7 +54,7 @@ def test_nothing_waits(kind: str) -> None:
 
 def test_nothing_waits_for_masks_and_log_probabilities() -> None:
     mask = torch.full((2, -(-WIDTH // 32)), -1, dtype=torch.int32)
-    rows = [sequence(), sequence(logprobs=LogprobOptions(top=3, ids=(4, 5))), sequence(temperature=0.0)]
+    rows = [sequence(), sequence(logprobs=LogprobOptions(top=3, ids=(4, 5), ranks=True)), sequence(temperature=0.0)]
     draw(Sampler(), rows, AllowedTokens([0, 2], mask))
     draw(Sampler(), rows[:2], AllowedTokens([0, 1], mask))
 
