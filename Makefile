@@ -41,7 +41,7 @@ OLDEST_TESTS ?= tests/api tests/builtin_backends/huggingface tests/builtin_backe
 	tests/e2e/test_bad_input.py tests/e2e/test_structured_outputs.py tests/e2e/test_batches.py tests/e2e/test_images.py
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev serve test test-quick test-oldest test-ray sanitize check format types docs pages site newcomer bench clients browser screenshots fuzz clean
+.PHONY: help venv dev serve test test-quick test-oldest test-ray sanitize check format types docs pages template-times site newcomer bench clients browser screenshots fuzz clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/'
@@ -132,6 +132,10 @@ types: $(DEV_STAMP) ## mypy --strict on the packages
 docs: $(DOCS_STAMP) ## Write the generated pages anew and build the site in build/site, without warnings
 	for program in $(PAGE_PROGRAMS); do $(BIN)/python $$program || exit 1; done
 	$(MAKE) --no-print-directory site
+
+template-times: $(DEV_STAMP) ## Measure for each kind how long a new plugin takes to pass its conformance test
+	OMP_NUM_THREADS=1 $(BIN)/python docs/measure_templates.py
+	$(BIN)/python docs/generate_plugin_authors.py
 
 pages: $(DEV_STAMP) ## Write all generated pages anew, also those that are made from the tests
 	for program in $(PAGE_PROGRAMS) $(TEST_PAGE_PROGRAMS); do $(BIN)/python $$program || exit 1; done

@@ -1,7 +1,8 @@
-"""Write the table of ``docs/plugin-authors.md``: each kind, the size of its example, and what its tests find.
+"""Write the table of ``docs/plugin-authors.md``: each kind, the size of its example, its time, and what its tests find.
 
-Planted bugs are counted from the tests that are marked ``planted_bug``, which prove that each one is named; one that
-is not found has the mark ``xfail`` there. ``--check`` writes nothing and fails if the table is out of date.
+The times are those of ``template_times.toml``, which ``measure_templates.py`` writes. Planted bugs are counted from the
+tests that are marked ``planted_bug``, which prove that each one is named; one that is not found has the mark ``xfail``
+there. ``--check`` writes nothing and fails if the table is out of date.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -24,6 +26,7 @@ from sglang_plug_api.scaffold.rendering import render_plugin
 PAGE = DOCS / "plugin-authors.md"
 TESTS = ROOT / "tests"
 MARK = "planted_bug"
+TIMES = DOCS / "template_times.toml"
 
 
 @dataclass
@@ -68,10 +71,16 @@ def _is_missed(case: Any) -> bool:
     return any(mark.name == "xfail" for mark in getattr(case, "marks", ()))
 
 
-def example_lines(kind: str) -> int:
-    """Count the lines of code of the example's package, without blank lines, comments and docstrings."""
-    files = render_plugin(kind, PluginNames("example"))
-    return sum(code_lines(text) for path, text in files.items() if path.endswith(".py") and "tests/" not in path)
+def example_lines(kind: str) -> tuple[int, int]:
+    """Count the lines of code of the example's package and of its tests.
+
+    Blank lines, comments and docstrings do not count.
+    """
+    counts = {False: 0, True: 0}
+    for path, text in render_plugin(kind, PluginNames("example")).items():
+        if path.endswith(".py"):
+            counts[path.startswith("tests/")] += code_lines(text)
+    return counts[False], counts[True]
 
 
 def code_lines(source: str) -> int:
@@ -87,19 +96,35 @@ def code_lines(source: str) -> int:
 def table() -> Iterator[str]:
     """Yield the rows of the table, in the order of the specs."""
     bugs: Mapping[str, Planted] = planted_bugs()
-    yield "| kind | lines of the example | conformance test | planted bugs found |"
-    yield "|---|---|---|---|"
+    seconds: Mapping[str, float] = measured()["seconds"]
+    yield "| kind | lines of the example | lines of its tests | seconds | conformance test | planted bugs found |"
+    yield "|---|---|---|---|---|---|"
     for kind in filter(None, map(kind_of, specs(parse("plugins.specs")))):
         checks = ", ".join(f"`{name}`" for name in CHECKS[kind])
         one = bugs.get(kind, Planted())
-        yield f"| [`{kind}`](kinds/{kind}.md) | {example_lines(kind)} | {checks} | {one.caught} of {one.planted} |"
+        lines, test_lines = example_lines(kind)
+        sizes = f"{lines} | {test_lines} | {seconds[kind]:.0f}"
+        yield f"| [`{kind}`](kinds/{kind}.md) | {sizes} | {checks} | {one.caught} of {one.planted} |"
     caught, planted = (sum(getattr(one, name) for one in bugs.values()) for name in ("caught", "planted"))
-    yield f"| all | | | {caught} of {planted} |"
+    yield f"| all | | | | | {caught} of {planted} |"
+
+
+def measured() -> dict[str, Any]:
+    """Return the date, the number of processors and the seconds of the last measurement."""
+    return tomllib.loads(TIMES.read_text(encoding="utf-8"))
+
+
+def times() -> Iterator[str]:
+    """Yield the sentences about the measurement."""
+    facts = measured()
+    yield "Seconds are those from `sglang-plug plugins new` to a conformance test that passes: the example is created,"
+    yield "installed and tested as `plugins new` says, each start of Python included. They were measured on"
+    yield f"{facts['measured']:%Y-%m-%d}, on a machine with {facts['processors']} processors, by `make template-times`."
 
 
 def page() -> str:
     """The page with its table renewed."""
-    return with_blocks(PAGE, {"kinds": table})
+    return with_blocks(PAGE, {"kinds": table, "times": times})
 
 
 if __name__ == "__main__":

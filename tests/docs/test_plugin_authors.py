@@ -35,6 +35,20 @@ def test_faults_of_every_kind_are_found(program: ModuleType) -> None:
     assert sum(one.caught for one in bugs.values()) >= LEAST_SHARE * sum(one.planted for one in bugs.values())
 
 
+@pytest.mark.slow
+def test_the_time_of_a_template_is_measured(program: ModuleType, tmp_path: Path) -> None:
+    measuring = importlib.import_module("measure_templates")
+    assert measuring.seconds_to_pass("eviction", tmp_path) > 0
+    for file in (tmp_path / "sglang-plug-new-eviction").rglob("policy.py"):
+        file.write_text("raise NotImplementedError\n")
+    with pytest.raises(RuntimeError, match="plugins test --strict sglang-plug-new-eviction failed"):
+        measuring.test(tmp_path / "venv" / "bin" / "python", "sglang-plug-new-eviction")
+
+
+def test_every_template_was_measured(program: ModuleType) -> None:
+    assert program.measured()["seconds"].keys() == CHECKS.keys()
+
+
 def test_expected_failures_count_as_not_found(program: ModuleType) -> None:
     cases = pytest.mark.parametrize("one", [1, pytest.param(2, marks=pytest.mark.xfail), 3])
     assert program.count_cases([cases.mark]) == (2, 1)

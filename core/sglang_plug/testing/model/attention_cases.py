@@ -46,6 +46,8 @@ class Case:
     """This step's keys and values are in the pool before the backend runs."""
     sinks: bool = False
     """Every layer has sinks."""
+    peaked: bool = False
+    """Scores are hundreds apart. Queries and keys are whole numbers, so that float32 hardly rounds the scores."""
     kv_dtype: torch.dtype | None = None
     """Dtype of the pool; ``None``: that of queries."""
     refusable: bool = False
@@ -104,6 +106,7 @@ def decoder_cases() -> Iterator[Case]:
     )
     windows = (LayerOptions(), LayerOptions(window=8), LayerOptions(window=20, softcap=3.0), LayerOptions())
     yield Case(name="layers of different windows", batches=(MIXED,), layers=windows)
+    yield Case(name="scores of hundreds", batches=(MIXED,), peaked=True)
     yield Case(name="two batches in flight", batches=(MIXED, PREFILL))
     yield Case(name="two batches in flight, decode", batches=(DECODE, ((1, 44), (1, 2), (1, 17), (1, 60))))
     yield from _latent_cases()

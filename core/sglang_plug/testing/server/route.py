@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .running_server import Answer, RunningServer, running_server
@@ -52,8 +52,8 @@ def check_route(
     """Send requests to a server: those of the caller, all at once, with malformed bodies, other methods, without a key.
 
     Every request of the caller is answered with a status below 300 and what its content type says, the same each time
-    and whatever else is served; a malformed body is refused with 4xx, and a slow request does not block others. At the
-    end the server must be healthy and serve nothing any more.
+    and whatever else is served; a malformed body is refused with 4xx; a slow request does not block others, nor does
+    one that a strange value makes slow. At the end the server must be healthy and serve nothing any more.
 
     Args:
         name: the name an installed plugin declared the routes under.
@@ -78,10 +78,11 @@ def check_route(
             if running.key is not None and not public:
                 _check_key(running, example)
         _check_together(running, examples)
+        slow = list[_Example]()
         for example in examples:
-            _check_malformed(running, example)
+            slow += _check_malformed(running, example)
             _check_other_methods(running, example, examples)
-        _check_blocking(running, examples)
+        _check_blocking(running, [*examples, *slow])
         _check_abandoned(running, examples)
 
 
@@ -92,6 +93,8 @@ class _Example:
     body: bytes | None
     fields: dict[str, Any] | None
     """The body, if it is a JSON object."""
+    change: str = ""
+    """What is strange about the body."""
 
     @classmethod
     def of(cls, request: Request) -> _Example:
@@ -101,7 +104,7 @@ class _Example:
         return cls(method, path, json.dumps(body).encode(), body if isinstance(body, dict) else None)
 
     def __str__(self) -> str:
-        return f"{self.method} {self.path}"
+        return f"{self.method} {self.path}{self.change}"
 
 
 def _send(server: RunningServer, example: _Example, what: str, **options: Any) -> Answer:
@@ -163,9 +166,11 @@ def _check_together(server: RunningServer, examples: Sequence[_Example]) -> None
             assert _agree(value, actual.get(path)), f"{where}: {path} is {actual.get(path)!r}, and alone {value!r}"
 
 
-def _check_malformed(server: RunningServer, example: _Example) -> None:
+def _check_malformed(server: RunningServer, example: _Example) -> list[_Example]:
+    """Check the answers to malformed and strange bodies; return the requests that took long."""
+    slow = list[_Example]()
     if example.body is None:
-        return
+        return slow
     bodies = dict(MALFORMED)
     bodies["half of the body"] = example.body[: len(example.body) // 2]
     for what, body in bodies.items():
@@ -175,14 +180,21 @@ def _check_malformed(server: RunningServer, example: _Example) -> None:
             f"{example} with {what}: status {answer.status}, and must be refused"
         )
         _check_content(example, answer)
-    for field in example.fields or ():
-        for value in STRANGE_VALUES:
-            strange = json.dumps({**(example.fields or {}), field: value}).encode()
-            answer = _send(server, example, f"with {field}={value!r:.60}", body=strange)
-            assert answer.status < 500, (
-                f"{example} with {field}={value!r:.60}: status {answer.status}: {answer.body[:300]!r}"
-            )
-            _check_content(example, answer)
+    for strange in _strange(example):
+        answer = _send(server, strange, "")
+        assert answer.status < 500, f"{strange}: status {answer.status}: {answer.body[:300]!r}"
+        _check_content(strange, answer)
+        if answer.seconds >= SLOW:
+            slow.append(strange)
+    return slow
+
+
+def _strange(example: _Example) -> Iterator[_Example]:
+    """Yield the request with each strange value in the place of each field."""
+    fields = example.fields or {}
+    for field, value in itertools.product(fields, STRANGE_VALUES):
+        body = json.dumps({**fields, field: value}).encode()
+        yield replace(example, body=body, change=f" with {field}={value!r:.60}")
 
 
 def _check_other_methods(server: RunningServer, example: _Example, examples: Sequence[_Example]) -> None:

@@ -26,6 +26,8 @@ STEPS = 6
 LONG_STEPS = 24
 """Steps of a batch whose rows stay, more than a processor can serve by chance."""
 TOLERANCE = 1e-5
+LEAST_LOGIT = -1e4
+"""Logits below it are those of tokens that a processor forbids."""
 
 
 @torch.inference_mode()
@@ -161,6 +163,13 @@ def _equal(actual: Tensor, wanted: Tensor) -> bool:
     return torch.allclose(actual, wanted, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
 
 
+def _are_probabilities(row: Tensor) -> bool:
+    """Return True if all tokens that may come next have values from 0 to 1, and not the same few, as ``_logits`` never
+    are."""
+    values = row[row > LEAST_LOGIT]
+    return len(values.unique()) > len(row) // 4 and bool(((values >= 0) & (values <= 1)).all())
+
+
 def _alone(processor: LogitsProcessor, row: _Row, steps: int, width: int) -> Tensor:
     """The row's logits after so many steps, in a batch of its own that is made from the tokens."""
     return _apply(processor.batch([row.after(steps)]), [row], width, [steps])[0]
@@ -172,6 +181,9 @@ def _check_rows_alone(processor: LogitsProcessor, rows: list[_Row], width: int) 
         for row, actual in zip(order, together, strict=True):
             assert not bool(actual.isnan().any()), f"{row.case}: logits became NaN"
             alone = _alone(processor, row, 0, width)
+            assert not _are_probabilities(alone), (
+                f"{row.case}: apply() gave probabilities, {alone.min():.3g} to {alone.max():.3g}, not logits"
+            )
             assert _equal(actual, alone), f"{row.case}: the result depends on what else is in the batch"
             assert torch.equal(alone, _alone(processor, row, 0, width)), f"{row.case}: the result differs each time"
     twice = _apply(processor.batch([rows[0].after(0)] * 2), rows[:1] * 2, width, [0, 0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import random
 import weakref
@@ -29,8 +30,9 @@ def check_schedule_policy(policy: str | Callable[[], SchedulePolicy]) -> None:
     A policy with a method of ``AccountingPolicy`` or ``PreemptivePolicy`` must have all of that protocol. It is then
     told of callers that come and go and of what they used, and asked which running sequences give up their places.
 
-    Each sequence is returned once; neither the queue nor a sequence is changed; the same queue is
-    ordered the same way; sequences that have left are not kept; the time grows in proportion to the queue.
+    Each sequence is returned once; neither the queue nor a sequence is changed; the same queue, or one of the same
+    properties, is ordered the same way; sequences that have left are not kept; the time grows in proportion to the
+    queue.
 
     Args:
         policy: a factory, or the name an installed plugin declared it under.
@@ -48,6 +50,7 @@ def check_schedule_policy(policy: str | Callable[[], SchedulePolicy]) -> None:
             for queue_name, queue in _queues(generator, length):
                 where = f"{length} waiting sequences{queue_name}{', with cached prefixes' if cached else ''}"
                 _check_queue(made, queue, cache, where)
+                _check_copies(made, queue, cache, generator, where)
         _check_changing_queue(made, generator, cache)
     _check_references(made, generator)
     queues = {count: _queue(generator, count) for count in (500, 4000)}
@@ -132,6 +135,23 @@ def _check_queue(policy: SchedulePolicy, queue: list[Queued], cache: _Cache, whe
     first = _ordered(policy, queue, cache, where)
     second = _ordered(policy, queue, cache, where)
     assert _ids(first) == _ids(second), f"{where}: order() gives another order when it is asked again"
+
+
+def _check_copies(
+    policy: SchedulePolicy, queue: list[Queued], cache: _Cache, generator: random.Random, where: str
+) -> None:
+    """Check that the order depends on the queue and on what the sequences are, not on where they are in memory."""
+    numbers = generator.sample(range(len(queue)), len(queue))
+    copies = {number: copy.copy(queue[number]) for number in numbers}
+    twins = [copies[number] for number in range(len(queue))]
+    places = {id(sequence): number for group in (queue, twins) for number, sequence in enumerate(group)}
+    first, second = (
+        [places[id(sequence)] for sequence in _ordered(policy, group, cache, where)] for group in (queue, twins)
+    )
+    assert first == second, (
+        f"{where}: order() gives another order for other sequences with the same properties: where a policy does not "
+        "care, the order of the queue must stay, not that of addresses or hashes"
+    )
 
 
 def _check_changing_queue(policy: SchedulePolicy, generator: random.Random, cache: _Cache) -> None:

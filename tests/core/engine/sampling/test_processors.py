@@ -241,6 +241,11 @@ class Narrows(Right):
         return logits[:, 1:]
 
 
+class GivesProbabilities(Right):
+    def apply(self, logits: Any, generated: Any) -> Any:
+        return logits.softmax(-1).masked_fill_(logits < -3, -torch.inf)
+
+
 class Regroups(Right):
     def regroup(self, places: Any, joining: Any) -> Any:
         return self
@@ -256,6 +261,7 @@ class Regroups(Right):
         (Waits, "it waits for the device"),
         (Reads, "it waits for the device"),
         (Narrows, "gave torch.float32"),
+        (GivesProbabilities, "gave probabilities, .* not logits"),
         (Regroups, "regroup"),
     ],
 )

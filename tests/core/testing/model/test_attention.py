@@ -45,6 +45,7 @@ class Honest(AttentionBackend):
         if layer.softcap:
             scores = self.cap(scores, layer.softcap)
         hidden = self.hidden(layer, len(q), len(k))
+        scores = self.limited(scores)
         weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
         return torch.einsum("kgnm,mkd->nkgd", weights, v).flatten(1, 2)
 
@@ -53,6 +54,9 @@ class Honest(AttentionBackend):
 
     def cap(self, scores: Tensor, softcap: float) -> Tensor:
         return softcap * torch.tanh(scores / softcap)
+
+    def limited(self, scores: Tensor) -> Tensor:
+        return scores
 
     def hidden(self, layer: Attention, new: int, total: int) -> Tensor:
         distance = self.positions(new, total)[:, None] - torch.arange(total)[None]
@@ -243,6 +247,13 @@ class StoresUnscaled(ReadsScaled):
             batch.kv.store(layer.index, k * k_scale, v * v_scale, batch.slots)
 
 
+class ClampsScores(Honest):
+    """Keeps exp() from overflowing by a limit instead of the greatest score."""
+
+    def limited(self, scores: Tensor) -> Tensor:
+        return scores.clamp(-60.0, 60.0)
+
+
 class Raises(Honest):
     def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         raise IndexError("out of range")
@@ -305,6 +316,7 @@ def test_a_correct_backend_passes_in_half_precision() -> None:
         (StaleGraph, "static plan, refreshed.*layer 0, refreshed plan"),
         (StoresAgain, "stored before.*outputs are wrong|stored before.*was not written"),
         (WeighsInBaseTwo, "decode, sinks.*outputs are wrong"),
+        (ClampsScores, "scores of hundreds.*outputs are wrong"),
         (Raises, "raised IndexError: out of range"),
         (LastOfKeys, "values in keys.*outputs are wrong"),
         (RefusesGroups, "raised ConfigError: no grouped heads"),

@@ -54,6 +54,12 @@ async def blocks(request: Request) -> Response:
     return JSONResponse({})
 
 
+async def blocks_on_long_texts(request: Request) -> Response:
+    if len((await checked(request))["text"]) >= 1000:
+        time.sleep(0.7)
+    return JSONResponse({})
+
+
 async def shares_a_global(request: Request) -> Response:
     last["text"] = (await checked(request))["text"]
     await asyncio.sleep(0.02)
@@ -129,6 +135,7 @@ HANDLERS: dict[str, Callable[[Request], Any]] = {
     "parses-blindly": parses_blindly,
     "reads-blindly": reads_blindly,
     "blocks": blocks,
+    "blocks-on-long-texts": blocks_on_long_texts,
     "shares-a-global": shares_a_global,
     "no-json": no_json,
     "unfinished-events": unfinished_events,

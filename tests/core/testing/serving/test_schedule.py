@@ -137,6 +137,16 @@ class Quadratic(FirstCome):
         return sorted(waiting, key=lambda one: sum(other.arrived < one.arrived for other in waiting))
 
 
+class ByAddress(FirstCome):
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        return sorted(waiting, key=lambda one: (len(match(one).slots), id(one)))
+
+
+class ByHash(FirstCome):
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        return list(set(waiting))
+
+
 BUGS: list[tuple[Callable[[], Any], str]] = [
     (LosesTheLast, "order\\(\\) left out 1, which would wait for ever"),
     (OnlyAWindow, "700 waiting sequences: order\\(\\) left out 444"),
@@ -148,6 +158,8 @@ BUGS: list[tuple[Callable[[], Any], str]] = [
     (FailsOnEmpty, "0 waiting sequences: order\\(\\) raised ValueError"),
     (ComparesSequences, "order\\(\\) raised TypeError"),
     (Shuffles, "another order when it is asked again"),
+    (ByAddress, "another order for other sequences with the same properties"),
+    (ByHash, "another order for other sequences with the same properties"),
     (Rotates, "another order when it is asked again"),
     (Generator, "order\\(\\) gave generator, not a sequence"),
     (NeedsANode, "order\\(\\) raised AttributeError"),

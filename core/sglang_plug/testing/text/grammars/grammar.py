@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sglang_plug.contracts.text.grammar import (
     CONSTRAINT_KINDS,
+    Constraint,
     ConstraintError,
     ConstraintKind,
     Grammar,
@@ -48,6 +49,7 @@ def check_grammar_backend(
     settings: object = None,
     kinds: Collection[ConstraintKind] | None = None,
     must: Collection[str] = (),
+    refused: Collection[Constraint] = (),
 ) -> None:
     """Test a backend with constraints of each kind: known texts, random outputs, rollbacks, malformed constraints.
 
@@ -59,6 +61,7 @@ def check_grammar_backend(
         settings: passed to the backend; ``None`` and a name: the settings it declares, with their defaults.
         kinds: kinds of constraints to test; by default those that the plugin declares, or all for a class.
         must: names of cases, ``"KIND: NAME"``, that must not be refused.
+        refused: constraints that must be refused, such as one beyond each limit of the backend.
 
     Raises:
         AssertionError: names the first case that fails, and how.
@@ -71,6 +74,8 @@ def check_grammar_backend(
     cases = [case for case in grammar_cases() if case.constraint.kind in kinds]
     unknown = set(must) - {case.name for case in cases}
     assert not unknown, f"there are no such cases: {', '.join(sorted(unknown))}"
+    for constraint in refused:
+        _check_refused(constraint, compiling, serving)
     enforced = set[str]()
     for case in cases:
         try:
@@ -105,7 +110,7 @@ def small_vocabulary() -> Vocabulary:
 
 def _check(case: GrammarCase, compiling: GrammarBackend, serving: GrammarBackend) -> bool:
     """Test a case; return False if it is refused."""
-    make = _loaded(case, compiling, serving)
+    make = _loaded(case.constraint, compiling, serving)
     if make is None:
         return False
     assert not case.broken, "it must be refused"
@@ -125,9 +130,20 @@ def _check(case: GrammarCase, compiling: GrammarBackend, serving: GrammarBackend
     return True
 
 
-def _loaded(case: GrammarCase, compiling: GrammarBackend, serving: GrammarBackend) -> Callable[[], Grammar] | None:
-    """Compile and load a case; return ``None`` if both instances refuse it with a reason."""
-    constraint = case.constraint
+def _check_refused(constraint: Constraint, compiling: GrammarBackend, serving: GrammarBackend) -> None:
+    """Check that a constraint is refused, when it is compiled at the latest."""
+    source = f"{constraint.source[:80]!r} of {len(constraint.source)} characters"
+    where = f"{type(compiling).__name__} fails {constraint.kind}: {source}"
+    try:
+        make = _loaded(constraint, compiling, serving)
+    except Exception as error:
+        problem = str(error) if isinstance(error, AssertionError) else f"raised {type(error).__name__}: {error}"
+        raise AssertionError(f"{where}: {problem}") from error
+    assert make is None, f"{where}: it must be refused"
+
+
+def _loaded(constraint: Constraint, compiling: GrammarBackend, serving: GrammarBackend) -> Callable[[], Grammar] | None:
+    """Compile and load a constraint; return ``None`` if both instances refuse it with a reason."""
     reason = compiling.refuses(constraint)
     assert reason == serving.refuses(constraint), "two instances do not refuse the same"
     assert reason is None or reason.strip(), "it is refused without a reason"

@@ -82,6 +82,28 @@ def test_refusing_everything_is_not_enough() -> None:
     fails(Lazy, "refuses every choice")
 
 
+MANY = Constraint("choice", json.dumps([f"choice {number}" for number in range(1001)]))
+
+
+@pytest.mark.planted_bug("grammar")
+@pytest.mark.parametrize("refusal", [None, "after compiling"])
+def test_what_the_author_names_must_be_refused(refusal: str | None) -> None:
+    class Limitless(Honest):
+        def refuses(self, constraint: Constraint) -> str | None:
+            return super().refuses(constraint) or (refusal if constraint is MANY else None)
+
+    class Limited(Honest):
+        def read(self, constraint: Constraint) -> list[str]:
+            texts = super().read(constraint)
+            if len(texts) > 1000:
+                raise ConstraintError(f"{len(texts)} choices, and 1000 are allowed")
+            return texts
+
+    check_grammar_backend(Limited, kinds=("choice",), refused=[MANY])
+    message = "must be refused" if refusal is None else "refuses.. says 'after compiling', but compile"
+    fails(Limitless, f"Limitless fails choice: .* of {len(MANY.source)} characters: .*{message}", refused=[MANY])
+
+
 @pytest.mark.planted_bug("grammar")
 def test_what_cannot_be_read_must_be_refused() -> None:
     class Credulous(Honest):
