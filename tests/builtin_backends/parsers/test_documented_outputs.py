@@ -1,4 +1,9 @@
-"""Outputs of models in the form in which public documentation shows them; each case names the document."""
+"""Outputs of models in the form in which public documentation shows them; each case names the document.
+
+The cases of Step 3, Granite 3 and Seed-OSS are not recorded outputs. None was found in public for Step 3 and Granite 3:
+their cases are written for these tests in the documented format. vLLM's tests have whole outputs of Seed-OSS; the cases
+here have the same form, with other functions and texts.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +18,10 @@ from sglang_plug import CallStart, OutputParser
 from sglang_plug_backends.parsers.deepseek import DeepSeekV31
 from sglang_plug_backends.parsers.gemma import Gemma4
 from sglang_plug_backends.parsers.kimi import KimiK2
-from sglang_plug_backends.parsers.marked_json import Ernie45, Hermes, HunyuanA13B, InternLM, Nemotron
+from sglang_plug_backends.parsers.marked_json import Ernie45, Granite, Hermes, HunyuanA13B, InternLM, Nemotron
 from sglang_plug_backends.parsers.pythonic import Lfm2
 from sglang_plug_backends.parsers.thinking import HunyuanThinking, SeedThinking
-from sglang_plug_backends.parsers.xml.formats import DeepSeekV32, Glm45, MiniMaxM2, Qwen3Coder
+from sglang_plug_backends.parsers.xml.formats import DeepSeekV32, Glm45, MiniMaxM2, Qwen3Coder, SeedOss, Step3
 
 Read = Callable[..., list[Any]]
 Call = tuple[str, dict[str, Any]]
@@ -149,6 +154,47 @@ CASES = (
         "of candidate ID 12345.",
         (("get_candidate_status", {"candidate_id": "12345"}),),
     ),
+    Documented(
+        Step3,
+        "SGLang, tool_parser/step3.rs: a call in the format of its comment",
+        '<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="find_trains">\n'
+        '<steptml:parameter name="origin">Köln</steptml:parameter>\n'
+        '<steptml:parameter name="day">2026-05-04</steptml:parameter>\n</steptml:invoke><｜tool_call_end｜>\n'
+        "<｜tool_calls_end｜>",
+        (("find_trains", {"origin": "Köln", "day": "2026-05-04"}),),
+    ),
+    Documented(
+        Step3,
+        "SGLang, tool_parser/step3.rs: two calls after a text, in the format of its comment",
+        "I look up both cities.\n<｜tool_calls_begin｜>\n"
+        '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="get_time">\n'
+        '<steptml:parameter name="zone">Asia/Tokyo</steptml:parameter>\n</steptml:invoke><｜tool_call_end｜>\n'
+        '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="get_time">\n'
+        '<steptml:parameter name="zone">Europe/Oslo</steptml:parameter>\n</steptml:invoke><｜tool_call_end｜>\n'
+        "<｜tool_calls_end｜>",
+        tuple(("get_time", {"zone": zone}) for zone in ("Asia/Tokyo", "Europe/Oslo")),
+        text="I look up both cities.",
+    ),
+    Documented(
+        SeedOss,
+        "vLLM, test_seed_oss_tool_parser.py: a call in the form of its outputs",
+        "<seed:tool_call>\n<function=find_trains>\n<parameter=origin>Köln, Germany</parameter>\n"
+        "<parameter=class>second</parameter>\n</function>\n</seed:tool_call>",
+        (("find_trains", {"origin": "Köln, Germany", "class": "second"}),),
+    ),
+    Documented(
+        Granite,
+        "Granite 3, chat template: the token 'followed by a JSON list of tools used'",
+        '<|tool_call|>[{"name": "get_stock_price", "arguments": {"ticker": "IBM", "date": "2026-05-04"}}, '
+        '{"name": "get_time", "arguments": {"zone": "Europe/Oslo"}}]',
+        (("get_stock_price", {"ticker": "IBM", "date": "2026-05-04"}), ("get_time", {"zone": "Europe/Oslo"})),
+    ),
+    Documented(
+        Granite,
+        "vllm-mlx, Granite tool call parser: the tag instead of the token, as its comment says",
+        '<tool_call>[{"name": "get_time", "arguments": {"zone": "Europe/Oslo"}}]',
+        (("get_time", {"zone": "Europe/Oslo"}),),
+    ),
 )
 
 
@@ -181,3 +227,15 @@ def test_reasoning_of_seeds_document(read: Read) -> None:
     thought = f"First, the power rule.\n{spent}</seed:cot_budget_reflect>\nThen the sum."
     output = f"<seed:think>\n{thought}\n</seed:think>\nThe result is 4."
     assert read(SeedThinking, output) == [("thought", thought), "The result is 4."]
+
+
+def test_a_call_that_seed_quotes_in_its_reasoning(read: Read) -> None:
+    """An output in vLLM's test_seed_oss_tool_parser.py quotes the format of a call, and then reasons on."""
+    call = (
+        "<seed:tool_call>\n<function=get_time>\n<parameter=zone>Asia/Tokyo</parameter>\n</function>\n</seed:tool_call>"
+    )
+    thought = f"The format is {call}. Is the zone known?\n"
+    spent = "<seed:cot_budget_reflect>I have used 130 tokens, and there are 382 tokens remaining for use."
+    output = f"<seed:think>{thought}{spent}</seed:cot_budget_reflect>\nIt is.</seed:think>{call}"
+    assert read(SeedThinking, output) == [("thought", f"{thought}{spent}</seed:cot_budget_reflect>\nIt is."), call]
+    assert read(SeedOss, call) == [(0, "get_time", '{"zone": "Asia/Tokyo"}')]
