@@ -119,7 +119,8 @@ def times() -> Iterator[str]:
     facts = measured()
     yield "Seconds are those from `sglang-plug plugins new` to a conformance test that passes: the example is created,"
     yield "installed and tested as `plugins new` says, each start of Python included. They were measured on"
-    yield f"{facts['measured']:%Y-%m-%d}, on a machine with {facts['processors']} processors, by `make template-times`."
+    yield f"{facts['measured']:%Y-%m-%d}, on a machine with {facts['processors']} processors, by `make template-times`;"
+    yield "whatever else the machine did meanwhile is in them."
 
 
 def page() -> str:

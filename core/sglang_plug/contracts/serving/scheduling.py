@@ -52,7 +52,11 @@ class SchedulePolicy(Protocol):
     """Decides the order in which waiting sequences are admitted."""
 
     def order(self, waiting: Sequence[Waiting], match: Callable[[Waiting], Match]) -> Sequence[Waiting]:
-        """Return the same sequences in the order of admission. ``match`` looks a sequence up in the prefix cache."""
+        """Return the same sequences in the order of admission. ``match`` looks a sequence up in the prefix cache.
+
+        The result follows from the order of ``waiting`` and from what the sequences are, never from addresses or hashes
+        of the objects.
+        """
 
 
 @dataclass(frozen=True, slots=True)
