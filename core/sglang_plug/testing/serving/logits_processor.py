@@ -167,7 +167,7 @@ def _are_probabilities(row: Tensor) -> bool:
     """Return True if all tokens that may come next have values from 0 to 1, and not the same few, as ``_logits`` never
     are."""
     values = row[row > LEAST_LOGIT]
-    return len(values.unique()) > len(row) // 4 and bool(((values >= 0) & (values <= 1)).all())
+    return len(set(values.tolist())) > len(row) // 4 and bool(((values >= 0) & (values <= 1)).all())
 
 
 def _alone(processor: LogitsProcessor, row: _Row, steps: int, width: int) -> Tensor:
