@@ -164,8 +164,7 @@ def _equal(actual: Tensor, wanted: Tensor) -> bool:
 
 
 def _are_probabilities(row: Tensor) -> bool:
-    """Return True if all tokens that may come next have values from 0 to 1, and not the same few, as ``_logits`` never
-    are."""
+    """Return True if the tokens that may come next have many different values from 0 to 1, as logits hardly ever do."""
     values = row[row > LEAST_LOGIT]
     return len(set(values.tolist())) > len(row) // 4 and bool(((values >= 0) & (values <= 1)).all())
 
