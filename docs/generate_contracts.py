@@ -73,6 +73,7 @@ SECTIONS = {
     "plugins.component": "Components and errors of plugins",
     "plugins.attribution": "Errors that name a component",
     "system.child_process": "Child processes",
+    "system.host_memory": "The memory of the host",
     "system.out_of_memory": "Lack of memory",
     "plugins.registry": "All plugins",
     "config": "Configuration and errors",

@@ -236,6 +236,7 @@ if TYPE_CHECKING:
         WeightsSpec,
     )
     from sglang_plug.system.child_process import child_environment, leave_signals_to_parent, python_command, start_child
+    from sglang_plug.system.host_memory import HostMemory, host_memory
     from sglang_plug.system.out_of_memory import is_out_of_memory
 
     from .config import AUTO, CheckpointNotFoundError, ConfigError, EngineConfig, PluginOptions
@@ -321,6 +322,7 @@ __all__ = [
     "GraphPhase",
     "GraphRecorder",
     "HoldPhase",
+    "HostMemory",
     "InputPhase",
     "Joinable",
     "JoinedAdapters",
@@ -479,6 +481,7 @@ __all__ = [
     "decode_launch",
     "encode_launch",
     "hookimpl",
+    "host_memory",
     "is_out_of_memory",
     "leave_signals_to_parent",
     "own_slice",

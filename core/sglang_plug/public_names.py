@@ -246,5 +246,6 @@ HOME = {
     "plugins.attribution": ("attributed",),
     "plugins.spec": ("Task",),
     "system.child_process": ("child_environment", "leave_signals_to_parent", "python_command", "start_child"),
+    "system.host_memory": ("HostMemory", "host_memory"),
     "system.out_of_memory": ("is_out_of_memory",),
 }
