@@ -164,7 +164,7 @@ class PrefixPool(Protocol):
         """True once a slot was taken."""
 
     def evict(self, tokens: int) -> int:
-        """Evict unused prefixes until ``tokens`` slots are free or none is left; return the number of freed slots.
+        """Evict unused prefixes until ``tokens`` slots are freed or none is left; return the number of freed slots.
 
         ``StepStats.relieved_tokens`` counts them.
         """
