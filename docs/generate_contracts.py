@@ -70,7 +70,11 @@ SECTIONS = {
     "contracts.text.parsers": "Output parsers",
     "ops.host_device_copy": "Copies between host and device",
     "plugins.choice": "Facts about plugins",
-    "plugins.component": "Errors of plugins",
+    "plugins.component": "Components and errors of plugins",
+    "plugins.attribution": "Errors that name a component",
+    "system.child_process": "Child processes",
+    "system.host_memory": "The memory of the host",
+    "system.out_of_memory": "Lack of memory",
     "plugins.registry": "All plugins",
     "config": "Configuration and errors",
 }

@@ -82,9 +82,9 @@ if TYPE_CHECKING:
     )
     from sglang_plug.contracts.model.batch import BidirectionalImage, ForwardBatch, KVPool, KVScale, MultimodalInputs
     from sglang_plug.contracts.model.checkpoint import Checkpoint, CheckpointRequest, KVScaleTensor, WeightLoader
-    from sglang_plug.contracts.model.kernels import Kernels
+    from sglang_plug.contracts.model.kernels import Kernels, LinearFunction
     from sglang_plug.contracts.model.model import BuildEnv, Model, SupportsImages, WeightError
-    from sglang_plug.contracts.model.pooling import Pooling, Projection
+    from sglang_plug.contracts.model.pooling import Pooling, PoolingMode, Projection
     from sglang_plug.contracts.model.quantization import (
         LinearScheme,
         Matrix,
@@ -114,6 +114,7 @@ if TYPE_CHECKING:
         ReplicaStatus,
     )
     from sglang_plug.contracts.serving.executor import (
+        CapturedCollectives,
         Collectives,
         Executor,
         LaunchSpec,
@@ -163,8 +164,10 @@ if TYPE_CHECKING:
     from sglang_plug.contracts.storage.store import ContentWriter, Store, StoreContext
     from sglang_plug.contracts.storage.wrapper import StoreWrapper
     from sglang_plug.contracts.text.grammar import (
+        SCHEMA_FIELD,
         Constraint,
         ConstraintError,
+        ConstraintKind,
         Grammar,
         GrammarBackend,
         ReasoningPrefix,
@@ -183,6 +186,7 @@ if TYPE_CHECKING:
         CallArguments,
         CallEnd,
         CallStart,
+        Event,
         OutputParser,
         Reasoning,
         ReasoningBlock,
@@ -192,15 +196,17 @@ if TYPE_CHECKING:
     )
     from sglang_plug.contracts.text.tokenizer import StreamDecoder, TemplateError, Tokenizer, TokenizerSource
     from sglang_plug.contracts.text.vocabulary import Vocabulary
-    from sglang_plug.ops.host_device_copy import pinned, send, upload, upload_array
+    from sglang_plug.ops.host_device_copy import Fetched, pinned, send, upload, upload_array
     from sglang_plug.ops.lora import LowRank, LowRankPart, LowRankTable
+    from sglang_plug.ops.pooling import pooled
     from sglang_plug.ops.quantized_weight import QuantizedWeight
     from sglang_plug.ops.sampling import SamplingOptions
+    from sglang_plug.plugins.attribution import attributed
     from sglang_plug.plugins.choice import Facts
-    from sglang_plug.plugins.component import PluginError
+    from sglang_plug.plugins.component import Component, PluginError
     from sglang_plug.plugins.hookspecs import API_VERSION, hookimpl
     from sglang_plug.plugins.registry import Plugins
-    from sglang_plug.plugins.spec import Spec
+    from sglang_plug.plugins.spec import Spec, Task
     from sglang_plug.plugins.specs import (
         AdapterSpec,
         AttentionSpec,
@@ -229,6 +235,9 @@ if TYPE_CHECKING:
         ToolParserSpec,
         WeightsSpec,
     )
+    from sglang_plug.system.child_process import child_environment, leave_signals_to_parent, python_command, start_child
+    from sglang_plug.system.host_memory import HostMemory, host_memory
+    from sglang_plug.system.out_of_memory import is_out_of_memory
 
     from .config import AUTO, CheckpointNotFoundError, ConfigError, EngineConfig, PluginOptions
 
@@ -263,6 +272,7 @@ __all__ = [
     "CallEnd",
     "CallStart",
     "CannotCaptureError",
+    "CapturedCollectives",
     "Checkpoint",
     "CheckpointNotFoundError",
     "CheckpointRequest",
@@ -270,9 +280,11 @@ __all__ = [
     "ChunkView",
     "Collectives",
     "CommandSpec",
+    "Component",
     "ConfigError",
     "Constraint",
     "ConstraintError",
+    "ConstraintKind",
     "ContentMissing",
     "ContentWriter",
     "DeploymentSpec",
@@ -287,6 +299,7 @@ __all__ = [
     "EngineGroup",
     "EngineLaunch",
     "EngineServer",
+    "Event",
     "EvictionPolicy",
     "EvictionSpec",
     "ExecutionContext",
@@ -296,6 +309,7 @@ __all__ = [
     "ExtensionContext",
     "ExtensionRanks",
     "Facts",
+    "Fetched",
     "FileInUse",
     "FileRecord",
     "Finish",
@@ -308,6 +322,7 @@ __all__ = [
     "GraphPhase",
     "GraphRecorder",
     "HoldPhase",
+    "HostMemory",
     "InputPhase",
     "Joinable",
     "JoinedAdapters",
@@ -325,6 +340,7 @@ __all__ = [
     "LayerAdapter",
     "Lifecycle",
     "LineResult",
+    "LinearFunction",
     "LinearScheme",
     "LogitsBatch",
     "LogitsProcessor",
@@ -369,6 +385,7 @@ __all__ = [
     "PluginOptions",
     "Plugins",
     "Pooling",
+    "PoolingMode",
     "PreemptivePolicy",
     "PrefixCache",
     "PrefixCacheSpec",
@@ -407,6 +424,7 @@ __all__ = [
     "RoutingPolicy",
     "RoutingSpec",
     "Runs",
+    "SCHEMA_FIELD",
     "SamplingOptions",
     "SamplingParams",
     "SamplingPhase",
@@ -438,6 +456,7 @@ __all__ = [
     "StoredTensor",
     "StreamDecoder",
     "SupportsImages",
+    "Task",
     "TemplateError",
     "Text",
     "TokenCounts",
@@ -457,13 +476,21 @@ __all__ = [
     "WeightError",
     "WeightLoader",
     "WeightsSpec",
+    "attributed",
+    "child_environment",
     "decode_launch",
     "encode_launch",
     "hookimpl",
+    "host_memory",
+    "is_out_of_memory",
+    "leave_signals_to_parent",
     "own_slice",
     "pinned",
+    "pooled",
     "prefix_digests",
+    "python_command",
     "send",
+    "start_child",
     "upload",
     "upload_array",
 ]

@@ -101,7 +101,7 @@ def test_equals_transformers(
     check(model, engine, "cold")
     generated = engine.outputs([Request(id="warm", tokens=tuple(prompts()[2]), params=requests("x")[0].params)])
     assert list(generated[0].tokens) == model.greedy(prompts()[2], NEW_TOKENS, generated[0].tokens)
-    assert generated[0].cached_tokens >= 60, "followers keep what rank 0 has in its cache"
+    assert generated[0].cached_tokens >= 60, "worker ranks keep what rank 0 has in its cache"
 
 
 def test_processes(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:

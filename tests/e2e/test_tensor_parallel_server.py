@@ -11,7 +11,7 @@ from .conftest import command_of
 from .replaying import in_time, replayed
 
 
-def followers(server: Any) -> list[int]:
+def worker_ranks(server: Any) -> list[int]:
     """Processes of the ranks behind the first."""
     return [pid for pid in server.members() if b"sglang_plug.engine.tensor_parallel.worker_rank" in command_of(pid)]
 
@@ -21,7 +21,7 @@ def test_it_serves_until_a_rank_is_gone(launch: Any) -> None:
     server = launch("--tp", "2")
     info = server.info()
     assert info["tp_size"] == 2 and info["components"]["executor"]["name"] == "processes"
-    assert len(followers(server)) == 1
+    assert len(worker_ranks(server)) == 1
     chat = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
     answer = server.post("/v1/chat/completions", chat).json()
     assert "Paris" in answer["choices"][0]["message"]["content"]
@@ -36,7 +36,7 @@ def test_it_serves_until_a_rank_is_gone(launch: Any) -> None:
     ) as stream:
         lines = (line for line in stream.iter_lines() if line)
         next(lines)
-        os.kill(followers(server)[0], signal.SIGKILL)
+        os.kill(worker_ranks(server)[0], signal.SIGKILL)
         rest = list(lines)
     assert rest[-1] == "data: [DONE]"
     in_time("error" in rest[-2], "the stream had not ended")
@@ -48,7 +48,7 @@ def test_it_serves_until_a_rank_is_gone(launch: Any) -> None:
 
 def test_it_ends_with_all_of_its_processes(launch: Any) -> None:
     server = launch("--tp-size", "2", "--set", "processes.threads=1")
-    assert len(followers(server)) == 1
+    assert len(worker_ranks(server)) == 1
     server.process.send_signal(signal.SIGTERM)
     assert server.exit_code() == 0
     server.wait_gone()

@@ -7,10 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sglang_plug import Kernels
-from sglang_plug.contracts.model import kernels as definitions
-from sglang_plug.contracts.model.kernels import LinearFunction
-from sglang_plug.ops import sampling as sampling_definitions
+from sglang_plug import Kernels, LinearFunction, SamplingOptions
 
 from .dense import dense_bias, dense_rows
 from .library import load
@@ -18,6 +15,8 @@ from .memory import PageMemory
 from .quantized import pack_coded
 from .recurrent import causal_conv, gated_delta_rule, linear_attention, selective_scan
 
+DEFINITIONS = Kernels()
+"""The torch functions that define each operation."""
 PANEL = 32
 """Number of columns in one panel of the packed matrix."""
 DRAWN = 2048
@@ -54,7 +53,7 @@ def build() -> Kernels:
 def pack_linear(weight: Tensor, bias: Tensor | None, *, memory: PageMemory) -> LinearFunction:
     """Pack ``weight`` ``[out, in]`` into panels. A row's result is independent of the other rows in the batch."""
     if not _fits(weight):
-        return definitions.pack_linear(weight, bias)
+        return DEFINITIONS.pack_linear(weight, bias)
     return _packed(weight, bias, memory, gated=False)
 
 
@@ -117,7 +116,7 @@ def pack_int8(weight: Tensor, scale: Tensor, bias: Tensor | None, *, memory: Pag
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Compute the definition with a single rounding."""
     if x.dtype != torch.bfloat16 or weight.dtype not in WEIGHTS:
-        return definitions.rms_norm(x, weight, eps)
+        return DEFINITIONS.rms_norm(x, weight, eps)
     return _norm(x, None, weight, eps)
 
 
@@ -125,7 +124,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     """``(rms_norm(x + residual), x + residual)``; the sum is written to ``residual``."""
     known = x.dtype == residual.dtype == torch.bfloat16 and weight.dtype in WEIGHTS and x.shape == residual.shape
     if not known or not residual.is_contiguous():
-        return definitions.add_rms_norm(x, residual, weight, eps)
+        return DEFINITIONS.add_rms_norm(x, residual, weight, eps)
     return _norm(x, residual, weight, eps), residual
 
 
@@ -143,7 +142,7 @@ def _norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> Ten
 def silu_mul(gate_up: Tensor) -> Tensor:
     """Compute the definition with a single rounding."""
     if gate_up.dtype != torch.bfloat16:
-        return definitions.silu_mul(gate_up)
+        return DEFINITIONS.silu_mul(gate_up)
     gate_up = gate_up.contiguous()
     width = gate_up.shape[-1] // 2
     out = gate_up.new_empty(*gate_up.shape[:-1], width)
@@ -156,7 +155,7 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     known = x.dtype == cos.dtype == sin.dtype == torch.bfloat16 and cos.shape == sin.shape and cos.dim() == 2
     tokens, heads, dim = x.shape
     if not known or len(cos) != tokens or cos.shape[1] > dim or x.stride(-1) != 1:
-        return definitions.apply_rope(x, cos, sin)
+        return DEFINITIONS.apply_rope(x, cos, sin)
     cos, sin = cos.contiguous(), sin.contiguous()
     out = torch.empty((tokens, heads, dim), dtype=x.dtype)
     at = (x.data_ptr(), cos.data_ptr(), sin.data_ptr(), out.data_ptr())
@@ -168,17 +167,17 @@ def mask_logits(logits: Tensor, rows: Tensor | None, mask: Tensor) -> Tensor:
     """Apply the definition in place."""
     known = logits.dtype == torch.float32 and mask.dtype == torch.int32 and logits.dim() == mask.dim() == 2
     if not known or not logits.is_contiguous() or not mask.is_contiguous():
-        return sampling_definitions.mask_logits(logits, rows, mask)
+        return DEFINITIONS.mask_logits(logits, rows, mask)
     rows = None if rows is None else rows.to(torch.int64).contiguous()
     at = (logits.data_ptr(), None if rows is None else rows.data_ptr(), mask.data_ptr())
     load().mask_logits(*at, len(mask), logits.shape[-1], mask.shape[-1])
     return logits
 
 
-def sample_tokens(logits: Tensor, options: sampling_definitions.SamplingOptions, uniform: Tensor) -> Tensor:
+def sample_tokens(logits: Tensor, options: SamplingOptions, uniform: Tensor) -> Tensor:
     """Sample as defined; rows with top-k, top-p or min-p use the definition itself."""
     if options.cut or logits.dtype != torch.float32 or not logits.is_contiguous():
-        return sampling_definitions.sample_tokens(logits, options, uniform)
+        return DEFINITIONS.sample_tokens(logits, options, uniform)
     rows, width = logits.shape
     blocks = -(-width // DRAWN)
     tops, sums = (torch.empty(rows, blocks, dtype=dtype) for dtype in (torch.float32, torch.float64))

@@ -25,7 +25,7 @@ from typing import Any
 
 from sglang_plug import ConfigError
 from sglang_plug.system.private_folder import private_folder, scratch_folder
-from sglang_plug.system.progress_line import ProgressLine, bar
+from sglang_plug_backends.progress_line import ProgressLine, bar
 
 SOURCES = Path(__file__).parent / "source"
 COMPILED = Path(__file__).parent / "compiled"

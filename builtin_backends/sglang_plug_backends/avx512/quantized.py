@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sglang_plug.contracts.model.kernels import LinearFunction
-from sglang_plug.ops.quantized_weight import HALF_BYTE, QuantizedWeight
+from sglang_plug import LinearFunction, QuantizedWeight
 
 from .dense import dense_bias, dense_rows
 from .library import load
@@ -53,7 +52,7 @@ def _pack_codes(weight: QuantizedWeight, bias: Tensor | None, group: int, memory
     assert weight.zero is not None
     (width, depth), codes = weight.shape, weight.codes
     if weight.bits == 4:
-        codes = torch.stack((codes & HALF_BYTE, codes >> 4), -1)
+        codes = torch.stack((codes & 15, codes >> 4), -1)
     packed = memory.take(_padded(width) * depth * weight.bits // 16)
     codes, bias = codes.contiguous(), dense_bias(bias, width)
     library.pack_codes(codes.data_ptr(), packed.data_ptr(), width, depth, weight.bits)

@@ -7,12 +7,13 @@ import ctypes
 import torch
 from torch import Tensor
 
-from sglang_plug import Runs
-from sglang_plug.ops import ssm
+from sglang_plug import Kernels, Runs
 
 from .calls import ConvolutionCall, RecurrenceCall, SelectiveScanCall, dense
 from .library import load
 
+DEFINITIONS = Kernels()
+"""The torch functions that define each operation."""
 LONGEST_TAPS, LONGEST_KEY, LARGEST_STATE = 8, 512, 16
 """Limits of ``source/recurrent.cpp``."""
 NUMBERS = (torch.bfloat16, torch.float32)
@@ -23,7 +24,7 @@ def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, 
     inputs = (x, weight, states) if bias is None else (x, weight, states, bias)
     known = all(item.dtype == torch.bfloat16 for item in inputs) and weight.shape[1] <= LONGEST_TAPS
     if not known or x.stride(-1) != 1 or not states.is_contiguous():
-        return ssm.causal_conv(x, weight, bias, states, runs)
+        return DEFINITIONS.causal_conv(x, weight, bias, states, runs)
     weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
     out = torch.empty((len(x), x.shape[1]), dtype=x.dtype)
     call = ConvolutionCall(
@@ -46,7 +47,7 @@ def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, 
 def linear_attention(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, states: Tensor, runs: Runs) -> Tensor:
     """Compute the definition token by token with a single rounding."""
     if not _fits(q, k, v, decay, states):
-        return ssm.linear_attention(q, k, v, decay, states, runs)
+        return DEFINITIONS.linear_attention(q, k, v, decay, states, runs)
     return _recur(q, k, v, decay, None, states, runs)
 
 
@@ -55,7 +56,7 @@ def gated_delta_rule(
 ) -> Tensor:
     """Compute the definition token by token with a single rounding."""
     if not _fits(q, k, v, decay, states):
-        return ssm.gated_delta_rule(q, k, v, decay, beta, states, runs)
+        return DEFINITIONS.gated_delta_rule(q, k, v, decay, beta, states, runs)
     return _recur(q, k, v, decay, beta.float().contiguous(), states, runs)
 
 
@@ -64,7 +65,7 @@ def selective_scan(x: Tensor, step: Tensor, rates: Tensor, b: Tensor, c: Tensor,
     wide = step.dtype == rates.dtype == states.dtype == torch.float32 and states.is_contiguous()
     known = all(item.dtype in NUMBERS and item.stride(-1) == 1 for item in (x, b, c))
     if not wide or not known or rates.shape[1] > LARGEST_STATE:
-        return ssm.selective_scan(x, step, rates, b, c, states, runs)
+        return DEFINITIONS.selective_scan(x, step, rates, b, c, states, runs)
     step, rates = step.contiguous(), rates.contiguous()
     out = torch.empty(x.shape, dtype=x.dtype)
     call = SelectiveScanCall(

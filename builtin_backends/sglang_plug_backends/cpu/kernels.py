@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sglang_plug import Kernels
-from sglang_plug.contracts.model import kernels as definitions
-from sglang_plug.contracts.model.kernels import LinearFunction
+from sglang_plug import Kernels, LinearFunction
 
+DEFINITIONS = Kernels()
+"""The torch functions that define each operation."""
 ROWS = 32
 """Number of rows for which the layout is chosen; it serves any number."""
 
@@ -47,7 +47,7 @@ def pack_linear(weight: Tensor, bias: Tensor | None) -> LinearFunction:
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Compute the definition with torch's own operator: fewer calls, and one rounding less in bfloat16."""
     if weight.dtype != x.dtype:
-        return definitions.rms_norm(x, weight, eps)
+        return DEFINITIONS.rms_norm(x, weight, eps)
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
 
 

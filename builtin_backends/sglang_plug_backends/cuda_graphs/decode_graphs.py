@@ -26,7 +26,9 @@ from torch import Tensor
 from sglang_plug import (
     AttentionBackend,
     CannotCaptureError,
+    CapturedCollectives,
     ChunkView,
+    Collectives,
     DeviceTokens,
     ExtensionRanks,
     ForwardBatch,
@@ -37,12 +39,11 @@ from sglang_plug import (
     Model,
     StaticInputPhase,
     StepExecutor,
+    is_out_of_memory,
+    upload,
 )
-from sglang_plug.contracts.serving.executor import SINGLE_RANK, CapturedCollectives, Collectives
 from sglang_plug.layers import Router
-from sglang_plug.ops.host_device_copy import upload
-from sglang_plug.system.out_of_memory import is_out_of_memory
-from sglang_plug.system.progress_line import ProgressLine, bar
+from sglang_plug_backends.progress_line import ProgressLine, bar
 
 from .garbage_collection import no_collection
 from .graph_check import check_replay
@@ -102,8 +103,8 @@ class DecodeGraphs(StepExecutor):
         page_size: slots in a page.
         most: largest batch size that may be captured.
         width: tokens of the longest context.
-        ranks: the ranks that share the model; all capture and replay the same graphs.
         collectives: this rank's collectives, with which the model was built.
+        ranks: the ranks that share the model; all capture and replay the same graphs.
         static_inputs: step extensions with an input of every captured step.
         extensions: step extensions that take part in graphs.
     """
@@ -118,8 +119,8 @@ class DecodeGraphs(StepExecutor):
         page_size: int,
         most: int,
         width: int,
+        collectives: Collectives,
         ranks: ExtensionRanks | None = None,
-        collectives: Collectives = SINGLE_RANK,
         static_inputs: Ordered[StaticInputPhase] = (),
         extensions: Ordered[GraphPhase] = (),
     ) -> None:

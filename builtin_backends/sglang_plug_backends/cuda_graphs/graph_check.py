@@ -14,8 +14,7 @@ from itertools import chain, cycle, islice
 import torch
 from torch import Tensor
 
-from sglang_plug import AttentionBackend, CannotCaptureError, ForwardBatch, GraphCapable, KVPool, Model
-from sglang_plug.contracts.model.recurrent_state import RESERVED
+from sglang_plug import AttentionBackend, CannotCaptureError, ForwardBatch, GraphCapable, KVPool, Model, StatePool
 
 LONGEST = 24
 """Tokens of the longest context among several."""
@@ -89,8 +88,9 @@ def _fill(batch: ForwardBatch, contexts: list[list[int]], vocabulary: int) -> No
     batch.slots.copy_(torch.tensor([context[-1] for context in contexts]))
     batch.input_ids.copy_(torch.arange(3, 3 + 5 * len(contexts), 5) % vocabulary)
     if (states := batch.recurrent) is not None:
-        rows = torch.arange(RESERVED, RESERVED + len(contexts))
-        states.runs.rows.copy_(rows if states.pool.rows >= RESERVED + len(contexts) else torch.zeros_like(rows))
+        first, end = StatePool.RESERVED, StatePool.RESERVED + len(contexts)
+        rows = torch.arange(first, end)
+        states.runs.rows.copy_(rows if states.pool.rows >= end else torch.zeros_like(rows))
 
 
 @contextmanager

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sglang_plug import ChunkView, ForwardBatch, SequenceView, StaticInputPhase
-from sglang_plug.ops.host_device_copy import pinned, upload
+from sglang_plug import ChunkView, ForwardBatch, SequenceView, StaticInputPhase, pinned, upload
 
 from .graph_variants import NO_NUMBERS, StepNumbers
 

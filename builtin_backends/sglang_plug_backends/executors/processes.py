@@ -16,8 +16,7 @@ from pathlib import Path
 import torch
 import zmq
 
-from sglang_plug import Collectives, Executor, LaunchSpec, RankEndpoint, RankGroup
-from sglang_plug.system.child_process import child_environment, start_child
+from sglang_plug import Collectives, Executor, LaunchSpec, RankEndpoint, RankGroup, child_environment, start_child
 from sglang_plug.system.private_folder import private_folder
 
 from .shared_memory import SharedCollectives, is_offered, memory_file

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from sglang_plug.contracts.text.grammar import SCHEMA_FIELD
+from sglang_plug import SCHEMA_FIELD
 from sglang_plug_backends.grammars.ebnf.free_text import free_text
 from sglang_plug_backends.grammars.json_schema.plain_schema import MOST_DEPTH
 from sglang_plug_backends.grammars.json_schema.schema import parse

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from sglang_plug import KVScaleTensor
-from sglang_plug.contracts.model.checkpoint import KVPart
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +19,7 @@ PATTERNS = (
     # compressed-tensors, before scales were the attention's own
     re.compile(r"(?P<layer>.+)\.(?P<part>[qkv])_proj\.output_scale"),
 )
-PARTS: dict[str, tuple[KVPart, ...]] = {"k": ("k",), "v": ("v",), "kv": ("k", "v"), "q": ()}
+PARTS: dict[str, tuple[Literal["k", "v"], ...]] = {"k": ("k",), "v": ("v",), "kv": ("k", "v"), "q": ()}
 """Scale names; ``kv`` is the older name of one scale for both."""
 
 

@@ -17,8 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from sglang_plug import ConfigError
-from sglang_plug.system.child_process import python_command, start_child
+from sglang_plug import ConfigError, python_command, start_child
 
 CPU_SECONDS = 10
 """CPU limit in seconds for all expressions of a tokenizer."""

@@ -13,8 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from sglang_plug import ConfigError, Pooling, Projection
-from sglang_plug.contracts.model.pooling import PoolingMode
+from sglang_plug import ConfigError, Pooling, PoolingMode, Projection
 from sglang_plug_backends.checkpoint_files import MAX_CONFIG, read_file
 
 NAMES: Mapping[str, PoolingMode] = {

@@ -20,8 +20,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO, cast
 
-from sglang_plug import TemplateError
-from sglang_plug.system.child_process import python_command, start_child
+from sglang_plug import TemplateError, python_command, start_child
 
 from .template_worker import ABOUT_VARIABLES, ENCODING, LENGTH, TEXT, write_message
 

@@ -13,8 +13,7 @@ import struct
 import sys
 from typing import Any, BinaryIO
 
-from sglang_plug import TemplateError
-from sglang_plug.system.child_process import leave_signals_to_parent
+from sglang_plug import TemplateError, leave_signals_to_parent
 
 from .template import ChatTemplate
 

@@ -7,8 +7,7 @@ from array import array
 from collections.abc import Mapping
 from hashlib import blake2b
 
-from sglang_plug import SequenceView
-from sglang_plug.contracts.serving.kv_store import KEY_BYTES
+from sglang_plug import KVBlock, SequenceView
 
 FORMAT = "1"
 """Version of the layout of blocks and of the computation of their keys."""
@@ -23,7 +22,7 @@ def namespace_digest(identity: Mapping[str, str], weights: bytes, layout: str) -
         layout: describes the bytes of a block.
     """
     facts = {**identity, "weights": weights.hex(), "layout": layout, "format": FORMAT}
-    return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=KEY_BYTES).digest()
+    return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=KVBlock.KEY_BYTES).digest()
 
 
 class BlockKeys:
@@ -46,8 +45,10 @@ class BlockKeys:
         tokens = array("q", sequence.keys(start * size, count * size))
         encoded, step = memoryview(tokens).cast("B"), size * tokens.itemsize
         parent = (
-            keys[-1] if keys else blake2b(sequence.salt.encode(), digest_size=KEY_BYTES, key=self._namespace).digest()
+            keys[-1]
+            if keys
+            else blake2b(sequence.salt.encode(), digest_size=KVBlock.KEY_BYTES, key=self._namespace).digest()
         )
         for offset in range(0, len(encoded), step):
-            parent = blake2b(encoded[offset : offset + step], digest_size=KEY_BYTES, key=parent).digest()
+            parent = blake2b(encoded[offset : offset + step], digest_size=KVBlock.KEY_BYTES, key=parent).digest()
             keys.append(parent)

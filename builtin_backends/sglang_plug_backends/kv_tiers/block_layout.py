@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sglang_plug import KVPool, pinned, send, upload
-from sglang_plug.ops.host_device_copy import Fetched
+from sglang_plug import Fetched, KVPool, pinned, send, upload
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sglang_plug import KVBlock
-from sglang_plug.ops.host_device_copy import Fetched
+from sglang_plug import Fetched, KVBlock
 
 from .block_layout import BlockLayout
 from .tiers import Tiers

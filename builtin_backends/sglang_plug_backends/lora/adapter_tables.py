@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from sglang_plug import AdaptableLayer, LayerAdapter, LowRank, LowRankAdapter, LowRankTable
-from sglang_plug.ops.lora import AddLowRank, segments_of
 
 logger = logging.getLogger(__name__)
 
+AddLowRank = Callable[[Tensor, Tensor, LowRankTable, Tensor], None]
+"""The type of ``Kernels.add_low_rank``."""
 PLACES = 128
 """Number of adapters in the tables; steps with further adapters are computed without graphs."""
 
@@ -80,3 +81,9 @@ class AdapterTables:
         for table in self._tables.values():
             table.forget(place)
         self._free.append(place)
+
+
+def segments_of(parts: Mapping[str, slice]) -> list[slice]:
+    """Return the smallest segments from which all of the column ranges can be composed."""
+    edges = sorted({edge for columns in parts.values() for edge in (columns.start, columns.stop)})
+    return [slice(start, stop) for start, stop in zip(edges, edges[1:], strict=False)]

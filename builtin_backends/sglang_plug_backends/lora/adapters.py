@@ -16,12 +16,19 @@ from weakref import ReferenceType, ref
 import torch
 from torch import Tensor
 
-from sglang_plug import Adapter, AdapterRequest, ConfigError, ExtensionRanks, Model, PluginError, RequestError
-from sglang_plug.ops.lora import AddLowRank
-from sglang_plug.system.out_of_memory import is_out_of_memory
+from sglang_plug import (
+    Adapter,
+    AdapterRequest,
+    ConfigError,
+    ExtensionRanks,
+    Model,
+    PluginError,
+    RequestError,
+    is_out_of_memory,
+)
 
 from .adapter_salt import adapter_salt
-from .adapter_tables import AdapterTables
+from .adapter_tables import AdapterTables, AddLowRank
 from .lora_batch import AdaptedProduct, AdaptedStep, CapturedStep, CurrentStep, LoadedAdapter
 from .lora_layers import adaptable_layers, described
 

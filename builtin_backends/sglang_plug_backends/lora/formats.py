@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from sglang_plug import Adapter, AdapterReader, AdapterRequest, ConfigError, LayerAdapter, PluginError, Plugins
-from sglang_plug.plugins.attribution import attributed, check_contract
-from sglang_plug.plugins.discovery import DISTRIBUTION
-from sglang_plug.plugins.registry import Component
-from sglang_plug.system.out_of_memory import is_out_of_memory
+from sglang_plug import (
+    Adapter,
+    AdapterReader,
+    AdapterRequest,
+    Component,
+    ConfigError,
+    LayerAdapter,
+    PluginError,
+    Plugins,
+    attributed,
+    is_out_of_memory,
+)
 
 from .adapters import ReadAdapter
+
+BUILT_IN = "sglang-plug"
+"""The distribution of the formats that are tried last."""
 
 
 def adapter_reader(plugins: Plugins) -> ReadAdapter:
@@ -16,7 +26,7 @@ def adapter_reader(plugins: Plugins) -> ReadAdapter:
 
     Raises ``ConfigError`` if there is none, ``PluginError`` if one cannot be imported.
     """
-    known = sorted(plugins.all("adapter"), key=lambda component: component.found.distribution == DISTRIBUTION)
+    known = sorted(plugins.all("adapter"), key=lambda component: component.found.distribution == BUILT_IN)
     usable = [component for component in known if not component.unavailable()]
     if not usable:
         missing = "; ".join(f"{component} is unavailable: {component.unavailable()}" for component in known)
@@ -37,9 +47,10 @@ def adapter_reader(plugins: Plugins) -> ReadAdapter:
     return read
 
 
-def _check(component: Component, adapter: Adapter, request: AdapterRequest) -> None:
+def _check(component: Component, adapter: object, request: AdapterRequest) -> None:
     """Raise ``PluginError`` if an adapter violates its contract, or changes layers that do not exist."""
-    check_contract(component, adapter, Adapter)
+    if not isinstance(adapter, Adapter):
+        raise PluginError(f"{component} gave {type(adapter).__name__} instead of Adapter")
     layers = {layer.name for layer in request.layers}
     for name, layer in adapter.layers.items():
         if name not in layers:

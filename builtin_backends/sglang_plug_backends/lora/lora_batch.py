@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sglang_plug import Joinable, JoinedAdapters, LayerAdapter, upload
-from sglang_plug.contracts.model.kernels import LinearFunction
+from sglang_plug import Joinable, JoinedAdapters, LayerAdapter, LinearFunction, upload
 
 from .adapter_tables import AdapterTables
 

@@ -18,8 +18,10 @@ from sglang_plug import (
     Request,
     RequestError,
     SupportsImages,
+    send,
+    upload,
+    upload_array,
 )
-from sglang_plug.ops.host_device_copy import send, upload, upload_array
 
 from .layout import MediaLayout, cache_tokens
 

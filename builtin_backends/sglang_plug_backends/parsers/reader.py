@@ -7,8 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
-from sglang_plug import CallArguments, CallEnd, CallStart, OutputParser, Reasoning, Text
-from sglang_plug.contracts.text.parsers import Event
+from sglang_plug import CallArguments, CallEnd, CallStart, Event, OutputParser, Reasoning, Text
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]

@@ -15,8 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sglang_plug import ConfigError, LinearScheme, Matrix, Quantization, QuantizationRequest, StoredTensor
-from sglang_plug.contracts.model.kernels import LinearFunction
+from sglang_plug import (
+    ConfigError,
+    LinearFunction,
+    LinearScheme,
+    Matrix,
+    Quantization,
+    QuantizationRequest,
+    StoredTensor,
+)
 
 from .grouped import Piece, dense, make_pieces, pack_pieces
 from .int8 import MOST_COLUMNS, pack_int8

@@ -15,9 +15,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sglang_plug import ConfigError, LinearScheme, Matrix, Quantization, QuantizationRequest, StoredTensor
-from sglang_plug.contracts.model.kernels import LinearFunction
-from sglang_plug.ops.quantized_weight import QuantizedWeight
+from sglang_plug import (
+    ConfigError,
+    LinearFunction,
+    LinearScheme,
+    Matrix,
+    Quantization,
+    QuantizationRequest,
+    QuantizedWeight,
+    StoredTensor,
+)
 
 from .fp8_checkpoint import Fp8Format, read
 from .matmul import pack_coded

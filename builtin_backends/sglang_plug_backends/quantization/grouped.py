@@ -9,9 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sglang_plug import ConfigError
-from sglang_plug.contracts.model.kernels import Kernels, LinearFunction
-from sglang_plug.ops.quantized_weight import QuantizedWeight
+from sglang_plug import ConfigError, Kernels, LinearFunction, QuantizedWeight
 
 from .matmul import pack_coded
 from .packing import packed_codes, smallest

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sglang_plug import ConfigError, LinearScheme, Matrix, Quantization, QuantizationRequest
-from sglang_plug.contracts.model.kernels import LinearFunction
+from sglang_plug import ConfigError, LinearFunction, LinearScheme, Matrix, Quantization, QuantizationRequest
 
 from .settings import Int8Settings
 

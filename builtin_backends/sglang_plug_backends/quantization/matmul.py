@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sglang_plug.contracts.model.kernels import Kernels, LinearFunction
-from sglang_plug.ops.quantized_weight import HALF_BYTE, QuantizedWeight
+from sglang_plug import Kernels, LinearFunction, QuantizedWeight
+
+from .packing import HALF_BYTE
 
 GROUPS = (256, 128, 64, 32)
 """Group sizes that torch's four-bit multiplication on the CPU supports."""

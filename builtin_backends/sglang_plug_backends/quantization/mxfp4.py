@@ -12,8 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sglang_plug import ConfigError, LinearScheme, Matrix, Quantization, QuantizationRequest, StoredTensor
-from sglang_plug.contracts.model.kernels import LinearFunction
+from sglang_plug import (
+    ConfigError,
+    LinearFunction,
+    LinearScheme,
+    Matrix,
+    Quantization,
+    QuantizationRequest,
+    StoredTensor,
+)
 
 GROUP = 32
 """Numbers that share an exponent."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sglang_plug.ops.quantized_weight import HALF_BYTE
+HALF_BYTE = 15
+"""The bits of the lower code in a byte with two codes."""
 
 
 def codes_of(words: Tensor, bits: int) -> Tensor:

@@ -28,7 +28,6 @@ from sglang_plug import (
     StaticInputPhase,
     StepExtension,
 )
-from sglang_plug.contracts.model.recurrent_state import RESERVED
 
 from .state_rows import StateRows
 from .state_sizing import bytes_per_state, gigabytes, make_states, state_rows
@@ -36,7 +35,7 @@ from .state_steps import StateSteps, state_row
 
 logger = logging.getLogger(__name__)
 
-TRIAL_ROWS = RESERVED
+TRIAL_ROWS = StatePool.RESERVED
 """Rows of the pool for the profiling run, whose sequences own none."""
 
 
@@ -80,7 +79,9 @@ class RecurrentState(
         self._rows = StateRows(request.count, self._context.config.cache.page_size)
         if request.count > TRIAL_ROWS:
             size = gigabytes(request.bytes)
-            logger.info("Recurrent states are allocated. #states: %d, size: %s", request.count - RESERVED, size)
+            logger.info(
+                "Recurrent states are allocated. #states: %d, size: %s", request.count - StatePool.RESERVED, size
+            )
 
     def most_running(self) -> int | None:
         """Return the number of states."""

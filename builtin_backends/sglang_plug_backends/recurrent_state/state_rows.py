@@ -14,8 +14,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from sglang_plug import SequenceView, StatePhase
-from sglang_plug.contracts.model.recurrent_state import RESERVED, ZEROS
+from sglang_plug import SequenceView, StatePhase, StatePool
 
 GRAIN = 64
 """The state at the end of a prompt is cached at a multiple of this many tokens: prompts are often repeated with
@@ -67,8 +66,8 @@ class StateRows(StatePhase):
 
     def __init__(self, rows: int, page_size: int, *, grain: int = GRAIN, least: int = LEAST) -> None:
         self.page_size, self.grain, self.least = page_size, grain, least
-        self.capacity = rows - RESERVED
-        self._free = list(range(rows - 1, RESERVED - 1, -1))
+        self.capacity = rows - StatePool.RESERVED
+        self._free = list(range(rows - 1, StatePool.RESERVED - 1, -1))
         self._known: OrderedDict[Key, int] = OrderedDict()
         self._lengths: dict[int, int] = {}  # number of known prefixes of each length
         self._running = 0
@@ -86,7 +85,7 @@ class StateRows(StatePhase):
         """
         key = self._longest(sequence, start) if start else None
         assert start == (0 if key is None else key[1]), "the state of the matched prefix is not there"
-        origin: int | None = ZEROS if key is None else self._known[key]
+        origin: int | None = StatePool.ZEROS if key is None else self._known[key]
         row = self._take(spared=key)
         if row is None and key is not None:  # no other row is left: continue in this one
             row, key, origin = self._forget(key), None, None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sglang_plug import ConfigError, ExtensionContext, StatePool
-from sglang_plug.contracts.model.recurrent_state import RESERVED
 
 STATE_SHARE = 0.5
 """Largest fraction of the room for keys, values and states that states take unless their number is given."""
@@ -25,14 +24,14 @@ def state_rows(context: ExtensionContext, room: float) -> int:
     asked, each = context.config.cache.max_states, bytes_per_state(context)
     if asked is not None and asked < 1:
         raise ConfigError(f"--max-states must be at least 1, got {asked}")
-    fitting = int(room * (STATE_SHARE if asked is None else 1.0) // each) - RESERVED
+    fitting = int(room * (STATE_SHARE if asked is None else 1.0) // each) - StatePool.RESERVED
     if fitting < (1 if asked is None else asked):
         wanted = "recurrent states" if asked is None else f"{asked} recurrent states"
         raise ConfigError(
             f"no memory for {wanted}: {gigabytes(max(room, 0))} are left for them and the KV pool, and the state of "
             f"one sequence takes {gigabytes(each)}; set --max-states, lower --max-total-tokens or serve a smaller model"
         )
-    return RESERVED + (min(fitting, 2 * context.max_running + REMEMBERED) if asked is None else asked)
+    return StatePool.RESERVED + (min(fitting, 2 * context.max_running + REMEMBERED) if asked is None else asked)
 
 
 def make_states(context: ExtensionContext, rows: int) -> StatePool:

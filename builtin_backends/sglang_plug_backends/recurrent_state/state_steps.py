@@ -6,9 +6,7 @@ from collections.abc import Sequence as Ordered
 
 import torch
 
-from sglang_plug import ChunkView, Recurrent, Runs, StatePool
-from sglang_plug.contracts.model.recurrent_state import SPARE
-from sglang_plug.ops.host_device_copy import upload
+from sglang_plug import ChunkView, Recurrent, Runs, StatePool, upload
 
 from .state_rows import held_state
 
@@ -61,4 +59,4 @@ class StateSteps:
 def state_row(chunk: ChunkView) -> int:
     """Return the row of the chunk's state; the spare one in the profiling run, where sequences own none."""
     held = held_state(chunk.sequence)
-    return SPARE if held is None else held.row
+    return StatePool.SPARE if held is None else held.row

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from sglang_plug import AUTO, ConfigError, Drafter, ExtensionContext
-from sglang_plug.config import NO_SPECULATION
-from sglang_plug.plugins.registry import Component
+from sglang_plug import AUTO, Component, ConfigError, Drafter, ExtensionContext
 
 from .extension import Speculation
 
+NO_SPECULATION = "none"
+"""``--speculative-algorithm`` of a server without draft tokens."""
 STEP_TOKENS = {"cpu": 16}
 ACCELERATOR_STEP_TOKENS = 64
 """Most tokens of a step with drafts, by device: up to about so many, a step costs little more than one token."""

@@ -19,11 +19,10 @@ import torch
 from torch import Tensor
 
 from sglang_plug import AllowedTokens, Finish, Grammar, RequestError, SequenceView, TokenDecision
-from sglang_plug.contracts.text.vocabulary import MASK_BITS, word_and_bit
-from sglang_plug.system.library_panics import is_error
+from sglang_plug_backends.grammars.token_mask import MASK_BITS, word_and_bit
 
 from .forced_tokens import CONTEXT
-from .grammar_state import GrammarState
+from .grammar_state import ENDINGS, GrammarState
 from .guarded_calls import Threads
 from .reasoning_prefix import DeferredConstraint
 from .rejection import RemainingTokens
@@ -208,9 +207,9 @@ def _fill(
         return FILLED if row.any() else RequestError(NOTHING_ALLOWED)
     except GrammarTimeout:
         return RequestError(TOO_SLOW)
+    except ENDINGS:
+        raise
     except BaseException as error:
-        if not is_error(error):
-            raise
         return _failed(grammar, error)
 
 
@@ -242,9 +241,9 @@ def _follow(sequence: SequenceView, state: GrammarState, token: int, *, jump: bo
         return TokenDecision(Finish("stop") if ended else None, None, forced) if ended or forced else NOTHING_MORE
     except GrammarTimeout:
         return _too_slow()
+    except ENDINGS:
+        raise
     except BaseException as error:
-        if not is_error(error):
-            raise
         return TokenDecision(error=_failed(grammar, error))
 
 
@@ -271,9 +270,9 @@ def _open(sequence: SequenceView, state: GrammarState, *, jump: bool) -> TokenDe
         if jump:
             forced = _forced(sequence, state, sequence.limit - len(sequence.tokens), sampled=(), whole=False)
         ended = grammar.ended
+    except ENDINGS:
+        raise
     except BaseException as error:
-        if not is_error(error):
-            raise
         return TokenDecision(error=_failed(grammar, error))
     if asked.too_much(sequence, state):
         return _too_slow()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from sglang_plug import AUTO, ExtensionContext, GrammarBackend, PluginError, StepExtension
-from sglang_plug.config import NO_GRAMMARS
-from sglang_plug.plugins.registry import Component
+from sglang_plug import AUTO, Component, ExtensionContext, GrammarBackend, PluginError, StepExtension
 
 from .batch_grammars import Grammars
 from .compiler import BackendCompiler, GrammarSources
@@ -16,6 +14,8 @@ from .extension import StructuredOutputs, WithoutStructuredOutputs
 from .grammar_backends import choose_backend, forms, installed
 from .grammar_guard import GrammarGuard
 
+NO_GRAMMARS = "none"
+"""``--grammar-backend`` of a server without structured outputs."""
 NOT_SUPPORTED = (
     "Grammar-based generation (json_schema, regex, ebnf, structural_tag) is not supported when the server is launched "
     "with --grammar-backend none or --skip-tokenizer-init"

@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from sglang_plug import ConfigError, Constraint, EngineConfig, GrammarBackend, Vocabulary
-from sglang_plug.plugins.registry import Component
+from sglang_plug import Component, ConfigError, Constraint, EngineConfig, GrammarBackend, Vocabulary
 
 from .constraints import Compiler
 from .grammar_backends import GrammarBackends

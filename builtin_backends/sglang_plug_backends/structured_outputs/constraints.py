@@ -15,20 +15,28 @@ from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Protocol, get_args
 
-from sglang_plug import Constraint, ConstraintError, Grammar, GrammarBackend, Request, RequestError, SequenceView
-from sglang_plug.contracts.text.grammar import CONSTRAINT_KINDS, ConstraintKind
-from sglang_plug.system.library_panics import is_error
+from sglang_plug import (
+    Constraint,
+    ConstraintError,
+    ConstraintKind,
+    Grammar,
+    GrammarBackend,
+    Request,
+    RequestError,
+    SequenceView,
+)
 
 from .forced_tokens import ForcedTokenizer
 from .grammar_process import CompilerUnavailable
 from .grammar_queue import GrammarQueue
-from .grammar_state import GrammarState
+from .grammar_state import ENDINGS, GrammarState
 from .reasoning_prefix import DeferredConstraint, Ends
 
 logger = logging.getLogger(__name__)
 
+ALL_KINDS: tuple[ConstraintKind, ...] = get_args(ConstraintKind)
 CACHE_BYTES = 256 << 20
 """Largest total size of compiled grammars and refusals in the cache."""
 MOST_WAITING = 256
@@ -122,7 +130,7 @@ class Constraints:
         self,
         compiler: Compiler,
         *,
-        forms: Container[ConstraintKind] = CONSTRAINT_KINDS,
+        forms: Container[ConstraintKind] = ALL_KINDS,
         cache_bytes: int = CACHE_BYTES,
         clock: Callable[[], float] = time.monotonic,
         start_delay: float = 0.0,
@@ -274,9 +282,9 @@ class Constraints:
             loaded = partial(
                 Loaded, forced_tokenizer=ForcedTokenizer(backend.vocabulary), ends=Ends(backend.vocabulary)
             )
+        except ENDINGS:
+            raise
         except BaseException as error:
-            if not is_error(error):
-                raise
             raise _NotStarted(str(error)) from error
         worker.ready.set()
         while (job := self._jobs.take(idle)) is not None:
@@ -312,9 +320,9 @@ class Constraints:
             if not is_wanted():
                 return None, 0
             return RequestError(f"{constraint.kind}: {error}", about="constraint"), overhead if error.lasting else 0
+        except ENDINGS:
+            raise
         except BaseException as error:
-            if not is_error(error):
-                raise
             logger.exception("a grammar could not be made")
             return RequestError(f"{constraint.kind}: {type(error).__name__}: {error}", 500, about="constraint"), 0
 
@@ -324,9 +332,9 @@ def _begin(sequence: SequenceView, result: Loaded | RequestError) -> tuple[Seque
         return sequence, result
     try:
         return sequence, result.begin(sequence.request)
+    except ENDINGS:
+        raise
     except BaseException as error:
-        if not is_error(error):
-            raise
         logger.exception("a grammar could not be started")
         return sequence, RequestError(f"the grammar failed: {type(error).__name__}: {error}", 500)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, takewhile
 
-from sglang_plug.contracts.text.vocabulary import Vocabulary
+from sglang_plug import Vocabulary
 
 MOST_BYTES = 512
 """Largest number of bytes of a text that are split at once."""

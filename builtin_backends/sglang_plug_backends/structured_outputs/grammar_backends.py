@@ -9,12 +9,22 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TypeVar
 
-from sglang_plug.config import AUTO, ConfigError
-from sglang_plug.contracts.text.grammar import Constraint, ConstraintError, ConstraintKind, Grammar, GrammarBackend
-from sglang_plug.contracts.text.vocabulary import Vocabulary
-from sglang_plug.plugins.attribution import make
-from sglang_plug.plugins.registry import Component, Facts, PluginError, Plugins
-from sglang_plug.plugins.specs import GrammarSpec
+from sglang_plug import (
+    AUTO,
+    Component,
+    ConfigError,
+    Constraint,
+    ConstraintError,
+    ConstraintKind,
+    Facts,
+    Grammar,
+    GrammarBackend,
+    GrammarSpec,
+    PluginError,
+    Plugins,
+    Vocabulary,
+    attributed,
+)
 from sglang_plug_backends.grammars.ebnf.tree import EbnfError, Text, read_choices
 
 T = TypeVar("T")
@@ -165,7 +175,11 @@ class GrammarBackends(GrammarBackend):
             component = self._components.get(name)
             if component is None:
                 raise ConfigError(f"no grammar backend {name!r} is installed; {self._hint(name)}")
-            backend: GrammarBackend = make(component, self.vocabulary, component.settings(), base=GrammarBackend)
+            kind: type[GrammarBackend] = component.load(GrammarBackend)
+            settings = component.settings()
+            with attributed(component, "to start"):
+                backend = kind(self.vocabulary, settings)
+            component.lifecycle.add(component, backend)
             self._built[name] = component.spec_as(GrammarSpec), backend
         return self._built[name]
 

@@ -15,9 +15,7 @@ from typing import BinaryIO, TypeVar, cast
 
 import msgspec
 
-from sglang_plug.config import ConfigError
-from sglang_plug.contracts.text.grammar import Constraint, ConstraintError
-from sglang_plug.system.child_process import python_command, start_child
+from sglang_plug import ConfigError, Constraint, ConstraintError, python_command, start_child
 
 from .grammar_worker import LENGTH, STALLED, Compiled, Setup, Started, write_message
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from sglang_plug.contracts.text.grammar import Constraint
+from sglang_plug import Constraint
 
 CHARACTERS_PER_SECOND = 2000.0
 """Number of source characters that delay a constraint like an arrival one second later."""

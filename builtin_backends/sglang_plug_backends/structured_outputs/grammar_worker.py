@@ -6,6 +6,7 @@ msgpack messages, each after its length, on its standard input and output. It ma
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
@@ -16,12 +17,16 @@ from typing import BinaryIO
 
 import msgspec
 
-from sglang_plug.config import ConfigError, PluginOptions
-from sglang_plug.contracts.text.grammar import Constraint, ConstraintError, GrammarBackend
-from sglang_plug.contracts.text.vocabulary import Vocabulary
-from sglang_plug.plugins.registry import Plugins
-from sglang_plug.system.child_process import leave_signals_to_parent
-from sglang_plug.system.gc_control import collecting_later
+from sglang_plug import (
+    ConfigError,
+    Constraint,
+    ConstraintError,
+    GrammarBackend,
+    PluginOptions,
+    Plugins,
+    Vocabulary,
+    leave_signals_to_parent,
+)
 
 from .grammar_backends import GrammarBackends, installed
 
@@ -80,8 +85,9 @@ def main() -> int:
         return 0
     setup = msgspec.msgpack.decode(message, type=Setup)
     try:
-        with collecting_later():
-            backend = _backend(setup)
+        gc.disable()  # imports make many objects that last, which collecting would traverse again and again
+        backend = _backend(setup)
+        gc.enable()
     except Exception as error:
         if isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError):
             raise  # another attempt may find more memory

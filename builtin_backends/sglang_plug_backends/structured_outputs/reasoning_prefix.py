@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sglang_plug import Grammar, ReasoningPrefix, RequestError, Vocabulary
-from sglang_plug.contracts.text.vocabulary import MASK_BITS, word_and_bit
+from sglang_plug_backends.grammars.token_mask import MASK_BITS, word_and_bit
 
 ROWS = 256
 """Number of cached masks."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sglang_plug import Grammar
-from sglang_plug.contracts.text.vocabulary import MASK_BITS, word_and_bit
+from sglang_plug_backends.grammars.token_mask import MASK_BITS, word_and_bit
 
 MOST_SAMPLED = 8
 """Rejections at one position after which every remaining token is tried with the grammar itself."""

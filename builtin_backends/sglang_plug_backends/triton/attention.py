@@ -21,7 +21,6 @@ from sglang_plug import (
     pinned,
     send,
 )
-from sglang_plug.contracts.model.attention import Weighed
 from sglang_plug_backends.triton.kernels.decode import decode_kernel, merge_kernel
 from sglang_plug_backends.triton.kernels.prefill import prefill_kernel
 
@@ -117,7 +116,9 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable, WeighingCap
     def run_stored(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         return self._attend(layer, q, k, v, batch, None)
 
-    def run_weighed(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Weighed:
+    def run_weighed(
+        self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch
+    ) -> tuple[Tensor, Tensor]:
         if batch.kv is not None:
             batch.kv.store(layer.index, k, v, batch.slots)
         weighs = torch.empty(len(q), self.shape.heads, dtype=torch.float32, device=q.device)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sglang_plug import Kernels, KVPool
-from sglang_plug.contracts.model import kernels as definitions
+from sglang_plug.contracts.model.kernels import rope_store as rope_store_definition
 from sglang_plug_backends.triton.kernels.rope import rope_store_kernel
 from sglang_plug_backends.triton.kernels.rowwise import (
     add_rms_norm_kernel,
@@ -30,6 +30,8 @@ from .recurrent import causal_conv, gated_delta_rule, linear_attention, selectiv
 from .sampling import mask_logits, sample_tokens
 from .settings import TritonSettings
 
+DEFINITIONS = Kernels()
+"""The torch functions that define each operation."""
 WIDEST_ROW = 1 << 16
 """Maximum elements that one program holds at once."""
 PAIR_BLOCK = 1024
@@ -66,7 +68,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, overlap: bool = False) ->
     """Compute the definition; ``x`` may be a 3-D view, such as the heads of one projection."""
     size = x.shape[-1]
     if not runs(x, weight) or x.dim() not in (2, 3) or x.stride(-1) != 1 or size > WIDEST_ROW:
-        return definitions.rms_norm(x, weight, eps)
+        return DEFINITIONS.rms_norm(x, weight, eps)
     inner = x.shape[1] if x.dim() == 3 else 1
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
@@ -94,7 +96,7 @@ def add_rms_norm(
     plain = x.is_contiguous() and residual.is_contiguous() and x.shape == residual.shape
     same = x.dtype == residual.dtype and weight.dtype in (x.dtype, torch.float32)
     if not runs(x, residual, weight) or not plain or not same or size > WIDEST_ROW:
-        return definitions.add_rms_norm(x, residual, weight, eps)
+        return DEFINITIONS.add_rms_norm(x, residual, weight, eps)
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
         add_rms_norm_kernel[(x.numel() // size,)](
             x,
@@ -112,7 +114,7 @@ def add_rms_norm(
 def silu_mul(gate_up: Tensor, *, overlap: bool = False) -> Tensor:
     """Compute the definition with one rounding instead of two."""
     if not runs(gate_up) or not gate_up.is_contiguous():
-        return definitions.silu_mul(gate_up)
+        return DEFINITIONS.silu_mul(gate_up)
     width = gate_up.shape[-1] // 2
     out = gate_up.new_empty(*gate_up.shape[:-1], width)
     with torch.cuda.device_of(gate_up):  # type: ignore[no-untyped-call]
@@ -127,7 +129,7 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor, *, overlap: bool = False) ->
     width, dim = cos.shape[-1], x.shape[-1]
     plain = x.dim() == 3 and x.stride(-1) == cos.stride(-1) == sin.stride(-1) == 1 and cos.stride(0) == sin.stride(0)
     if not runs(x, cos, sin) or not plain or cos.dtype != sin.dtype:
-        return definitions.apply_rope(x, cos, sin)
+        return DEFINITIONS.apply_rope(x, cos, sin)
     tokens, heads, _ = x.shape
     out = torch.empty(x.shape, dtype=torch.promote_types(x.dtype, cos.dtype), device=x.device)
     head_block = min(HEAD_BLOCK, power_of_two(heads))
@@ -165,7 +167,7 @@ def rope_store(
 ) -> tuple[Tensor, Tensor]:
     """Compute the definition in one pass; ``q``, ``k`` and ``v`` may be views of a wider projection."""
     if not runs(q, k, v, cos, sin) or not _storable(q, k, v, cos, sin, kv, layer):
-        return definitions.rope_store(q, k, v, cos, sin, kv, layer, slots)
+        return rope_store_definition(q, k, v, cos, sin, kv, layer, slots)
     pool_k, pool_v = kv.k[layer], kv.v[layer]
     width, (tokens, heads, dim), kv_heads, value_dim = cos.shape[-1], q.shape, k.shape[1], v.shape[2]
     q_out, k_out = q.new_empty(q.shape), k.new_empty(k.shape)
@@ -210,7 +212,7 @@ def moe(x: Tensor, gate_up: Tensor, down: Tensor, experts: Tensor, weights: Tens
         or x.stride(-1) != 1
         or not (gate_up.is_contiguous() and down.is_contiguous())
     ):
-        return definitions.moe(x, gate_up, down, experts, weights)
+        return DEFINITIONS.moe(x, gate_up, down, experts, weights)
     tiles = tiles_for(experts.numel(), len(down), x.dtype)
     return moe_tiled(x, gate_up, down, experts, weights, tiles, overlap=overlap)
 

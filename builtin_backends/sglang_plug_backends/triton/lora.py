@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sglang_plug import LowRankTable
-from sglang_plug.ops import lora as definitions
+from sglang_plug.ops.lora import add_low_rank as add_low_rank_definition
 from sglang_plug_backends.triton.kernels.lora import expand_kernel, shrink_kernel
 
 from . import interpreter  # noqa: F401 - decides how the kernels below are defined
@@ -28,7 +28,7 @@ def add_low_rank(x: Tensor, y: Tensor, table: LowRankTable, which: Tensor, *, ov
     Raises ``ValueError`` for a ``y`` of another dtype, or with gaps in its rows: it would be captured as it is now.
     """
     if not runs(x, y, which, table.entries):
-        definitions.add_low_rank(x, y, table, which)
+        add_low_rank_definition(x, y, table, which)
         return
     if y.dtype != x.dtype or y.dtype != table.dtype or y.stride(-1) != 1:
         raise ValueError(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sglang_plug.contracts.model.kernels import LinearFunction
+from sglang_plug import LinearFunction
 from sglang_plug_backends.triton.kernels.matrix_vector import row_kernel
 
 from . import interpreter  # noqa: F401 - decides how the kernels below are defined

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sglang_plug.contracts.model import kernels as definitions
+from sglang_plug import Kernels
 from sglang_plug_backends.triton.kernels.moe import grouped_kernel
 
 from . import interpreter  # noqa: F401 - decides how the kernels below are defined
 from .launch import launch_options, precision, runs
+
+DEFINITIONS = Kernels()
+"""The torch functions that define each operation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +146,7 @@ def biased_moe(
     """Compute the definition in two grouped products without synchronisation; biases and ``gated`` use torch."""
     whole = gate_up.is_contiguous() and down.is_contiguous()
     if not runs(x, gate_up, down, experts) or x.stride(-1) != 1 or not whole:
-        return definitions.biased_moe(x, gate_up, down, gate_up_bias, down_bias, experts, weights, gated)
+        return DEFINITIONS.biased_moe(x, gate_up, down, gate_up_bias, down_bias, experts, weights, gated)
     count, hidden, _ = down.shape
     chosen, owners = experts.shape[1], experts.flatten()
     tiles = tiles_for(len(owners), count, x.dtype)

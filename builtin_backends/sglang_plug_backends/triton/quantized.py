@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sglang_plug.contracts.model.kernels import LinearFunction
-from sglang_plug.ops.quantized_weight import QuantizedWeight
+from sglang_plug import LinearFunction, QuantizedWeight
 from sglang_plug_backends.triton.kernels.quantized import dense_kernel, quantized_kernel
 
 from . import interpreter  # noqa: F401 - decides how the kernels below are defined

@@ -8,8 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sglang_plug import Runs, upload
-from sglang_plug.ops import ssm
+from sglang_plug import Kernels, Runs, upload
 from sglang_plug_backends.triton.kernels.recurrent import (
     conv_kernel,
     conv_state_kernel,
@@ -19,6 +18,8 @@ from sglang_plug_backends.triton.kernels.recurrent import (
 
 from .launch import launch_options, power_of_two, runs
 
+DEFINITIONS = Kernels()
+"""The torch functions that define each operation."""
 CHANNELS_BLOCK, SCAN_BLOCK, VALUE_BLOCK = 256, 64, 32
 TOKENS_BLOCK = 16
 LONG = 64
@@ -31,7 +32,7 @@ def causal_conv(
 ) -> Tensor:
     """Compute the definition."""
     if not runs(x, weight, states) or x.stride(-1) != 1 or not weight.is_contiguous() or weight.shape[1] < 2:
-        return ssm.causal_conv(x, weight, bias, states, step)
+        return DEFINITIONS.causal_conv(x, weight, bias, states, step)
     channels, width = weight.shape
     out = torch.empty((len(x), channels), dtype=x.dtype, device=x.device)
     tokens = min(TOKENS_BLOCK, power_of_two(max(step.lengths)))
@@ -72,7 +73,7 @@ def linear_attention(
 ) -> Tensor:
     """Compute the definition."""
     if not _fits(q, k, v, decay, states) or decay.dim() != 2:
-        return ssm.linear_attention(q, k, v, decay, states, step)
+        return DEFINITIONS.linear_attention(q, k, v, decay, states, step)
     return _recur(q, k, v, decay, None, states, step, overlap)
 
 
@@ -81,7 +82,7 @@ def gated_delta_rule(
 ) -> Tensor:
     """Compute the definition."""
     if not _fits(q, k, v, decay, states):
-        return ssm.gated_delta_rule(q, k, v, decay, beta, states, step)
+        return DEFINITIONS.gated_delta_rule(q, k, v, decay, beta, states, step)
     return _recur(q, k, v, decay, beta, states, step, overlap)
 
 
@@ -100,7 +101,7 @@ def selective_scan(
     wide = step.dtype == rates.dtype == states.dtype == torch.float32
     dense = x.stride(-1) == b.stride(-1) == c.stride(-1) == 1 and rates.is_contiguous()
     if not runs(x, step, states) or not wide or not dense:
-        return ssm.selective_scan(x, step, rates, b, c, states, of)
+        return DEFINITIONS.selective_scan(x, step, rates, b, c, states, of)
     channels, size = rates.shape
     out = torch.empty((len(x), channels), dtype=x.dtype, device=x.device)
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
@@ -154,9 +155,9 @@ def _recur(
             own, part = _alone(step, place), slice(start, end)
             inputs = (q[part], k[part], v[part], decay[part])
             if rate is None:
-                out[part] = ssm.linear_attention(*inputs, states, own)
+                out[part] = DEFINITIONS.linear_attention(*inputs, states, own)
             else:
-                out[part] = ssm.gated_delta_rule(*inputs, rate[part], states, own)
+                out[part] = DEFINITIONS.gated_delta_rule(*inputs, rate[part], states, own)
     return out
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sglang_plug import SamplingOptions
-from sglang_plug.ops import sampling as definitions
+from sglang_plug import Kernels, SamplingOptions
 from sglang_plug_backends.triton.kernels.sampling import draw_kernel, mask_kernel
 
 from .launch import launch_options, power_of_two, runs
 
+DEFINITIONS = Kernels()
+"""The torch functions that define each operation."""
 MASK_BLOCK = 4096
 DRAW_BLOCK, DRAW_WIDE = 2048, 8192
 """Tokens of a row per block, when compared with several values and with one."""
@@ -20,7 +21,7 @@ DRAW_WARPS = 16
 def mask_logits(logits: Tensor, rows: Tensor | None, mask: Tensor, *, overlap: bool = False) -> Tensor:
     """Apply the definition in place, directly from the bits."""
     if not runs(logits, mask) or not (logits.is_contiguous() and mask.is_contiguous()):
-        return definitions.mask_logits(logits, rows, mask)
+        return DEFINITIONS.mask_logits(logits, rows, mask)
     count, words = mask.shape
     width = logits.shape[-1]
     index = torch.arange(count, device=logits.device) if rows is None else rows
@@ -39,7 +40,7 @@ def sample_tokens(logits: Tensor, options: SamplingOptions, uniform: Tensor, *, 
     temperature count as equal, and a token at the very edge of top-p may be kept or not.
     """
     if not runs(logits) or not logits.is_contiguous():
-        return definitions.sample_tokens(logits, options, uniform)
+        return DEFINITIONS.sample_tokens(logits, options, uniform)
     rows, width = logits.shape
     out = torch.empty(rows, dtype=torch.int64, device=logits.device)
     listed = torch.empty(rows, width, dtype=torch.int32, device=logits.device)

@@ -11,8 +11,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from sglang_plug import Checkpoint, ConfigError, Model, WeightError
-from sglang_plug.system.progress_line import ProgressLine
 from sglang_plug_backends.checkpoint_files import MAX_INDEX, check_file, read_file
+from sglang_plug_backends.progress_line import ProgressLine
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sglang_plug import BuildEnv, ForwardBatch
-from sglang_plug.contracts.serving.executor import own_slice
+from sglang_plug import BuildEnv, ForwardBatch, own_slice
 from sglang_plug.layers import RMSNorm
 from sglang_plug.layers.linear import checked
 from sglang_plug_models.common.blocks import Angles, CausalLM, Decoder, GatedMLP, SelfAttention, window_of

@@ -14,9 +14,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from sglang_plug import BuildEnv, ConfigError, Media, MediaArray, SupportsImages
+from sglang_plug import BuildEnv, ConfigError, Media, MediaArray, SupportsImages, upload_array
 from sglang_plug.layers import Rope
-from sglang_plug.ops.host_device_copy import upload_array
 
 from .blocks import CausalLM, Decoder, head_dim
 from .vision_encoder import VisionEncoder, decoder_config, media_error, renamed

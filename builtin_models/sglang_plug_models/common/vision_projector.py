@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel
 
-from sglang_plug import BuildEnv, ConfigError, ForwardBatch, Media, MediaArray, Model, SupportsImages
-from sglang_plug.ops.host_device_copy import upload_array
+from sglang_plug import BuildEnv, ConfigError, ForwardBatch, Media, MediaArray, Model, SupportsImages, upload_array
 
 from .blocks import CausalLM
 from .vision_encoder import VisionEncoder, decoder_config, media_error, renamed

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sglang_plug import BuildEnv
-from sglang_plug.contracts.serving.executor import own_slice
+from sglang_plug import BuildEnv, own_slice
 from sglang_plug.layers import Router
 from sglang_plug.layers.linear import checked
 from sglang_plug.layers.moe import Stacked

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sglang_plug import AttentionShape, BuildEnv, ForwardBatch
-from sglang_plug.contracts.serving.executor import own_slice
+from sglang_plug import AttentionShape, BuildEnv, ForwardBatch, own_slice
 from sglang_plug.layers.linear import checked
 from sglang_plug_models.common.blocks import Angles, CausalLM, SelfAttention, window_of
 from sglang_plug_models.moe.block import ExpertsCausalLM

@@ -14,8 +14,7 @@ from torch import Tensor
 from transformers.models.idefics3.modeling_idefics3 import Idefics3Connector
 from transformers.models.smolvlm.modeling_smolvlm import SmolVLMConnector
 
-from sglang_plug import BuildEnv, Media, MediaArray
-from sglang_plug.ops.host_device_copy import upload_array
+from sglang_plug import BuildEnv, Media, MediaArray, upload_array
 from sglang_plug_models.common.blocks import CausalLM
 from sglang_plug_models.common.vision_encoder import media_error
 from sglang_plug_models.common.vision_projector import PIXELS, ProjectedVL, square

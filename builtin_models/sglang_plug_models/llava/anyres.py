@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from transformers.models.llava_next.modeling_llava_next import LlavaNextMultiModalProjector
 from transformers.models.llava_onevision.modeling_llava_onevision import LlavaOnevisionMultiModalProjector
 
-from sglang_plug import BuildEnv, ConfigError, Media, MediaArray
-from sglang_plug.ops.host_device_copy import upload_array
+from sglang_plug import BuildEnv, ConfigError, Media, MediaArray, upload_array
 from sglang_plug_models.common.vision_encoder import media_error
 from sglang_plug_models.common.vision_projector import PIXELS, square
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from transformers.models.mistral3.modeling_mistral3 import Mistral3MultiModalProjector
 
-from sglang_plug import BuildEnv, Media, MediaArray
-from sglang_plug.ops.host_device_copy import upload_array
+from sglang_plug import BuildEnv, Media, MediaArray, upload_array
 from sglang_plug_models.common.blocks import CausalLM
 from sglang_plug_models.common.vision_encoder import media_error
 from sglang_plug_models.common.vision_projector import PIXELS, ProjectedVL

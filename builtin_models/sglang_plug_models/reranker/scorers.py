@@ -8,10 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from sglang_plug import BuildEnv, ForwardBatch, upload
-from sglang_plug.contracts.model.pooling import Pooling
+from sglang_plug import BuildEnv, ForwardBatch, Pooling, pooled, upload
 from sglang_plug.layers import Linear
-from sglang_plug.ops.pooling import pooled
 from sglang_plug_models.common.encoder import Encoder
 from sglang_plug_models.embedding.encoders import Roberta
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sglang_plug import ModelSpec, hookimpl
-from sglang_plug.plugins.spec import Task
+from sglang_plug import ModelSpec, Task, hookimpl
 
 CLASSIFIERS = ("Gemma2", "Llama", "Mistral", "Qwen2", "Qwen3")
 

@@ -7,10 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sglang_plug import BuildEnv
-from sglang_plug.contracts.model.pooling import Pooling
+from sglang_plug import BuildEnv, Pooling, pooled
 from sglang_plug.layers import Linear
-from sglang_plug.ops.pooling import pooled
 from sglang_plug_models.common.blocks import CausalLM
 from sglang_plug_models.gemma.model import Gemma2
 from sglang_plug_models.llama.model import Llama

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import import_module
 
-from sglang_plug import Facts, ModelSpec, hookimpl
-from sglang_plug.plugins.spec import Task
+from sglang_plug import Facts, ModelSpec, Task, hookimpl
 
 CAUSAL = ("ForCausalLM", "LMHeadModel")
 """Suffixes of class names of generative models in transformers."""

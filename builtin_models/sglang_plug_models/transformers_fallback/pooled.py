@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
-from sglang_plug import AttentionShape, BuildEnv, ForwardBatch, Model, Pooling
-from sglang_plug.ops.pooling import pooled
+from sglang_plug import AttentionShape, BuildEnv, ForwardBatch, Model, Pooling, pooled
 from sglang_plug_models.reranker.scorers import behind_separator
 
 from .reference import DECODER, body_reader, filled, named_class, refusal, skeleton

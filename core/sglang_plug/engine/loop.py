@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
 from typing import Any, Protocol
 
 from sglang_plug.config import ConfigError
@@ -21,7 +20,6 @@ from sglang_plug.engine.execution.pipeline import Pipeline
 from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.extensions.held_sequences import HeldSequences
 from sglang_plug.engine.extensions.points import ExtensionPoints
-from sglang_plug.engine.memory.memory_relief import MemoryRelief
 from sglang_plug.engine.processes.messages import (
     Abort,
     Close,
@@ -77,7 +75,6 @@ class EngineLoop:
         overlap: plan and launch steps while the previous one is on the device.
         describe: returns an error in one line, with the plugin whose code raised it.
         ranks: the other ranks that share the model; they end with the engine.
-        relief: evicts cached prefixes when the host's memory runs out, if the pool is in host memory.
         extensions: take part in admission, control calls and ``info``, and may hold requests.
         processors: the logits processors that requests may use.
         max_queued_per_caller: number of sequences of one caller that may wait.
@@ -99,7 +96,6 @@ class EngineLoop:
         overlap: bool = False,
         describe: Callable[[BaseException], str] = repr,
         ranks: Ranks | None = None,
-        relief: MemoryRelief | None = None,
         extensions: ExtensionPoints | None = None,
         processors: LogitsProcessors | None = None,
         max_queued_per_caller: int | None = None,
@@ -115,7 +111,7 @@ class EngineLoop:
         self.pipeline = Pipeline(
             scheduler, runner, overlap=overlap, shortage=shortage, describe=describe, shared=ranks is not None
         )
-        self.ranks, self.relief, self._relieved = ranks, relief, 0
+        self.ranks = ranks
         self.requests, self.held = OpenRequests(), HeldSequences(self.extensions)
         self.processors = LogitsProcessors() if processors is None else processors
         self._closed, self._next_totals = False, 0.0
@@ -148,13 +144,16 @@ class EngineLoop:
 
     def step(self) -> None:
         """Run one iteration: handle messages, run one step of the model, send its outputs."""
-        timeout = POLL if len(self.held) else None if self.relief is None else self.relief.patience
+        timeout = POLL if len(self.held) else self.extensions.shortest_idle_timeout()
         messages = list(self.inbox.take(wait=not self.scheduler.busy, timeout=timeout))
         if self.pipeline.in_flight and any(isinstance(message, Control | Pause) for message in messages):
             self._advance(ahead=False)  # control calls and pauses need a state without a step in flight
         for message in messages:
             self.handle(message)
-        self._relieve()
+        for between_steps in self.extensions.between_steps:
+            between_steps()
+        if self.scheduler.allocator.relieved:
+            self._tell_idle()
         self.pipeline.forget_dropped()
         if len(self.held):
             self._release()
@@ -178,12 +177,6 @@ class EngineLoop:
             self.send(StepOutputs(outputs, stats))
         if not self.scheduler.busy:
             self.scheduler.check()
-
-    def _relieve(self) -> None:
-        """Evict cached prefixes if the host's memory is running out."""
-        if self.relief is not None and (evicted := self.relief.look()):
-            self._relieved += evicted
-            self._tell_idle()
 
     def handle(self, message: ToEngine) -> None:
         """Handle one message."""
@@ -306,9 +299,7 @@ class EngineLoop:
         waiting = len(scheduler.waiting) + len(self.held)
         load: dict[str, Any] = {"running": len(scheduler.running), "waiting": waiting, "paused": len(scheduler.paused)}
         load["step_time"] = scheduler.pace.info()
-        relief = None if self.relief is None else asdict(self.relief.done)
-        known = {"slots": scheduler.accounts(), **load, "memory_relief": relief}
-        return {**self.info, **known, **self.extensions.all_info()}
+        return {**self.info, "slots": scheduler.accounts(), **load, **self.extensions.all_info()}
 
     def _flush_cache(self, stored: bool = True) -> dict[str, Any]:
         """Empty the prefix cache; ``stored``: also what extensions have stored of it elsewhere."""
@@ -334,7 +325,6 @@ class EngineLoop:
         return self.scheduler.accounts()
 
     def _stats(self, seconds: float) -> StepStats:
-        relieved, self._relieved = self._relieved, 0
         totals, infos, now = tuple[MetricTotal, ...](), tuple[MetricInfo, ...](), time.monotonic()
         if is_due := now >= self._next_totals or not self.scheduler.busy:  # what is true of an idle engine stays
             totals, infos = self.extensions.all_totals(), self.extensions.all_infos()
@@ -343,7 +333,6 @@ class EngineLoop:
             self.scheduler,
             held=len(self.held),
             seconds=seconds,
-            relieved=relieved,
             totals=totals,
             infos=infos,
             with_coefficients=is_due,

@@ -7,7 +7,7 @@ slot of each of its rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -157,12 +157,6 @@ def add_low_rank(x: Tensor, y: Tensor, table: LowRankTable, which: Tensor) -> No
             inner = part.scale * (wide @ adapter.down[part.ranks].float().T)
             columns = y[:, part.columns]
             columns.copy_(torch.where(own, columns.float() + inner @ part.up.float(), columns))
-
-
-def segments_of(parts: Mapping[str, slice]) -> list[slice]:
-    """Return the smallest segments from which all of the column ranges can be composed."""
-    edges = sorted({edge for columns in parts.values() for edge in (columns.start, columns.stop)})
-    return [slice(start, stop) for start, stop in zip(edges, edges[1:], strict=False)]
 
 
 def _power_of_two(length: int) -> int:

@@ -24,6 +24,7 @@ from sglang_plug import (
 from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import Request
 from sglang_plug.contracts.sampling_params import SamplingParams
+from sglang_plug.contracts.serving.executor import SINGLE_RANK
 from sglang_plug.engine.execution.executors import StepExecutors
 from sglang_plug.engine.execution.pipeline import Pipeline
 from sglang_plug.engine.execution.runner import Runner
@@ -157,7 +158,9 @@ class Engine:
         self.runner.executors = StepExecutors.of({} if graphs is None else {"decode-graphs": graphs})
 
     def made(self, backend: AttentionBackend, kv: KVPool, most: int, page_size: int) -> DecodeGraphs:
-        return DecodeGraphs(backend, kv, self.recorder, device=CPU, page_size=page_size, most=most, width=WIDTH)
+        return DecodeGraphs(
+            backend, kv, self.recorder, device=CPU, page_size=page_size, most=most, width=WIDTH, collectives=SINGLE_RANK
+        )
 
     @functools.cached_property
     def processors(self) -> LogitsProcessors:

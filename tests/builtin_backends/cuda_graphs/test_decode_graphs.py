@@ -86,7 +86,14 @@ def test_a_recorder_says_which_sizes() -> None:
     recorder.sizes = lambda most: [1, 3]  # type: ignore[method-assign]
     assert engine.runner.kv is not None
     graphs = DecodeGraphs(
-        engine.runner.backend, engine.runner.kv, recorder, device=CPU, page_size=1, most=8, width=WIDTH
+        engine.runner.backend,
+        engine.runner.kv,
+        recorder,
+        device=CPU,
+        page_size=1,
+        most=8,
+        width=WIDTH,
+        collectives=SINGLE_RANK,
     )
     graphs.capture(engine.model)
     assert sorted(graphs.captured) == [1, 3] and graphs.most == 3
@@ -233,7 +240,14 @@ def test_what_python_computes_is_noticed(
     for peeks in (None, limit):
         engine.model.peeks = peeks
         graphs = DecodeGraphs(
-            engine.runner.backend, engine.runner.kv, recorder, device=CPU, page_size=page_size, most=4, width=WIDTH
+            engine.runner.backend,
+            engine.runner.kv,
+            recorder,
+            device=CPU,
+            page_size=page_size,
+            most=4,
+            width=WIDTH,
+            collectives=SINGLE_RANK,
         )
         with caplog.at_level(logging.INFO):
             graphs.capture(engine.model)
@@ -272,7 +286,14 @@ def test_a_model_that_cannot_be_captured_is_served(caplog: pytest.LogCaptureFixt
     recorder.capture = lambda work: (_ for _ in ()).throw(RuntimeError("it waits for the device"))  # type: ignore[method-assign,assignment]
     assert engine.runner.kv is not None
     graphs = DecodeGraphs(
-        engine.runner.backend, engine.runner.kv, recorder, device=CPU, page_size=1, most=4, width=WIDTH
+        engine.runner.backend,
+        engine.runner.kv,
+        recorder,
+        device=CPU,
+        page_size=1,
+        most=4,
+        width=WIDTH,
+        collectives=SINGLE_RANK,
     )
     engine.use(graphs)
     with caplog.at_level(logging.INFO):

@@ -14,7 +14,7 @@ from sglang_plug import CannotCaptureError, Collectives, ForwardBatch, RankEndpo
 from sglang_plug.contracts.serving.executor import CapturedCollectives
 from sglang_plug.engine.execution.executors import StepExecutors
 from sglang_plug.engine.extensions.rank_link import RankLink, send_nothing
-from sglang_plug.engine.tensor_parallel.rank_messages import ExtensionCommand, Ranks, ToFollower
+from sglang_plug.engine.tensor_parallel.rank_messages import ExtensionCommand, Ranks, ToWorkerRank
 from sglang_plug.engine.tensor_parallel.worker_rank import WorkerRank
 from sglang_plug_backends.cuda_graphs.decode_graphs import Captured, DecodeGraphs
 from sglang_plug_backends.cuda_graphs.rank_commands import CaptureSizes, decode_command
@@ -54,7 +54,7 @@ class Told(RankGroup):
         self.messages: list[Any] = []
 
     def send(self, message: bytes) -> None:
-        self.messages.append(msgspec.msgpack.decode(message, type=ToFollower))
+        self.messages.append(msgspec.msgpack.decode(message, type=ToWorkerRank))
 
     def failure(self) -> None:
         return None
@@ -62,9 +62,9 @@ class Told(RankGroup):
     def close(self) -> None: ...
 
 
-def link(team: Told) -> RankLink:
-    """Rank 0's view of the ranks of ``team``."""
-    return RankLink(NAME, team.collectives, CPU, Ranks(team).extension_command)
+def link(group: Told) -> RankLink:
+    """Rank 0's view of the ranks of ``group``."""
+    return RankLink(NAME, group.collectives, CPU, Ranks(group).extension_command)
 
 
 class Watched(Recorder):
@@ -81,22 +81,22 @@ class Watched(Recorder):
 
 
 class Pair:
-    """Rank 0's engine, and a follower with a model of its own."""
+    """Rank 0's engine, and a worker rank with a model of its own."""
 
     def __init__(self, *, overlap: bool = False) -> None:
         sent: list[Tensor] = []
-        self.team = Told(Votes(0, sent))
+        self.group = Told(Votes(0, sent))
         self.engine, twin = Engine(graphs=False, overlap=overlap), Engine(graphs=False)
         self.first, self.second = Watched(), Watched()
-        self.graphs = self._made(self.engine, self.first, ranks=link(self.team), collectives=self.team.collectives)
+        self.graphs = self._made(self.engine, self.first, ranks=link(self.group), collectives=self.group.collectives)
         self.graphs.capture(self.engine.model)
         self.engine.use(self.graphs)
         parts: Any = type("RankComponents", (), {"model": twin.model, "device": CPU})
-        self.follower = WorkerRank(parts, RankEndpoint(Votes(1, sent), lambda: b""), kv=twin.runner.kv)
-        collectives = self.follower.endpoint.collectives
+        self.worker_rank = WorkerRank(parts, RankEndpoint(Votes(1, sent), lambda: b""), kv=twin.runner.kv)
+        collectives = self.worker_rank.endpoint.collectives
         ranks = RankLink(NAME, collectives, CPU, send_nothing)
         self.worker_graphs = self._made(twin, self.second, ranks=ranks, collectives=collectives)
-        self.follower.executors = StepExecutors.of({NAME: self.worker_graphs})
+        self.worker_rank.executors = StepExecutors.of({NAME: self.worker_graphs})
 
     def _made(self, engine: Engine, recorder: Watched, **more: Any) -> DecodeGraphs:
         assert engine.runner.kv is not None
@@ -114,14 +114,14 @@ class Pair:
     @torch.inference_mode()
     def follow(self) -> None:
         """What was told since the last time."""
-        messages, self.team.messages = self.team.messages, []
+        messages, self.group.messages = self.group.messages, []
         for message in messages:
             if isinstance(message, ExtensionCommand):
-                self.follower._follow(message)
+                self.worker_rank._follow(message)
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_a_follower_replays_the_same_steps(overlap: bool) -> None:
+def test_a_worker_rank_replays_the_same_steps(overlap: bool) -> None:
     expected = crowd(Engine(graphs=False))
     pair = Pair(overlap=overlap)
     pair.follow()
@@ -144,11 +144,11 @@ def test_new_weights_are_captured_by_all() -> None:
     for engine in (pair.engine, Engine(graphs=False)):
         engine.submit([1, 2, 3], 4)
     pair.engine.runner.model = Engine(graphs=False).model
-    pair.follower.parts.model = Engine(graphs=False).model
+    pair.worker_rank.parts.model = Engine(graphs=False).model
     pair.engine.finish()
     assert any(
         isinstance(decode_command(one.command), CaptureSizes)
-        for one in pair.team.messages
+        for one in pair.group.messages
         if isinstance(one, ExtensionCommand)
     )
     pair.follow()
@@ -157,7 +157,7 @@ def test_new_weights_are_captured_by_all() -> None:
 
 
 def test_where_another_rank_cannot_capture_nobody_does(caplog: pytest.LogCaptureFixture) -> None:
-    engine, team = Engine(graphs=False), Told(Votes(0, [], other=0.0))
+    engine, group = Engine(graphs=False), Told(Votes(0, [], other=0.0))
     assert engine.runner.kv is not None
     graphs = DecodeGraphs(
         engine.runner.backend,
@@ -167,8 +167,8 @@ def test_where_another_rank_cannot_capture_nobody_does(caplog: pytest.LogCapture
         page_size=1,
         most=8,
         width=WIDTH,
-        ranks=link(team),
-        collectives=team.collectives,
+        ranks=link(group),
+        collectives=group.collectives,
     )
     with caplog.at_level("INFO"):
         graphs.capture(engine.model)
@@ -189,7 +189,7 @@ def test_the_engine_does_not_go_on_while_others_wait_for_a_vote() -> None:
 
 
 @pytest.mark.parametrize("out_of_memory", [False, True])
-def test_a_follower_that_cannot_capture_votes_unless_its_memory_is_gone(out_of_memory: bool) -> None:
+def test_a_worker_rank_that_cannot_capture_votes_unless_its_memory_is_gone(out_of_memory: bool) -> None:
     pair, votes = Pair(), list[float]()
 
     class Broken(Votes):
@@ -206,7 +206,7 @@ def test_a_follower_that_cannot_capture_votes_unless_its_memory_is_gone(out_of_m
     if out_of_memory:
         with pytest.raises(torch.OutOfMemoryError):
             pair.follow()
-        assert votes == [], "what is gone is noticed by the team"
+        assert votes == [], "what is gone is noticed by the group"
     else:
         pair.follow()
         assert votes == [0.0]

@@ -78,7 +78,7 @@ def test_collectives_agree_on_all_ranks(rank_group: RankGroup) -> None:
         assert torch.equal(rank_group.collectives.all_reduce(x.clone()), torch.full((2, 3), 111, dtype=dtype))
         assert rank_group.collectives.all_gather(x).tolist() == [[1] * 3 + [10] * 3 + [100] * 3] * 2
         rank_group.collectives.broadcast(x)
-        assert rank_group.collectives.all_reduce(torch.tensor([0.0])).item() == 6.0, "threads of the two followers"
+        assert rank_group.collectives.all_reduce(torch.tensor([0.0])).item() == 6.0, "threads of the two worker ranks"
     assert torch.get_num_threads() == 3
     assert rank_group.failure() is None
 

@@ -9,7 +9,7 @@ import torch
 
 from sglang_plug import AdaptableLayer, LayerAdapter, LowRank, LowRankAdapter, LowRankPart
 from sglang_plug.ops.lora import add_low_rank
-from sglang_plug_backends.lora.adapter_tables import AdapterTables
+from sglang_plug_backends.lora.adapter_tables import AdapterTables, segments_of
 from sglang_plug_backends.lora.lora_batch import LoadedAdapter
 
 LAYERS = [
@@ -34,6 +34,11 @@ class Narrow(LowRankAdapter):
 class Other(LayerAdapter):
     def after(self, x: torch.Tensor, y: torch.Tensor) -> None:
         raise NotImplementedError
+
+
+def test_segments() -> None:
+    parts = {"q": slice(0, 8), "k": slice(8, 12), "v": slice(12, 16), "qkv": slice(0, 16)}
+    assert segments_of(parts) == [slice(0, 8), slice(8, 12), slice(12, 16)]
 
 
 def made(places: int = 2) -> AdapterTables:

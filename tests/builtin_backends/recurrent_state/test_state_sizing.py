@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_plug import ConfigError, StateShape
-from sglang_plug.contracts.model.recurrent_state import RESERVED
+from sglang_plug import ConfigError, StatePool, StateShape
 from sglang_plug_backends.recurrent_state.state_sizing import REMEMBERED, bytes_per_state, make_states, state_rows
 
 SHAPES = (StateShape(shape=(3, 8)), StateShape(shape=(2, 4), dtype=torch.float32))
@@ -31,7 +30,7 @@ def test_a_state_in_the_models_dtype_and_one_in_its_own() -> None:
 
 
 def test_as_many_as_are_of_use() -> None:
-    assert state_rows(resolved(), 1e9) == RESERVED + 2 * 16 + REMEMBERED
+    assert state_rows(resolved(), 1e9) == StatePool.RESERVED + 2 * 16 + REMEMBERED
 
 
 def test_half_of_the_room_at_most() -> None:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sglang_plug import LogprobOptions, Request, SamplingParams, TokenDecision, Vocabulary
-from sglang_plug.contracts.text.vocabulary import word_and_bit
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.ops.sampling import mask_bias
+from sglang_plug_backends.grammars.token_mask import word_and_bit
 from sglang_plug_backends.structured_outputs import batch_grammars as module
 from sglang_plug_backends.structured_outputs.forced_tokens import ForcedTokenizer
 from sglang_plug_backends.structured_outputs.rejection import MOST_SAMPLED

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug import LogprobOptions, Request, RequestError, SamplingParams, StepExtension, StepStats
+from sglang_plug import LogprobOptions, Request, RequestError, SamplingParams, ServicePhase, StepExtension, StepStats
 from sglang_plug.config import ConfigError
 from sglang_plug.engine.admission.deadlines import Deadlines
 from sglang_plug.engine.execution.in_flight_step import LaunchedStep
@@ -359,3 +359,40 @@ def test_an_aborted_request_is_not_refused_later(make: Make) -> None:
     clock[0] = 151.0
     bench.run()
     assert bench.tokens("third") == [5, 5]
+
+
+class Housekeeping(StepExtension, ServicePhase):
+    """Counts its calls."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self.timeout, self.calls = timeout, 0
+
+    def idle_timeout(self) -> float | None:
+        return self.timeout
+
+    def between_steps(self) -> None:
+        self.calls += 1
+
+
+def test_extensions_act_before_each_step_and_while_the_engine_is_idle() -> None:
+    extensions = {str(timeout): Housekeeping(timeout) for timeout in (None, 9.0, 7.0)}
+    bench = Bench(extensions=extensions)
+    timeouts, take = [], bench.box.take
+
+    def noted(wait: bool, timeout: float | None = None) -> Any:
+        timeouts.append(timeout if wait else None)
+        return take(wait, timeout)
+
+    bench.box.take = noted  # type: ignore[method-assign]
+    bench.loop.step()
+    assert timeouts == [7.0]
+    bench.submit("a", params={"max_new_tokens": 4})
+    bench.run()
+    assert timeouts == [7.0, 7.0, None, None, None]
+    assert [extension.calls for extension in extensions.values()] == [5, 5, 5]
+
+
+def test_an_engine_without_such_extensions_waits_for_messages() -> None:
+    bench = Bench(extensions={"a": Housekeeping(None)})
+    with pytest.raises(AssertionError, match="wait for ever"):
+        bench.loop.step()

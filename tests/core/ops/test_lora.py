@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sglang_plug import LowRank, LowRankPart, LowRankTable
-from sglang_plug.ops.lora import COUNT, DOWN, FIELDS, FIRST, HEADER, RANKS, STRIDE, UP, add_low_rank, segments_of
+from sglang_plug.ops.lora import COUNT, DOWN, FIELDS, FIRST, HEADER, RANKS, STRIDE, UP, add_low_rank
 
 SEGMENTS = (slice(0, 8), slice(8, 12), slice(12, 16))
 
@@ -26,11 +26,6 @@ def adapter(*columns: slice, rank: int = 2, size: int = 8) -> LowRank:
         for number, own in enumerate(columns)
     ]
     return LowRank(down=torch.randn(rank * len(columns), size), parts=tuple(parts))
-
-
-def test_segments() -> None:
-    parts = {"q": slice(0, 8), "k": slice(8, 12), "v": slice(12, 16), "qkv": slice(0, 16)}
-    assert segments_of(parts) == list(SEGMENTS)
 
 
 def test_entries() -> None:

@@ -7,7 +7,7 @@ import zlib
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from sglang_plug.contracts.serving.kv_store import KEY_BYTES
+from sglang_plug import KVBlock
 
 MAGIC, VERSION = b"SPKV", 1
 FIELDS = struct.Struct("<4sHHI32s16s")
@@ -33,8 +33,8 @@ class RecordHeader:
     @classmethod
     def of(cls, key: bytes, data: memoryview) -> RecordHeader:
         """Make the header of a block. Raises ``ValueError`` for a key of another length."""
-        if len(key) != KEY_BYTES:
-            raise ValueError(f"a key has {KEY_BYTES} bytes, not {len(key)}")
+        if len(key) != KVBlock.KEY_BYTES:
+            raise ValueError(f"a key has {KVBlock.KEY_BYTES} bytes, not {len(key)}")
         return cls(key, data.nbytes, content_digest(key, data))
 
     @classmethod

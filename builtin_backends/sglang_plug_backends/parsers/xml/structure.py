@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from os.path import commonprefix
 from typing import Any
 
-from sglang_plug import Constraint, ConstraintError
-from sglang_plug.contracts.text.grammar import SCHEMA_FIELD
+from sglang_plug import SCHEMA_FIELD, Constraint, ConstraintError
 from sglang_plug_backends.grammars.json_schema.plain_schema import plain_schema
 from sglang_plug_backends.grammars.refusal import Refusal
 from sglang_plug_backends.parsers.call_structures import (

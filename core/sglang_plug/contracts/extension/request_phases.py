@@ -83,6 +83,18 @@ class ServicePhase:
     def step_done(self, stats: StepStats) -> None:
         """A step is committed, with these statistics."""
 
+    def idle_timeout(self) -> float | None:
+        """Return the most seconds that an idle engine waits before it calls ``between_steps`` again; ``None``: it waits
+        for the next message.
+        """
+        return None
+
+    def between_steps(self) -> None:
+        """Do what does not belong to a step: called before each step, and when an idle engine has waited.
+
+        It delays the step, so it should return at once unless there is something to do.
+        """
+
     def totals(self) -> Iterable[MetricTotal]:
         """Return numbers that observers report as metrics.
 

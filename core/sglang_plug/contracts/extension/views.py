@@ -145,7 +145,7 @@ class ChunkView(Protocol):
 
 
 class PrefixPool(Protocol):
-    """The prefix cache and its KV pool, for extensions that fill it from elsewhere. Used between two steps."""
+    """The prefix cache and its KV pool, for extensions that fill or empty it. Used between two steps."""
 
     @property
     def kv(self) -> KVPool:
@@ -154,6 +154,23 @@ class PrefixPool(Protocol):
     @property
     def page_size(self) -> int:
         """Prefixes are cached in whole pages of this many tokens."""
+
+    @property
+    def capacity(self) -> int:
+        """Number of slots of the pool."""
+
+    @property
+    def used(self) -> bool:
+        """True once a slot was taken."""
+
+    def evict(self, tokens: int) -> int:
+        """Evict unused prefixes until ``tokens`` slots are freed or none is left; return the number of freed slots.
+
+        ``StepStats.relieved_tokens`` counts them.
+        """
+
+    def return_memory(self) -> None:
+        """Return the memory of free slots, on all ranks, to the system; does nothing for a pool on another device."""
 
     def identity(self) -> Mapping[str, str]:
         """Return what determines keys and values besides the tokens and the content of the weights, as text."""

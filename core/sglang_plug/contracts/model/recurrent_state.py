@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -19,13 +19,6 @@ from torch import Tensor
 from sglang_plug.ops.host_device_copy import upload
 
 from .batch import zeros
-
-SPARE = 0
-"""The row that padding reads and writes."""
-ZEROS = 1
-"""The row of zeros that every sequence starts from; nothing writes to it."""
-RESERVED = 2
-"""Number of rows that no sequence owns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +45,13 @@ class StatePool:
         dtype: the model's.
         device: the device of the tensors.
     """
+
+    SPARE: ClassVar[int] = 0
+    """The row that padding reads and writes."""
+    ZEROS: ClassVar[int] = 1
+    """The row of zeros that every sequence starts from; nothing writes to it."""
+    RESERVED: ClassVar[int] = 2
+    """Number of rows that no sequence owns."""
 
     def __init__(self, shapes: Sequence[StateShape], *, rows: int, dtype: torch.dtype, device: torch.device) -> None:
         self.rows, self.device = rows, device

@@ -68,7 +68,10 @@ SINGLE_RANK = SingleRank()
 
 
 class CapturedCollectives(Collectives):
-    """Collectives that delegate to ``inner``, and during a capture pass each call to the recorder."""
+    """Collectives that delegate to ``inner``, and during a capture pass each call to the recorder.
+
+    A ``StepExecutor`` receives them as ``ExecutionContext.collectives`` if several ranks share the model.
+    """
 
     def __init__(self, inner: Collectives) -> None:
         super().__init__(inner.rank, inner.size)

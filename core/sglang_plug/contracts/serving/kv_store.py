@@ -10,9 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-KEY_BYTES = 32
-"""Length of a block's key."""
+from typing import ClassVar
 
 
 class KVStoreError(Exception):
@@ -23,8 +21,11 @@ class KVStoreError(Exception):
 class KVBlock:
     """The keys and values of a run of tokens."""
 
+    KEY_BYTES: ClassVar[int] = 32
+    """Length of a key."""
+
     key: bytes
-    """``KEY_BYTES`` bytes that identify the content."""
+    """``KVBlock.KEY_BYTES`` bytes that identify the content."""
     data: memoryview
     """The content, contiguous bytes. Nobody changes it, so a store may keep it instead of a copy."""
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ConstraintKind = Literal["json_schema", "json_object", "regex", "ebnf", "structural_tag", "choice"]
+"""The form in which a constraint is written; see ``Constraint.source``."""
 CONSTRAINT_KINDS: tuple[ConstraintKind, ...] = get_args(ConstraintKind)
 SCHEMA_FIELD = "x-sglang-plug-field"
 """An annotation of a schema in a structural tag: the field of the request that it comes from, for error messages."""

@@ -9,12 +9,6 @@ MASK_BITS = 32
 """Number of tokens in one word of a mask."""
 
 
-def word_and_bit(token: int) -> tuple[int, int]:
-    """Return the word of a mask's row that holds ``token``, and its bit there as a signed number of 32 bits."""
-    word, bit = divmod(token, MASK_BITS)
-    return word, 1 << bit if bit < MASK_BITS - 1 else -(1 << bit)
-
-
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """The text of each token of a model."""

@@ -77,6 +77,8 @@ class ExtensionPoints:
     output: tuple[Callable[[SequenceView, Output], Output], ...] = ()
     start: tuple[Callable[[], None], ...] = ()
     step_done: tuple[Callable[[StepStats], None], ...] = ()
+    idle_timeout: tuple[Callable[[], float | None], ...] = ()
+    between_steps: tuple[Callable[[], None], ...] = ()
     totals: tuple[Callable[[], Iterable[MetricTotal]], ...] = ()
     infos: tuple[Callable[[], Iterable[MetricInfo]], ...] = ()
     controls: Mapping[str, Callable[[], Mapping[str, Callable[..., Any]]]] = field(default_factory=dict)
@@ -164,6 +166,11 @@ class ExtensionPoints:
         if len(self.sampled) == 1:
             return self.sampled[0](sequences, tokens)
         return {row: decision for sampled in self.sampled for row, decision in sampled(sequences, tokens).items()}
+
+    def shortest_idle_timeout(self) -> float | None:
+        """Return the seconds that an idle engine may wait; ``None``: no extension limits them."""
+        timeouts = (idle_timeout() for idle_timeout in self.idle_timeout)
+        return min((timeout for timeout in timeouts if timeout is not None), default=None)
 
     def all_totals(self) -> tuple[MetricTotal, ...]:
         """Return the totals of all extensions."""

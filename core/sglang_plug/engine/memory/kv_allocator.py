@@ -38,6 +38,8 @@ class KVAllocator:
         self.pool, self.cache, self.owners = pool, cache, owners
         self._extensions = extensions or ExtensionPoints()
         self.states = self._extensions.states
+        self.relieved = 0
+        """Slots that ``evict`` has freed since the last statistics."""
 
     def match(self, waiting: Sequence) -> Match:
         """Find the longest cached prefix from which a waiting sequence can continue."""
@@ -110,7 +112,9 @@ class KVAllocator:
 
     def evict(self, wanted: int) -> int:
         """Evict unused prefixes until ``wanted`` slots are freed or none is left; return the number of freed slots."""
-        return self._evict(min(wanted, self.cache.evictable))
+        evicted = self._evict(min(wanted, self.cache.evictable))
+        self.relieved += evicted
+        return evicted
 
     def planned(self, sequence: Sequence, end: int) -> None:
         """Record that a step of ``sequence`` that ends before index ``end`` is planned."""

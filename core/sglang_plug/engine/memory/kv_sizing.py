@@ -16,9 +16,9 @@ from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.startup.resolve import Resolved
 from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
+from sglang_plug.system.host_memory import available_bytes
 
 from .budget import MemoryLedger, gigabytes
-from .host_memory import available_bytes
 from .kv_slots import SlotPool
 from .profiling import LargestSteps, executor_bytes
 

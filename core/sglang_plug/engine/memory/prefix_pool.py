@@ -1,9 +1,9 @@
-"""The prefix cache and the KV pool as step extensions see them, which fill the cache from elsewhere."""
+"""The prefix cache and the KV pool as step extensions see them, which fill or empty the cache."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from sglang_plug.contracts.extension.views import SequenceView, WriteSlots
@@ -11,9 +11,11 @@ from sglang_plug.contracts.model.batch import KVPool
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.engine.startup.checkpoint_formats import Choice
 from sglang_plug.engine.startup.resolve import Resolved
+from sglang_plug.system.freed_memory import return_freed_memory
 
 from .kv_allocator import KVAllocator
 from .kv_dtype import kv_dtype_name
+from .pool_pages import Run, return_pages
 
 KINDS = ("model", "attention", "kernels", "quantization")
 """Kinds of the components whose code determines keys and values."""
@@ -28,6 +30,29 @@ class EnginePrefixPool:
     allocator: KVAllocator
     kv: KVPool
     resolved: Resolved
+    give_back: Callable[[Iterable[Run]], None]
+    """Tells the other ranks which runs of slots are unused."""
+
+    @property
+    def capacity(self) -> int:
+        """Number of slots of the pool."""
+        return self.allocator.pool.capacity
+
+    @property
+    def used(self) -> bool:
+        """True once a slot was taken."""
+        return self.allocator.pool.used
+
+    def evict(self, tokens: int) -> int:
+        """Evict unused prefixes; see ``PrefixPool.evict``."""
+        return self.allocator.evict(tokens)
+
+    def return_memory(self) -> None:
+        """Return the memory of free slots, and of the process's allocator, to the system."""
+        runs = self.allocator.pool.unused_runs()
+        return_pages(self.kv, runs)
+        self.give_back(runs)
+        return_freed_memory()
 
     @property
     def page_size(self) -> int:

@@ -14,7 +14,6 @@ def step_stats(
     *,
     held: int,
     seconds: float,
-    relieved: int,
     totals: tuple[MetricTotal, ...] = (),
     with_coefficients: bool = False,
     infos: tuple[MetricInfo, ...] = (),
@@ -25,12 +24,12 @@ def step_stats(
         scheduler: its counters are those of the step.
         held: number of requests that step extensions hold.
         seconds: duration of the step; 0 if nothing was computed.
-        relieved: cached tokens that were evicted because memory ran out, since the last statistics.
         totals: those of step extensions.
         with_coefficients: report what was learned about the duration of steps.
         infos: those of step extensions.
     """
-    counters, pool = scheduler.counters, scheduler.pool
+    counters, pool, allocator = scheduler.counters, scheduler.pool, scheduler.allocator
+    relieved, allocator.relieved = allocator.relieved, 0
     free, cached, capacity = pool.free, scheduler.cache.size, pool.capacity
     return StepStats(
         time=time.time(),

@@ -22,7 +22,6 @@ from sglang_plug.engine.extensions.build import BuiltExtensions, build_extension
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.loop import EngineLoop, Inbox
 from sglang_plug.engine.memory.budget import DeviceMemory, MemoryLedger, device_memory
-from sglang_plug.engine.memory.host_memory import host_memory
 from sglang_plug.engine.memory.kv_dtype import kv_dtype_name
 from sglang_plug.engine.memory.kv_sizing import (
     WEIGHTS,
@@ -33,7 +32,6 @@ from sglang_plug.engine.memory.kv_sizing import (
     pool_capacity,
 )
 from sglang_plug.engine.memory.kv_slots import SlotPool
-from sglang_plug.engine.memory.memory_relief import MemoryRelief
 from sglang_plug.engine.memory.prefix_pool import EnginePrefixPool
 from sglang_plug.engine.memory.usage import memory_usage
 from sglang_plug.engine.processes.messages import FromEngine
@@ -124,12 +122,12 @@ def _build(
         overlap=runner.asynchronous and not config.schedule.disable_overlap_schedule,
         describe=partial(described, components=resolved.components),
         ranks=ranks,
-        relief=_relief(scheduler, kv, ranks),
         extensions=extensions,
         processors=processors,
     )
     if kv is not None:
-        prefixes = EnginePrefixPool(scheduler.allocator, kv, resolved)
+        give_back = (lambda runs: None) if ranks is None else ranks.give_back
+        prefixes = EnginePrefixPool(scheduler.allocator, kv, resolved, give_back)
         for use_prefixes in extensions.use_prefixes:
             use_prefixes(prefixes)
     for start in extensions.start:
@@ -151,14 +149,6 @@ def _logits_processors(resolved: Resolved, plugins: Plugins, vocabulary: Vocabul
     return LogitsProcessors.build(
         plugins, resolved.vocab_size, resolved.device, lambda: vocabulary() if vocabulary.is_available else None
     )
-
-
-def _relief(scheduler: Scheduler, kv: KVPool | None, ranks: Ranks | None) -> MemoryRelief | None:
-    """Build the memory relief of a pool in the host's memory; ``None`` for other pools."""
-    if kv is None or not kv.k or kv.k[0].device.type != "cpu":
-        return None
-    give_back = (lambda runs: None) if ranks is None else ranks.give_back
-    return MemoryRelief(scheduler.allocator, kv, host_memory, give_back)
 
 
 def _loaded_parts(resolved: Resolved, extensions: ExtensionPoints, ranks: Ranks | None) -> RankComponents:

@@ -34,9 +34,9 @@ def start_ranks(resolved: Resolved, plugins: Plugins, lost: Callable[[str], None
     component = resolved.choices["executor"].component
     executor: Executor = make(component, component.settings(), base=Executor)
     with attributed(component, "to start the ranks"):
-        team: RankGroup = executor.start(_order(resolved, plugins))
+        group: RankGroup = executor.start(_order(resolved, plugins))
     logger.info("The model is shared by %d ranks, brought up by %s", size, component)
-    ranks = Ranks(team)
+    ranks = Ranks(group)
     ranks.watch(lost)
     return ranks
 

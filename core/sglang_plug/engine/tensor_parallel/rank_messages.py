@@ -113,14 +113,14 @@ class End(msgspec.Struct, tag="end", frozen=True):
     """End the worker rank; this is the last message."""
 
 
-ToFollower = Pool | GiveBack | Step | Head | ExtensionCommand | Weights | End
+ToWorkerRank = Pool | GiveBack | Step | Head | ExtensionCommand | Weights | End
 
 
 class Ranks:
     """The worker ranks, as seen by the engine on rank 0."""
 
-    def __init__(self, team: RankGroup) -> None:
-        self._team, self.collectives = team, team.collectives
+    def __init__(self, group: RankGroup) -> None:
+        self._group, self.collectives = group, group.collectives
         self._encoder = msgspec.msgpack.Encoder()
         self._last: dict[int, tuple[int, Sequence, int, int]] = {}
         self._closed = threading.Event()
@@ -130,7 +130,7 @@ class Ranks:
 
         def run() -> None:
             while not self._closed.wait(LOOK):
-                failure = self._team.failure()
+                failure = self._group.failure()
                 if failure is not None and not self._closed.is_set():
                     lost(failure)
                     return
@@ -140,7 +140,7 @@ class Ranks:
     def lost(self) -> str | None:
         """Return the reason if a worker rank is gone, which may explain a failed step; waits ``NOTICED`` seconds."""
         deadline = time.monotonic() + NOTICED
-        while (failure := self._team.failure()) is None and time.monotonic() < deadline:
+        while (failure := self._group.failure()) is None and time.monotonic() < deadline:
             time.sleep(LOOK / 10)
         return failure
 
@@ -216,10 +216,10 @@ class Ranks:
         if not self._closed.is_set():
             self._closed.set()
             self._tell(End())
-            self._team.close()
+            self._group.close()
 
-    def _tell(self, message: ToFollower) -> None:
-        self._team.send(self._encoder.encode(message))
+    def _tell(self, message: ToWorkerRank) -> None:
+        self._group.send(self._encoder.encode(message))
 
 
 def agreed(done: bool, collectives: Collectives, device: torch.device) -> bool:

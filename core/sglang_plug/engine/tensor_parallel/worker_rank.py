@@ -42,7 +42,7 @@ from .rank_messages import (
     Head,
     Pool,
     Step,
-    ToFollower,
+    ToWorkerRank,
     Weights,
     agreed,
 )
@@ -80,7 +80,7 @@ class WorkerRank:
     @torch.inference_mode()
     def run(self) -> None:
         """Handle messages until the end."""
-        decoder = msgspec.msgpack.Decoder(ToFollower)
+        decoder = msgspec.msgpack.Decoder(ToWorkerRank)
         while True:
             try:
                 message = decoder.decode(self.endpoint.receive())
@@ -191,11 +191,11 @@ def follow(config: EngineConfig, plugins: Plugins, endpoint: RankEndpoint) -> No
     extensions = build_extensions(resolved, plugins, collectives=endpoint.collectives).points
     parts = build_rank_components(resolved, endpoint.collectives, extensions)
     parts.use(parts.model)
-    follower = WorkerRank(parts, endpoint, extensions=extensions)
+    worker_rank = WorkerRank(parts, endpoint, extensions=extensions)
     agreed(True, endpoint.collectives, parts.device)
     try:
         plugins.lifecycle.start({"rank": endpoint.collectives.rank, "tp_size": endpoint.collectives.size})
-        follower.run()
+        worker_rank.run()
     finally:
         plugins.lifecycle.stop()
 
@@ -221,7 +221,7 @@ def main() -> int:
         plugins = Plugins.discover(launch.config.plugins)
         compare(plugins, launch.fingerprint, f"rank {launch.rank}")
         parent.before_exit = plugins.lifecycle.stop
-        follow(launch.config, plugins, _seat(launch, plugins))
+        follow(launch.config, plugins, _endpoint(launch, plugins))
     except ConfigError as error:
         cause = error.__cause__ if isinstance(error, PluginError) else None
         logger.critical("rank %d: %s", launch.rank, error, exc_info=cause)
@@ -232,7 +232,7 @@ def main() -> int:
     return 0
 
 
-def _seat(launch: WorkerRankLaunch, plugins: Plugins) -> RankEndpoint:
+def _endpoint(launch: WorkerRankLaunch, plugins: Plugins) -> RankEndpoint:
     component = plugins.get("executor", launch.config.parallel.executor)
     executor: Executor = make(component, component.settings(), base=Executor)
     device = torch.device(launch.config.model.device)

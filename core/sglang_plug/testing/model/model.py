@@ -15,7 +15,7 @@ from sglang_plug.contracts.model.batch import KVPool
 from sglang_plug.contracts.model.kernels import TORCH, Kernels, rope_store
 from sglang_plug.contracts.model.model import BuildEnv, Model
 from sglang_plug.contracts.model.quantization import Quantization, QuantizationRequest
-from sglang_plug.contracts.model.recurrent_state import RESERVED, Recurrent, Runs, StatePool, StateShape
+from sglang_plug.contracts.model.recurrent_state import Recurrent, Runs, StatePool, StateShape
 from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug.plugins.registry import Plugins
 
@@ -144,7 +144,7 @@ class Bench:
             for row, start in zip(active, starts, strict=True):
                 slots.extend(contexts[row], start + counts[row])
             new = [prompts[row][start : start + counts[row]] for row, start in zip(active, starts, strict=True)]
-            recurrent = None if states is None else (states, [RESERVED + row for row in active])
+            recurrent = None if states is None else (states, [StatePool.RESERVED + row for row in active])
             logits = self._step([contexts[row] for row in active], new, pool, recurrent)
             for row, piece in zip(active, logits, strict=True):
                 pieces[row].append(piece)
@@ -173,7 +173,7 @@ class Bench:
     def _states(self, sequences: int) -> StatePool | None:
         if not self.states:
             return None
-        return StatePool(self.states, rows=RESERVED + sequences, dtype=torch.float32, device=CPU)
+        return StatePool(self.states, rows=StatePool.RESERVED + sequences, dtype=torch.float32, device=CPU)
 
 
 def _bench(

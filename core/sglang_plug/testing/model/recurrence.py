@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sglang_plug.contracts.model.kernels import Kernels
-from sglang_plug.contracts.model.recurrent_state import RESERVED, Runs
+from sglang_plug.contracts.model.recurrent_state import Runs, StatePool
 from sglang_plug.ops import ssm as scanning
 
 KERNELS = ("causal_conv", "linear_attention", "gated_delta_rule", "selective_scan")
@@ -85,7 +85,7 @@ class RecurrenceCase:
 
     def states(self, device: str) -> Tensor:
         """Return random states of more sequences than the step has."""
-        sizes, rows = self.sizes, RESERVED + len(self.lengths) + 1
+        sizes, rows = self.sizes, StatePool.RESERVED + len(self.lengths) + 1
         if self.kernel == "causal_conv":
             return torch.randn(rows, sizes.width - 1, sizes.channels, device=device).to(self.dtype)
         if self.kernel == "selective_scan":
@@ -94,7 +94,7 @@ class RecurrenceCase:
 
     def runs(self, device: str) -> Runs:
         """Return the step's sequences, the last of which has the first row."""
-        rows = range(RESERVED, RESERVED + len(self.lengths))
+        rows = range(StatePool.RESERVED, StatePool.RESERVED + len(self.lengths))
         return Runs.of(list(rows)[::-1], list(self.lengths), torch.device(device))
 
 

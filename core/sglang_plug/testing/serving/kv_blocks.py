@@ -15,7 +15,7 @@ from collections.abc import Callable
 from hashlib import blake2b, shake_128
 from pathlib import Path
 
-from sglang_plug.contracts.serving.kv_store import KEY_BYTES, KVBlock, KVStore
+from sglang_plug.contracts.serving.kv_store import KVBlock, KVStore
 
 OpenStore = Callable[[Path, int], KVStore]
 SIZES = (1, 63, 64, 4096, 5000, 65536, 100_000)
@@ -25,7 +25,7 @@ PREPARED = 128
 
 def block_key(writer: int, number: int) -> bytes:
     """Return the key of a block."""
-    return blake2b(f"{writer} {number}".encode(), digest_size=KEY_BYTES).digest()
+    return blake2b(f"{writer} {number}".encode(), digest_size=KVBlock.KEY_BYTES).digest()
 
 
 def block_content(key: bytes, size: int | None = None) -> bytes:

@@ -183,6 +183,7 @@ class _Run:
                 self._submit(waiting.pop(0))
             self._abort(aborts, outputs)
             self._release(outputs)
+            self._act_between_steps()
             if scheduler.busy:
                 for output in self._step():
                     if output.finish is not None and output.finish.reason == "error":
@@ -220,6 +221,13 @@ class _Run:
                 self._scheduler.add(sequence)
             else:
                 outputs.setdefault(sequence.request.id, [])
+
+    def _act_between_steps(self) -> None:
+        for idle_timeout in self._points.idle_timeout:
+            timeout = idle_timeout()
+            assert timeout is None or timeout > 0, f"idle_timeout() must return more than 0 seconds, not {timeout}"
+        for between_steps in self._points.between_steps:
+            between_steps()
 
     def _wait(self) -> None:
         """Give the extension time, as nothing but held requests is left."""

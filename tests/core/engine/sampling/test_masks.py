@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_plug import AllowedTokens, PendingMask, Request, RequestError
-from sglang_plug.contracts.text.vocabulary import word_and_bit
 from sglang_plug.engine.sampling.masks import NOTHING_IN_COMMON, apply_mask, begin_masks
 from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug_backends.grammars.token_mask import word_and_bit
 
 WIDTH = 70
 

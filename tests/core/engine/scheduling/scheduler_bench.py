@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sglang_plug import Output, Request, SamplingParams
-from sglang_plug.contracts.model.recurrent_state import RESERVED, ZEROS
+from sglang_plug import Output, Request, SamplingParams, StatePool
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
@@ -49,14 +48,16 @@ class PlayedStates:
     device = torch.device("cpu")
 
     def __init__(self) -> None:
-        self.rows: dict[int, tuple[int, ...]] = {ZEROS: ()}
+        self.rows: dict[int, tuple[int, ...]] = {StatePool.ZEROS: ()}
 
     def copy(self, sources: Tensor, targets: Tensor) -> None:
         read = [self.rows[row] for row in sources.tolist()]
         self.rows.update(zip(targets.tolist(), read, strict=True))
 
     def compute(self, held: HeldState, tokens: tuple[int, ...], start: int, end: int) -> None:
-        assert held.row >= RESERVED and self.rows[held.row] == tokens[:start], "not the state of what came before"
+        assert held.row >= StatePool.RESERVED and self.rows[held.row] == tokens[:start], (
+            "not the state of what came before"
+        )
         self.rows[held.row] = tokens[:end]
 
 
@@ -95,7 +96,7 @@ def with_states(options: dict[str, Any], page_size: int) -> dict[str, Any]:
     count = options.pop("states", None)
     if count is None:
         return options
-    rows = StateRows(RESERVED + count, page_size, grain=4, least=3)
+    rows = StateRows(StatePool.RESERVED + count, page_size, grain=4, least=3)
     points = options.get("extensions") or ExtensionPoints()
     points = replace(points, states=(*points.states, rows), reset=(rows.reset,), check=(rows.check,))
     return {**options, "extensions": points}

@@ -20,7 +20,7 @@ from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.scheduling.sequence import Sequence
-from sglang_plug.engine.tensor_parallel.rank_messages import Head, Ranks, Step, ToFollower
+from sglang_plug.engine.tensor_parallel.rank_messages import Head, Ranks, Step, ToWorkerRank
 from sglang_plug.engine.tensor_parallel.worker_rank import WorkerRank
 
 CPU = torch.device("cpu")
@@ -57,7 +57,7 @@ class Told(RankGroup):
         self.messages: list[Any] = []
 
     def send(self, message: bytes) -> None:
-        self.messages.append(msgspec.msgpack.decode(message, type=ToFollower))
+        self.messages.append(msgspec.msgpack.decode(message, type=ToWorkerRank))
 
     def failure(self) -> None:
         return None
@@ -67,7 +67,7 @@ class Told(RankGroup):
 
 
 class RankComponents:
-    """What a follower asks of its own side."""
+    """What a worker rank asks of its own side."""
 
     device = CPU
 
@@ -80,15 +80,15 @@ class RankComponents:
 
 
 class Bench:
-    """Rank 0's runner, the lines to a follower, and this one."""
+    """Rank 0's runner, the lines to a worker rank, and this one."""
 
     def __init__(self) -> None:
-        self.team = Told()
-        self.ranks = Ranks(self.team)
+        self.group = Told()
+        self.ranks = Ranks(self.group)
         backend: Any = None
         self.runner = Runner(backend, backend, None, device=CPU, page_size=1)
         parts: Any = RankComponents()
-        self.follower = WorkerRank(parts, RankEndpoint(Line(1, self.team.sent), lambda: b""))
+        self.worker_rank = WorkerRank(parts, RankEndpoint(Line(1, self.group.sent), lambda: b""))
 
     def step(
         self,
@@ -99,9 +99,9 @@ class Bench:
         """The batch that rank 0 builds, and that of the other rank."""
         batch = self.runner.build(shares, given)
         self.ranks.step(shares, batch, known=given is None, extensions=extensions)
-        message = self.team.messages[-1]
+        message = self.group.messages[-1]
         assert isinstance(message, Step)
-        return batch, self.follower._batch(message)
+        return batch, self.worker_rank._batch(message)
 
 
 def same(one: ForwardBatch, other: ForwardBatch) -> None:
@@ -118,7 +118,7 @@ def sequence(number: int, length: int) -> Sequence:
 
 
 @given(st.data())
-def test_a_follower_builds_the_same_batches(data: st.DataObject) -> None:
+def test_a_worker_rank_builds_the_same_batches(data: st.DataObject) -> None:
     """Whatever sequences do: join, leave out a step, are cut, get drafts that fail, are retracted."""
     bench, fresh = Bench(), iter(range(1, 10**6))
     sequences = [sequence(number, data.draw(st.integers(1, 12))) for number in range(4)]
@@ -155,7 +155,7 @@ def test_only_new_slots_are_told() -> None:
     one.tokens.append(5)
     one.slots.append(200)
     bench.step([ScheduledChunk(one, 1)])
-    assert [len(message.slots) for message in bench.team.messages] == [800, 8]
+    assert [len(message.slots) for message in bench.group.messages] == [800, 8]
 
 
 def test_tokens_that_only_the_device_knows_follow() -> None:
@@ -169,7 +169,7 @@ def test_tokens_that_only_the_device_knows_follow() -> None:
     batch, found = bench.step(shares, DeviceTokens([1], torch.tensor([77])))
     same(batch, found)
     assert found.input_ids.tolist() == [0, 1, 77]
-    assert bench.team.messages[-1].tokens is None and not bench.team.sent
+    assert bench.group.messages[-1].tokens is None and not bench.group.sent
 
 
 def test_tensors_of_step_extensions_follow() -> None:
@@ -178,44 +178,44 @@ def test_tensors_of_step_extensions_follow() -> None:
     states = torch.randn(2, 8, dtype=torch.bfloat16)
     steps = {"images": RankStep(b"rows", (torch.tensor([1, 2]), states.T)), "other": RankStep(b"news")}
     bench.step([ScheduledChunk(one, 3)], extensions=steps)
-    message, line = bench.team.messages[-1], Line(1, bench.team.sent)
+    message, line = bench.group.messages[-1], Line(1, bench.group.sent)
     received = {name: sent.receive(line, CPU) for name, sent in message.extensions.items()}
     rows, turned = received["images"].tensors
     assert received["images"].data == b"rows" and rows.tolist() == [1, 2]
-    assert torch.equal(turned, states.T) and received["other"] == RankStep(b"news") and not bench.team.sent
+    assert torch.equal(turned, states.T) and received["other"] == RankStep(b"news") and not bench.group.sent
 
 
-def test_a_follower_lets_extensions_prepare_the_batch_before_it_is_planned() -> None:
+def test_a_worker_rank_lets_extensions_prepare_the_batch_before_it_is_planned() -> None:
     bench, one, calls = Bench(), sequence(0, 3), list[str]()
     one.slots.extend([4, 5, 6])
 
     def follow_step(step: RankStep, batch: ForwardBatch) -> None:
         calls.append(f"{step.data.decode()} {len(batch.input_ids)}")
 
-    bench.follower.extensions = ExtensionPoints(follow_step={"images": follow_step})
-    parts: Any = bench.follower.parts
+    bench.worker_rank.extensions = ExtensionPoints(follow_step={"images": follow_step})
+    parts: Any = bench.worker_rank.parts
     parts.backend = type("Backend", (), {"plan": staticmethod(lambda batch: calls.append("plan"))})
     parts.model = lambda batch: calls.append("model")
     batch = bench.runner.build([ScheduledChunk(one, 3)])
     bench.ranks.step([ScheduledChunk(one, 3)], batch, known=True, extensions={"images": RankStep(b"images")})
-    bench.follower._step(bench.team.messages[-1])
+    bench.worker_rank._step(bench.group.messages[-1])
     assert calls == ["images 3", "plan", "model"]
 
 
 def test_rows_of_the_head() -> None:
     bench, computed = Bench(), []
-    bench.follower.parts.model = type("Model", (), {"head": staticmethod(computed.append)})  # type: ignore[assignment]
-    bench.follower.hidden = torch.arange(12.0).view(6, 2)
+    bench.worker_rank.parts.model = type("Model", (), {"head": staticmethod(computed.append)})  # type: ignore[assignment]
+    bench.worker_rank.hidden = torch.arange(12.0).view(6, 2)
     for rows in ([5, 0], slice(1, 3)):
         bench.ranks.head(rows)
-        message = bench.team.messages[-1]
+        message = bench.group.messages[-1]
         assert isinstance(message, Head)
-        bench.follower._head(message.rows)
-        assert torch.equal(computed[-1], bench.follower.hidden[rows])
+        bench.worker_rank._head(message.rows)
+        assert torch.equal(computed[-1], bench.worker_rank.hidden[rows])
 
 
 def test_the_end_is_told_once() -> None:
     bench = Bench()
     bench.ranks.close()
     bench.ranks.close()
-    assert [str(message) for message in bench.team.messages] == ["End()", "closed"]
+    assert [str(message) for message in bench.group.messages] == ["End()", "closed"]

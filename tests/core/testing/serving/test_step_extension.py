@@ -198,6 +198,13 @@ class Owner(StepExtension, StatePhase, CachePhase):
         assert self.free + self.owned == 4, "a row is lost"
 
 
+class Polls(StepExtension, ServicePhase):
+    """Lets an idle engine spin."""
+
+    def idle_timeout(self) -> float | None:
+        return 0.0
+
+
 class Fails(StepExtension, AdmissionPhase):
     """Fails at the end of each request."""
 
@@ -229,6 +236,7 @@ class Fails(StepExtension, AdmissionPhase):
         (Owner("length"), "release.. returned"),
         (Owner("leak"), "a row is lost"),
         (Untold(), "rank_step.. must return a RankStep for each step with a context"),
+        (Polls(), "must return more than 0 seconds"),
     ],
 )
 def test_a_broken_rule_is_named(extension: StepExtension, message: str) -> None:

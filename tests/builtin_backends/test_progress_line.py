@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from sglang_plug.system.progress_line import ProgressLine, bar
+from sglang_plug_backends.progress_line import ProgressLine, bar
 
 LOGGER = logging.getLogger("sglang_plug.progress")
 

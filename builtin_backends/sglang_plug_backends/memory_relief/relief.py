@@ -9,16 +9,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from sglang_plug.contracts.model.batch import KVPool
-from sglang_plug.system.freed_memory import return_freed_memory
-
-from .budget import gigabytes
-from .host_memory import HostMemory
-from .kv_allocator import KVAllocator
-from .pool_pages import Run, return_pages
+from sglang_plug import HostMemory, PrefixPool, host_memory
 
 logger = logging.getLogger(__name__)
 
@@ -37,48 +31,45 @@ LEAST_SHARE = 64
 
 
 @dataclass(slots=True)
-class Relief:
+class ReliefCounts:
     """Counters of the actions taken for lack of memory since the start."""
 
     episodes: int = 0
     evicted_tokens: int = 0
 
 
-class MemoryRelief:
+class Relief:
     """Checks the host's memory every few seconds, between steps.
 
     Args:
-        allocator: the owner of the cached prefixes to evict.
-        kv: the pool, in the host's memory.
+        prefixes: the cached prefixes to evict, and their pool, in the host's memory.
         read: reads the state of the memory.
-        give_back: tells other ranks which runs of slots of their pools are unused.
         clock: the time in seconds.
     """
 
     def __init__(
         self,
-        allocator: KVAllocator,
-        kv: KVPool,
-        read: Callable[[], HostMemory],
-        give_back: Callable[[Iterable[Run]], None] = lambda runs: None,
+        prefixes: PrefixPool,
+        read: Callable[[], HostMemory] = host_memory,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._allocator, self._kv, self._read, self._give_back, self._clock = allocator, kv, read, give_back, clock
+        self._prefixes, self._read, self._clock = prefixes, read, clock
         self._next = 0.0
         self._critical = False
-        self.done = Relief()
+        self.done = ReliefCounts()
+        kv = prefixes.kv
         parts = kv.k if kv.values_in_keys else [*kv.k, *kv.v]
         self._slot_bytes = max(1, sum(part[0].numel() * part.element_size() for part in parts))
 
     @property
-    def patience(self) -> float | None:
-        """Seconds that an idle engine may wait for messages; ``None``: forever, because the pool uses no memory yet."""
-        return PERIOD if self._allocator.pool.used else None
+    def is_needed(self) -> bool:
+        """True once the pool uses memory."""
+        return self._prefixes.used
 
     def look(self) -> int:
         """Check the memory if it is time to; evict prefixes if it is critical. Returns the number of evicted tokens."""
         now = self._clock()
-        if now < self._next or not self._allocator.pool.used:
+        if now < self._next or not self._prefixes.used:
             return 0
         self._next = now + PERIOD
         memory = self._read()
@@ -91,18 +82,18 @@ class MemoryRelief:
         begins, self._critical = not self._critical, True
         if begins:
             self.done.episodes += 1
-            self._return()
+            self._prefixes.return_memory()
             memory = self._read()
         evicted = self._evict(max(LITTLE * critical if stalled else 0.0, enough) - memory.available)
         self.done.evicted_tokens += evicted
         if evicted:
-            self._return()
+            self._prefixes.return_memory()
         if begins:
             logger.warning(
                 "Memory is running out: %s of %s are available. %d cached tokens are forgotten, and more while it "
                 "stays so; lower --max-total-tokens if it happens again",
-                gigabytes(memory.available),
-                gigabytes(memory.total),
+                _gigabytes(memory.available),
+                _gigabytes(memory.total),
                 evicted,
             )
         return evicted
@@ -111,13 +102,9 @@ class MemoryRelief:
         """Evict prefixes that hold ``short`` bytes, or all if they hold less."""
         if short <= 0:
             return 0
-        return self._allocator.evict(
-            max(math.ceil(short / self._slot_bytes), self._allocator.pool.capacity // LEAST_SHARE)
-        )
+        return self._prefixes.evict(max(math.ceil(short / self._slot_bytes), self._prefixes.capacity // LEAST_SHARE))
 
-    def _return(self) -> None:
-        """Return the memory of all free slots, and of the process's allocator, to the system."""
-        runs = self._allocator.pool.unused_runs()
-        return_pages(self._kv, runs)
-        self._give_back(runs)
-        return_freed_memory()
+
+def _gigabytes(count: float) -> str:
+    """Format a number of bytes for the log; a GB is ``2**30`` bytes."""
+    return f"{count / (1 << 30):.2f} GB"

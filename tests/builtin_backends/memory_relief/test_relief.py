@@ -5,19 +5,21 @@ from __future__ import annotations
 import logging
 from array import array
 from dataclasses import replace
-from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
 
-from sglang_plug.contracts.model.batch import KVPool
-from sglang_plug.engine.memory.host_memory import HostMemory
+from sglang_plug import HostMemory, KVPool
 from sglang_plug.engine.memory.kv_allocator import KVAllocator
 from sglang_plug.engine.memory.kv_slots import SlotPool
-from sglang_plug.engine.memory.memory_relief import COMFORTABLE, CRITICAL_SHARE, PERIOD, MemoryRelief
-from sglang_plug.engine.memory.pool_pages import Run, return_pages
+from sglang_plug.engine.memory.pool_pages import Run
+from sglang_plug.engine.memory.prefix_pool import EnginePrefixPool
 from sglang_plug.engine.processes.messages import Control, Reply, StepOutputs
+from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
+from sglang_plug_backends.memory_relief.extension import MemoryRelief
+from sglang_plug_backends.memory_relief.relief import COMFORTABLE, CRITICAL_SHARE, PERIOD, Relief
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from tests.core.engine.test_loop import Bench as LoopBench
 
@@ -46,9 +48,8 @@ class Bench:
         )
         self.told: list[list[Run]] = []
         self.reads = 0
-        self.relief = MemoryRelief(
-            self.allocator, self.kv, self.read, lambda runs: self.told.append(list(runs)), lambda: self.now
-        )
+        prefixes = prefix_pool(self.allocator, self.kv, lambda runs: self.told.append(list(runs)))
+        self.relief = Relief(prefixes, self.read, lambda: self.now)
 
     def read(self) -> HostMemory:
         self.reads += 1
@@ -64,7 +65,13 @@ class Bench:
 
     def look(self) -> int:
         self.now += PERIOD
-        return self.relief.look()
+        before = self.relief.done.evicted_tokens
+        self.relief.look()
+        return self.relief.done.evicted_tokens - before
+
+
+def prefix_pool(allocator: KVAllocator, kv: KVPool, give_back: Any = lambda runs: None) -> EnginePrefixPool:
+    return EnginePrefixPool(allocator, kv, cast(Any, None), give_back)
 
 
 def test_nothing_happens_while_there_is_enough() -> None:
@@ -84,10 +91,10 @@ def test_it_looks_now_and_then() -> None:
 
 def test_an_engine_that_never_had_a_request_may_sleep() -> None:
     bench = Bench()
-    assert bench.relief.patience is None
+    assert not bench.relief.is_needed
     assert bench.look() == 0 and bench.reads == 0
     bench.remember(10, 1)
-    assert bench.relief.patience == PERIOD
+    assert bench.relief.is_needed
 
 
 def test_as_much_as_is_missing_is_forgotten_and_the_oldest_first() -> None:
@@ -150,15 +157,16 @@ def test_stalls_count_where_little_is_left() -> None:
 
 
 def test_an_idle_engine_forgets_and_tells() -> None:
-    now = [100.0]
-    served = LoopBench()
+    now, memory, extension = [100.0], [HostMemory(PLENTY, TOTAL)], MemoryRelief()
+    served = LoopBench(extensions={"memory-relief": extension})
     kv = KVPool(layers=1, slots=65, kv_heads=1, dim=2, value_dim=2, dtype=torch.float32, device=torch.device("cpu"))
-    memory = [HostMemory(PLENTY, TOTAL)]
-    served.loop.relief = MemoryRelief(served.scheduler.allocator, kv, lambda: memory[0], clock=lambda: now[0])
+    extension.relief = Relief(prefix_pool(served.scheduler.allocator, kv), lambda: memory[0], lambda: now[0])
+    assert served.loop.extensions.shortest_idle_timeout() is None
     served.submit("a", range(1, 20))
     served.run()
     cached = served.scheduler.cache.size
     assert cached >= 19
+    assert served.loop.extensions.shortest_idle_timeout() == PERIOD
     memory[0], now[0] = HostMemory(0, TOTAL), now[0] + PERIOD
     served.loop.step()
     news = [one for one in served.sent if isinstance(one, StepOutputs)][-1]
@@ -183,27 +191,16 @@ def test_unused_runs_are_told_and_the_lowest_slots_come_first() -> None:
     assert list(slots) == [1, 2, 3, 4, 5]
 
 
-def resident(part: torch.Tensor) -> int:
-    """Bytes of the mapping of ``part`` that are in memory."""
-    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
-    for line in lines:
-        bounds = line.split()[0].split("-")
-        if len(bounds) == 2 and int(bounds[0], 16) <= part.data_ptr() < int(bounds[1], 16):
-            return next(int(one.split()[1]) << 10 for one in lines if one.startswith("Rss:"))
-    raise AssertionError("the pool is mapped nowhere")
+def test_only_a_pool_on_the_host_is_watched() -> None:
+    bench, extension = Bench(), MemoryRelief()
+    extension.between_steps()
+    assert extension.info() == {"memory_relief": None} and extension.idle_timeout() is None
+    elsewhere = KVPool(layers=1, slots=9, kv_heads=1, dim=2, value_dim=2, dtype=torch.half, device=torch.device("meta"))
+    extension.use_prefixes(prefix_pool(bench.allocator, elsewhere))
+    assert extension.relief is None
+    extension.use_prefixes(prefix_pool(bench.allocator, bench.kv))
+    assert extension.info() == {"memory_relief": {"episodes": 0, "evicted_tokens": 0}}
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
-def test_pages_go_back_and_their_neighbours_stay() -> None:
-    slots = 40_000
-    kv = KVPool(
-        layers=1, slots=slots, kv_heads=2, dim=64, value_dim=64, dtype=torch.float32, device=torch.device("cpu")
-    )
-    kv.k[0].fill_(3.0)
-    before = resident(kv.k[0])
-    returned = return_pages(kv, [(101, 20_000), (30_001, 30_002)])
-    assert returned > 15_000 * 512
-    assert resident(kv.k[0]) <= before - 15_000 * 512
-    assert bool((kv.k[0][:101] == 3).all()) and bool((kv.k[0][20_000:] == 3).all())
-    kv.k[0][101:20_000] = 4.0  # it can be written to as before
-    assert float(kv.k[0][10_000, 0, 0]) == 4.0
+def test_conformance() -> None:
+    check_step_extension(MemoryRelief())

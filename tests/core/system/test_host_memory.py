@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_plug.engine.memory.host_memory import HostMemory, available_bytes, host_memory
+from sglang_plug.system.host_memory import HostMemory, available_bytes, host_memory
 
 MIB = 1 << 20
 
