@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sglang_plug.contracts.model.recurrent_state import StateShape
     from sglang_plug.contracts.request import Request
 
     from .views import PrefixPool, SequenceView
@@ -51,6 +54,28 @@ class StatePhase:
         ``sequence.computed``, because the state includes a step that is still on the device. ``None``: no change.
         """
         return None
+
+    def stored_tensors(self, multiple: int) -> Sequence[StateShape]:
+        """Return the tensors of a state that can be copied to the host and back; none if prefixes need no state.
+
+        Called before the first request if prefixes are stored outside of the KV pool, which is possible at multiples of
+        ``multiple`` tokens, whole pages: states should be saved there. Every dtype is given.
+        """
+        return ()
+
+    def copy_state(self, sequence: SequenceView, length: int) -> Sequence[Tensor]:
+        """Queue copies of the saved state after the first ``length`` tokens, and return them, on the device.
+
+        Nothing changes them later. Empty if no such state is saved.
+        """
+        return ()
+
+    def restore_state(self, sequence: SequenceView, length: int, tensors: Sequence[Tensor]) -> bool:
+        """Save the state after the first ``length`` tokens of a waiting sequence, from host copies of ``copy_state``.
+
+        The tensors may be pinned, and nothing changes them later. False: there is no room.
+        """
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from sglang_plug.contracts.model.batch import KVPool
     from sglang_plug.contracts.request import Request
 
+    from .memory_phases import StatePhase
+
 
 class PromptLayout(Protocol):
     """The layout of one prompt, where it differs from that of text: see ``AdmissionPhase.layout``."""
@@ -158,14 +160,25 @@ class PrefixPool(Protocol):
     def identity(self) -> Mapping[str, str]:
         """Return what determines keys and values besides the tokens and the content of the weights, as text."""
 
+    @property
+    def states(self) -> Sequence[StatePhase]:
+        """The extensions whose states a sequence needs, besides keys and values, to continue from a prefix."""
+
     def cached(self, sequence: SequenceView) -> int:
         """Return the number of leading tokens with which the sequence could begin now, from the prefix cache."""
+
+    def present(self, sequence: SequenceView) -> int:
+        """Return the number of leading tokens whose keys and values are in the prefix cache.
+
+        It is greater than ``cached`` where the state to continue from is missing.
+        """
 
     def insert(self, sequence: SequenceView, length: int, write: WriteSlots) -> int:
         """Put the first ``length`` tokens of a waiting sequence into the prefix cache; return how many are there then.
 
         ``write(start, slots)`` is called if there is room: it must queue writing the keys and values of the tokens from
-        ``start`` on to ``slots``. Nothing is inserted if it raises. There is room if the whole sequence would fit.
+        ``start``, the number that is ``present``, on to ``slots``. Nothing is inserted if it raises. There is room if
+        the whole sequence would fit.
         """
 
 

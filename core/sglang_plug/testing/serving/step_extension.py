@@ -36,6 +36,7 @@ from .step_inputs import (
     check_inputs,
     check_largest_request,
     check_layout,
+    check_stored_states,
     forward_batch,
 )
 from .step_sampling import VOCABULARY, CheckedSampling
@@ -64,7 +65,7 @@ def check_step_extension(
     ``finished`` is called exactly once for each admitted request, also where another extension refuses it. Held
     requests are named as ready, once, and not after their end. Each mask allows a token or has an error; decisions are
     about constrained outputs, and forced tokens fit their limits. While nothing blocks, no request is said to block.
-    Layouts cover their prompts, states of sequences are taken back, the inputs of steps change nothing else of the
+    Layouts cover their prompts, states of sequences are taken back, and come back from the host as they were, the inputs of steps change nothing else of the
     batch, and a step of a sequence that was never admitted can be computed, as in the profiling run. Where the
     extension surrounds the forward pass, plain graphs are not used for the step, and worker ranks are told of it. It is
     built for a vocabulary of 16 tokens, and installed in a model if it needs one; it must not refuse the requests, nor
@@ -168,6 +169,7 @@ class _Run:
                 error = refusal_of(partial(self._admit, request), RequestError, f"request {request.id}")
                 assert error is not None, f"request {request.id} must be refused with RequestError"
             if self._is_tested:
+                check_stored_states(self._points)
                 check_kept(self._serve_aborted, "the extension", warm_up=50, requests=ABORTED)
             return outputs
         finally:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
+from torch import Tensor
 
 from sglang_plug import (
     AdmissionPhase,
@@ -36,6 +37,7 @@ from sglang_plug import (
     SequenceView,
     ServicePhase,
     StatePhase,
+    StateShape,
     StaticInputPhase,
     StepExtension,
     StepPlan,
@@ -198,6 +200,38 @@ class Owner(StepExtension, StatePhase, CachePhase):
         assert self.free + self.owned == 4, "a row is lost"
 
 
+class Saver(StepExtension, StatePhase, CachePhase):
+    """Saves a state for each prefix that is restored, and does one thing ``wrong``."""
+
+    def __init__(self, wrong: str = "") -> None:
+        self.wrong = wrong
+        self.saved: dict[tuple[str, tuple[int, ...]], Sequence[Tensor]] = {}
+
+    def key(self, sequence: SequenceView, length: int) -> tuple[str, tuple[int, ...]]:
+        return "" if self.wrong == "tenant" else sequence.salt, tuple(sequence.keys(0, length))
+
+    def reusable(self, sequence: SequenceView, length: int) -> int:
+        lengths = [size for size in range(length + 1) if self.key(sequence, size) in self.saved]
+        return 0 if self.wrong == "unknown" else max(lengths, default=0)
+
+    def stored_tensors(self, multiple: int) -> Sequence[StateShape]:
+        return [StateShape(shape=(3, 2), dtype=None if self.wrong == "dtype" else torch.bfloat16)]
+
+    def copy_state(self, sequence: SequenceView, length: int) -> Sequence[Tensor]:
+        tensors = self.saved.get(self.key(sequence, length), ())
+        if self.wrong == "invented":
+            return [torch.zeros(3, 2, dtype=torch.bfloat16)]
+        return [-tensor for tensor in tensors] if self.wrong == "changed" else tensors
+
+    def restore_state(self, sequence: SequenceView, length: int, tensors: Sequence[Tensor]) -> bool:
+        self.saved[self.key(sequence, length)] = tensors
+        return True
+
+    def reset(self) -> None:
+        if self.wrong != "kept":
+            self.saved.clear()
+
+
 class Fails(StepExtension, AdmissionPhase):
     """Fails at the end of each request."""
 
@@ -228,6 +262,12 @@ class Fails(StepExtension, AdmissionPhase):
         (Owner("end"), "chunk_end.. returned"),
         (Owner("length"), "release.. returned"),
         (Owner("leak"), "a row is lost"),
+        (Saver("dtype"), "must give every dtype"),
+        (Saver("invented"), "a state that was not saved"),
+        (Saver("unknown"), "saved a state after 8 tokens, and reusable.. returned 0"),
+        (Saver("changed"), "did not return the tensors that restore_state.. saved"),
+        (Saver("tenant"), "the state of another prefix"),
+        (Saver("kept"), "a state after reset"),
         (Untold(), "rank_step.. must return a RankStep for each step with a context"),
     ],
 )
@@ -241,6 +281,7 @@ def test_layouts_and_states_that_keep_the_contract() -> None:
     owner = Owner()
     check_step_extension(owner)
     assert owner.free == 4
+    check_step_extension(Saver())
 
 
 def test_an_error_of_the_extension_is_raised() -> None:
