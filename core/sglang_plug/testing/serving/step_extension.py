@@ -65,11 +65,12 @@ def check_step_extension(
     ``finished`` is called exactly once for each admitted request, also where another extension refuses it. Held
     requests are named as ready, once, and not after their end. Each mask allows a token or has an error; decisions are
     about constrained outputs, and forced tokens fit their limits. While nothing blocks, no request is said to block.
-    Layouts cover their prompts, states of sequences are taken back, and come back from the host as they were, the inputs of steps change nothing else of the
-    batch, and a step of a sequence that was never admitted can be computed, as in the profiling run. Where the
-    extension surrounds the forward pass, plain graphs are not used for the step, and worker ranks are told of it. It is
-    built for a vocabulary of 16 tokens, and installed in a model if it needs one; it must not refuse the requests, nor
-    end them with errors. Memory does not grow with the number of requests that have ended. It is started and closed.
+    Layouts cover their prompts, states of sequences are taken back, and come back from the host as they were, the
+    inputs of steps change nothing else of the batch, and a step of a sequence that was never admitted can be computed,
+    as in the profiling run. Where the extension surrounds the forward pass, plain graphs are not used for the step, and
+    worker ranks are told of it. It is built for a vocabulary of 16 tokens, and installed in a model if it needs one; it
+    must not refuse the requests, nor end them with errors. Memory does not grow with the number of requests that have
+    ended. It is started and closed.
     Raises ``AssertionError`` that names the rule that was broken.
 
     Args:
