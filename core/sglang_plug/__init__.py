@@ -54,10 +54,12 @@ if TYPE_CHECKING:
     from sglang_plug.contracts.extension.views import (
         ChunkView,
         ExtensionRanks,
+        PendingTensor,
         PrefixPool,
         PromptLayout,
         SequenceView,
         StepPlan,
+        TensorStore,
     )
     from sglang_plug.contracts.model.adapters import (
         AdaptableLayer,
@@ -364,6 +366,7 @@ __all__ = [
     "OwnPart",
     "Page",
     "PendingMask",
+    "PendingTensor",
     "PlanningPhase",
     "PluginError",
     "PluginOptions",
@@ -439,6 +442,7 @@ __all__ = [
     "StreamDecoder",
     "SupportsImages",
     "TemplateError",
+    "TensorStore",
     "Text",
     "TokenCounts",
     "TokenDecision",

@@ -16,6 +16,8 @@ from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch import Tensor
+
 from sglang_plug import (
     AdmissionPhase,
     CachePhase,
@@ -26,17 +28,21 @@ from sglang_plug import (
     ModelPhase,
     Output,
     OutputPhase,
+    PendingTensor,
     PrefixPool,
     ReadySequence,
     SequenceView,
     ServicePhase,
     StepExtension,
     StepStats,
+    TensorStore,
 )
+from sglang_plug.ops.host_device_copy import Fetched
 
 from .block_keys import BlockKeys, namespace_digest
 from .prefix_loads import PrefixLoad
 from .prefix_source import MissingPrefix
+from .tensor_loads import encode, encoded_bytes
 from .tier_engine import OpenStores, TierEngine
 from .weights_digest import WeightsDigest
 
@@ -316,6 +322,28 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         stores, states = self._engine.stores, self._engine.states
         if stores.wanted([key], states.bytes) and (copies := states.copy_out(sequence, length)) is not None:
             stores.put([key], copies, lambda tensors: [states.encode(tensors)], states.bytes)
+
+    # -- tensors of other extensions -------------------------------------------------------------------------------
+
+    def tensor_store(self) -> TensorStore:
+        """Return the tiers, as a store of tensors of other extensions."""
+        return self
+
+    def put_tensor(self, sequence: SequenceView, content: bytes, tensor: Tensor) -> None:
+        """Queue a copy of ``tensor``, if some tier does not have it."""
+        engine, keys = self._engine, self._block_keys()
+        if engine is None or keys is None:
+            return
+        key, size = keys.content(sequence.salt, content), encoded_bytes(tensor)
+        if engine.stores.wanted([key], size):
+            engine.stores.put([key], Fetched.of(tensor), encode, size)
+
+    def load_tensor(self, sequence: SequenceView, content: bytes, tokens: int) -> PendingTensor | None:
+        """Begin to load a tensor, if a tier may have it."""
+        engine, keys = self._engine, self._block_keys()
+        if engine is None or keys is None:
+            return None
+        return engine.tensors.submit(keys.content(sequence.salt, content), tokens)
 
     def _block_keys(self) -> BlockKeys | None:
         """Return what computes keys with the current weights; ``None`` while their digest is not known."""

@@ -91,8 +91,8 @@ class Tier:
             self._tried = now
             return True
 
-    def load(self, keys: Sequence[bytes], deadline: float, size: int) -> list[memoryview | None]:
-        """Return the blocks with ``keys``, of ``size`` bytes each.
+    def load(self, keys: Sequence[bytes], deadline: float, size: int | None) -> list[memoryview | None]:
+        """Return the blocks with ``keys``, of ``size`` bytes each; ``None``: of any size.
 
         ``None`` is in place of those that are missing, late or not what was stored.
         """
@@ -104,15 +104,16 @@ class Tier:
         if results is None or len(results) != len(keys):
             results = [KVStoreError("the store failed")] * len(keys)
         blocks = [self._opened(key, result, size) for key, result in zip(keys, results, strict=True)]
-        count = sum(block is not None for block in blocks)
+        sizes = [block.nbytes for block in blocks if block is not None]
+        count, total = len(sizes), sum(sizes)
         with self._lock:
             self.counts.loaded_blocks += count
-            self.counts.loaded_bytes += count * size
+            self.counts.loaded_bytes += total
             self.counts.load_seconds += ended - began
             self.counts.failed_blocks += len(keys) - count
             # Blocks that are missing say nothing about the rate. If it is late with all of them, one takes that long.
             if count or ended >= deadline:
-                self.load_rate.observe(max(1, count) * size, ended - began, ended)
+                self.load_rate.observe(total or size or 0, ended - began, ended)
         return blocks
 
     def store(self, blocks: Sequence[KVBlock]) -> None:
@@ -169,7 +170,7 @@ class Tier:
             logger.info("KV store %s works again", self.name)
         return result
 
-    def _opened(self, key: bytes, result: memoryview | KVStoreError, size: int) -> memoryview | None:
+    def _opened(self, key: bytes, result: memoryview | KVStoreError, size: int | None) -> memoryview | None:
         """Return the block in a result of ``KVStore.load``; ``None`` if it is not what was stored."""
         if not isinstance(result, memoryview):
             return None
@@ -178,7 +179,7 @@ class Tier:
             data, seal = data[:-SEAL_BYTES], data[-SEAL_BYTES:]
             if seal != _seal(key, data):
                 return None
-        return data if data.nbytes == size else None
+        return data if size in (None, data.nbytes) else None
 
 
 def _seal(key: bytes, data: memoryview) -> bytes:

@@ -17,6 +17,7 @@ from .prefix_stores import PrefixStores
 from .rates import PrefillRate
 from .settings import KVTiersSettings
 from .state_layout import StateLayout
+from .tensor_loads import TensorLoads
 from .tier import Tier
 from .tiers import Tiers
 
@@ -34,6 +35,7 @@ class TierEngine:
     prefill: PrefillRate
     stores: PrefixStores
     loads: PrefixLoads
+    tensors: TensorLoads
 
     @classmethod
     def open(
@@ -46,15 +48,17 @@ class TierEngine:
         tiers = Tiers([Tier(name, store) for name, store in stores.items()])
         prefill, most_bytes = PrefillRate(), settings.buffer_mib << 20
         queue = PrefixStores(tiers, most_bytes)
+        seconds, always = settings.load_seconds, settings.load == "always"
         loads = PrefixLoads(
             PrefixSource(tiers, layout, states, device),
             prefill,
             most_bytes=most_bytes,
-            most_seconds=settings.load_seconds,
-            always=settings.load == "always",
+            most_seconds=seconds,
+            always=always,
             promote=queue.promote,
         )
-        return cls(layout, states, tiers, prefill, queue, loads)
+        tensors = TensorLoads(tiers, device, prefill, most_seconds=seconds, always=always, promote=queue.promote)
+        return cls(layout, states, tiers, prefill, queue, loads, tensors)
 
     def info(self) -> dict[str, Any]:
         """Return plain data for ``/server_info``."""
@@ -72,6 +76,7 @@ class TierEngine:
     def close(self) -> None:
         """End the threads, and close the stores."""
         self.loads.close()
+        self.tensors.close()
         self.stores.close(CLOSE_SECONDS)
         self.tiers.close()
 

@@ -85,7 +85,9 @@ class Tiers:
         """Report whether it is time to measure the rate of one of these tiers again; of any, if they are not known."""
         return any([tier.begin_trial() for tier in set(self._tiers if places is None else places)])
 
-    def load(self, keys: Sequence[bytes], places: Sequence[Tier], deadline: float, size: int) -> list[LoadedBlock]:
+    def load(
+        self, keys: Sequence[bytes], places: Sequence[Tier], deadline: float, size: int | None
+    ) -> list[LoadedBlock]:
         """Return the first blocks with ``keys``, of ``size`` bytes, up to the first that ``places`` cannot load."""
         blocks: list[LoadedBlock] = []
         for tier, run in groupby(zip(keys, places, strict=True), key=lambda pair: pair[1]):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sglang_plug.contracts.model.recurrent_state import StateShape
     from sglang_plug.contracts.request import Request
 
-    from .views import PrefixPool, SequenceView
+    from .views import PrefixPool, SequenceView, TensorStore
 
 
 class StatePhase:
@@ -115,6 +115,13 @@ class CachePhase:
 
     def use_prefixes(self, prefixes: PrefixPool) -> None:
         """Receive access to the prefix cache and its KV pool; called once, before ``ServicePhase.start``."""
+
+    def tensor_store(self) -> TensorStore | None:
+        """Return a store for tensors of other extensions; called once, after ``use_prefixes`` of all extensions."""
+        return None
+
+    def use_tensor_store(self, store: TensorStore) -> None:
+        """Receive the store of another extension, if there is one; called once, before ``ServicePhase.start``."""
 
     def prefix_cached(self, sequence: SequenceView, length: int) -> None:
         """The first ``length`` tokens of a running sequence are in the prefix cache, whole pages.

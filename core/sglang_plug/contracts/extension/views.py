@@ -10,6 +10,8 @@ WriteSlots = Callable[[int, "array[int]"], None]
 """Writes keys and values of the tokens from an index on to KV slots."""
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from sglang_plug.contracts.model.batch import KVPool
     from sglang_plug.contracts.request import Request
 
@@ -180,6 +182,31 @@ class PrefixPool(Protocol):
         ``start``, the number that is ``present``, on to ``slots``. Nothing is inserted if it raises. There is room if
         the whole sequence would fit.
         """
+
+
+class PendingTensor(Protocol):
+    """A tensor that is being loaded from a ``TensorStore``."""
+
+    @property
+    def done(self) -> bool:
+        """True once it is loaded, cannot be loaded, or is not worth waiting for any longer."""
+
+    @property
+    def value(self) -> Tensor | None:
+        """The tensor on the host, pinned for accelerators; ``None`` if it is not loaded."""
+
+
+class TensorStore(Protocol):
+    """Keeps tensors that are expensive to compute outside of the device. Its methods wait for nothing.
+
+    A tensor is found again only with the same weights and for sequences with the same ``salt``, if it was not dropped.
+    """
+
+    def put_tensor(self, sequence: SequenceView, content: bytes, tensor: Tensor) -> None:
+        """Store a tensor on the device, which is a function of ``content`` and the model; nothing changes it later."""
+
+    def load_tensor(self, sequence: SequenceView, content: bytes, tokens: int) -> PendingTensor | None:
+        """Begin to load the tensor of ``content``, which stands for ``tokens`` tokens; ``None``: it is not there."""
 
 
 class StepPlan(Protocol):
