@@ -26,7 +26,7 @@ def build(context: ExtensionContext) -> KVTiers | None:
     def open_stores(prefixes: PrefixPool) -> TierEngine:
         return TierEngine.open(prefixes, stores, context.settings, context.device)
 
-    return KVTiers(open_stores)
+    return KVTiers(open_stores, {name: store.memory_bytes for name, store in stores.items()})
 
 
 def check(context: ExtensionContext) -> None:

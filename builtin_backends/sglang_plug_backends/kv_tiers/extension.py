@@ -23,6 +23,8 @@ from sglang_plug import (
     CachePhase,
     HoldPhase,
     Kernels,
+    MemoryPhase,
+    MemoryRequest,
     MetricTotal,
     Model,
     ModelPhase,
@@ -72,15 +74,16 @@ class TierState:
     reported: bool = False
 
 
-class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhase, ModelPhase, CachePhase):
+class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhase, ModelPhase, MemoryPhase, CachePhase):
     """Keeps computed prefixes in stores.
 
     Args:
         open_stores: makes the tiers, once the KV pool is known.
+        memory: bytes of the host's memory that each store may take.
     """
 
-    def __init__(self, open_stores: OpenStores) -> None:
-        self._open_stores = open_stores
+    def __init__(self, open_stores: OpenStores, memory: Mapping[str, int]) -> None:
+        self._open_stores, self._memory = open_stores, memory
         self._engine: TierEngine | None = None
         self._prefixes: PrefixPool | None = None
         self._digest: WeightsDigest | None = None
@@ -95,6 +98,18 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         if self._digest is not None:
             self._digest.cancel()
         self._keys, self._digest = None, WeightsDigest(model)
+
+    def memory_request(self, room: float | None) -> MemoryRequest | None:
+        """Return the memory that stores take of the host's; none for the profiling run."""
+        if room is None or not any(self._memory.values()):
+            return None
+        names = ",".join(name for name, size in self._memory.items() if size)
+        return MemoryRequest(
+            name=f"--kv-store {names}",
+            bytes=sum(self._memory.values()),
+            advice="give the stores less memory, such as --set host.bytes=1GB, or lower --max-total-tokens",
+            on_host=True,
+        )
 
     def use_prefixes(self, prefixes: PrefixPool) -> None:
         """Open the stores."""

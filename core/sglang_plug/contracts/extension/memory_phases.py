@@ -89,10 +89,12 @@ class MemoryRequest:
     """What a user can do if it does not fit, to continue a sentence."""
     count: int = 0
     """Number of units, which only the extension interprets."""
+    on_host: bool = False
+    """True if it is memory of the host, whatever the device is. It is refused if so much is not free."""
 
 
 class MemoryPhase:
-    """A pool of an extension, beside the KV pool, on a device of rank 0. Override what is needed."""
+    """A pool of an extension, beside the KV pool, on the device of rank 0 or its host. Override what is needed."""
 
     def memory_request(self, room: float | None) -> MemoryRequest | None:
         """Return what the extension takes of ``room`` bytes, which the KV pool needs too; ``None``: nothing.
