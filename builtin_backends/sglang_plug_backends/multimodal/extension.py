@@ -93,9 +93,10 @@ class Multimodal(
 
     def hold(self, sequence: SequenceView) -> bool:
         """Begin to load the embeddings of the images whose keys and values are not cached."""
-        if self._store is None or self._prefixes is None or not sequence.request.media:
+        if self._store is None or not sequence.request.media:
             return False
-        if begin_loads(sequence, self._store, self._prefixes.cached(sequence)):
+        cached = 0 if self._prefixes is None else self._prefixes.cached(sequence)
+        if begin_loads(sequence, self._store, cached):
             self._held[sequence.request.id] = sequence
             return True
         return False

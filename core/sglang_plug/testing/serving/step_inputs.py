@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence as Ordered
 from dataclasses import fields
 
@@ -133,6 +134,60 @@ def check_stored_states(points: ExtensionPoints) -> None:
         for reset in points.reset:
             reset()
         assert not states.copy_state(sequence, MULTIPLE), "copy_state() returned a state after reset()"
+
+
+def check_tensor_stores(points: ExtensionPoints, patience: float) -> None:
+    """Check that a store of tensors returns what was put into it, for the same sequences only, or nothing."""
+    tokens = tuple(range(MULTIPLE))
+    sequence, tenant = (Sequence.of(Request(id="tensors", tokens=tokens, salt=salt), 100) for salt in ("", "tenant"))
+    tensor = _random_state(StateShape(shape=(3, 2), dtype=torch.bfloat16))
+    for make in points.tensor_store:
+        if (store := make()) is None:
+            continue
+        store.put_tensor(sequence, b"content", tensor)
+        for candidate, content in ((sequence, b"content"), (tenant, b"content"), (sequence, b"other")):
+            pending = store.load_tensor(candidate, content, MULTIPLE)
+            deadline = time.monotonic() + patience
+            while pending is not None and not pending.done:
+                assert time.monotonic() < deadline, "load_tensor() returned a tensor that is never done"
+                time.sleep(0.001)
+            if pending is None or pending.value is None:
+                continue
+            assert candidate is sequence and content == b"content", (
+                "load_tensor() returned the tensor of another content, or of a sequence with another salt"
+            )
+            assert _bits(pending.value) == _bits(tensor), "load_tensor() did not return the tensor that was put"
+
+
+class _Arriving:
+    """A tensor that is there at the second question. A ``PendingTensor``."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor, self._asked = tensor, 0
+
+    @property
+    def done(self) -> bool:
+        self._asked += 1
+        return self._asked > 1
+
+    @property
+    def value(self) -> Tensor | None:
+        return self._tensor if self._asked > 1 else None
+
+
+class RememberedTensors:
+    """A ``TensorStore`` in memory, for extensions that use one."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[tuple[str, bytes], Tensor] = {}
+
+    def put_tensor(self, sequence: SequenceView, content: bytes, tensor: Tensor) -> None:
+        assert isinstance(content, bytes) and isinstance(tensor, Tensor), "put_tensor() takes bytes and a tensor"
+        self._tensors[sequence.salt, content] = tensor.detach().cpu().clone()
+
+    def load_tensor(self, sequence: SequenceView, content: bytes, tokens: int) -> _Arriving | None:
+        tensor = self._tensors.get((sequence.salt, content))
+        return None if tensor is None else _Arriving(tensor)
 
 
 def _random_state(shape: StateShape) -> Tensor:

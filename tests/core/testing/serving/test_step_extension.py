@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from sglang_plug import (
     ModelPhase,
     OutputPhase,
     PendingMask,
+    PendingTensor,
     PlanningPhase,
     ProfilingPhase,
     PromptLayout,
@@ -41,6 +43,7 @@ from sglang_plug import (
     StaticInputPhase,
     StepExtension,
     StepPlan,
+    TensorStore,
     TokenDecision,
     WatchdogPhase,
 )
@@ -232,6 +235,35 @@ class Saver(StepExtension, StatePhase, CachePhase):
             self.saved.clear()
 
 
+class Offers(StepExtension, CachePhase):
+    """Offers a store of tensors, which does one thing ``wrong``."""
+
+    def __init__(self, wrong: str = "") -> None:
+        self.wrong = wrong
+        self.tensors: dict[tuple[str, bytes], Tensor] = {}
+
+    def tensor_store(self) -> TensorStore:
+        return self
+
+    def key(self, sequence: SequenceView, content: bytes) -> tuple[str, bytes]:
+        return "" if self.wrong == "tenant" else sequence.salt, b"" if self.wrong == "content" else content
+
+    def put_tensor(self, sequence: SequenceView, content: bytes, tensor: Tensor) -> None:
+        self.tensors[self.key(sequence, content)] = -tensor if self.wrong == "changed" else tensor
+
+    def load_tensor(self, sequence: SequenceView, content: bytes, tokens: int) -> PendingTensor | None:
+        tensor = self.tensors.get(self.key(sequence, content))
+        return None if tensor is None else Loaded(tensor, self.wrong != "endless")
+
+
+@dataclass
+class Loaded:
+    """A tensor that was loaded."""
+
+    value: Tensor
+    done: bool
+
+
 class Fails(StepExtension, AdmissionPhase):
     """Fails at the end of each request."""
 
@@ -268,12 +300,16 @@ class Fails(StepExtension, AdmissionPhase):
         (Saver("changed"), "did not return the tensors that restore_state.. saved"),
         (Saver("tenant"), "the state of another prefix"),
         (Saver("kept"), "a state after reset"),
+        (Offers("tenant"), "of another content, or of a sequence with another salt"),
+        (Offers("content"), "of another content, or of a sequence with another salt"),
+        (Offers("changed"), "did not return the tensor that was put"),
+        (Offers("endless"), "a tensor that is never done"),
         (Untold(), "rank_step.. must return a RankStep for each step with a context"),
     ],
 )
 def test_a_broken_rule_is_named(extension: StepExtension, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        check_step_extension(extension)
+        check_step_extension(extension, patience=0.5)
 
 
 def test_layouts_and_states_that_keep_the_contract() -> None:
@@ -282,6 +318,7 @@ def test_layouts_and_states_that_keep_the_contract() -> None:
     check_step_extension(owner)
     assert owner.free == 4
     check_step_extension(Saver())
+    check_step_extension(Offers())
 
 
 def test_an_error_of_the_extension_is_raised() -> None:
