@@ -13,9 +13,16 @@ from .conftest import until
 from .test_kv_tiers import PARAMS, cache
 
 
+LONG = 500
+"""Tokens of prompts that are being stored when a server is killed."""
+
+
 def body(seed: int, length: int = 400) -> dict[str, Any]:
     """A request with a prompt of its own."""
-    return {"input_ids": [5 + (seed + place * place) % 400 for place in range(length)], "sampling_params": PARAMS}
+    return {
+        "input_ids": [5 + (seed * (place + 1) + place * place) % 400 for place in range(length)],
+        "sampling_params": PARAMS,
+    }
 
 
 def test_a_killed_server_leaves_whole_states(launch: Any, tiny_model: Callable[[str], Any], tmp_path: Path) -> None:
@@ -28,15 +35,16 @@ def test_a_killed_server_leaves_whole_states(launch: Any, tiny_model: Callable[[
         return int(server.info()["kv_stores"]["tiers"]["disk"]["blocks"])
 
     expected = dict[int, list[int]]()
-    for _ in range(2):
+    for start in (10, 30):
         server = launch(*flags)
         for seed in range(4):  # the second server continues from what the killed one has stored
             answer = server.generate(body(seed))
             assert expected.setdefault(seed, answer["output_ids"]) == answer["output_ids"]
+        until(lambda server=server: server.info()["kv_stores"]["queued_blocks"] == 0, "everything is stored")
         before = stored(server)
         with ThreadPoolExecutor() as threads:
-            for seed in range(10, 18):
-                threads.submit(server.post, "/generate", body(seed, 2000))
+            for seed in range(start, start + 8):
+                threads.submit(server.post, "/generate", body(seed, LONG))
             until(lambda server=server, before=before: stored(server) > before, "other blocks are being stored")
             os.kill(server.engine_pid, signal.SIGKILL)
             server.process.kill()

@@ -179,7 +179,7 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
             length // engine.layout.tokens for length in (prefixes.present(sequence), prefixes.cached(sequence))
         )
         blocks = state.keys[first:] if engine.layout.bytes else []
-        if not engine.states.bytes:
+        if not engine.states.size:
             missing = MissingPrefix(blocks, first)
         else:
             ends = range(usable + 1, len(state.keys) + 1)
@@ -244,7 +244,7 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
                 return False
             present = reached
         if result.state and present >= end:
-            if busy and self._copied_bytes and self._copied_bytes + self._engine.states.bytes > BUSY_BYTES:
+            if busy and self._copied_bytes and self._copied_bytes + self._engine.states.size > BUSY_BYTES:
                 return False
             self._restore_states(sequence, state, end)
         self._release(state)
@@ -263,7 +263,7 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         assert self._engine is not None and self._prefixes is not None and state.load is not None
         cached = self._prefixes.cached(sequence)
         if self._engine.states.restore(sequence, end, state.load.result.state):
-            self._copied_bytes += self._engine.states.bytes
+            self._copied_bytes += self._engine.states.size
             self._count_loaded(state, cached, end)
 
     def _count_loaded(self, state: TierState, start: int, end: int) -> None:
@@ -316,7 +316,7 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         first, state.stored = state.stored, count
         if engine.layout.bytes:
             self._store_blocks(sequence, state.keys[first:count], first)
-        if engine.states.bytes and length == count * size:
+        if engine.states.size and length == count * size:
             self._store_states(sequence, engine.states.key(state.keys[count - 1]), length)
 
     def _store_blocks(self, sequence: SequenceView, keys: Ordered[bytes], first: int) -> None:
@@ -335,8 +335,8 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         """Queue a copy of the states after ``length`` tokens, if they are saved."""
         assert self._engine is not None
         stores, states = self._engine.stores, self._engine.states
-        if stores.wanted([key], states.bytes) and (copies := states.copy_out(sequence, length)) is not None:
-            stores.put([key], copies, lambda tensors: [states.encode(tensors)], states.bytes)
+        if stores.wanted([key], states.size) and (copies := states.copy_out(sequence, length)) is not None:
+            stores.put([key], copies, lambda tensors: [states.encode(tensors)], states.size)
 
     # -- tensors of other extensions -------------------------------------------------------------------------------
 

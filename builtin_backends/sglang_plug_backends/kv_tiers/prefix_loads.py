@@ -132,7 +132,7 @@ class PrefixLoads:
         if self._tiers.lookup_is_immediate and (located := self._source.locate(missing)) is None:
             return None
         gain = missing.most_gain if located is None else located.gain
-        size = self._source.most_bytes(missing) if located is None else self._source.bytes(located)
+        size = self._source.most_bytes(missing) if located is None else self._source.size(located)
         compute = None if self._always else self._prefill.seconds(gain * self._source.layout.tokens)
         seconds = self._most_seconds if compute is None else min(compute, self._most_seconds)
         least = self._source.least_seconds(missing) if located is None else self._source.seconds(located)

@@ -110,18 +110,18 @@ class PrefixSource:
         end = states[0][0]
         return LocatedPrefix(missing, places[: max(0, end - missing.first)], end, states)
 
-    def bytes(self, located: LocatedPrefix) -> int:
+    def size(self, located: LocatedPrefix) -> int:
         """Return the bytes of a prefix."""
-        return len(located.places) * self.layout.bytes + (self._states.bytes if located.states else 0)
+        return len(located.places) * self.layout.bytes + (self._states.size if located.states else 0)
 
     def most_bytes(self, missing: MissingPrefix) -> int:
         """Return the bytes of a prefix, if the tiers had all of it."""
-        return len(missing.keys) * self.layout.bytes + (self._states.bytes if missing.states else 0)
+        return len(missing.keys) * self.layout.bytes + (self._states.size if missing.states else 0)
 
     def seconds(self, located: LocatedPrefix) -> float:
         """Return how long loading a prefix probably takes."""
         seconds = sum(tier.load_seconds(self.layout.bytes) for tier in located.places)
-        return seconds + sum(tier.load_seconds(self._states.bytes) for _, _, tier in located.states[:1])
+        return seconds + sum(tier.load_seconds(self._states.size) for _, _, tier in located.states[:1])
 
     def least_seconds(self, missing: MissingPrefix) -> float:
         """Return how long looking for a prefix and loading it takes at least."""
@@ -134,7 +134,7 @@ class PrefixSource:
     def load(self, located: LocatedPrefix, deadline: float) -> LoadedPrefix:
         """Load what arrives before ``deadline``; empty if that is of no use."""
         missing, size = located.missing, self.layout.bytes
-        reserved = sum(tier.load_seconds(self._states.bytes) for _, _, tier in located.states[:1])
+        reserved = sum(tier.load_seconds(self._states.size) for _, _, tier in located.states[:1])
         keys = missing.keys[: len(located.places)]
         blocks = self.tiers.load(keys, located.places, deadline - reserved, size)
         loaded = LoadedPrefix(missing.first + len(blocks) if size else located.end)
@@ -153,7 +153,7 @@ class PrefixSource:
     def _load_states(self, located: LocatedPrefix, most: int, deadline: float) -> LoadedPrefix:
         """Load the states after ``most`` blocks, or those after fewer ones if they cannot be loaded."""
         for number, key, tier in located.states:
-            if number <= most and (block := self.tiers.load([key], [tier], deadline, self._states.bytes)):
+            if number <= most and (block := self.tiers.load([key], [tier], deadline, self._states.size)):
                 data = block[0].data
                 lower = [KVBlock(key, data)] if self._is_lower(block[0]) else []
                 tensors = self._states.decode(data, self._device)

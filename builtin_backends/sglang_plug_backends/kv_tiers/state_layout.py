@@ -19,26 +19,34 @@ from sglang_plug.ops.host_device_copy import Fetched
 class StateLayout:
     """The states that a sequence needs after a prefix: the tensors of each extension, one after the other.
 
-    Layouts of models that need none have ``bytes == 0``.
+    Layouts of models that need none have ``size == 0``.
     """
 
-    owners: tuple[tuple[StatePhase, tuple[StateShape, ...]], ...]
-    """The extensions, and the shapes of their tensors, whose dtypes are given."""
+    owners: tuple[tuple[StatePhase, int], ...]
+    """The extensions that need states, and the number of their tensors."""
+    shapes: tuple[StateShape, ...]
+    """The shapes of all tensors; the dtypes are given."""
+    size: int
+    """Bytes of the states after one prefix."""
+    description: bytes
+    """Equal for equal shapes."""
 
     @classmethod
     def of(cls, extensions: Sequence[StatePhase], tokens: int) -> StateLayout:
         """Return the layout of the states of ``extensions``, which are stored at multiples of ``tokens`` tokens."""
-        shapes = [(extension, tuple(extension.stored_tensors(tokens))) for extension in extensions]
-        return cls(tuple(owner for owner in shapes if owner[1]))
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the states after one prefix."""
-        return sum(map(_bytes, self._shapes))
+        tensors = [(extension, tuple(extension.stored_tensors(tokens))) for extension in extensions]
+        shapes = tuple(shape for _, of_owner in tensors for shape in of_owner)
+        described = " ".join(f"{shape.dtype}{list(shape.shape)}" for shape in shapes)
+        return cls(
+            tuple((owner, len(of_owner)) for owner, of_owner in tensors if of_owner),
+            shapes,
+            sum(map(_bytes, shapes)),
+            described.encode(),
+        )
 
     def key(self, block: bytes) -> bytes:
         """Return the key of the states after the block with the key ``block``."""
-        return blake2b(f"states {self._described}".encode(), digest_size=KEY_BYTES, key=block).digest()
+        return blake2b(self.description, digest_size=KEY_BYTES, key=block, person=b"state").digest()
 
     def copy_out(self, sequence: SequenceView, length: int) -> Fetched | None:
         """Queue copies of the states after ``length`` tokens; ``None`` if one of them is not saved."""
@@ -53,27 +61,19 @@ class StateLayout:
     def decode(self, data: memoryview, device: torch.device) -> list[Tensor]:
         """Return host tensors with the bytes ``data``, ready to be sent to ``device``."""
         content = torch.frombuffer(bytearray(data) if data.readonly else data, dtype=torch.uint8)
-        parts = content.split(list(map(_bytes, self._shapes)))
+        parts = content.split(list(map(_bytes, self.shapes)))
         return [
             pinned(part.clone().view(shape.dtype).view(shape.shape), device)  # a copy is aligned
-            for part, shape in zip(parts, self._shapes, strict=True)
+            for part, shape in zip(parts, self.shapes, strict=True)
         ]
 
     def restore(self, sequence: SequenceView, length: int, tensors: Sequence[Tensor]) -> bool:
         """Let the extensions save their states after ``length`` tokens; return False if one of them has no room."""
         start, restored = 0, True
-        for owner, shapes in self.owners:
-            restored &= owner.restore_state(sequence, length, tensors[start : start + len(shapes)])
-            start += len(shapes)
+        for owner, count in self.owners:
+            restored &= owner.restore_state(sequence, length, tensors[start : start + count])
+            start += count
         return restored
-
-    @property
-    def _shapes(self) -> list[StateShape]:
-        return [shape for _, shapes in self.owners for shape in shapes]
-
-    @property
-    def _described(self) -> str:
-        return " ".join(f"{shape.dtype}{list(shape.shape)}" for shape in self._shapes)
 
 
 def _bytes(shape: StateShape) -> int:

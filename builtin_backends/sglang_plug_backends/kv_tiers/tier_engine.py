@@ -67,7 +67,7 @@ class TierEngine:
             "tiers": self.tiers.info(),
             "block_tokens": self.layout.tokens,
             "block_bytes": self.layout.bytes,
-            "state_bytes": self.states.bytes,
+            "state_bytes": self.states.size,
             "queued_blocks": self.stores.queued_blocks,
             "dropped_blocks": self.stores.dropped_blocks,
             "prefill_seconds_per_token": rate,

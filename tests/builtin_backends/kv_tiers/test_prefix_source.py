@@ -64,7 +64,7 @@ def load(tiers: Tiers, missing: MissingPrefix, layout: BlockLayout = LAYOUT) -> 
     if located is None:
         return None
     loaded = source.load(located, time.monotonic() + 60)
-    assert loaded.bytes <= source.bytes(located) <= source.most_bytes(missing)
+    assert loaded.bytes <= source.size(located) <= source.most_bytes(missing)
     return loaded
 
 
@@ -86,7 +86,7 @@ def test_blocks_without_any_state_are_not_loaded(tiers: Tiers, slow: HostStore) 
 def test_a_state_is_loaded_behind_blocks_that_are_in_the_pool(tiers: Tiers, slow: HostStore) -> None:
     put(slow, [], [3])
     loaded = load(tiers, MissingPrefix(BLOCKS[4:], 4, KEYS, 0))
-    assert loaded is not None and (loaded.end, loaded.tiers, loaded.bytes) == (3, [], STATES.bytes)
+    assert loaded is not None and (loaded.end, loaded.tiers, loaded.bytes) == (3, [], STATES.size)
 
 
 class Damaging(HostStore):
