@@ -12,7 +12,6 @@ from typing import Any
 from .conftest import until
 from .test_kv_tiers import PARAMS, cache
 
-
 LONG = 500
 """Tokens of prompts that are being stored when a server is killed."""
 
