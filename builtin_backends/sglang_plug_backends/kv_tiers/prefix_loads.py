@@ -250,7 +250,7 @@ class PrefixLoads:
             return NOTHING
         result = self._source.load(located, load.deadline)
         if result.lower:
-            self._promote(result.lower)
+            self._promote(list(result.lower))
         return NOTHING if load.trial else result
 
     def _is_worthwhile(self, load: PrefixLoad, located: LocatedPrefix) -> bool:

@@ -62,10 +62,7 @@ class StateLayout:
         """Return host tensors with the bytes ``data``, ready to be sent to ``device``."""
         content = torch.frombuffer(bytearray(data) if data.readonly else data, dtype=torch.uint8)
         parts = content.split(list(map(_bytes, self.shapes)))
-        return [
-            pinned(part.clone().view(shape.dtype).view(shape.shape), device)  # a copy is aligned
-            for part, shape in zip(parts, self.shapes, strict=True)
-        ]
+        return [pinned(_tensor(part, shape), device) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def restore(self, sequence: SequenceView, length: int, tensors: Sequence[Tensor]) -> bool:
         """Let the extensions save their states after ``length`` tokens; return False if one of them has no room."""
@@ -74,6 +71,11 @@ class StateLayout:
             restored &= owner.restore_state(sequence, length, tensors[start : start + count])
             start += count
         return restored
+
+
+def _tensor(content: Tensor, shape: StateShape) -> Tensor:
+    assert shape.dtype is not None
+    return content.clone().view(shape.dtype).view(shape.shape)  # a copy is aligned
 
 
 def _bytes(shape: StateShape) -> int:
