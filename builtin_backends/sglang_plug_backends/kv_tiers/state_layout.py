@@ -61,7 +61,7 @@ class StateLayout:
     def decode(self, data: memoryview, device: torch.device) -> list[Tensor]:
         """Return host tensors with the bytes ``data``, ready to be sent to ``device``."""
         content = torch.frombuffer(bytearray(data) if data.readonly else data, dtype=torch.uint8)
-        parts = content.split(list(map(_bytes, self.shapes)))
+        parts = torch.split(content, list(map(_bytes, self.shapes)))
         return [pinned(_tensor(part, shape), device) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def restore(self, sequence: SequenceView, length: int, tensors: Sequence[Tensor]) -> bool:
