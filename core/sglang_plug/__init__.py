@@ -54,10 +54,12 @@ if TYPE_CHECKING:
     from sglang_plug.contracts.extension.views import (
         ChunkView,
         ExtensionRanks,
+        PendingTensor,
         PrefixPool,
         PromptLayout,
         SequenceView,
         StepPlan,
+        TensorStore,
     )
     from sglang_plug.contracts.model.adapters import (
         AdaptableLayer,
@@ -380,6 +382,7 @@ __all__ = [
     "OwnPart",
     "Page",
     "PendingMask",
+    "PendingTensor",
     "PlanningPhase",
     "PluginError",
     "PluginOptions",
@@ -458,6 +461,7 @@ __all__ = [
     "SupportsImages",
     "Task",
     "TemplateError",
+    "TensorStore",
     "Text",
     "TokenCounts",
     "TokenDecision",

@@ -76,10 +76,12 @@ HOME = {
     "contracts.extension.views": (
         "ChunkView",
         "ExtensionRanks",
+        "PendingTensor",
         "PrefixPool",
         "PromptLayout",
         "SequenceView",
         "StepPlan",
+        "TensorStore",
     ),
     "contracts.serving.lifecycle": ("Lifecycle",),
     "contracts.serving.executor": (

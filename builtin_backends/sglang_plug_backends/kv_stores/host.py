@@ -27,7 +27,7 @@ class HostStore(KVStore):
     verifies = True
 
     def __init__(self, settings: HostSettings) -> None:
-        self._capacity = parse_bytes(settings.bytes)
+        self._capacity = self.memory_bytes = parse_bytes(settings.bytes)
         self._lock = threading.Lock()
         self._blocks: OrderedDict[bytes, memoryview] = OrderedDict()
         self._bytes = 0

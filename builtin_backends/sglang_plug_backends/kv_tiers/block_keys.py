@@ -36,6 +36,10 @@ class BlockKeys:
     def __init__(self, namespace: bytes, block_tokens: int) -> None:
         self._namespace, self._block_tokens = namespace, block_tokens
 
+    def content(self, salt: str, content: bytes) -> bytes:
+        """Return the key of a tensor that was computed from ``content`` for sequences with ``salt``."""
+        return blake2b(content, digest_size=KVBlock.KEY_BYTES, key=self._root(salt), person=b"tensor").digest()
+
     def extend(self, keys: list[bytes], sequence: SequenceView, count: int) -> None:
         """Append to ``keys``, those of the first blocks of ``sequence``, until there are ``count``."""
         size = self._block_tokens
@@ -44,11 +48,10 @@ class BlockKeys:
             return
         tokens = array("q", sequence.keys(start * size, count * size))
         encoded, step = memoryview(tokens).cast("B"), size * tokens.itemsize
-        parent = (
-            keys[-1]
-            if keys
-            else blake2b(sequence.salt.encode(), digest_size=KVBlock.KEY_BYTES, key=self._namespace).digest()
-        )
+        parent = keys[-1] if keys else self._root(sequence.salt)
         for offset in range(0, len(encoded), step):
             parent = blake2b(encoded[offset : offset + step], digest_size=KVBlock.KEY_BYTES, key=parent).digest()
             keys.append(parent)
+
+    def _root(self, salt: str) -> bytes:
+        return blake2b(salt.encode(), digest_size=KVBlock.KEY_BYTES, key=self._namespace).digest()

@@ -20,7 +20,8 @@ class BlockLayout:
 
         | keys of layer 0: tokens x key_bytes | values: tokens x value_bytes | keys of layer 1 ...
 
-    Numbers are those of the KV pool. A pool with ``values_in_keys`` has no values of its own.
+    Numbers are those of the KV pool. A pool with ``values_in_keys`` has no values of its own. Blocks of a model without
+    attention have no bytes, and are not stored.
     """
 
     tokens: int
@@ -33,6 +34,8 @@ class BlockLayout:
     @classmethod
     def of(cls, kv: KVPool, tokens: int) -> BlockLayout:
         """Return the layout of blocks of ``tokens`` tokens of a pool."""
+        if not kv.k:
+            return cls(tokens, 0, 0, 0)
         keys, values = kv.k[0], kv.v[0]
         value_bytes = 0 if kv.values_in_keys else values[0].numel() * values.element_size()
         return cls(tokens, len(kv.k), keys[0].numel() * keys.element_size(), value_bytes)
@@ -76,6 +79,8 @@ class BlockLayout:
 
     def copy_in(self, kv: KVPool, slots: array[int], rows: Sequence[Tensor], first: int) -> None:
         """Queue writing ``rows``, from row ``first`` on, to ``slots``."""
+        if not rows:
+            return
         device = kv.k[0].device
         with torch.inference_mode():
             index = upload(slots, torch.int64, device)

@@ -24,9 +24,9 @@ def build(context: ExtensionContext) -> KVTiers | None:
     }
 
     def open_stores(prefixes: PrefixPool) -> TierEngine:
-        return TierEngine.open(prefixes, stores, context.settings)
+        return TierEngine.open(prefixes, stores, context.settings, context.device)
 
-    return KVTiers(open_stores)
+    return KVTiers(open_stores, {name: store.memory_bytes for name, store in stores.items()})
 
 
 def check(context: ExtensionContext) -> None:
@@ -35,11 +35,6 @@ def check(context: ExtensionContext) -> None:
     model = context.model.spec
     if not (isinstance(model, ModelSpec) and model.causal) or "generate" not in context.tasks:
         raise ConfigError(f"{flag}: {context.model} has no prefix cache to extend; leave out --kv-store")
-    if context.states:
-        raise ConfigError(
-            f"{flag}: {context.model} keeps recurrent states besides keys and values, which are not stored yet; leave "
-            "out --kv-store"
-        )
     if context.ranks.size > 1:
         raise ConfigError(f"{flag} does not work with several ranks yet; leave out --tp-size or --kv-store")
     if config.cache.prefix_cache == NO_CACHE:

@@ -1,8 +1,9 @@
 """The step extension of KV tiers: it stores prefixes that are computed, and loads them for requests that begin alike.
 
-A request whose prefix is in a tier is held until the blocks are in the host's memory. They are copied into the KV pool
-when the scheduler is about to admit the sequence, which then finds them in the prefix cache. Files and networks are
-waited for in threads; the engine's thread only queues copies.
+A request whose prefix is in a tier is held until the blocks are in the host's memory, with the state behind the last
+one if the model has recurrent states. They are copied into the pools when the scheduler is about to admit the sequence,
+which then finds them in the prefix cache. Files and networks are waited for in threads; the engine's thread only queues
+copies.
 """
 
 from __future__ import annotations
@@ -15,26 +16,35 @@ from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch import Tensor
+
 from sglang_plug import (
     AdmissionPhase,
     CachePhase,
+    Fetched,
     HoldPhase,
     Kernels,
+    MemoryPhase,
+    MemoryRequest,
     MetricTotal,
     Model,
     ModelPhase,
     Output,
     OutputPhase,
+    PendingTensor,
     PrefixPool,
     ReadySequence,
     SequenceView,
     ServicePhase,
     StepExtension,
     StepStats,
+    TensorStore,
 )
 
 from .block_keys import BlockKeys, namespace_digest
 from .prefix_loads import PrefixLoad
+from .prefix_source import MissingPrefix
+from .tensor_loads import encode, encoded_bytes
 from .tier_engine import OpenStores, TierEngine
 from .weights_digest import WeightsDigest
 
@@ -64,15 +74,16 @@ class TierState:
     reported: bool = False
 
 
-class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhase, ModelPhase, CachePhase):
+class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhase, ModelPhase, MemoryPhase, CachePhase):
     """Keeps computed prefixes in stores.
 
     Args:
         open_stores: makes the tiers, once the KV pool is known.
+        memory: bytes of the host's memory that each store may take.
     """
 
-    def __init__(self, open_stores: OpenStores) -> None:
-        self._open_stores = open_stores
+    def __init__(self, open_stores: OpenStores, memory: Mapping[str, int]) -> None:
+        self._open_stores, self._memory = open_stores, memory
         self._engine: TierEngine | None = None
         self._prefixes: PrefixPool | None = None
         self._digest: WeightsDigest | None = None
@@ -87,6 +98,18 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         if self._digest is not None:
             self._digest.cancel()
         self._keys, self._digest = None, WeightsDigest(model)
+
+    def memory_request(self, room: float | None) -> MemoryRequest | None:
+        """Return the memory that stores take of the host's; none for the profiling run."""
+        if room is None or not any(self._memory.values()):
+            return None
+        names = ",".join(name for name, size in self._memory.items() if size)
+        return MemoryRequest(
+            name=f"--kv-store {names}",
+            bytes=sum(self._memory.values()),
+            advice="give the stores less memory, such as --set host.bytes=1GB, or lower --max-total-tokens",
+            on_host=True,
+        )
 
     def use_prefixes(self, prefixes: PrefixPool) -> None:
         """Open the stores."""
@@ -138,23 +161,32 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         if engine is None or keys is None or self._prefixes is None or not engine.loads.usable:
             return False
         count = sequence.reusable // engine.layout.tokens
-        if count == 0:
-            return False
-        first = self._prefixes.cached(sequence) // engine.layout.tokens
-        if first >= count:
+        if count == 0 or self._prefixes.cached(sequence) // engine.layout.tokens >= count:
             return False
         state = TierState()
         sequence.extras[self] = state
         keys.extend(state.keys, sequence, count)
-        if not self._submit(state, first):
+        if not self._submit(sequence, state):
             return False
         self._held[sequence.request.id] = sequence
         return True
 
-    def _submit(self, state: TierState, first: int) -> bool:
-        """Begin to load the blocks from ``first`` on; return False if that is of no use."""
-        assert self._engine is not None
-        state.load = self._engine.loads.submit(state.keys[first:], first)
+    def _submit(self, sequence: SequenceView, state: TierState) -> bool:
+        """Begin to load what the pools do not have; return False if that is of no use."""
+        engine, prefixes = self._engine, self._prefixes
+        assert engine is not None and prefixes is not None
+        first, usable = (
+            length // engine.layout.tokens for length in (prefixes.present(sequence), prefixes.cached(sequence))
+        )
+        blocks = state.keys[first:] if engine.layout.bytes else []
+        if not engine.states.size:
+            missing = MissingPrefix(blocks, first)
+        else:
+            ends = range(usable + 1, len(state.keys) + 1)
+            missing = MissingPrefix(
+                blocks, first, [(end, engine.states.key(state.keys[end - 1])) for end in ends], usable
+            )
+        state.load = engine.loads.submit(missing)
         return state.load is not None
 
     def ready(self) -> Ordered[ReadySequence]:
@@ -195,39 +227,61 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         if not state.load.done:
             return self._wait(state, busy)
         assert self._prefixes is not None
-        tokens, token_bytes = self._engine.layout.tokens, self._engine.layout.token_bytes
-        load, cached = state.load, self._prefixes.cached(sequence)
-        end = (load.first + len(load.tiers)) * tokens
-        if cached < load.first * tokens:
-            return self._load_again(state, cached // tokens)
-        room = (BUSY_BYTES - self._copied_bytes) // token_bytes if busy else end
-        if cached < end and room < tokens and self._copied_bytes:
-            return False
-        target = min(end, cached + max(tokens, room) // tokens * tokens)
-        if cached < target:
+        layout, result, first = self._engine.layout, state.load.result, state.load.missing.first
+        present, end = self._prefixes.present(sequence), result.end * layout.tokens
+        if self._prefixes.cached(sequence) >= end:
+            self._release(state)
+            return True
+        if present < first * layout.tokens:
+            return self._load_again(sequence, state)
+        if present < end:
+            room = (BUSY_BYTES - self._copied_bytes) // layout.token_bytes if busy and layout.token_bytes else end
+            if room < layout.tokens and self._copied_bytes:
+                return False
+            target = min(end, present + max(layout.tokens, room) // layout.tokens * layout.tokens)
             reached = self._prefixes.insert(sequence, target, lambda start, slots: self._copy_in(state, start, slots))
             if target <= reached < end:
                 return False
+            present = reached
+        if result.state and present >= end:
+            if busy and self._copied_bytes and self._copied_bytes + self._engine.states.size > BUSY_BYTES:
+                return False
+            self._restore_states(sequence, state, end)
         self._release(state)
         return True
 
     def _copy_in(self, state: TierState, start: int, slots: array[int]) -> None:
         assert self._engine is not None and self._prefixes is not None and state.load is not None
         layout, load = self._engine.layout, state.load
-        offset = load.first * layout.tokens
-        layout.copy_in(self._prefixes.kv, slots, load.rows, start - offset)
+        layout.copy_in(self._prefixes.kv, slots, load.result.rows, start - load.missing.first * layout.tokens)
         self._copied_bytes += len(slots) * layout.token_bytes
-        for token in range(start, start + len(slots)):
-            tier = load.tiers[(token - offset) // layout.tokens]
+        if not load.result.state:
+            self._count_loaded(state, start, start + len(slots))
+
+    def _restore_states(self, sequence: SequenceView, state: TierState, end: int) -> None:
+        """Copy the states after ``end`` tokens, whose keys and values are in the pool, into their pools."""
+        assert self._engine is not None and self._prefixes is not None and state.load is not None
+        cached = self._prefixes.cached(sequence)
+        if self._engine.states.restore(sequence, end, state.load.result.state):
+            self._copied_bytes += self._engine.states.size
+            self._count_loaded(state, cached, end)
+
+    def _count_loaded(self, state: TierState, start: int, end: int) -> None:
+        """Count the tokens from ``start`` to ``end``, which need not be computed, for the tiers that they came from."""
+        assert self._engine is not None and state.load is not None
+        size, result, first = self._engine.layout.tokens, state.load.result, state.load.missing.first
+        for token in range(start, end):
+            number = token // size - first
+            tier = result.tiers[number] if 0 <= number < len(result.tiers) else result.state_tier
             state.loaded[tier] = state.loaded.get(tier, 0) + 1
 
-    def _load_again(self, state: TierState, first: int) -> bool:
+    def _load_again(self, sequence: SequenceView, state: TierState) -> bool:
         """Load blocks that were evicted from the pool since the request arrived; only once, as others need it too."""
         self._release(state)
         if state.loaded_again:
             return True
         state.loaded_again = True
-        return not self._submit(state, first)
+        return not self._submit(sequence, state)
 
     def _wait(self, state: TierState, busy: bool) -> bool:
         """Return False while a second load may still be of use."""
@@ -260,14 +314,51 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
             return
         keys.extend(state.keys, sequence, count)
         first, state.stored = state.stored, count
-        new = state.keys[first:count]
-        wanted = engine.stores.wanted(new)
+        if engine.layout.bytes:
+            self._store_blocks(sequence, state.keys[first:count], first)
+        if engine.states.size and length == count * size:
+            self._store_states(sequence, engine.states.key(state.keys[count - 1]), length)
+
+    def _store_blocks(self, sequence: SequenceView, keys: Ordered[bytes], first: int) -> None:
+        """Queue copies of the blocks with ``keys``, from block ``first`` of the sequence on."""
+        assert self._engine is not None and self._prefixes is not None
+        stores, layout = self._engine.stores, self._engine.layout
+        wanted, slots = stores.wanted(keys, layout.bytes), array("q")
         if not wanted:
             return
-        slots = array("q")
         for number in wanted:
-            slots += sequence.slots[(first + number) * size : (first + number + 1) * size]
-        engine.stores.put([new[number] for number in wanted], engine.layout.copy_out(self._prefixes.kv, slots))
+            slots += sequence.slots[(first + number) * layout.tokens : (first + number + 1) * layout.tokens]
+        copies = layout.copy_out(self._prefixes.kv, slots)
+        stores.put([keys[number] for number in wanted], copies, layout.blocks, layout.bytes)
+
+    def _store_states(self, sequence: SequenceView, key: bytes, length: int) -> None:
+        """Queue a copy of the states after ``length`` tokens, if they are saved."""
+        assert self._engine is not None
+        stores, states = self._engine.stores, self._engine.states
+        if stores.wanted([key], states.size) and (copies := states.copy_out(sequence, length)) is not None:
+            stores.put([key], copies, lambda tensors: [states.encode(tensors)], states.size)
+
+    # -- tensors of other extensions -------------------------------------------------------------------------------
+
+    def tensor_store(self) -> TensorStore:
+        """Return the tiers, as a store of tensors of other extensions."""
+        return self
+
+    def put_tensor(self, sequence: SequenceView, content: bytes, tensor: Tensor) -> None:
+        """Queue a copy of ``tensor``, if some tier does not have it."""
+        engine, keys = self._engine, self._block_keys()
+        if engine is None or keys is None:
+            return
+        key, size = keys.content(sequence.salt, content), encoded_bytes(tensor)
+        if engine.stores.wanted([key], size):
+            engine.stores.put([key], Fetched.of(tensor), encode, size)
+
+    def load_tensor(self, sequence: SequenceView, content: bytes, tokens: int) -> PendingTensor | None:
+        """Begin to load a tensor, if a tier may have it."""
+        engine, keys = self._engine, self._block_keys()
+        if engine is None or keys is None:
+            return None
+        return engine.tensors.submit(keys.content(sequence.salt, content), tokens)
 
     def _block_keys(self) -> BlockKeys | None:
         """Return what computes keys with the current weights; ``None`` while their digest is not known."""

@@ -6,18 +6,13 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-
-import torch
-from torch import Tensor
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from sglang_plug import KVBlock
 
-from .block_layout import BlockLayout
+from .prefix_source import NOTHING, LoadedPrefix, LocatedPrefix, MissingPrefix, PrefixSource
 from .rates import PrefillRate, Rate
-from .tier import Tier
-from .tiers import Tiers
 
 logger = logging.getLogger(__name__)
 
@@ -28,11 +23,13 @@ GRACE = 1.0
 
 @dataclass(slots=True, eq=False)
 class PrefixLoad:
-    """Blocks of one sequence that are being loaded, or were."""
+    """A prefix of one sequence that is being loaded, or was."""
 
-    keys: Sequence[bytes]
-    first: int
-    """Index of the first block in the sequence."""
+    missing: MissingPrefix
+    bytes: int
+    """Bytes that are to be loaded."""
+    gain: int
+    """Number of blocks that need not be computed afterwards."""
     submitted: float
     """Time on the clock of the queue."""
     seconds: float
@@ -46,13 +43,10 @@ class PrefixLoad:
     deadline: float = 0.0
     """``time.monotonic()`` from which on blocks are of no use; known once a worker began with it."""
     done: bool = False
-    """True once ``rows`` and ``tiers`` are final."""
+    """True once ``result`` is final."""
     released: bool = False
     """True once nobody needs the result."""
-    rows: list[Tensor] = field(default_factory=list)
-    """See ``BlockLayout.rows``."""
-    tiers: list[str] = field(default_factory=list)
-    """The tier of each block that was loaded; they are the first ones."""
+    result: LoadedPrefix = NOTHING
 
 
 class StoppableClock:
@@ -87,12 +81,10 @@ class PrefixLoads:
     wait for the scheduler, as the request would.
 
     Args:
-        tiers: where blocks are loaded from.
-        layout: the layout of blocks.
-        device: the device of the KV pool.
+        source: loads prefixes.
         prefill: how long prompts take.
-        most_bytes: most bytes of loaded blocks that are not in the pool yet; further loads wait.
-        promote: receives the blocks that came from another tier than the fastest.
+        most_bytes: most bytes of loaded prefixes that are not in the pool yet; further loads wait.
+        promote: receives what came from another tier than the fastest.
         most_seconds: most seconds for one load.
         always: load whatever computing would take.
         clock: the time in seconds.
@@ -100,9 +92,7 @@ class PrefixLoads:
 
     def __init__(
         self,
-        tiers: Tiers,
-        layout: BlockLayout,
-        device: torch.device,
+        source: PrefixSource,
         prefill: PrefillRate,
         *,
         most_bytes: int,
@@ -111,15 +101,14 @@ class PrefixLoads:
         promote: Callable[[list[KVBlock]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._tiers, self._layout, self._device, self._prefill = tiers, layout, device, prefill
-        self._most_blocks = max(1, most_bytes // layout.bytes)
+        self._source, self._tiers, self._prefill, self._most_bytes = source, source.tiers, prefill, most_bytes
         self._most_seconds, self._always, self._promote = most_seconds, always, promote
         self._clock, self._queue_clock = clock, StoppableClock(clock)
         self._queue: deque[PrefixLoad] = deque()
         self._changed = threading.Condition()
-        self._held_blocks = 0
+        self._held_bytes = 0
         self._active = set[PrefixLoad]()
-        self._pace = Rate()  # of a worker, per block of the loads that it takes
+        self._pace = Rate()  # of a worker, per byte of the loads that it takes
         self._closed = False
         for number in range(WORKERS):
             threading.Thread(target=self._run, name=f"kv-loads-{number}", daemon=True).start()
@@ -137,24 +126,20 @@ class PrefixLoads:
         with self._changed:
             return not self._queue and not self._active
 
-    def submit(self, keys: Sequence[bytes], first: int) -> PrefixLoad | None:
-        """Begin to load the blocks with ``keys``, of which the first is block ``first`` of its sequence.
-
-        Returns ``None`` if no tier has them, or if computing them is probably faster.
-        """
-        places = None
-        if self._tiers.lookup_is_immediate:
-            places = self._tiers.locate(keys)
-            if not places:
-                return None
-            keys = keys[: len(places)]
-        compute = None if self._always else self._prefill.seconds(len(keys) * self._layout.tokens)
+    def submit(self, missing: MissingPrefix) -> PrefixLoad | None:
+        """Begin to load a prefix. Returns ``None`` if no tier has it, or if computing it is probably faster."""
+        located = None
+        if self._tiers.lookup_is_immediate and (located := self._source.locate(missing)) is None:
+            return None
+        gain = missing.most_gain if located is None else located.gain
+        size = self._source.most_bytes(missing) if located is None else self._source.size(located)
+        compute = None if self._always else self._prefill.seconds(gain * self._source.layout.tokens)
         seconds = self._most_seconds if compute is None else min(compute, self._most_seconds)
-        least = self._tiers.least_seconds(len(keys)) if places is None else _seconds(places)
+        least = self._source.least_seconds(missing) if located is None else self._source.seconds(located)
         with self._changed:
-            load = PrefixLoad(keys, first, self._queue_clock.now(), seconds, compute)
+            load = PrefixLoad(missing, size, gain, self._queue_clock.now(), seconds, compute)
             if compute is not None and least >= compute:
-                self._measure_again(load, places)
+                self._measure_again(load, located)
                 return None
             if compute is not None and least + self._seconds_before() >= compute:
                 return None
@@ -175,8 +160,8 @@ class PrefixLoads:
                 return
             load.released = True
             if load.done:
-                self._held_blocks -= len(load.tiers)
-                load.rows, load.tiers = [], []
+                self._held_bytes -= load.result.bytes
+                load.result = NOTHING
             elif load in self._queue:
                 self._queue.remove(load)
             self._queue_clock.stop(self._waits_for_room())
@@ -196,18 +181,27 @@ class PrefixLoads:
         self._queue_clock.stop(self._waits_for_room())
         self._changed.notify()
 
-    def _measure_again(self, load: PrefixLoad, places: Sequence[Tier] | None) -> None:
-        """Load blocks that no request waits for, if the rates that advise against loading are old."""
-        if self._tiers.begin_trial(places):
+    def _measure_again(self, load: PrefixLoad, located: LocatedPrefix | None) -> None:
+        """Load a prefix that no request waits for, if the rates that advise against loading are old."""
+        if self._tiers.begin_trial(None if located is None else self._source.places(located)):
             self._append(
-                PrefixLoad(load.keys, load.first, 0.0, load.seconds, load.compute_seconds, trial=True, released=True)
+                PrefixLoad(
+                    load.missing,
+                    load.bytes,
+                    load.gain,
+                    0.0,
+                    load.seconds,
+                    load.compute_seconds,
+                    trial=True,
+                    released=True,
+                )
             )
 
     def _waits_for_room(self) -> bool:
         """Report whether the first load in the queue has to wait; one may always begin, however large it is."""
-        if not self._queue or self._held_blocks == 0:
+        if not self._queue or self._held_bytes == 0:
             return False
-        return self._held_blocks + len(self._queue[0].keys) > self._most_blocks
+        return self._held_bytes + self._queue[0].bytes > self._most_bytes
 
     def _seconds_before(self) -> float:
         """Return the seconds after which a worker probably has time for another load."""
@@ -215,22 +209,22 @@ class PrefixLoads:
             return 0.0
         now = self._clock()
         remaining = [
-            max(0.0, self._pace.seconds(len(load.keys)) - (now - load.began))
+            max(0.0, self._pace.seconds(load.bytes) - (now - load.began))
             for load in self._active
             if load.began is not None
         ]
-        return (sum(remaining) + self._pace.seconds(sum(len(load.keys) for load in self._queue))) / WORKERS
+        return (sum(remaining) + self._pace.seconds(sum(load.bytes for load in self._queue))) / WORKERS
 
     # -- the threads -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while (load := self._next()) is not None:
-            rows, tiers = list[Tensor](), list[str]()
+            result = NOTHING
             try:
-                rows, tiers = self._load(load)
+                result = self._load(load)
             except Exception:
                 logger.exception("A prefix could not be loaded")
-            self._finish(load, rows, tiers)
+            self._finish(load, result)
 
     def _next(self) -> PrefixLoad | None:
         """Wait for a load to begin with; ``None`` at the end."""
@@ -248,48 +242,38 @@ class PrefixLoads:
             self._queue_clock.stop(self._waits_for_room())
             return load
 
-    def _load(self, load: PrefixLoad) -> tuple[list[Tensor], list[str]]:
+    def _load(self, load: PrefixLoad) -> LoadedPrefix:
         if self._clock() >= load.deadline:
-            return [], []
-        places = self._tiers.locate(load.keys)
-        if not places or not self._is_worthwhile(load, places):
-            return [], []
-        keys = load.keys[: len(places)]
-        blocks = self._tiers.load(keys, places, load.deadline)
-        fastest = self._tiers.fastest
-        lower = [KVBlock(key, block.data) for key, block in zip(keys, blocks, strict=False) if block.tier != fastest]
-        if lower:
-            self._promote(lower)
-        if not blocks or load.trial:
-            return [], []
-        return self._layout.rows([block.data for block in blocks], self._device), [block.tier for block in blocks]
+            return NOTHING
+        located = self._source.locate(load.missing)
+        if located is None or not self._is_worthwhile(load, located):
+            return NOTHING
+        result = self._source.load(located, load.deadline)
+        if result.lower:
+            self._promote(list(result.lower))
+        return NOTHING if load.trial else result
 
-    def _is_worthwhile(self, load: PrefixLoad, places: Sequence[Tier]) -> bool:
-        """Report whether loading from ``places`` is probably faster than computing these blocks, from now on."""
+    def _is_worthwhile(self, load: PrefixLoad, located: LocatedPrefix) -> bool:
+        """Report whether loading what was located is probably faster than computing it, from now on."""
         if load.trial or load.compute_seconds is None:
             return True
-        compute, seconds = load.compute_seconds * len(places) / len(load.keys), _seconds(places)
+        compute, seconds = load.compute_seconds * located.gain / load.gain, self._source.seconds(located)
         submitted = load.deadline - load.seconds
         with self._changed:
             load.deadline = min(load.deadline, submitted + compute)
             if seconds >= compute:
-                self._measure_again(load, places)
+                self._measure_again(load, located)
                 return False
         return self._clock() - submitted + seconds < compute
 
-    def _finish(self, load: PrefixLoad, rows: list[Tensor], tiers: list[str]) -> None:
+    def _finish(self, load: PrefixLoad, result: LoadedPrefix) -> None:
         with self._changed:
             now = self._clock()
             assert load.began is not None
             self._active.remove(load)
-            self._pace.observe(len(load.keys), now - load.began, now)
+            self._pace.observe(load.bytes, now - load.began, now)
             if not load.released:
-                self._held_blocks += len(tiers)
-                load.rows, load.tiers = rows, tiers
+                self._held_bytes += result.bytes
+                load.result = result
                 load.done = True
             self._queue_clock.stop(self._waits_for_room())
-
-
-def _seconds(places: Sequence[Tier]) -> float:
-    """Return how long loading one block from each of ``places`` probably takes."""
-    return sum(tier.load_seconds(1) for tier in places)

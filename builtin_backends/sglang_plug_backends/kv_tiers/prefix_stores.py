@@ -5,23 +5,29 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from sglang_plug import Fetched, KVBlock
 
-from .block_layout import BlockLayout
 from .tiers import Tiers
 
 logger = logging.getLogger(__name__)
 
 
+Encode = Callable[[Sequence[Tensor]], Sequence[memoryview]]
+"""Makes blocks of tensors that were copied to the host."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Copied:
-    """Rows of the KV pool that were copied, and the keys of their blocks."""
+    """Tensors that were copied from the device, and the keys of the blocks that they become."""
 
     keys: Sequence[bytes]
-    rows: Fetched
+    tensors: Fetched
+    encode: Encode
 
 
 class PrefixStores:
@@ -29,15 +35,14 @@ class PrefixStores:
 
     Args:
         tiers: where they are stored.
-        layout: the layout of blocks.
         most_bytes: most bytes in the queue; a block that does not fit is not stored.
     """
 
-    def __init__(self, tiers: Tiers, layout: BlockLayout, most_bytes: int) -> None:
-        self._tiers, self._layout, self._most_bytes = tiers, layout, most_bytes
+    def __init__(self, tiers: Tiers, most_bytes: int) -> None:
+        self._tiers, self._most_bytes = tiers, most_bytes
         self._queue: deque[_Copied | list[KVBlock] | Callable[[], None]] = deque()
         self._changed = threading.Condition()
-        self._queued = set[bytes]()
+        self._queued, self._queued_bytes = dict[bytes, int](), 0
         self._closed = False
         self.dropped_blocks = 0
         """Blocks that were not stored because the queue was full."""
@@ -50,26 +55,26 @@ class PrefixStores:
         with self._changed:
             return len(self._queued)
 
-    def wanted(self, keys: Sequence[bytes]) -> list[int]:
-        """Return the indices of the blocks that some tier lacks and that the queue has room for."""
+    def wanted(self, keys: Sequence[bytes], size: int) -> list[int]:
+        """Return the indices of the blocks, of ``size`` bytes each, that some tier lacks and the queue has room for."""
         with self._changed:
             queued = [key in self._queued for key in keys]
-            room = self._most_bytes // self._layout.bytes - len(self._queued)
+            room = (self._most_bytes - self._queued_bytes) // size
         missing = self._tiers.missing(keys)
         wanted = [number for number in range(len(keys)) if missing[number] and not queued[number]]
         self.dropped_blocks += max(0, len(wanted) - room)
         return wanted[: max(0, room)]
 
-    def put(self, keys: Sequence[bytes], rows: Fetched) -> None:
-        """Store the blocks with ``keys`` in ``rows``, a result of ``BlockLayout.copy_out``."""
-        self._put(_Copied(keys, rows), keys)
+    def put(self, keys: Sequence[bytes], tensors: Fetched, encode: Encode, size: int) -> None:
+        """Store the blocks with ``keys``, of ``size`` bytes each, that ``encode`` makes of ``tensors``."""
+        self._put(_Copied(keys, tensors, encode), dict.fromkeys(keys, size))
 
     def promote(self, blocks: list[KVBlock]) -> None:
         """Store blocks that were loaded from one tier in those that lack them, if the queue has room."""
         with self._changed:
-            has_room = (len(self._queued) + len(blocks)) * self._layout.bytes <= self._most_bytes
+            has_room = self._queued_bytes + sum(block.data.nbytes for block in blocks) <= self._most_bytes
         if has_room:
-            self._put(blocks, [block.key for block in blocks])
+            self._put(blocks, {block.key: block.data.nbytes for block in blocks})
 
     def clear(self, seconds: float) -> bool:
         """Drop the queue and empty all tiers; return False if that failed, or takes longer than ``seconds``."""
@@ -87,6 +92,7 @@ class PrefixStores:
         with self._changed:
             self._queue.clear()
             self._queued.clear()
+            self._queued_bytes = 0
             self._queue.append(clear)
             self._changed.notify()
         return done.wait(seconds) and bool(succeeded)
@@ -106,10 +112,12 @@ class PrefixStores:
             self._changed.notify()
         self._thread.join(seconds)
 
-    def _put(self, item: _Copied | list[KVBlock], keys: Sequence[bytes]) -> None:
+    def _put(self, item: _Copied | list[KVBlock], sizes: Mapping[bytes, int]) -> None:
         with self._changed:
             self._queue.append(item)
-            self._queued.update(keys)
+            for key, size in sizes.items():
+                self._queued_bytes += size - self._queued.get(key, 0)
+                self._queued[key] = size
             self._changed.notify()
 
     def _run(self) -> None:
@@ -133,9 +141,9 @@ class PrefixStores:
         keys = [block.key for block in blocks] if isinstance(item, list) else item.keys
         try:
             if isinstance(item, _Copied):
-                contents = self._layout.blocks(item.rows.read())
+                contents = item.encode(item.tensors.read())
                 blocks = [KVBlock(key, data) for key, data in zip(keys, contents, strict=True)]
             self._tiers.store(blocks)
         finally:
             with self._changed:
-                self._queued.difference_update(keys)
+                self._queued_bytes -= sum(self._queued.pop(key, 0) for key in keys)

@@ -45,16 +45,13 @@ class Tier:
     Args:
         name: the store's, for the log and the statistics.
         store: is called by several threads.
-        block_bytes: bytes of each block.
         clock: the time in seconds.
     """
 
-    def __init__(
-        self, name: str, store: KVStore, block_bytes: int, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, name: str, store: KVStore, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.name, self.counts = name, TierCounts()
         self.load_rate, self.lookup_rate = Rate(), Rate()
-        self._store, self._block_bytes, self._clock = store, block_bytes, clock
+        self._store, self._clock = store, clock
         self._lock = threading.Lock()
         self._retry = self._tried = 0.0
         self._failing = False
@@ -76,9 +73,9 @@ class Tier:
                 self.lookup_rate.observe(1, now - began, now)
         return [False] * len(keys) if present is None else present
 
-    def load_seconds(self, blocks: int) -> float:
-        """Return how long loading so many blocks probably takes; 0 if that is not known."""
-        return self.load_rate.seconds(blocks * self._block_bytes)
+    def load_seconds(self, size: int) -> float:
+        """Return how long loading ``size`` bytes probably takes; 0 if that is not known."""
+        return self.load_rate.seconds(size)
 
     @property
     def lookup_seconds(self) -> float:
@@ -94,8 +91,11 @@ class Tier:
             self._tried = now
             return True
 
-    def load(self, keys: Sequence[bytes], deadline: float) -> list[memoryview | None]:
-        """Return the blocks with ``keys``; ``None`` in place of those that are missing, late or not what was stored."""
+    def load(self, keys: Sequence[bytes], deadline: float, size: int | None) -> list[memoryview | None]:
+        """Return the blocks with ``keys``, of ``size`` bytes each; ``None``: of any size.
+
+        ``None`` is in place of those that are missing, late or not what was stored.
+        """
         if self._is_left_alone:
             return [None] * len(keys)
         began = self._clock()
@@ -103,16 +103,17 @@ class Tier:
         ended = self._clock()
         if results is None or len(results) != len(keys):
             results = [KVStoreError("the store failed")] * len(keys)
-        blocks = [self._opened(key, result) for key, result in zip(keys, results, strict=True)]
-        count = sum(block is not None for block in blocks)
+        blocks = [self._opened(key, result, size) for key, result in zip(keys, results, strict=True)]
+        sizes = [block.nbytes for block in blocks if block is not None]
+        count, total = len(sizes), sum(sizes)
         with self._lock:
             self.counts.loaded_blocks += count
-            self.counts.loaded_bytes += count * self._block_bytes
+            self.counts.loaded_bytes += total
             self.counts.load_seconds += ended - began
             self.counts.failed_blocks += len(keys) - count
             # Blocks that are missing say nothing about the rate. If it is late with all of them, one takes that long.
             if count or ended >= deadline:
-                self.load_rate.observe(max(1, count) * self._block_bytes, ended - began, ended)
+                self.load_rate.observe(total or size or 0, ended - began, ended)
         return blocks
 
     def store(self, blocks: Sequence[KVBlock]) -> None:
@@ -169,7 +170,7 @@ class Tier:
             logger.info("KV store %s works again", self.name)
         return result
 
-    def _opened(self, key: bytes, result: memoryview | KVStoreError) -> memoryview | None:
+    def _opened(self, key: bytes, result: memoryview | KVStoreError, size: int | None) -> memoryview | None:
         """Return the block in a result of ``KVStore.load``; ``None`` if it is not what was stored."""
         if not isinstance(result, memoryview):
             return None
@@ -178,7 +179,7 @@ class Tier:
             data, seal = data[:-SEAL_BYTES], data[-SEAL_BYTES:]
             if seal != _seal(key, data):
                 return None
-        return data if data.nbytes == self._block_bytes else None
+        return data if size in (None, data.nbytes) else None
 
 
 def _seal(key: bytes, data: memoryview) -> bytes:

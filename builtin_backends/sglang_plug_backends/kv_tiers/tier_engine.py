@@ -6,13 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from sglang_plug import KVStore, PrefixPool
 
 from .block_layout import BlockLayout
 from .prefix_loads import PrefixLoads
+from .prefix_source import PrefixSource
 from .prefix_stores import PrefixStores
 from .rates import PrefillRate
 from .settings import KVTiersSettings
+from .state_layout import StateLayout
+from .tensor_loads import TensorLoads
 from .tier import Tier
 from .tiers import Tiers
 
@@ -25,30 +30,35 @@ class TierEngine:
     """Tiers, and the threads that load from and store to them."""
 
     layout: BlockLayout
+    states: StateLayout
     tiers: Tiers
     prefill: PrefillRate
     stores: PrefixStores
     loads: PrefixLoads
+    tensors: TensorLoads
 
     @classmethod
-    def open(cls, prefixes: PrefixPool, stores: dict[str, KVStore], settings: KVTiersSettings) -> TierEngine:
-        """Start the threads for ``stores``, by name and the fastest first."""
+    def open(
+        cls, prefixes: PrefixPool, stores: dict[str, KVStore], settings: KVTiersSettings, device: torch.device
+    ) -> TierEngine:
+        """Start the threads for ``stores``, by name and the fastest first, and a pool on ``device``."""
         page = prefixes.page_size
         layout = BlockLayout.of(prefixes.kv, -(-settings.block_tokens // page) * page)
-        tiers = Tiers([Tier(name, store, layout.bytes) for name, store in stores.items()])
+        states = StateLayout.of(prefixes.states, layout.tokens)
+        tiers = Tiers([Tier(name, store) for name, store in stores.items()])
         prefill, most_bytes = PrefillRate(), settings.buffer_mib << 20
-        queue = PrefixStores(tiers, layout, most_bytes)
+        queue = PrefixStores(tiers, most_bytes)
+        seconds, always = settings.load_seconds, settings.load == "always"
         loads = PrefixLoads(
-            tiers,
-            layout,
-            prefixes.kv.k[0].device,
+            PrefixSource(tiers, layout, states, device),
             prefill,
             most_bytes=most_bytes,
-            most_seconds=settings.load_seconds,
-            always=settings.load == "always",
+            most_seconds=seconds,
+            always=always,
             promote=queue.promote,
         )
-        return cls(layout, tiers, prefill, queue, loads)
+        tensors = TensorLoads(tiers, device, prefill, most_seconds=seconds, always=always, promote=queue.promote)
+        return cls(layout, states, tiers, prefill, queue, loads, tensors)
 
     def info(self) -> dict[str, Any]:
         """Return plain data for ``/server_info``."""
@@ -57,6 +67,7 @@ class TierEngine:
             "tiers": self.tiers.info(),
             "block_tokens": self.layout.tokens,
             "block_bytes": self.layout.bytes,
+            "state_bytes": self.states.size,
             "queued_blocks": self.stores.queued_blocks,
             "dropped_blocks": self.stores.dropped_blocks,
             "prefill_seconds_per_token": rate,
@@ -65,6 +76,7 @@ class TierEngine:
     def close(self) -> None:
         """End the threads, and close the stores."""
         self.loads.close()
+        self.tensors.close()
         self.stores.close(CLOSE_SECONDS)
         self.tiers.close()
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, takewhile
 from threading import Lock
 from typing import Any
 
@@ -60,8 +60,8 @@ class Tiers:
         """True if ``locate`` waits for nothing."""
         return all(tier.index_in_memory for tier in self._tiers)
 
-    def locate(self, keys: Sequence[bytes]) -> list[Tier]:
-        """Return the tier of each of the first blocks, up to the first that no tier has."""
+    def find(self, keys: Sequence[bytes]) -> list[Tier | None]:
+        """Return the fastest tier that has each block; ``None`` if none has it."""
         places: list[Tier | None] = [None] * len(keys)
         for tier in self._tiers:
             missing = [number for number, place in enumerate(places) if place is None]
@@ -70,28 +70,29 @@ class Tiers:
             for number, present in zip(missing, tier.lookup([keys[number] for number in missing]), strict=True):
                 if present:
                     places[number] = tier
-        located: list[Tier] = []
-        for place in places:
-            if place is None:
-                break
-            located.append(place)
-        return located
+        return places
 
-    def least_seconds(self, blocks: int) -> float:
-        """Return how long it takes at least to look for blocks, and to load them from the tier with the best rate."""
+    def locate(self, keys: Sequence[bytes]) -> list[Tier]:
+        """Return the tier of each of the first blocks, up to the first that no tier has."""
+        return [tier for tier in takewhile(lambda place: place is not None, self.find(keys)) if tier is not None]
+
+    def least_seconds(self, size: int) -> float:
+        """Return how long it takes at least to look for blocks of ``size`` bytes together, and to load them."""
         lookups = sum(tier.lookup_seconds for tier in self._tiers if not tier.index_in_memory)
-        return lookups + min(tier.load_seconds(blocks) for tier in self._tiers)
+        return lookups + min(tier.load_seconds(size) for tier in self._tiers)
 
-    def begin_trial(self, places: Sequence[Tier] | None) -> bool:
+    def begin_trial(self, places: Collection[Tier] | None) -> bool:
         """Report whether it is time to measure the rate of one of these tiers again; of any, if they are not known."""
         return any([tier.begin_trial() for tier in set(self._tiers if places is None else places)])
 
-    def load(self, keys: Sequence[bytes], places: Sequence[Tier], deadline: float) -> list[LoadedBlock]:
-        """Return the first blocks with ``keys``, from ``places``, up to the first that cannot be loaded."""
+    def load(
+        self, keys: Sequence[bytes], places: Sequence[Tier], deadline: float, size: int | None
+    ) -> list[LoadedBlock]:
+        """Return the first blocks with ``keys``, of ``size`` bytes, up to the first that ``places`` cannot load."""
         blocks: list[LoadedBlock] = []
         for tier, run in groupby(zip(keys, places, strict=True), key=lambda pair: pair[1]):
             wanted = [key for key, _ in run]
-            for data in tier.load(wanted, deadline):
+            for data in tier.load(wanted, deadline, size):
                 if data is None:
                     return blocks
                 blocks.append(LoadedBlock(data, tier.name))

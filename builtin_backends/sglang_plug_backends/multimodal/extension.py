@@ -6,33 +6,43 @@ from collections.abc import Sequence as Ordered
 
 from sglang_plug import (
     AdmissionPhase,
+    CachePhase,
     ChunkView,
     ExtensionContext,
     ForwardBatch,
+    HoldPhase,
     InputPhase,
     Kernels,
     MediaLimits,
     Model,
     ModelPhase,
+    PrefixPool,
     ProfilingPhase,
     PromptLayout,
     RankPhase,
     RankStep,
+    ReadySequence,
     Request,
     RequestError,
     SequenceView,
     StepExtension,
+    TensorStore,
 )
 
-from .image_inputs import largest_media, layout_of, multimodal_inputs
+from .image_inputs import are_loaded, begin_loads, largest_media, layout_of, multimodal_inputs
 from .worker_rank import WorkerRankMultimodal, encode_inputs
 
 MOST_BYTES = 8 << 30
 """Largest total size of the preprocessed images of all requests in the engine."""
 
 
-class Multimodal(StepExtension, AdmissionPhase, ModelPhase, InputPhase, RankPhase, ProfilingPhase):
+class Multimodal(
+    StepExtension, AdmissionPhase, HoldPhase, ModelPhase, InputPhase, RankPhase, CachePhase, ProfilingPhase
+):
     """Serves prompts with images, and prompts of given states.
+
+    If another extension has a store for tensors, the embeddings of images are put into it, and requests are held while
+    those of their images are loaded.
 
     Args:
         most_bytes: largest total size of the images of all requests that are not over, in host memory.
@@ -41,12 +51,23 @@ class Multimodal(StepExtension, AdmissionPhase, ModelPhase, InputPhase, RankPhas
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._model: Model | None = None
+        self._prefixes: PrefixPool | None = None
+        self._store: TensorStore | None = None
+        self._held: dict[str, SequenceView] = {}
         self.bytes = 0
         """Total size of the images of all requests that are not over."""
 
     def install(self, model: Model, kernels: Kernels) -> None:
         """Encode images with ``model`` from now on."""
         self._model = model
+
+    def use_prefixes(self, prefixes: PrefixPool) -> None:
+        """Images in cached prefixes need not be loaded."""
+        self._prefixes = prefixes
+
+    def use_tensor_store(self, store: TensorStore) -> None:
+        """Store the embeddings of images in ``store``."""
+        self._store = store
 
     def admit(self, sequence: SequenceView) -> None:
         """Count the bytes of the images of a request.
@@ -70,13 +91,31 @@ class Multimodal(StepExtension, AdmissionPhase, ModelPhase, InputPhase, RankPhas
         """
         return layout_of(self._served, sequence.request) if sequence.request.media else None
 
+    def hold(self, sequence: SequenceView) -> bool:
+        """Begin to load the embeddings of the images whose keys and values are not cached."""
+        if self._store is None or not sequence.request.media:
+            return False
+        cached = 0 if self._prefixes is None else self._prefixes.cached(sequence)
+        if begin_loads(sequence, self._store, cached):
+            self._held[sequence.request.id] = sequence
+            return True
+        return False
+
+    def ready(self) -> Ordered[ReadySequence]:
+        """Return the requests whose embeddings are loaded, or are not waited for any longer."""
+        ready = [sequence for sequence in self._held.values() if are_loaded(sequence)]
+        for sequence in ready:
+            del self._held[sequence.request.id]
+        return [ReadySequence(sequence) for sequence in ready]
+
     def finished(self, sequence: SequenceView) -> None:
         """Discount the bytes of the images of a request that is over."""
+        self._held.pop(sequence.request.id, None)
         self.bytes -= sequence.extras.pop(self, 0)
 
     def prepare(self, chunks: Ordered[ChunkView], batch: ForwardBatch) -> None:
         """Set the states of the images in the step, which are encoded if they are not yet."""
-        if (inputs := multimodal_inputs(self._served, chunks, batch.input_ids.device)) is not None:
+        if (inputs := multimodal_inputs(self._served, chunks, batch.input_ids.device, self._store)) is not None:
             batch.multimodal = inputs
 
     def rank_step(self, chunks: Ordered[ChunkView], batch: ForwardBatch) -> RankStep | None:

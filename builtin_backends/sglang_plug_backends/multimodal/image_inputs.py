@@ -17,7 +17,9 @@ from sglang_plug import (
     MultimodalInputs,
     Request,
     RequestError,
+    SequenceView,
     SupportsImages,
+    TensorStore,
     send,
     upload,
     upload_array,
@@ -65,10 +67,13 @@ def _check_given(model: Model, request: Request) -> None:
             )
 
 
-def multimodal_inputs(model: Model, chunks: Ordered[ChunkView], device: torch.device) -> MultimodalInputs | None:
+def multimodal_inputs(
+    model: Model, chunks: Ordered[ChunkView], device: torch.device, store: TensorStore | None = None
+) -> MultimodalInputs | None:
     """Build the states that replace embeddings in the step of ``chunks``; ``None`` if the step has no images.
 
-    Images that the step reaches for the first time are encoded; states that a later chunk needs are kept.
+    Images that the step reaches for the first time are encoded, unless their states were loaded; states that a later
+    chunk needs are kept. What is encoded is put into ``store``.
     """
     if not any(chunk.sequence.layout is not None and chunk.start < chunk.sequence.prompt_len for chunk in chunks):
         return None
@@ -76,7 +81,8 @@ def multimodal_inputs(model: Model, chunks: Ordered[ChunkView], device: torch.de
     if not met:
         return None
     _take_given(met, device)
-    _look(model, met)
+    _take_loaded(met, device)
+    _look(model, met, store)
     rows, states = list[int](), list[Tensor]()
     for chunk, first, index in met:
         media, layout = chunk.sequence.request.media[index], _layout(chunk)
@@ -129,8 +135,8 @@ def _whole(chunks: Ordered[ChunkView], met: Ordered[tuple[ChunkView, int, int]])
     return tuple(images)
 
 
-def _look(model: Model, met: Ordered[tuple[ChunkView, int, int]]) -> None:
-    """Encode all images whose states are not kept yet, in as few calls as possible."""
+def _look(model: Model, met: Ordered[tuple[ChunkView, int, int]], store: TensorStore | None) -> None:
+    """Encode all images whose states are not kept yet, in as few calls as possible, and put them into ``store``."""
     missing = [(chunk, index) for chunk, _, index in met if index not in _layout(chunk).states]
     if not missing:
         return
@@ -143,6 +149,34 @@ def _look(model: Model, met: Ordered[tuple[ChunkView, int, int]]) -> None:
                 f"{type(model).__name__}.encode_images gave {len(states)} states for an image of {image.count} places"
             )
         _layout(chunk).states[index] = states
+        if store is not None:
+            store.put_tensor(chunk.sequence, image.digest, states)
+
+
+def begin_loads(sequence: SequenceView, store: TensorStore, start: int) -> bool:
+    """Begin to load the states of the images that end after token ``start``; return False if none can be loaded."""
+    layout, media = sequence.layout, sequence.request.media
+    assert isinstance(layout, MediaLayout)
+    for index, image in enumerate(media):
+        if image.end > start and not image.is_given:
+            if (load := store.load_tensor(sequence, image.digest, image.count)) is not None:
+                layout.loads[index] = load
+    return bool(layout.loads)
+
+
+def are_loaded(sequence: SequenceView) -> bool:
+    """Report whether no load of the images of a prompt has to be waited for."""
+    return isinstance(sequence.layout, MediaLayout) and all(load.done for load in sequence.layout.loads.values())
+
+
+def _take_loaded(met: Ordered[tuple[ChunkView, int, int]], device: torch.device) -> None:
+    """Send states that were loaded to the device."""
+    for chunk, _, index in met:
+        media, layout = chunk.sequence.request.media[index], _layout(chunk)
+        load = layout.loads.pop(index, None)
+        if load is not None and index not in layout.states and (states := load.value) is not None:
+            if len(states) == media.count:
+                layout.states[index] = send(states, device)
 
 
 def _take_given(met: Ordered[tuple[ChunkView, int, int]], device: torch.device) -> None:

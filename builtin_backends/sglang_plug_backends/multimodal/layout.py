@@ -8,7 +8,7 @@ from itertools import chain
 
 from torch import Tensor
 
-from sglang_plug import Request
+from sglang_plug import PendingTensor, Request
 
 
 @dataclass(slots=True)
@@ -27,6 +27,9 @@ class MediaLayout:
     """Token ranges of the images that must each be computed in one step."""
     states: dict[int, Tensor] = field(default_factory=dict)
     """States of the images that the computed part of the prompt has not passed yet, by image index."""
+
+    loads: dict[int, PendingTensor] = field(default_factory=dict)
+    """States that are being loaded, or were, by image index."""
 
     def positions(self, start: int, end: int) -> Iterable[int]:
         """Return the positions of the tokens from index ``start`` to before ``end``."""

@@ -25,6 +25,7 @@ from sglang_plug import (
     ServicePhase,
     StatePhase,
     StatePool,
+    StateShape,
     StaticInputPhase,
     StepExtension,
 )
@@ -136,11 +137,35 @@ class RecurrentState(
         """Raise ``AssertionError`` if a row was lost or is owned twice."""
         self._owned.check()
 
+    # -- states that are stored outside of the pool ---------------------------------------------------------------
+
+    def stored_tensors(self, multiple: int) -> Ordered[StateShape]:
+        """Return the shapes of the states, which are cached at multiples of ``multiple`` tokens from now on."""
+        self._owned.store_at(multiple)
+        dtype = self._context.dtype
+        return [StateShape(shape=state.shape, dtype=state.dtype or dtype) for state in self._context.states]
+
+    def copy_state(self, sequence: SequenceView, length: int) -> Ordered[Tensor]:
+        """Queue copies of the cached state after the first ``length`` tokens."""
+        row = self._owned.saved(sequence, length)
+        return () if row is None else self._device.copy_out(row)
+
+    def restore_state(self, sequence: SequenceView, length: int, tensors: Ordered[Tensor]) -> bool:
+        """Cache the state after the first ``length`` tokens, if there is a row for it."""
+        if self._owned.saved(sequence, length) is not None:
+            return True
+        self._device.begin(self._owned.begun)  # some of these sequences may begin with the state whose row is taken
+        row = self._owned.restore(sequence, length)
+        if row is not None:
+            self._device.copy_in(row, tensors)
+        return row is not None
+
     # -- steps ----------------------------------------------------------------------------------------------------
 
     def before_forward(self, chunks: Ordered[ChunkView]) -> None:
         """Queue copies of initial states."""
-        self._device.begin(chunks)
+        if begun := self._owned.begun:
+            self._device.begin(begun)
 
     def after_forward(self, chunks: Ordered[ChunkView]) -> None:
         """Queue copies of states that are to be cached."""

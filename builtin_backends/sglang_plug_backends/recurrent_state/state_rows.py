@@ -66,11 +66,14 @@ class StateRows(StatePhase):
 
     def __init__(self, rows: int, page_size: int, *, grain: int = GRAIN, least: int = LEAST) -> None:
         self.page_size, self.grain, self.least = page_size, grain, least
+        self._stores = False
         self.capacity = rows - StatePool.RESERVED
         self._free = list(range(rows - 1, StatePool.RESERVED - 1, -1))
         self._known: OrderedDict[Key, int] = OrderedDict()
         self._lengths: dict[int, int] = {}  # number of known prefixes of each length
         self._running = 0
+        self.begun: list[HeldState] = []
+        """The rows of sequences that were given them since the last step."""
 
     def reusable(self, sequence: SequenceView, length: int) -> int:
         """Return the length of the longest prefix of at most ``length`` tokens whose state is cached."""
@@ -95,7 +98,9 @@ class StateRows(StatePhase):
         if key is not None:
             self._known.move_to_end(key)
         cuts = self._cuts(sequence, start, cached)
-        sequence.extras[HeldState] = HeldState(row, origin, cached >= 0, cuts, reached=start)
+        held = HeldState(row, origin, cached >= 0, cuts, reached=start)
+        sequence.extras[HeldState] = held
+        self.begun.append(held)
         return True
 
     def chunk_end(self, sequence: SequenceView, start: int, end: int) -> int:
@@ -137,6 +142,7 @@ class StateRows(StatePhase):
             self._remember(sequence, held.reached, held.row)
         else:
             self._free.append(held.row)
+        held.origin = None
         return computed
 
     def reset(self) -> None:
@@ -144,6 +150,25 @@ class StateRows(StatePhase):
         self._free.extend(self._known.values())
         self._known.clear()
         self._lengths.clear()
+
+    def store_at(self, multiple: int) -> None:
+        """Cache states at multiples of so many tokens, whole pages: only there, they are stored outside of the pool."""
+        self.grain, self._stores = multiple, True
+
+    def saved(self, sequence: SequenceView, length: int) -> int | None:
+        """Return the row with the cached state of the first ``length`` tokens; ``None`` if there is none."""
+        if length not in self._lengths:
+            return None
+        return self._known.get((sequence.salt, length, _digest(sequence.keys(0, length))))
+
+    def restore(self, sequence: SequenceView, length: int) -> int | None:
+        """Take a row for the state of the first ``length`` tokens, which is not cached yet; the caller must fill it.
+
+        Returns ``None`` if there is no row.
+        """
+        if (row := self._take()) is not None:
+            self._remember(sequence, length, row)
+        return row
 
     def accounts(self) -> dict[str, int]:
         """Return the number of rows by owner."""
@@ -169,6 +194,8 @@ class StateRows(StatePhase):
         places = {(length - 1) // self.grain * self.grain // self.page_size * self.page_size}
         if cached - start >= self.least:
             places.add(cached)
+            if self._stores:
+                places.add(cached // self.grain * self.grain)
         return tuple(sorted(place for place in places if start < place < length))
 
     def _take(self, spared: Key | None = None) -> int | None:

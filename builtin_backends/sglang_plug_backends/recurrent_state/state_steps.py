@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence as Ordered
 
 import torch
+from torch import Tensor
 
 from sglang_plug import ChunkView, Recurrent, Runs, StatePool, upload
 
-from .state_rows import held_state
+from .state_rows import HeldState, held_state
 
 
 class StateSteps:
@@ -21,11 +22,10 @@ class StateSteps:
     def __init__(self, pool: StatePool) -> None:
         self.pool = pool
 
-    def begin(self, chunks: Ordered[ChunkView]) -> None:
-        """Queue copies before a step: sequences that are computed for the first time get their initial states."""
-        held = [
-            state for chunk in chunks if (state := held_state(chunk.sequence)) is not None and state.origin is not None
-        ]
+    def begin(self, begun: list[HeldState]) -> None:
+        """Queue copies of the initial states of sequences that were given rows since the last call; empty the list."""
+        held = [state for state in begun if state.origin is not None]
+        begun.clear()
         if not held:
             return
         self._copy([holder.origin or 0 for holder in held], [holder.row for holder in held])
@@ -50,6 +50,17 @@ class StateSteps:
                 targets.append(held.kept[chunk.end])
         if sources:
             self._copy(sources, targets)
+
+    def copy_out(self, row: int) -> list[Tensor]:
+        """Queue copies of the state in ``row``, and return them."""
+        with torch.inference_mode():
+            return [state[row].clone() for state in self.pool.states]
+
+    def copy_in(self, row: int, tensors: Ordered[Tensor]) -> None:
+        """Queue copies of a state from the host to ``row``."""
+        with torch.inference_mode():
+            for state, tensor in zip(self.pool.states, tensors, strict=True):
+                state[row].copy_(tensor, non_blocking=True)
 
     def _copy(self, sources: list[int], targets: list[int]) -> None:
         device = self.pool.device

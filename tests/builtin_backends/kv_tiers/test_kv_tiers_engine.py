@@ -3,71 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sglang_plug import ConfigError, EngineConfig, LogprobOptions, Output, Request, SamplingParams
-from sglang_plug.config import CacheOptions, ModelOptions, PluginOptions, ScheduleOptions
+from sglang_plug import ConfigError, EngineConfig, LogprobOptions
 from sglang_plug_backends.kv_tiers import extension
 from sglang_plug_backends.kv_tiers.rates import PrefillRate
+from tests.builtin_backends.kv_tiers.engine_requests import BLOCK, answer, prompt, request, stored
 
 pytestmark = pytest.mark.whole_engine
 
 Serve = Callable[[EngineConfig], Any]
-BLOCK = 16
-
-
-@pytest.fixture
-def config(tiny_model: Callable[[str], Any], tmp_path: Path) -> Callable[..., EngineConfig]:
-    """``config(*stores)``: a tiny model in a pool of few slots, with stores that are used if they have a block."""
-
-    def make(
-        *stores: str,
-        model: str = "llama-3.2-1b",
-        slots: int = 256,
-        files: Sequence[Path] = (),
-        settings: dict[str, dict[str, Any]] | None = None,
-        **cache: Any,
-    ) -> EngineConfig:
-        own = {"kv-tiers": {"block_tokens": BLOCK, "load": "always"}, "disk": {"path": str(tmp_path / "blocks")}}
-        return EngineConfig(
-            model=ModelOptions(path=str(tiny_model(model).path), device="cpu"),
-            cache=CacheOptions(max_total_tokens=slots, kv_stores=stores, **cache),
-            schedule=ScheduleOptions(chunked_prefill_size=64),
-            plugins=PluginOptions(files=tuple(map(str, files)), settings={**own, **(settings or {})}),
-        )
-
-    return make
-
-
-def prompt(seed: int, length: int = 100) -> tuple[int, ...]:
-    """A prompt like no other."""
-    generator = random.Random(seed)
-    return tuple(generator.randrange(5, 90) for _ in range(length))
-
-
-def request(id: str, tokens: Sequence[int], *, new: int = 6, **fields: Any) -> Request:
-    """A greedy request."""
-    return Request(id=id, tokens=tuple(tokens), params=SamplingParams(max_new_tokens=new, temperature=0.0), **fields)
-
-
-def answer(engine: Any, tokens: Sequence[int], **fields: Any) -> Output:
-    """The output of one request; everything it computed is stored afterwards."""
-    (output,) = engine.outputs([request("one", tokens, **fields)])
-    stored(engine)
-    return output
-
-
-def stored(engine: Any) -> dict[str, Any]:
-    """What the tiers say, once nothing is on its way to them."""
-    while (info := engine.control("info")["kv_stores"])["queued_blocks"]:
-        pass
-    return dict(info["tiers"])
 
 
 @pytest.mark.parametrize("page_size", [1, 16, 24])
@@ -165,78 +114,6 @@ def test_prompt_logprobs_are_computed(serve: Serve, config: Any) -> None:
     assert output.loaded_tokens == (("host", 48),)
 
 
-BROKEN = """
-    from __future__ import annotations
-
-    import time
-
-    from sglang_plug import KVStoreError, KVStoreSpec, hookimpl
-    from sglang_plug_backends.kv_stores.host import HostStore
-    from sglang_plug_backends.kv_stores.settings import HostSettings
-
-    @hookimpl
-    def register_kv_stores():
-        for store in Base.__subclasses__():
-            yield KVStoreSpec(name=store.__name__.lower(), target=f"{__name__}:{store.__name__}")
-
-    class Base(HostStore):
-        verifies = False
-
-        def __init__(self):
-            super().__init__(HostSettings())
-
-    class Damaging(Base):
-        def load(self, keys, deadline):
-            return [memoryview(bytes([block[0] ^ 1]) + bytes(block[1:])) for block in super().load(keys, deadline)]
-
-    class Confusing(Base):
-        def load(self, keys, deadline):
-            return super().load(keys[::-1], deadline)
-
-    class Short(Base):
-        def load(self, keys, deadline):
-            return [block[:-20] for block in super().load(keys, deadline)]
-
-    class Raising(Base):
-        def load(self, keys, deadline):
-            raise OSError("the network is gone")
-
-    class Slow(Base):
-        def load(self, keys, deadline):
-            time.sleep(3)
-            return super().load(keys, deadline)
-
-    class Crawling(Base):
-        def load(self, keys, deadline):
-            results = []
-            for block in super().load(keys, deadline):
-                late = time.monotonic() >= deadline
-                time.sleep(0 if late else 0.05)
-                results.append(KVStoreError("late") if late else block)
-            return results
-
-    class Forgetful(Base):
-        def load(self, keys, deadline):
-            self.clear()
-            return super().load(keys, deadline)
-
-    class Remote(Base):
-        index_in_memory = False
-
-    class Unclearable(Base):
-        def clear(self):
-            raise OSError("read-only")
-"""
-
-
-@pytest.fixture
-def broken(tmp_path: Path) -> Iterator[Path]:
-    """A plugin with stores that break the contract, and one that cannot be asked at once."""
-    file = tmp_path / "broken.py"
-    file.write_text(textwrap.dedent(BROKEN))
-    yield file
-
-
 @pytest.mark.parametrize("store", ["damaging", "confusing", "short", "raising", "slow", "forgetful"])
 def test_a_broken_store_costs_hits_only(serve: Serve, config: Any, broken: Path, store: str) -> None:
     tiers = {"kv-tiers": {"block_tokens": BLOCK, "load": "always", "load_seconds": 0.2}}
@@ -284,7 +161,6 @@ def test_a_store_that_cannot_be_emptied_is_not_used_any_more(serve: Serve, confi
     ("fields", "message"),
     [
         ({"prefix_cache": "none"}, "--prefix-cache none switches off"),
-        ({"model": "qwen3.5"}, "keeps recurrent states"),
         ({"settings": {"disk": {}}}, "--set disk.path=DIR"),
         ({"settings": {"disk": {"path": "/proc/no"}}}, "cannot be used"),
         ({"settings": {"disk": {"path": "x", "bytes": "much"}}}, "must be a size"),

@@ -15,7 +15,9 @@ from sglang_plug_backends.kv_stores.host import HostStore
 from sglang_plug_backends.kv_stores.settings import HostSettings
 from sglang_plug_backends.kv_tiers.block_layout import BlockLayout
 from sglang_plug_backends.kv_tiers.prefix_loads import PrefixLoad, PrefixLoads
+from sglang_plug_backends.kv_tiers.prefix_source import MissingPrefix, PrefixSource
 from sglang_plug_backends.kv_tiers.rates import PrefillRate
+from sglang_plug_backends.kv_tiers.state_layout import StateLayout
 from sglang_plug_backends.kv_tiers.tier import TRIAL_SECONDS, Tier
 from sglang_plug_backends.kv_tiers.tiers import Tiers
 
@@ -71,21 +73,21 @@ def prefill() -> PrefillRate:
 
 @pytest.fixture
 def tier(store: Gated, clock: Clock) -> Tier:
-    return Tier("gated", store, LAYOUT.bytes, clock=clock)
+    return Tier("gated", store, clock=clock)
 
 
 @pytest.fixture
 def loads(store: Gated, tier: Tier, prefill: PrefillRate, clock: Clock) -> Iterator[PrefixLoads]:
     options: dict[str, Any] = {"most_bytes": 4 * LAYOUT.bytes, "most_seconds": 60.0, "always": False, "clock": clock}
-    device = torch.device("cpu")
-    yield (made := PrefixLoads(Tiers([tier]), LAYOUT, device, prefill, promote=lambda blocks: None, **options))
+    source = PrefixSource(Tiers([tier]), LAYOUT, StateLayout.of((), LAYOUT.tokens), torch.device("cpu"))
+    yield (made := PrefixLoads(source, prefill, promote=lambda blocks: None, **options))
     store.gate.set()
     made.close()
 
 
 def submitted(loads: PrefixLoads, keys: Sequence[bytes]) -> PrefixLoad:
     """A load that is worthwhile."""
-    load = loads.submit(keys, 0)
+    load = loads.submit(MissingPrefix(keys, 0))
     assert load is not None
     return load
 
@@ -95,8 +97,8 @@ def test_blocks_are_loaded_up_to_the_first_missing_one(loads: PrefixLoads, store
     store.delete([KEYS[2]])
     load = submitted(loads, KEYS[:4])
     until(lambda: load.done)
-    assert load.tiers == ["gated", "gated"]
-    assert [part.shape[0] for part in load.rows] == [8] * 4
+    assert load.result.tiers == ["gated", "gated"]
+    assert [part.shape[0] for part in load.result.rows] == [8] * 4
 
 
 def test_further_loads_wait_until_loaded_blocks_are_released(loads: PrefixLoads, store: Gated) -> None:
@@ -108,7 +110,7 @@ def test_further_loads_wait_until_loaded_blocks_are_released(loads: PrefixLoads,
     assert second.began is None
     loads.release(first)
     until(lambda: second.done)
-    assert len(second.tiers) == 4
+    assert len(second.result.tiers) == 4
 
 
 def test_a_load_that_is_slower_than_computing_is_left_out(
@@ -119,9 +121,9 @@ def test_a_load_that_is_slower_than_computing_is_left_out(
     clock.now += 0.05
     store.gate.set()
     until(lambda: slow.done)
-    assert len(slow.tiers) == 2
+    assert len(slow.result.tiers) == 2
     prefill.seconds_per_token = 1e-6
-    assert loads.submit(KEYS[2:4], 0) is None
+    assert loads.submit(MissingPrefix(KEYS[2:4], 0)) is None
 
 
 def test_a_load_is_measured_again_later_without_holding_a_request(
@@ -130,17 +132,17 @@ def test_a_load_is_measured_again_later_without_holding_a_request(
     tier.load_rate.observe(LAYOUT.bytes, 20.0, clock.now)  # a network that was gone for a while
     prefill.seconds_per_token = 1.0
     clock.now += TRIAL_SECONDS - 1
-    assert loads.submit(KEYS[:2], 0) is None and loads.idle
+    assert loads.submit(MissingPrefix(KEYS[:2], 0)) is None and loads.idle
     clock.now += 1
-    assert loads.submit(KEYS[:2], 0) is None and not loads.idle
+    assert loads.submit(MissingPrefix(KEYS[:2], 0)) is None and not loads.idle
     until(lambda: store.loads)
-    assert loads.submit(KEYS[:2], 0) is None, "the trial is not finished"
+    assert loads.submit(MissingPrefix(KEYS[:2], 0)) is None, "the trial is not finished"
     store.gate.set()
     until(lambda: loads.idle)
     assert store.loads == 1, "one trial at a time"
     load = submitted(loads, KEYS[:2])
     until(lambda: load.done)
-    assert len(load.tiers) == 2
+    assert len(load.result.tiers) == 2
 
 
 def test_time_in_the_queue_counts(loads: PrefixLoads, prefill: PrefillRate, clock: Clock) -> None:
@@ -165,7 +167,7 @@ def test_a_load_behind_many_others_is_left_out(
     loads.release(first)
     store.gate.clear()
     prefill.seconds_per_token = 0.5  # two seconds for a block, which a store returns in one
-    accepted = [loads.submit(KEYS[:1], 0) is not None for _ in range(12)]
+    accepted = [loads.submit(MissingPrefix(KEYS[:1], 0)) is not None for _ in range(12)]
     assert accepted == [True, True, *accepted[2:]] and 2 <= sum(accepted) <= 4
 
 
@@ -179,7 +181,7 @@ def test_a_load_that_begins_too_late_does_not_disturb_the_store(
     clock.now += 5
     store.gate.set()
     until(lambda: all(load.done for load in (queued, *active)))
-    assert (queued.tiers, store.loads) == ([], 2)
+    assert (queued.result.tiers, store.loads) == ((), 2)
 
 
 def test_waiting_for_room_does_not_count(loads: PrefixLoads, store: Gated, prefill: PrefillRate, clock: Clock) -> None:
@@ -192,7 +194,7 @@ def test_waiting_for_room_does_not_count(loads: PrefixLoads, store: Gated, prefi
     assert not loads.is_late(second)
     loads.release(first)
     until(lambda: second.done)
-    assert len(second.tiers) == 4
+    assert len(second.result.tiers) == 4
 
 
 def test_requests_that_end_meanwhile_keep_no_memory(loads: PrefixLoads, store: Gated) -> None:
@@ -203,7 +205,7 @@ def test_requests_that_end_meanwhile_keep_no_memory(loads: PrefixLoads, store: G
     store.gate.set()
     load = submitted(loads, KEYS[4:])
     until(lambda: load.done)
-    assert len(load.tiers) == 4
+    assert len(load.result.tiers) == 4
 
 
 def test_a_stuck_store_is_not_used(loads: PrefixLoads, store: Gated, clock: Clock) -> None:

@@ -43,12 +43,12 @@ def store() -> Crawling:
 
 @pytest.fixture
 def tier(store: Crawling) -> Tier:
-    return Tier("crawling", store, BLOCK, clock=lambda: store.now)
+    return Tier("crawling", store, clock=lambda: store.now)
 
 
 def test_blocks_that_arrived_before_the_deadline_tell_the_rate(tier: Tier, store: Crawling) -> None:
-    assert sum(block is not None for block in tier.load(KEYS, store.now + 3)) == 3
-    assert tier.load_seconds(10) == pytest.approx(10)
+    assert sum(block is not None for block in tier.load(KEYS, store.now + 3, BLOCK)) == 3
+    assert tier.load_seconds(10 * BLOCK) == pytest.approx(10)
 
 
 def test_a_store_that_is_late_with_every_block_is_slow(tier: Tier, store: Crawling) -> None:
@@ -56,8 +56,8 @@ def test_a_store_that_is_late_with_every_block_is_slow(tier: Tier, store: Crawli
         store.now += 7
 
     store.before_load = wait
-    assert tier.load(KEYS, store.now + 5) == [None] * 10
-    assert tier.load_seconds(1) == pytest.approx(7)
+    assert tier.load(KEYS, store.now + 5, BLOCK) == [None] * 10
+    assert tier.load_seconds(BLOCK) == pytest.approx(7)
 
 
 def test_a_store_that_fails_late_is_slow(tier: Tier, store: Crawling) -> None:
@@ -66,26 +66,26 @@ def test_a_store_that_fails_late_is_slow(tier: Tier, store: Crawling) -> None:
         raise TimeoutError("no answer")
 
     store.before_load = fail
-    tier.load(KEYS, store.now + 5)
-    assert tier.load_seconds(1) == pytest.approx(7)
+    tier.load(KEYS, store.now + 5, BLOCK)
+    assert tier.load_seconds(BLOCK) == pytest.approx(7)
     assert store.now + 1 < 107 + RETRY_SECONDS
-    tier.load(KEYS, store.now)  # it is left alone, which says nothing
-    assert tier.load_seconds(1) == pytest.approx(7)
+    tier.load(KEYS, store.now, BLOCK)  # it is left alone, which says nothing
+    assert tier.load_seconds(BLOCK) == pytest.approx(7)
 
 
 def test_blocks_that_are_missing_say_nothing(tier: Tier, store: Crawling) -> None:
     store.clear()
-    tier.load(KEYS, store.now + 5)
-    assert tier.load_seconds(1) == 0
+    tier.load(KEYS, store.now + 5, BLOCK)
+    assert tier.load_seconds(BLOCK) == 0
 
 
 def test_old_observations_are_outweighed(tier: Tier, store: Crawling) -> None:
     tier.load_rate.observe(BLOCK, 1000, store.now)
-    tier.load(KEYS[:1], store.now + 5)
-    assert tier.load_seconds(1) > 500
+    tier.load(KEYS[:1], store.now + 5, BLOCK)
+    assert tier.load_seconds(BLOCK) > 500
     store.now += 60
-    tier.load(KEYS[:1], store.now + 5)
-    assert tier.load_seconds(1) < 20
+    tier.load(KEYS[:1], store.now + 5, BLOCK)
+    assert tier.load_seconds(BLOCK) < 20
 
 
 def test_waiting_for_a_lookup_is_measured_unless_the_index_is_in_memory(tier: Tier, store: Crawling) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
-from sglang_plug import StateShape
+from sglang_plug import Request, StateShape
+from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.recurrent_state.extension import RecurrentState, build
+from sglang_plug_backends.recurrent_state.state_rows import held_state
 
 
 def context(max_states: int | None = 4, states: tuple[StateShape, ...] = (StateShape(shape=(3, 2)),)) -> Any:
@@ -36,3 +39,45 @@ def test_the_pool_is_replaced_and_freed() -> None:
 def test_a_model_without_states_has_no_pool() -> None:
     ((name, extension),) = {"states": build(context(3, states=()))}.items()
     assert extension.info() == {name: None}  # type: ignore[attr-defined]
+
+
+def allocated(max_states: int) -> RecurrentState:
+    extension = RecurrentState(context(max_states))
+    extension.allocate(extension.memory_request(1e9))
+    extension.stored_tensors(8)
+    return extension
+
+
+def sequence(first: int) -> Sequence:
+    return Sequence.of(Request(id=str(first), tokens=(first, *range(8))), 100)
+
+
+def test_a_state_from_the_host_waits_for_those_that_begin_with_the_one_in_its_row() -> None:
+    extension, begins = allocated(2), sequence(1)
+    old, new = torch.full((3, 2), 1.0), torch.full((3, 2), 2.0)
+    assert extension.restore_state(begins, 8, [old])
+    assert extension.acquire(begins, 8, 8), "its state is still to be copied"
+    assert extension.restore_state(sequence(2), 8, [new]), "in the row of the first one"
+    extension.before_forward([])
+    held = held_state(begins)
+    assert held is not None and torch.equal(extension.pool.states[0][held.row], old)
+    assert torch.equal(extension.copy_state(sequence(2), 8)[0], new) and not extension.copy_state(begins, 8)
+
+
+def test_a_sequence_that_is_released_before_its_first_step_changes_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    extension, begins, other = allocated(2), sequence(1), sequence(2)
+    targets = list[int]()
+    assert extension.restore_state(begins, 8, [torch.ones(3, 2)]) and extension.acquire(begins, 8, 8)
+    monkeypatch.setattr(extension.pool, "copy", lambda sources, rows: targets.extend(rows.tolist()))
+    extension.release(begins, False)
+    assert extension.acquire(other, 0, 0), "in the row that was released"
+    extension.before_forward([])
+    held = held_state(other)
+    assert held is not None and targets == [held.row]
+    extension.check()
+
+
+def test_without_a_row_no_state_is_restored() -> None:
+    extension, runs = allocated(1), sequence(1)
+    assert extension.acquire(runs, 0, 0)
+    assert not extension.restore_state(sequence(2), 8, [torch.zeros(3, 2)])

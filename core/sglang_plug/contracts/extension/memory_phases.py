@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sglang_plug.contracts.model.recurrent_state import StateShape
     from sglang_plug.contracts.request import Request
 
-    from .views import PrefixPool, SequenceView
+    from .views import PrefixPool, SequenceView, TensorStore
 
 
 class StatePhase:
@@ -52,6 +55,28 @@ class StatePhase:
         """
         return None
 
+    def stored_tensors(self, multiple: int) -> Sequence[StateShape]:
+        """Return the tensors of a state that can be copied to the host and back; none if prefixes need no state.
+
+        Called before the first request if prefixes are stored outside of the KV pool, which is possible at multiples of
+        ``multiple`` tokens, whole pages: states should be saved there. Every dtype is given.
+        """
+        return ()
+
+    def copy_state(self, sequence: SequenceView, length: int) -> Sequence[Tensor]:
+        """Queue copies of the saved state after the first ``length`` tokens, and return them, on the device.
+
+        Nothing changes them later. Empty if no such state is saved.
+        """
+        return ()
+
+    def restore_state(self, sequence: SequenceView, length: int, tensors: Sequence[Tensor]) -> bool:
+        """Save the state after the first ``length`` tokens of a waiting sequence, from host copies of ``copy_state``.
+
+        The tensors may be pinned, and nothing changes them later. False: there is no room.
+        """
+        return False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRequest:
@@ -64,10 +89,12 @@ class MemoryRequest:
     """What a user can do if it does not fit, to continue a sentence."""
     count: int = 0
     """Number of units, which only the extension interprets."""
+    on_host: bool = False
+    """True if it is memory of the host, whatever the device is. It is refused if so much is not free."""
 
 
 class MemoryPhase:
-    """A pool of an extension, beside the KV pool, on a device of rank 0. Override what is needed."""
+    """A pool of an extension, beside the KV pool, on the device of rank 0 or its host. Override what is needed."""
 
     def memory_request(self, room: float | None) -> MemoryRequest | None:
         """Return what the extension takes of ``room`` bytes, which the KV pool needs too; ``None``: nothing.
@@ -90,6 +117,13 @@ class CachePhase:
 
     def use_prefixes(self, prefixes: PrefixPool) -> None:
         """Receive access to the prefix cache and its KV pool; called once, before ``ServicePhase.start``."""
+
+    def tensor_store(self) -> TensorStore | None:
+        """Return a store for tensors of other extensions; called once, after ``use_prefixes`` of all extensions."""
+        return None
+
+    def use_tensor_store(self, store: TensorStore) -> None:
+        """Receive the store of another extension, if there is one; called once, before ``ServicePhase.start``."""
 
     def prefix_cached(self, sequence: SequenceView, length: int) -> None:
         """The first ``length`` tokens of a running sequence are in the prefix cache, whole pages.

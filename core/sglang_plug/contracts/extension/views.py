@@ -10,8 +10,12 @@ WriteSlots = Callable[[int, "array[int]"], None]
 """Writes keys and values of the tokens from an index on to KV slots."""
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from sglang_plug.contracts.model.batch import KVPool
     from sglang_plug.contracts.request import Request
+
+    from .memory_phases import StatePhase
 
 
 class PromptLayout(Protocol):
@@ -175,15 +179,51 @@ class PrefixPool(Protocol):
     def identity(self) -> Mapping[str, str]:
         """Return what determines keys and values besides the tokens and the content of the weights, as text."""
 
+    @property
+    def states(self) -> Sequence[StatePhase]:
+        """The extensions whose states a sequence needs, besides keys and values, to continue from a prefix."""
+
     def cached(self, sequence: SequenceView) -> int:
         """Return the number of leading tokens with which the sequence could begin now, from the prefix cache."""
+
+    def present(self, sequence: SequenceView) -> int:
+        """Return the number of leading tokens whose keys and values are in the prefix cache.
+
+        It is greater than ``cached`` where the state to continue from is missing.
+        """
 
     def insert(self, sequence: SequenceView, length: int, write: WriteSlots) -> int:
         """Put the first ``length`` tokens of a waiting sequence into the prefix cache; return how many are there then.
 
         ``write(start, slots)`` is called if there is room: it must queue writing the keys and values of the tokens from
-        ``start`` on to ``slots``. Nothing is inserted if it raises. There is room if the whole sequence would fit.
+        ``start``, the number that is ``present``, on to ``slots``. Nothing is inserted if it raises. There is room if
+        the whole sequence would fit.
         """
+
+
+class PendingTensor(Protocol):
+    """A tensor that is being loaded from a ``TensorStore``."""
+
+    @property
+    def done(self) -> bool:
+        """True once it is loaded, cannot be loaded, or is not worth waiting for any longer."""
+
+    @property
+    def value(self) -> Tensor | None:
+        """The tensor on the host, pinned for accelerators; ``None`` if it is not loaded."""
+
+
+class TensorStore(Protocol):
+    """Keeps tensors that are expensive to compute outside of the device. Its methods wait for nothing.
+
+    A tensor is found again only with the same weights and for sequences with the same ``salt``, if it was not dropped.
+    """
+
+    def put_tensor(self, sequence: SequenceView, content: bytes, tensor: Tensor) -> None:
+        """Store a tensor on the device, which is a function of ``content`` and the model; nothing changes it later."""
+
+    def load_tensor(self, sequence: SequenceView, content: bytes, tokens: int) -> PendingTensor | None:
+        """Begin to load the tensor of ``content``, which stands for ``tokens`` tokens; ``None``: it is not there."""
 
 
 class StepPlan(Protocol):

@@ -1,6 +1,7 @@
 """The contract of KV stores: tiers below the prefix cache that keep blocks of keys and values.
 
-A block holds the keys and values of a run of tokens in all layers. Its key is a digest of everything that determines
+A block holds the keys and values of a run of tokens in all layers, the recurrent states after a run of tokens, or the
+embeddings of an image: blocks have different sizes. Its key is a digest of everything that determines
 its content: the tokens before it, its own, the weights, the layout, the tenant. So a block never changes, a store need
 not understand it, and a block that is lost is computed again.
 """
@@ -19,7 +20,7 @@ class KVStoreError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KVBlock:
-    """The keys and values of a run of tokens."""
+    """The keys and values of a run of tokens, or what else the server computed and keeps by its content."""
 
     KEY_BYTES: ClassVar[int] = 32
     """Length of a key."""
@@ -52,6 +53,9 @@ class KVStore(ABC):
     verifies: bool = False
     """True if ``load`` detects by itself every block that is not what was stored under its key. If not, the server
     appends a digest to each block and checks it."""
+
+    memory_bytes: int = 0
+    """Most bytes of the host's memory that the content takes; the server does not start if they are not free."""
 
     @abstractmethod
     def lookup(self, keys: Sequence[bytes]) -> list[bool]:

@@ -14,7 +14,14 @@ from sglang_plug.contracts.extension.phases import PHASES
 from sglang_plug.contracts.extension.request_phases import AdmissionPhase, PlanningPhase
 from sglang_plug.contracts.extension.sampling_phases import BlockingRequest, HoldPhase, PendingMask, TokenDecision
 from sglang_plug.contracts.extension.step_phases import GraphPhase, RankPhase, RankStep, StaticInputPhase
-from sglang_plug.contracts.extension.views import ChunkView, PrefixPool, PromptLayout, SequenceView, StepPlan
+from sglang_plug.contracts.extension.views import (
+    ChunkView,
+    PrefixPool,
+    PromptLayout,
+    SequenceView,
+    StepPlan,
+    TensorStore,
+)
 from sglang_plug.contracts.model.batch import ForwardBatch
 from sglang_plug.contracts.model.kernels import Kernels
 from sglang_plug.contracts.model.model import Model
@@ -91,6 +98,8 @@ class ExtensionPoints:
     memory: tuple[MemoryPhase, ...] = ()
     """The extensions with pools."""
     use_prefixes: tuple[Callable[[PrefixPool], None], ...] = ()
+    tensor_store: tuple[Callable[[], TensorStore | None], ...] = ()
+    use_tensor_store: tuple[Callable[[TensorStore], None], ...] = ()
     prefix_cached: tuple[Callable[[SequenceView, int], None], ...] = ()
     prefix_restored: tuple[Callable[[SequenceView, Sequence[int]], None], ...] = ()
     evicted: tuple[Callable[[Sequence[int]], None], ...] = ()
@@ -171,6 +180,12 @@ class ExtensionPoints:
         """Return the seconds that an idle engine may wait; ``None``: no extension limits them."""
         timeouts = (idle_timeout() for idle_timeout in self.idle_timeout)
         return min((timeout for timeout in timeouts if timeout is not None), default=None)
+
+    def share_tensor_store(self) -> None:
+        """Give the first store of tensors to the extensions that use one."""
+        for store in [store for make in self.tensor_store if (store := make()) is not None][:1]:
+            for use in self.use_tensor_store:
+                use(store)
 
     def all_totals(self) -> tuple[MetricTotal, ...]:
         """Return the totals of all extensions."""

@@ -53,6 +53,10 @@ class KVAllocator:
             if length == matched:
                 return match
 
+    def present(self, waiting: Sequence) -> Match:
+        """Find the longest prefix whose keys and values are cached, even if the state to continue from is missing."""
+        return self.cache.match(waiting.keys(0, waiting.reusable), waiting.salt, waiting.priority)
+
     def restore(self, waiting: Sequence, busy: bool) -> bool:
         """Let step extensions insert what they know of a waiting sequence's prefix; False: they need another step."""
         return all([restore(waiting, busy) for restore in self._extensions.restore_prefix])
@@ -60,7 +64,7 @@ class KVAllocator:
     def insert(self, waiting: Sequence, length: int, write: WriteSlots) -> int:
         """Put the first ``length`` tokens of a waiting sequence into the prefix cache; see ``PrefixPool.insert``."""
         size = self.pool.page_size
-        match = self.match(waiting)
+        match = self.present(waiting)
         start, length = len(match.slots), min(length, waiting.reusable) // size * size
         if length <= start:
             return start
@@ -196,7 +200,7 @@ class KVAllocator:
             return True
         cached = -1
         if match.node is not None:
-            cached = len(self.cache.match(sequence.keys(0, sequence.reusable), sequence.salt, sequence.priority).slots)
+            cached = len(self.present(sequence).slots)
         for index, state in enumerate(self.states):
             if not state.acquire(sequence, len(match.slots), cached):
                 for acquired in self.states[:index]:

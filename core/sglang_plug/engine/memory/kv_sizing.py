@@ -12,7 +12,6 @@ from sglang_plug.contracts.model.batch import KVPool
 from sglang_plug.engine.execution.executors import make_executor
 from sglang_plug.engine.execution.rank_components import RankComponents
 from sglang_plug.engine.execution.runner import Runner
-from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.startup.resolve import Resolved
 from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
@@ -27,6 +26,7 @@ logger = logging.getLogger(__name__)
 CPU_FRACTION, ACCELERATOR_FRACTION = 0.5, 0.9
 WEIGHTS, STEP, KV_POOL = "weights", "largest step", "KV pool"
 """Stages of the start that take memory."""
+Requests = tuple[tuple[MemoryPhase, MemoryRequest], ...]
 COUNTED = 2**20
 """Slots of a model without attention, unless its longest sequence needs more: they are counted, but take no memory."""
 
@@ -47,7 +47,7 @@ class Capacity:
 
     slots: int
     """Number of slots of the KV pool."""
-    requests: tuple[tuple[MemoryPhase, MemoryRequest], ...] = ()
+    requests: Requests = ()
     """What step extensions take beside it."""
 
 
@@ -65,7 +65,7 @@ def pool_capacity(
     if cache.max_total_tokens is not None:
         if resolved.causal:
             left = _check_room(cache.max_total_tokens, resolved, ledger)
-            return Capacity(cache.max_total_tokens, _requests(parts.extensions, left))
+            return Capacity(cache.max_total_tokens, _requests(parts, left, ledger)[0])
         return Capacity(min(cache.max_total_tokens, useful))
     if not resolved.causal:
         return Capacity(useful)  # slots are only counted: an encoder keeps no keys and values
@@ -74,8 +74,7 @@ def pool_capacity(
     else:
         _profile(parts, ledger, ranks, draft_rows)
         room, fraction = _device_room(resolved, ledger)
-    requests = _requests(parts.extensions, room)
-    room -= sum(request.bytes for _, request in requests)
+    requests, room = _requests(parts, room, ledger)
     each = bytes_per_slot(resolved)
     slots = min(int(room // each) if each else max(COUNTED, resolved.context_length + page), useful)
     if slots < 2 * page:
@@ -88,14 +87,29 @@ def pool_capacity(
     return Capacity(slots, requests)
 
 
-def _requests(extensions: ExtensionPoints, room: float) -> tuple[tuple[MemoryPhase, MemoryRequest], ...]:
-    """Return what step extensions take of ``room`` bytes. Raises ``ConfigError`` if it does not suffice."""
+def _requests(parts: RankComponents, room: float, ledger: MemoryLedger) -> tuple[Requests, float]:
+    """Return what step extensions take of ``room`` bytes, and what they leave.
+
+    Raises ``ConfigError`` if it does not suffice.
+    """
     requests: list[tuple[MemoryPhase, MemoryRequest]] = []
-    for extension in extensions.memory:
+    for extension in parts.extensions.memory:
         if (request := extension.memory_request(room)) is not None:
             requests.append((extension, request))
-            room -= request.bytes
-    return tuple(requests)
+            is_elsewhere = request.on_host and ledger.memory is not None
+            if request.on_host:
+                _check_host(request, _host_bytes(parts.resolved) if is_elsewhere else room)
+            room -= 0 if is_elsewhere else request.bytes
+    return tuple(requests), room
+
+
+def _check_host(request: MemoryRequest, room: float) -> None:
+    """Raise ``ConfigError`` if an extension takes more than ``room`` bytes of the host's memory."""
+    if request.bytes > room:
+        raise ConfigError(
+            f"no memory for {request.name}: {gigabytes(request.bytes)} are configured, and {gigabytes(max(room, 0))} "
+            f"of the host's memory are left for it; {request.advice}"
+        )
 
 
 def check_pool_options(resolved: Resolved) -> None:

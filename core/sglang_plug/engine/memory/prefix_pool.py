@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 
+from sglang_plug.contracts.extension.memory_phases import StatePhase
 from sglang_plug.contracts.extension.views import SequenceView, WriteSlots
 from sglang_plug.contracts.model.batch import KVPool
 from sglang_plug.engine.scheduling.sequence import Sequence
@@ -82,6 +84,16 @@ class EnginePrefixPool:
         """Return the number of leading tokens with which the sequence could begin now."""
         assert isinstance(sequence, Sequence)
         return len(self.allocator.match(sequence).slots)
+
+    @property
+    def states(self) -> Ordered[StatePhase]:
+        """The extensions whose states a sequence needs to continue from a prefix."""
+        return self.allocator.states
+
+    def present(self, sequence: SequenceView) -> int:
+        """Return the number of leading tokens whose keys and values are in the prefix cache."""
+        assert isinstance(sequence, Sequence)
+        return len(self.allocator.present(sequence).slots)
 
     def insert(self, sequence: SequenceView, length: int, write: WriteSlots) -> int:
         """Put the first ``length`` tokens of a waiting sequence into the prefix cache; see ``PrefixPool.insert``."""

@@ -130,6 +130,7 @@ def _build(
         prefixes = EnginePrefixPool(scheduler.allocator, kv, resolved, give_back)
         for use_prefixes in extensions.use_prefixes:
             use_prefixes(prefixes)
+        extensions.share_tensor_store()
     for start in extensions.start:
         start()
     return engine

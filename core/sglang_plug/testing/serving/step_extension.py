@@ -31,11 +31,14 @@ from sglang_plug.testing.scheduler_parts import REFUSED, Counter, FirstCome, New
 from .held_requests import CheckedHolder
 from .step_inputs import (
     CheckedStates,
+    RememberedTensors,
     SometimesFull,
     allocate_memory,
     check_inputs,
     check_largest_request,
     check_layout,
+    check_stored_states,
+    check_tensor_stores,
     forward_batch,
 )
 from .step_sampling import VOCABULARY, CheckedSampling
@@ -64,11 +67,12 @@ def check_step_extension(
     ``finished`` is called exactly once for each admitted request, also where another extension refuses it. Held
     requests are named as ready, once, and not after their end. Each mask allows a token or has an error; decisions are
     about constrained outputs, and forced tokens fit their limits. While nothing blocks, no request is said to block.
-    Layouts cover their prompts, states of sequences are taken back, the inputs of steps change nothing else of the
-    batch, and a step of a sequence that was never admitted can be computed, as in the profiling run. Where the
-    extension surrounds the forward pass, plain graphs are not used for the step, and worker ranks are told of it. It is
-    built for a vocabulary of 16 tokens, and installed in a model if it needs one; it must not refuse the requests, nor
-    end them with errors. Memory does not grow with the number of requests that have ended. It is started and closed.
+    Layouts cover their prompts, states of sequences are taken back, and come back from the host as they were, as do
+    tensors of other extensions, the inputs of steps change nothing else of the batch, and a step of a sequence that was
+    never admitted can be computed, as in the profiling run. Where the extension surrounds the forward pass, plain
+    graphs are not used for the step, and worker ranks are told of it. It is built for a vocabulary of 16 tokens, and
+    installed in a model if it needs one; it must not refuse the requests, nor end them with errors. Memory does not
+    grow with the number of requests that have ended. It is started and closed.
     Raises ``AssertionError`` that names the rule that was broken.
 
     Args:
@@ -131,6 +135,8 @@ class _Run:
         points = extension_points({**tested, "counter": Counter(self.finished), "refuses": Refuses()})
         most_running = allocate_memory(points)
         check_largest_request(points, SLOTS)
+        for use_tensor_store in points.use_tensor_store:
+            use_tensor_store(RememberedTensors())
         self._holders = [CheckedHolder(holder) for holder in points.holders]
         forgets = tuple(holder.forget for holder in self._holders)
         self._states = tuple(map(CheckedStates, points.states))
@@ -168,6 +174,8 @@ class _Run:
                 error = refusal_of(partial(self._admit, request), RequestError, f"request {request.id}")
                 assert error is not None, f"request {request.id} must be refused with RequestError"
             if self._is_tested:
+                check_stored_states(self._points)
+                check_tensor_stores(self._points, self._patience)
                 check_kept(self._serve_aborted, "the extension", warm_up=50, requests=ABORTED)
             return outputs
         finally:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Sequence as Ordered
 from dataclasses import fields
 
 import torch
+from torch import Tensor
 
 from sglang_plug.contracts.extension.memory_phases import MemoryRequest, StatePhase
 from sglang_plug.contracts.extension.views import PromptLayout, SequenceView
 from sglang_plug.contracts.model.batch import ForwardBatch
+from sglang_plug.contracts.model.recurrent_state import StateShape
+from sglang_plug.contracts.request import Request
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
+from sglang_plug.engine.scheduling.sequence import Sequence
 
 ROOM = 1 << 30
+MULTIPLE = 8
+"""Tokens of the prefixes whose states are stored."""
 INPUTS = ("multimodal", "recurrent")
 """The fields of a batch that ``prepare`` may set."""
 
@@ -65,7 +73,7 @@ def check_layout(layout: PromptLayout, sequence: SequenceView) -> None:
         assert 0 <= layout.reusable(end) <= end, f"reusable({end}) returned {layout.reusable(end)}"
 
 
-def check_inputs(points: ExtensionPoints, chunks: Sequence[ScheduledChunk]) -> None:
+def check_inputs(points: ExtensionPoints, chunks: Ordered[ScheduledChunk]) -> None:
     """Let the extensions prepare a step as the runner does; check that they change nothing else of the batch."""
     for before_forward in points.before_forward:
         before_forward(chunks)
@@ -85,7 +93,7 @@ def check_inputs(points: ExtensionPoints, chunks: Sequence[ScheduledChunk]) -> N
         after_forward(chunks)
 
 
-def forward_batch(chunks: Sequence[ScheduledChunk]) -> ForwardBatch:
+def forward_batch(chunks: Ordered[ScheduledChunk]) -> ForwardBatch:
     """Return the inputs of a step, whose tokens are all 0."""
     positions = [position for chunk in chunks for position in chunk.positions]
     slots = [slot for chunk in chunks for slot in chunk.sequence.slots[chunk.start : chunk.draft_end]]
@@ -97,6 +105,99 @@ def forward_batch(chunks: Sequence[ScheduledChunk]) -> ForwardBatch:
         query_lens=[chunk.width for chunk in chunks],
         kv_lens=[chunk.draft_end for chunk in chunks],
     )
+
+
+def check_stored_states(points: ExtensionPoints) -> None:
+    """Check that a state that was restored from the host is copied as it was, and for no other sequence."""
+    tokens = tuple(range(MULTIPLE + 2))
+    sequence, tenant, other = (
+        Sequence.of(Request(id=str(number), tokens=prompt, salt=salt), len(tokens))
+        for number, (prompt, salt) in enumerate([(tokens, ""), (tokens, "tenant"), (tokens[1:] + (0,), "")])
+    )
+    for states in points.states:
+        shapes = states.stored_tensors(MULTIPLE)
+        tensors = list(map(_random_state, shapes))
+        for candidate in (sequence, tenant, other) if shapes else ():
+            assert not states.copy_state(candidate, MULTIPLE), "copy_state() returned a state that was not saved"
+        if not shapes or not states.restore_state(sequence, MULTIPLE, tensors):
+            continue
+        assert (reusable := states.reusable(sequence, len(tokens) - 1)) == MULTIPLE, (
+            f"restore_state() saved a state after {MULTIPLE} tokens, and reusable() returned {reusable}"
+        )
+        assert states.restore_state(sequence, MULTIPLE, tensors), "restore_state() has no room for what is saved"
+        copies = states.copy_state(sequence, MULTIPLE)
+        assert list(map(_bits, copies)) == list(map(_bits, tensors)), (
+            "copy_state() did not return the tensors that restore_state() saved"
+        )
+        for candidate in (tenant, other):
+            assert not states.copy_state(candidate, MULTIPLE), "copy_state() returned the state of another prefix"
+        for reset in points.reset:
+            reset()
+        assert not states.copy_state(sequence, MULTIPLE), "copy_state() returned a state after reset()"
+
+
+def check_tensor_stores(points: ExtensionPoints, patience: float) -> None:
+    """Check that a store of tensors returns what was put into it, for the same sequences only, or nothing."""
+    tokens = tuple(range(MULTIPLE))
+    sequence, tenant = (Sequence.of(Request(id="tensors", tokens=tokens, salt=salt), 100) for salt in ("", "tenant"))
+    tensor = _random_state(StateShape(shape=(3, 2), dtype=torch.bfloat16))
+    for make in points.tensor_store:
+        if (store := make()) is None:
+            continue
+        store.put_tensor(sequence, b"content", tensor)
+        for candidate, content in ((sequence, b"content"), (tenant, b"content"), (sequence, b"other")):
+            pending = store.load_tensor(candidate, content, MULTIPLE)
+            deadline = time.monotonic() + patience
+            while pending is not None and not pending.done:
+                assert time.monotonic() < deadline, "load_tensor() returned a tensor that is never done"
+                time.sleep(0.001)
+            if pending is None or pending.value is None:
+                continue
+            assert candidate is sequence and content == b"content", (
+                "load_tensor() returned the tensor of another content, or of a sequence with another salt"
+            )
+            assert _bits(pending.value) == _bits(tensor), "load_tensor() did not return the tensor that was put"
+
+
+class _Arriving:
+    """A tensor that is there at the second question. A ``PendingTensor``."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor, self._asked = tensor, 0
+
+    @property
+    def done(self) -> bool:
+        self._asked += 1
+        return self._asked > 1
+
+    @property
+    def value(self) -> Tensor | None:
+        return self._tensor if self._asked > 1 else None
+
+
+class RememberedTensors:
+    """A ``TensorStore`` in memory, for extensions that use one."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[tuple[str, bytes], Tensor] = {}
+
+    def put_tensor(self, sequence: SequenceView, content: bytes, tensor: Tensor) -> None:
+        assert isinstance(content, bytes) and isinstance(tensor, Tensor), "put_tensor() takes bytes and a tensor"
+        self._tensors[sequence.salt, content] = tensor.detach().cpu().clone()
+
+    def load_tensor(self, sequence: SequenceView, content: bytes, tokens: int) -> _Arriving | None:
+        tensor = self._tensors.get((sequence.salt, content))
+        return None if tensor is None else _Arriving(tensor)
+
+
+def _random_state(shape: StateShape) -> Tensor:
+    assert shape.dtype is not None, "stored_tensors() must give every dtype"
+    content = torch.randint(0, 256, (math.prod(shape.shape) * shape.dtype.itemsize,), dtype=torch.uint8)
+    return content.view(shape.dtype).view(shape.shape)
+
+
+def _bits(tensor: Tensor) -> tuple[torch.dtype, torch.Size, bytes]:
+    return tensor.dtype, tensor.shape, bytes(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).tolist())
 
 
 class CheckedStates(StatePhase):
@@ -139,6 +240,15 @@ class CheckedStates(StatePhase):
             f"release() returned {length}; {sequence.computed} tokens are computed, and {most} may be"
         )
         return length
+
+    def stored_tensors(self, multiple: int) -> Ordered[StateShape]:
+        return self._states.stored_tensors(multiple)
+
+    def copy_state(self, sequence: SequenceView, length: int) -> Ordered[Tensor]:
+        return self._states.copy_state(sequence, length)
+
+    def restore_state(self, sequence: SequenceView, length: int, tensors: Ordered[Tensor]) -> bool:
+        return self._states.restore_state(sequence, length, tensors)
 
 
 class SometimesFull(StatePhase):

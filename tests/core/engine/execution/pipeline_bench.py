@@ -68,7 +68,7 @@ class Device:
         if number in self.unlaunchable:
             raise MemoryError(f"no memory for {number}")
         known = {} if before is None else self._drawn[id(before.results)]
-        self.steps.begin(shares)
+        self.steps.begin([held for share in shares if (held := held_state(share.sequence)) is not None])
         tokens = [self._write(share, known) for share in shares]
         self.steps.end(shares)
         complete = [share.complete for share in shares]

@@ -72,7 +72,7 @@ class Device:
 
     def run(self, shares: list[ScheduledChunk]) -> list[StepResult]:
         results = []
-        self.steps.begin(shares)
+        self.steps.begin([held for share in shares if (held := held_state(share.sequence)) is not None])
         for share in shares:
             one = share.sequence
             tokens = (*one.tokens, *share.drafts)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import pytest
 import torch
+from torch import Tensor
 
 from sglang_plug import (
     AdmissionPhase,
@@ -24,6 +26,7 @@ from sglang_plug import (
     ModelPhase,
     OutputPhase,
     PendingMask,
+    PendingTensor,
     PlanningPhase,
     ProfilingPhase,
     PromptLayout,
@@ -36,9 +39,11 @@ from sglang_plug import (
     SequenceView,
     ServicePhase,
     StatePhase,
+    StateShape,
     StaticInputPhase,
     StepExtension,
     StepPlan,
+    TensorStore,
     TokenDecision,
     WatchdogPhase,
 )
@@ -205,6 +210,67 @@ class Polls(StepExtension, ServicePhase):
         return 0.0
 
 
+class Saver(StepExtension, StatePhase, CachePhase):
+    """Saves a state for each prefix that is restored, and does one thing ``wrong``."""
+
+    def __init__(self, wrong: str = "") -> None:
+        self.wrong = wrong
+        self.saved: dict[tuple[str, tuple[int, ...]], Sequence[Tensor]] = {}
+
+    def key(self, sequence: SequenceView, length: int) -> tuple[str, tuple[int, ...]]:
+        return "" if self.wrong == "tenant" else sequence.salt, tuple(sequence.keys(0, length))
+
+    def reusable(self, sequence: SequenceView, length: int) -> int:
+        lengths = [size for size in range(length + 1) if self.key(sequence, size) in self.saved]
+        return 0 if self.wrong == "unknown" else max(lengths, default=0)
+
+    def stored_tensors(self, multiple: int) -> Sequence[StateShape]:
+        return [StateShape(shape=(3, 2), dtype=None if self.wrong == "dtype" else torch.bfloat16)]
+
+    def copy_state(self, sequence: SequenceView, length: int) -> Sequence[Tensor]:
+        tensors = self.saved.get(self.key(sequence, length), ())
+        if self.wrong == "invented":
+            return [torch.zeros(3, 2, dtype=torch.bfloat16)]
+        return [-tensor for tensor in tensors] if self.wrong == "changed" else tensors
+
+    def restore_state(self, sequence: SequenceView, length: int, tensors: Sequence[Tensor]) -> bool:
+        self.saved[self.key(sequence, length)] = tensors
+        return True
+
+    def reset(self) -> None:
+        if self.wrong != "kept":
+            self.saved.clear()
+
+
+class Offers(StepExtension, CachePhase):
+    """Offers a store of tensors, which does one thing ``wrong``."""
+
+    def __init__(self, wrong: str = "") -> None:
+        self.wrong = wrong
+        self.tensors: dict[tuple[str, bytes], Tensor] = {}
+
+    def tensor_store(self) -> TensorStore:
+        return self
+
+    def key(self, sequence: SequenceView, content: bytes) -> tuple[str, bytes]:
+        return "" if self.wrong == "tenant" else sequence.salt, b"" if self.wrong == "content" else content
+
+    def put_tensor(self, sequence: SequenceView, content: bytes, tensor: Tensor) -> None:
+        self.tensors[self.key(sequence, content)] = -tensor if self.wrong == "changed" else tensor
+
+    def load_tensor(self, sequence: SequenceView, content: bytes, tokens: int) -> PendingTensor | None:
+        tensor = self.tensors.get(self.key(sequence, content))
+        return None if tensor is None else Loaded(tensor, self.wrong != "endless")
+
+
+@dataclass
+class Loaded:
+    """A tensor that was loaded."""
+
+    value: Tensor
+    done: bool
+
+
 class Fails(StepExtension, AdmissionPhase):
     """Fails at the end of each request."""
 
@@ -235,13 +301,23 @@ class Fails(StepExtension, AdmissionPhase):
         (Owner("end"), "chunk_end.. returned"),
         (Owner("length"), "release.. returned"),
         (Owner("leak"), "a row is lost"),
+        (Saver("dtype"), "must give every dtype"),
+        (Saver("invented"), "a state that was not saved"),
+        (Saver("unknown"), "saved a state after 8 tokens, and reusable.. returned 0"),
+        (Saver("changed"), "did not return the tensors that restore_state.. saved"),
+        (Saver("tenant"), "the state of another prefix"),
+        (Saver("kept"), "a state after reset"),
+        (Offers("tenant"), "of another content, or of a sequence with another salt"),
+        (Offers("content"), "of another content, or of a sequence with another salt"),
+        (Offers("changed"), "did not return the tensor that was put"),
+        (Offers("endless"), "a tensor that is never done"),
         (Untold(), "rank_step.. must return a RankStep for each step with a context"),
         (Polls(), "must return more than 0 seconds"),
     ],
 )
 def test_a_broken_rule_is_named(extension: StepExtension, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        check_step_extension(extension)
+        check_step_extension(extension, patience=0.5)
 
 
 def test_layouts_and_states_that_keep_the_contract() -> None:
@@ -249,6 +325,8 @@ def test_layouts_and_states_that_keep_the_contract() -> None:
     owner = Owner()
     check_step_extension(owner)
     assert owner.free == 4
+    check_step_extension(Saver())
+    check_step_extension(Offers())
 
 
 def test_an_error_of_the_extension_is_raised() -> None:

@@ -1,0 +1,155 @@
+"""Tensors of other extensions in the tiers, such as the embeddings of images."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sglang_plug import KVBlock, pinned
+
+from .prefix_loads import GRACE
+from .rates import PrefillRate
+from .tiers import Tiers
+
+logger = logging.getLogger(__name__)
+
+LENGTH_BYTES = 4
+
+
+@dataclass(slots=True, eq=False)
+class TensorLoad:
+    """A tensor that is being loaded, or was. A ``PendingTensor``."""
+
+    key: bytes
+    deadline: float
+    """Time on the clock of the queue from which on the tensor is of no use."""
+    patience: float
+    """Seconds after the deadline for which a load that is under way is waited for."""
+    clock: Callable[[], float]
+    value: Tensor | None = None
+    finished: bool = False
+    """True once ``value`` is final."""
+
+    @property
+    def done(self) -> bool:
+        """True once the tensor is loaded, cannot be loaded, or is not worth waiting for any longer."""
+        return self.finished or self.clock() > self.deadline + self.patience
+
+
+class TensorLoads:
+    """Loads tensors in the background, one after the other.
+
+    A tensor is waited for as long as computing the tokens that it stands for would take: what computing the tensor
+    itself takes is not known.
+
+    Args:
+        tiers: where tensors are loaded from.
+        device: the device that they are sent to afterwards.
+        prefill: how long prompts take.
+        most_seconds: most seconds for one load.
+        always: load whatever computing would take.
+        promote: receives what came from another tier than the fastest.
+        clock: the time in seconds.
+    """
+
+    def __init__(
+        self,
+        tiers: Tiers,
+        device: torch.device,
+        prefill: PrefillRate,
+        *,
+        most_seconds: float,
+        always: bool,
+        promote: Callable[[list[KVBlock]], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tiers, self._device, self._prefill = tiers, device, prefill
+        self._most_seconds, self._always, self._promote, self._clock = most_seconds, always, promote, clock
+        self._queue: deque[TensorLoad] = deque()
+        self._changed = threading.Condition()
+        self._active: TensorLoad | None = None
+        self._closed = False
+        threading.Thread(target=self._run, name="kv-tensor-loads", daemon=True).start()
+
+    def submit(self, key: bytes, tokens: int) -> TensorLoad | None:
+        """Begin to load a tensor that stands for ``tokens`` tokens; ``None`` if no tier has it, or the thread hangs."""
+        if self._tiers.lookup_is_immediate and self._tiers.find([key])[0] is None:
+            return None
+        compute = None if self._always else self._prefill.seconds(tokens)
+        seconds = self._most_seconds if compute is None else min(compute, self._most_seconds)
+        with self._changed:
+            now = self._clock()
+            if self._active is not None and now > self._active.deadline + GRACE:
+                return None
+            load = TensorLoad(key, now + seconds, min(GRACE, seconds), self._clock)
+            self._queue.append(load)
+            self._changed.notify()
+        return load
+
+    def close(self) -> None:
+        """End the thread, which finishes what it is at."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while (load := self._next()) is not None:
+            try:
+                load.value = self._load(load)
+            except Exception:
+                logger.exception("A tensor could not be loaded")
+            load.finished = True
+
+    def _next(self) -> TensorLoad | None:
+        with self._changed:
+            self._active = None
+            while not self._queue and not self._closed:
+                self._changed.wait()
+            if self._closed:
+                return None
+            self._active = self._queue.popleft()
+            return self._active
+
+    def _load(self, load: TensorLoad) -> Tensor | None:
+        if self._clock() >= load.deadline or (tier := self._tiers.find([load.key])[0]) is None:
+            return None
+        for block in self._tiers.load([load.key], [tier], load.deadline, None):
+            if block.tier != self._tiers.fastest:
+                self._promote([KVBlock(load.key, block.data)])
+            return pinned(decode(block.data), self._device)
+        return None
+
+
+def encode(tensors: Sequence[Tensor]) -> list[memoryview]:
+    """Return the bytes of each of ``tensors``: the length of a header, dtype and shape as JSON, the content."""
+    return [_encode(tensor) for tensor in tensors]
+
+
+def encoded_bytes(tensor: Tensor) -> int:
+    """Return the number of bytes of ``tensor``, encoded."""
+    return LENGTH_BYTES + len(_header(tensor)) + tensor.numel() * tensor.element_size()
+
+
+def _encode(tensor: Tensor) -> memoryview:
+    header = _header(tensor)
+    prefix = torch.frombuffer(bytearray(len(header).to_bytes(LENGTH_BYTES, "little") + header), dtype=torch.uint8)
+    return torch.cat([prefix, tensor.contiguous().reshape(-1).view(torch.uint8)]).numpy().data
+
+
+def _header(tensor: Tensor) -> bytes:
+    return json.dumps([str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]).encode()
+
+
+def decode(data: memoryview) -> Tensor:
+    """Return the tensor that ``encode`` made ``data`` of."""
+    start = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
+    dtype, shape = json.loads(bytes(data[LENGTH_BYTES:start]))
+    return torch.frombuffer(bytearray(data[start:]), dtype=torch.uint8).view(getattr(torch, dtype)).view(shape)

@@ -1,0 +1,102 @@
+"""Requests to whole engines with KV stores, and stores that break the contract."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from sglang_plug import Output, Request, SamplingParams
+
+BLOCK = 16
+"""Tokens of a block of these engines."""
+
+
+def prompt(seed: int, length: int = 100) -> tuple[int, ...]:
+    """A prompt like no other."""
+    generator = random.Random(seed)
+    return tuple(generator.randrange(5, 90) for _ in range(length))
+
+
+def request(id: str, tokens: Sequence[int], *, new: int = 6, **fields: Any) -> Request:
+    """A greedy request."""
+    return Request(id=id, tokens=tuple(tokens), params=SamplingParams(max_new_tokens=new, temperature=0.0), **fields)
+
+
+def answer(engine: Any, tokens: Sequence[int], **fields: Any) -> Output:
+    """The output of one request; everything it computed is stored afterwards."""
+    (output,) = engine.outputs([request("one", tokens, **fields)])
+    if "kv_stores" in engine.control("info"):
+        stored(engine)
+    return output
+
+
+def stored(engine: Any) -> dict[str, Any]:
+    """What the tiers say, once nothing is on its way to them."""
+    while (info := engine.control("info")["kv_stores"])["queued_blocks"]:
+        pass
+    return dict(info["tiers"])
+
+
+BROKEN_STORES = """
+    from __future__ import annotations
+
+    import time
+
+    from sglang_plug import KVStoreError, KVStoreSpec, hookimpl
+    from sglang_plug_backends.kv_stores.host import HostStore
+    from sglang_plug_backends.kv_stores.settings import HostSettings
+
+    @hookimpl
+    def register_kv_stores():
+        for store in Base.__subclasses__():
+            yield KVStoreSpec(name=store.__name__.lower(), target=f"{__name__}:{store.__name__}")
+
+    class Base(HostStore):
+        verifies = False
+
+        def __init__(self):
+            super().__init__(HostSettings())
+
+    class Damaging(Base):
+        def load(self, keys, deadline):
+            return [memoryview(bytes([block[0] ^ 1]) + bytes(block[1:])) for block in super().load(keys, deadline)]
+
+    class Confusing(Base):
+        def load(self, keys, deadline):
+            return super().load(keys[::-1], deadline)
+
+    class Short(Base):
+        def load(self, keys, deadline):
+            return [block[:-20] for block in super().load(keys, deadline)]
+
+    class Raising(Base):
+        def load(self, keys, deadline):
+            raise OSError("the network is gone")
+
+    class Slow(Base):
+        def load(self, keys, deadline):
+            time.sleep(3)
+            return super().load(keys, deadline)
+
+    class Crawling(Base):
+        def load(self, keys, deadline):
+            results = []
+            for block in super().load(keys, deadline):
+                late = time.monotonic() >= deadline
+                time.sleep(0 if late else 0.05)
+                results.append(KVStoreError("late") if late else block)
+            return results
+
+    class Forgetful(Base):
+        def load(self, keys, deadline):
+            self.clear()
+            return super().load(keys, deadline)
+
+    class Remote(Base):
+        index_in_memory = False
+
+    class Unclearable(Base):
+        def clear(self):
+            raise OSError("read-only")
+"""

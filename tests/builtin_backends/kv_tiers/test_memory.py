@@ -1,0 +1,53 @@
+"""The memory of stores is a part of the memory that the server plans with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sglang_plug import ConfigError, MemoryPhase, MemoryRequest
+from sglang_plug.engine.memory import kv_sizing
+from sglang_plug.engine.memory.budget import MemoryLedger
+
+
+@pytest.mark.whole_engine
+@pytest.mark.parametrize("slots", [256, None])
+def test_a_store_beyond_the_memory_is_refused_with_numbers(
+    serve: Callable[..., Any], config: Any, slots: int | None
+) -> None:
+    settings = {"host": {"bytes": "100TB"}}
+    with pytest.raises(ConfigError, match="no memory for --kv-store host: 102400.00 GB are .* --set host.bytes"):
+        serve(config("host", settings=settings, slots=slots))
+
+
+class Memory:
+    """An accelerator with 100 free bytes."""
+
+    total = free = lambda self: 100
+
+    def release(self) -> None: ...
+
+
+class Stores(MemoryPhase):
+    """Takes 60 bytes of the host's memory."""
+
+    def memory_request(self, room: float | None) -> MemoryRequest:
+        return MemoryRequest(name="stores", bytes=60, advice="lower it", on_host=True)
+
+
+@pytest.mark.parametrize(
+    ("memory", "host", "left"), [(None, 1000, 40), (Memory(), 1000, 100), (Memory(), 50, None)], ids=str
+)
+def test_memory_of_the_host_is_not_taken_from_an_accelerator(
+    monkeypatch: pytest.MonkeyPatch, memory: Any, host: int, left: int | None
+) -> None:
+    monkeypatch.setattr(kv_sizing, "_host_bytes", lambda resolved: host)
+    parts: Any = SimpleNamespace(resolved=None, extensions=SimpleNamespace(memory=(Stores(),)))
+    if left is None:
+        with pytest.raises(ConfigError, match="no memory for stores"):
+            kv_sizing._requests(parts, 100, MemoryLedger(memory))
+    else:
+        assert kv_sizing._requests(parts, 100, MemoryLedger(memory))[1] == left
