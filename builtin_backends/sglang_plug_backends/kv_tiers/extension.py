@@ -62,6 +62,8 @@ class TierState:
     loaded: dict[str, int] = field(default_factory=dict)
     """Tokens that came from each tier."""
     reported: bool = False
+    deadline: float = 0.0
+    """Time until which the sequence waits for blocks of another engine; 0: for none."""
 
 
 class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhase, ModelPhase, CachePhase):
@@ -128,12 +130,12 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
 
     def totals(self) -> Iterable[MetricTotal]:
         """Report what the tiers did, as metrics."""
-        return () if self._engine is None else self._engine.tiers.totals()
+        return () if self._engine is None else self._engine.totals()
 
     # -- loading ---------------------------------------------------------------------------------------------------
 
     def hold(self, sequence: SequenceView) -> bool:
-        """Begin to load the prefix of a request, as far as a tier has it and the pool does not."""
+        """Begin to load the prefix of a request, as far as a tier has it, or gets it, and the pool does not."""
         engine, keys = self._engine, self._block_keys()
         if engine is None or keys is None or self._prefixes is None or not engine.loads.usable:
             return False
@@ -146,15 +148,17 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         state = TierState()
         sequence.extras[self] = state
         keys.extend(state.keys, sequence, count)
-        if not self._submit(state, first):
+        if _awaits_blocks(sequence) and engine.transfers is not None:
+            state.deadline = engine.transfers.deadline()
+        elif not self._submit(state, first):
             return False
         self._held[sequence.request.id] = sequence
         return True
 
-    def _submit(self, state: TierState, first: int) -> bool:
+    def _submit(self, state: TierState, first: int, *, always: bool = False) -> bool:
         """Begin to load the blocks from ``first`` on; return False if that is of no use."""
         assert self._engine is not None
-        state.load = self._engine.loads.submit(state.keys[first:], first)
+        state.load = self._engine.loads.submit(state.keys[first:], first, always=always)
         return state.load is not None
 
     def ready(self) -> Ordered[ReadySequence]:
@@ -168,6 +172,8 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
     def _is_ready(self, sequence: SequenceView) -> bool:
         assert self._engine is not None
         state: TierState = sequence.extras[self]
+        if state.deadline and not self._begin_received(sequence, state):
+            return False
         load = state.load
         if load is None or load.done:
             return True
@@ -175,6 +181,19 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
             self._release(state)
             return True
         return False
+
+    def _begin_received(self, sequence: SequenceView, state: TierState) -> bool:
+        """Begin to load what another engine has sent, once it has sent all or is late; return False before that."""
+        engine, transfer = self._engine, sequence.request.transfer
+        assert engine is not None and engine.transfers is not None and transfer is not None
+        assert self._prefixes is not None
+        if not engine.transfers.is_over(transfer.id, state.deadline):
+            return False
+        state.deadline = 0.0
+        first = self._prefixes.cached(sequence) // engine.layout.tokens
+        if first < len(state.keys):
+            self._submit(state, first, always=True)
+        return True
 
     def finished(self, sequence: SequenceView) -> None:
         """Drop what was loaded for a request that is over."""
@@ -240,7 +259,9 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         return False
 
     def output(self, sequence: SequenceView, output: Output) -> Output:
-        """Report the tokens that were loaded, with the first output."""
+        """Report the tokens that were loaded, with the first output; complete a transfer with the last one."""
+        if output.finish is not None and sequence.request.transfer is not None:
+            output = replace(output, sends_prompt=self._complete(sequence))
         state: TierState | None = sequence.extras.get(self)
         if state is None or state.reported or not state.loaded:
             return output
@@ -261,13 +282,22 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         keys.extend(state.keys, sequence, count)
         first, state.stored = state.stored, count
         new = state.keys[first:count]
-        wanted = engine.stores.wanted(new)
-        if not wanted:
-            return
-        slots = array("q")
-        for number in wanted:
-            slots += sequence.slots[(first + number) * size : (first + number + 1) * size]
-        engine.stores.put([new[number] for number in wanted], engine.layout.copy_out(self._prefixes.kv, slots))
+        if wanted := engine.stores.wanted(new):
+            slots = array("q")
+            for number in wanted:
+                slots += sequence.slots[(first + number) * size : (first + number + 1) * size]
+            engine.stores.put([new[number] for number in wanted], engine.layout.copy_out(self._prefixes.kv, slots))
+        if (transfer := sequence.request.transfer) is not None and transfer.address:
+            engine.send(new, transfer)
+
+    def _complete(self, sequence: SequenceView) -> bool:
+        """End the transfer of a prompt to another engine; return True if blocks of it are sent."""
+        transfer, engine = sequence.request.transfer, self._engine
+        if transfer is None or not transfer.address or engine is None:
+            return False
+        self.prefix_cached(sequence, sequence.computed)  # nothing was cached if only a part of a page was computed
+        state: TierState | None = sequence.extras.get(self)
+        return state is not None and state.stored > 0 and engine.complete(transfer)
 
     def _block_keys(self) -> BlockKeys | None:
         """Return what computes keys with the current weights; ``None`` while their digest is not known."""
@@ -277,3 +307,9 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
                 namespace = namespace_digest(self._prefixes.identity(), self._digest.value, layout.describe())
                 self._keys = BlockKeys(namespace, layout.tokens)
         return self._keys
+
+
+def _awaits_blocks(sequence: SequenceView) -> bool:
+    """Report whether another engine sends the blocks of the prompt."""
+    transfer = sequence.request.transfer
+    return transfer is not None and not transfer.address

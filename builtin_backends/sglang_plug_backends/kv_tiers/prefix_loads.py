@@ -137,8 +137,10 @@ class PrefixLoads:
         with self._changed:
             return not self._queue and not self._active
 
-    def submit(self, keys: Sequence[bytes], first: int) -> PrefixLoad | None:
+    def submit(self, keys: Sequence[bytes], first: int, *, always: bool = False) -> PrefixLoad | None:
         """Begin to load the blocks with ``keys``, of which the first is block ``first`` of its sequence.
+
+        ``always``: whatever computing them would take.
 
         Returns ``None`` if no tier has them, or if computing them is probably faster.
         """
@@ -148,7 +150,7 @@ class PrefixLoads:
             if not places:
                 return None
             keys = keys[: len(places)]
-        compute = None if self._always else self._prefill.seconds(len(keys) * self._layout.tokens)
+        compute = None if always or self._always else self._prefill.seconds(len(keys) * self._layout.tokens)
         seconds = self._most_seconds if compute is None else min(compute, self._most_seconds)
         least = self._tiers.least_seconds(len(keys)) if places is None else _seconds(places)
         with self._changed:

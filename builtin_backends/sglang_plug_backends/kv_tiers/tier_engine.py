@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from sglang_plug import KVStore, PrefixPool
+from sglang_plug import KVStore, KVTransfer, MetricTotal, PrefixPool
 
 from .block_layout import BlockLayout
 from .prefix_loads import PrefixLoads
@@ -15,6 +16,7 @@ from .rates import PrefillRate
 from .settings import KVTiersSettings
 from .tier import Tier
 from .tiers import Tiers
+from .transfers import Transfers
 
 CLOSE_SECONDS = 5.0
 """Seconds for which the end of the server waits for blocks that are not stored yet."""
@@ -29,6 +31,8 @@ class TierEngine:
     prefill: PrefillRate
     stores: PrefixStores
     loads: PrefixLoads
+    transfers: Transfers | None
+    """``None``: no store can transfer."""
 
     @classmethod
     def open(cls, prefixes: PrefixPool, stores: dict[str, KVStore], settings: KVTiersSettings) -> TierEngine:
@@ -48,7 +52,7 @@ class TierEngine:
             always=settings.load == "always",
             promote=queue.promote,
         )
-        return cls(layout, tiers, prefill, queue, loads)
+        return cls(layout, tiers, prefill, queue, loads, Transfers.of(stores, settings.load_seconds))
 
     def info(self) -> dict[str, Any]:
         """Return plain data for ``/server_info``."""
@@ -60,7 +64,26 @@ class TierEngine:
             "queued_blocks": self.stores.queued_blocks,
             "dropped_blocks": self.stores.dropped_blocks,
             "prefill_seconds_per_token": rate,
+            "transfers": None if self.transfers is None else self.transfers.info(),
         }
+
+    def totals(self) -> Iterator[MetricTotal]:
+        """Yield what was loaded, stored and transferred, as metrics."""
+        yield from self.tiers.totals()
+        if self.transfers is not None:
+            yield from self.transfers.totals()
+
+    def send(self, keys: Sequence[bytes], transfer: KVTransfer) -> None:
+        """Send blocks of a prompt to another engine, after they are stored."""
+        if self.transfers is not None:
+            self.stores.then(partial(self.transfers.send, keys, transfer.address))
+
+    def complete(self, transfer: KVTransfer) -> bool:
+        """Tell the other engine that all blocks were sent, after they are; return False if they probably cannot be."""
+        if self.transfers is None or not self.transfers.reaches(transfer.address):
+            return False
+        self.stores.then(partial(self.transfers.send, (), transfer.address, transfer.id))
+        return True
 
     def close(self) -> None:
         """End the threads, and close the stores."""
