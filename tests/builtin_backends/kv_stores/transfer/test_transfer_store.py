@@ -133,13 +133,13 @@ def test_a_store_with_another_secret_can_neither_send_nor_ask(opened: Open) -> N
 
 
 def raw_socket(address: str, *, keys: CurveKeys | None) -> zmq.Socket[bytes]:
-    """A socket that is connected to a store: with the keys of the engines, or without encryption."""
+    """A socket that is connected to a store: with keys of its own, or without encryption."""
     socket = zmq.Context.instance().socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 0)
     if keys is not None:
         socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
         socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
-        socket.setsockopt(zmq.CURVE_SERVERKEY, keys.public)
+        socket.setsockopt(zmq.CURVE_SERVERKEY, CurveKeys.of(SECRET.encode()).public)
     socket.connect(address)
     return socket
 
@@ -159,12 +159,7 @@ def test_a_client_without_encryption_is_not_heard(opened: Open) -> None:
 
 def test_a_client_that_knows_only_the_public_key_is_refused(opened: Open) -> None:
     decode = opened()
-    public, secret = zmq.curve_keypair()
-    with raw_socket(decode.address, keys=None) as socket:
-        socket.setsockopt(zmq.CURVE_PUBLICKEY, public)
-        socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
-        socket.setsockopt(zmq.CURVE_SERVERKEY, CurveKeys.of(SECRET.encode()).public)
-        socket.connect(decode.address)
+    with raw_socket(decode.address, keys=CurveKeys(*zmq.curve_keypair())) as socket:
         socket.send_multipart([LACKS, b"1", block(1).key])
         assert not socket.poll(300)
 
