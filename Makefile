@@ -34,11 +34,12 @@ AGENTS := .venv-agents
 CLIENTS_STAMP := $(CLIENTS)/.installed
 OLDEST := .venv-oldest
 OLDEST_STAMP := $(OLDEST)/.installed
-# The tests of what dependencies are used for; those of model families and of kernels use torch, which is the same.
-OLDEST_TESTS ?= tests/api tests/builtin_backends/huggingface tests/builtin_backends/grammars \
-	tests/builtin_backends/xgrammar tests/builtin_backends/llguidance tests/builtin_backends/outlines \
-	tests/builtin_models/transformers_fallback tests/e2e/test_openai.py tests/e2e/test_native.py \
-	tests/e2e/test_bad_input.py tests/e2e/test_structured_outputs.py tests/e2e/test_batches.py tests/e2e/test_images.py
+# The tests of what dependencies are used for: HTTP, bodies, tokenizers, grammars, messages between processes. Those of
+# model families and of kernels use torch, which is the same, and most others use no dependency.
+OLDEST_TESTS ?= $(addprefix tests/api/,http protocol routes multimodal observers options) tests/core/clients \
+	$(addprefix tests/builtin_backends/,huggingface xgrammar llguidance outlines) \
+	tests/builtin_models/transformers_fallback \
+	$(addprefix tests/e2e/test_,openai.py native.py structured_outputs.py images.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv dev serve test test-quick test-oldest test-ray sanitize check format types docs pages site newcomer bench clients browser screenshots fuzz clean
@@ -109,7 +110,7 @@ test-quick: $(DEV_STAMP) ## Run what needs no server, no model family and no int
 
 test-oldest: $(OLDEST_STAMP) ## Test with the oldest allowed versions of all dependencies
 	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal \
-		-W ignore::DeprecationWarning $(OLDEST_TESTS) $(ARGS)
+		-W ignore::DeprecationWarning -m "not slow" $(OLDEST_TESTS) $(ARGS)
 
 test-ray: $(RAY_STAMP) ## Test sglang-plug-ray with a real Ray cluster on this machine, in a few minutes
 	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 PYTHONPATH=$(RAY_PLUGIN) $(BIN)/python -m pytest $(RAY_PLUGIN)/tests $(ARGS)

@@ -20,6 +20,9 @@ NOT_SUPPORTED = (
     "Grammar-based generation (json_schema, regex, ebnf, structural_tag) is not supported when the server is launched "
     "with --grammar-backend none or --skip-tokenizer-init"
 )
+START_DELAY = 5.0
+"""Seconds after which the compiling process is started if no constraint has arrived. It imports torch, which would
+delay the start of the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ def build(context: ExtensionContext) -> StepExtension:
     # A signal can interrupt a grammar in the main thread only.
     guard = GrammarGuard() if threading.current_thread() is threading.main_thread() else None
     return StructuredOutputs(
-        Constraints(BackendCompiler(sources), forms=forms(chosen.components)),
+        Constraints(BackendCompiler(sources), forms=forms(chosen.components), start_delay=START_DELAY),
         Grammars(context.vocab_size, jump=not config.backends.disable_jump_forward, guarded=guard is not None),
         guard,
         vocab_size=context.vocab_size,

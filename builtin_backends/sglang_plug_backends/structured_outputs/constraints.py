@@ -115,6 +115,7 @@ class Constraints:
         forms: kinds of constraints that it can enforce.
         cache_bytes: largest total size of cached grammars.
         clock: the time in seconds, used to decide when to start helpers.
+        start_delay: seconds after ``start`` when the compiler is started, unless a constraint arrives earlier.
     """
 
     def __init__(
@@ -124,8 +125,9 @@ class Constraints:
         forms: Container[ConstraintKind] = CONSTRAINT_KINDS,
         cache_bytes: int = CACHE_BYTES,
         clock: Callable[[], float] = time.monotonic,
+        start_delay: float = 0.0,
     ) -> None:
-        self._forms = forms
+        self._forms, self._start_delay = forms, start_delay
         self._compiler = compiler
         self._refusal: str | None = None
         self._cache = _Cache(cache_bytes)
@@ -244,8 +246,10 @@ class Constraints:
 
     def _serve_first(self, worker: _Worker) -> None:
         """Serve as long as the engine runs; if this first compiler cannot start, refuse all constraints."""
+        self._jobs.wait(self._start_delay)
         try:
-            self._serve(worker, None)
+            if not self._closing:
+                self._serve(worker, None)
         except _NotStarted as error:
             self._refusal = f"structured outputs are not available: {error}"
             if not self._closing:

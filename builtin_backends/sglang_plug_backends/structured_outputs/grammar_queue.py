@@ -49,6 +49,11 @@ class GrammarQueue:
             del self._arrivals[first]
             return first
 
+    def wait(self, timeout: float) -> None:
+        """Wait until there is a constraint or the queue is closed, at most ``timeout`` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._arrivals, timeout)
+
     def discard(self, constraint: Constraint) -> bool:
         """Remove a constraint that no request waits for any more; return False if it is not queued."""
         with self._changed:

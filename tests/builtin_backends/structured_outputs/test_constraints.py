@@ -43,7 +43,8 @@ class Gate:
 
     def __init__(self, error: str | None = None) -> None:
         self.error, self.compiled = error, list[str]()
-        self.opened, self.begun, self.closed = threading.Event(), threading.Event(), False
+        self.started, self.opened, self.begun = threading.Event(), threading.Event(), threading.Event()
+        self.closed = False
         self.bytes_each = 10
         self.helpers: list[Gate] = []
         self.helper_error: str | None = None
@@ -57,6 +58,7 @@ class Gate:
         return self.helpers[-1]
 
     def start(self) -> Any:
+        self.started.set()
         if self.error is not None:
             self.opened.wait()
             raise ConfigError(self.error)
@@ -120,6 +122,23 @@ def wait(held: Constraints, count: int) -> dict[str, str]:
             found[one.request.id] = f"{outcome.status} {outcome}" if is_error else str(outcome.grammar).strip()
         time.sleep(0.001)
     return found
+
+
+def test_the_compiler_starts_after_the_delay_or_with_the_first_constraint(make: Make, gate: Gate) -> None:
+    gate.opened.set()
+    soon = Gate()
+    make(soon, start_delay=0.01)
+    assert soon.started.wait(PATIENCE)
+    held = make(start_delay=10 * PATIENCE)
+    assert not gate.started.is_set()
+    held.hold(sequence("a"))
+    assert wait(held, 1) == {"a": "grammar of a"} and gate.started.is_set()
+
+
+def test_a_compiler_that_was_not_started_is_closed(make: Make, gate: Gate) -> None:
+    held = make(start_delay=10 * PATIENCE)
+    held.close()
+    assert gate.closed and not gate.started.is_set()
 
 
 def test_equal_constraints_are_compiled_once_and_remembered(make: Make, gate: Gate) -> None:

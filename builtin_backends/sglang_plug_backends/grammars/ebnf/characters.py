@@ -16,12 +16,19 @@ class Characters:
     """A set of characters; it never contains surrogates, since no text has them."""
 
     def __init__(self, ranges: Iterable[Range] = ()) -> None:
-        self.ranges = _normal(ranges)
+        self.ranges = _merged(ranges)
 
     @classmethod
     def of(cls, text: str) -> Characters:
         """Return the set of the characters of ``text``."""
         return cls((ord(character), ord(character)) for character in text)
+
+    @classmethod
+    def _normal(cls, ranges: Iterable[Range]) -> Characters:
+        """Return the set of ranges that are sorted, apart from each other and free of surrogates."""
+        result = cls.__new__(cls)
+        result.ranges = tuple(ranges)
+        return result
 
     def __or__(self, other: Characters) -> Characters:
         return Characters((*self.ranges, *other.ranges))
@@ -29,12 +36,24 @@ class Characters:
     def __invert__(self) -> Characters:
         gaps, start = [], 0
         for first, last in self.ranges:
-            gaps.append((start, first - 1))
+            if start < first:
+                gaps.extend(_without_surrogates(start, first - 1))
             start = last + 1
-        return Characters([*gaps, (start, LAST)])
+        if start <= LAST:
+            gaps.extend(_without_surrogates(start, LAST))
+        return Characters._normal(gaps)
 
     def __and__(self, other: Characters) -> Characters:
-        return ~(~self | ~other)
+        common, mine, theirs = [], 0, 0
+        while mine < len(self.ranges) and theirs < len(other.ranges):
+            (first, last), (their_first, their_last) = self.ranges[mine], other.ranges[theirs]
+            if (start := max(first, their_first)) <= (end := min(last, their_last)):
+                common.append((start, end))
+            if last < their_last:
+                mine += 1
+            else:
+                theirs += 1
+        return Characters._normal(common)
 
     def __sub__(self, other: Characters) -> Characters:
         return self & ~other
@@ -50,7 +69,7 @@ class Characters:
         return "[" + "".join(_span(first, last) for first, last in self.ranges) + "]"
 
 
-def _normal(ranges: Iterable[Range]) -> tuple[Range, ...]:
+def _merged(ranges: Iterable[Range]) -> tuple[Range, ...]:
     """Sort and merge ranges and remove surrogates."""
     merged: list[Range] = []
     for first, last in sorted(part for item in ranges for part in _without_surrogates(*item)):

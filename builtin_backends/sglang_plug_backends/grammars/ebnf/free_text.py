@@ -7,6 +7,7 @@ the end of the text, which parsers follow in constant time, however long the tex
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from sglang_plug_backends.grammars.refusal import Refusal
 
@@ -29,6 +30,11 @@ def free_text(excludes: Sequence[str], not_beginning: str = "") -> str:
 
     Raises ``Refusal`` if that leaves no text, not even an empty one, or is too large.
     """
+    return _free_text(tuple(excludes), not_beginning)
+
+
+@lru_cache(maxsize=32)  # a constraint is prepared when it is checked and when it is compiled, often with equal parts
+def _free_text(excludes: tuple[str, ...], not_beginning: str) -> str:
     machine = Machine({}, MOST_STATES)
     forbidden = _forbidden(excludes, not_beginning)
     if forbidden is None:
