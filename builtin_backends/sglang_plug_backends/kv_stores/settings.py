@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+WILDCARDS = ("", "*", "0.0.0.0", "::")
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 
@@ -56,7 +57,8 @@ class TransferSettings:
     """Memory of each engine for blocks that it has computed or received, such as ``16GB``; the least recently used ones
     are dropped."""
     host: str = "127.0.0.1"
-    """Address of this machine that the other engines connect to."""
+    """Address of this machine that the other engines connect to, or the network interface that has it, such as
+    ``eth0``."""
     port: int = 0
     """Port to receive blocks at; 0: a free one for each engine."""
     timeout_seconds: float = 2.0
@@ -66,5 +68,7 @@ class TransferSettings:
         parse_bytes(self.bytes)
         if self.timeout_seconds <= 0:
             raise ValueError(f"timeout_seconds must be above 0, not {self.timeout_seconds}")
+        if self.host in WILDCARDS:
+            raise ValueError(f"host must be an address or an interface that other engines reach, not {self.host!r}")
         if not 0 <= self.port < 1 << 16:
             raise ValueError(f"port must be between 0 and 65535, not {self.port}")

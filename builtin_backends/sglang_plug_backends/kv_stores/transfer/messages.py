@@ -33,6 +33,6 @@ def separated(frame: bytes) -> list[bytes]:
     return [frame[start : start + KEY_BYTES] for start in range(0, len(frame), KEY_BYTES)]
 
 
-def address_of(host: str, port: int) -> str:
+def address_of(host: str, port: int | str) -> str:
     """Return the address of a receiver."""
     return f"{SCHEME}[{host}]:{port}" if ":" in host else f"{SCHEME}{host}:{port}"

@@ -43,7 +43,7 @@ class Receiver:
     Args:
         blocks: where blocks are kept.
         keys: the keys of all engines.
-        host: address of this machine.
+        host: address or network interface of this machine.
         port: 0: a free one.
 
     Raises ``ConfigError`` if it cannot listen there.
@@ -65,7 +65,8 @@ class Receiver:
         socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
         socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
         try:
-            self.address = address_of(host, _bind(socket, host, port))
+            socket.bind(address_of(host, port or "*"))
+            self.address = socket.getsockopt_string(zmq.LAST_ENDPOINT)  # with the address of an interface that is named
         except zmq.ZMQError as error:
             socket.close()
             self._end()
@@ -116,10 +117,3 @@ class Receiver:
             self._complete[transfer] = None
             while len(self._complete) > MAX_TRANSFERS:
                 self._complete.popitem(last=False)
-
-
-def _bind(socket: zmq.Socket[bytes], host: str, port: int) -> int:
-    if port:
-        socket.bind(address_of(host, port))
-        return port
-    return socket.bind_to_random_port(address_of(host, 0).removesuffix(":0"))

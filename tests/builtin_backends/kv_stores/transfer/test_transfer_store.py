@@ -260,7 +260,16 @@ def test_an_address_that_cannot_be_listened_at_is_named(opened: Open) -> None:
         opened(port=port)
 
 
-@pytest.mark.parametrize("settings", [{"bytes": "much"}, {"timeout_seconds": 0}, {"port": 70000}])
+def test_an_interface_can_be_named_instead_of_an_address(opened: Open) -> None:
+    prefill, decode = opened(), opened(host="lo")
+    assert decode.address.startswith("tcp://127.0.0.1:")
+    prefill.send([], decode.address, "one")
+    until(lambda: decode.received("one"))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"bytes": "much"}, {"timeout_seconds": 0}, {"port": 70000}, {"host": "0.0.0.0"}, {"host": "*"}]
+)
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
         TransferSettings(**settings)
