@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -92,11 +93,19 @@ class Compiled:
         return (text for text in outputs if text is not None)
 
 
+@cache
+def _mask(size: int) -> tuple[torch.Tensor, numpy.ndarray[Any, Any]]:
+    """Return a mask of two rows for ``size`` tokens, and the bytes of its second row."""
+    mask = torch.empty((2, -(-size // 32)), dtype=torch.int32)
+    return mask, mask[1].numpy().view(numpy.uint8)
+
+
 def allowed_tokens(grammar: Grammar, size: int = VOCABULARY.size) -> list[int]:
     """Return the allowed next tokens of a vocabulary of ``size`` tokens."""
-    mask = torch.full((2, -(-size // 32)), -1, dtype=torch.int32)
+    mask, octets = _mask(size)
+    octets.fill(255)
     grammar.fill(mask, 1)
-    result: list[int] = (mask[1][:, None] >> torch.arange(32) & 1).flatten().nonzero().flatten().tolist()
+    result: list[int] = numpy.unpackbits(octets, bitorder="little").nonzero()[0].tolist()
     return result
 
 
