@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from sglang_plug.contracts.request import (
         DraftCounts,
         Finish,
+        KVTransfer,
         LogprobOptions,
         Output,
         Request,
@@ -124,7 +125,13 @@ if TYPE_CHECKING:
         RankGroup,
         own_slice,
     )
-    from sglang_plug.contracts.serving.kv_store import KVBlock, KVStore, KVStoreError, KVStoreStats
+    from sglang_plug.contracts.serving.kv_store import (
+        KVBlock,
+        KVStore,
+        KVStoreError,
+        KVStoreStats,
+        KVTransferStore,
+    )
     from sglang_plug.contracts.serving.lifecycle import Lifecycle
     from sglang_plug.contracts.serving.logits_processor import (
         LogitsBatch,
@@ -336,6 +343,8 @@ __all__ = [
     "KVStoreError",
     "KVStoreSpec",
     "KVStoreStats",
+    "KVTransfer",
+    "KVTransferStore",
     "KernelSpec",
     "Kernels",
     "LaunchSpec",

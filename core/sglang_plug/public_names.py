@@ -25,7 +25,7 @@ HOME = {
         "WeighingCapable",
     ),
     "contracts.model.batch": ("ForwardBatch", "KVPool", "KVScale", "MultimodalInputs", "BidirectionalImage"),
-    "contracts.serving.kv_store": ("KVBlock", "KVStore", "KVStoreError", "KVStoreStats"),
+    "contracts.serving.kv_store": ("KVBlock", "KVStore", "KVStoreError", "KVStoreStats", "KVTransferStore"),
     "contracts.serving.cache": ("CachedRun", "EvictionPolicy", "Match", "NodeStats", "PrefixCache"),
     "clients.replicas.changing_group": ("EngineGroup",),
     "clients.remote_client": ("RemoteClient",),
@@ -200,6 +200,7 @@ HOME = {
     "contracts.request": (
         "DraftCounts",
         "Finish",
+        "KVTransfer",
         "LogprobOptions",
         "Output",
         "Request",

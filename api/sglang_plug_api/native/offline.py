@@ -58,7 +58,7 @@ class Engine:
         return engine
 
     def _start(self, config: ServerConfig, discovered: Plugins) -> None:
-        if config.replicas > 1:
+        if config.engines > 1:
             raise ConfigError(ONE_ENGINE)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="engine-loop", daemon=True)

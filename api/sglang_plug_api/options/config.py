@@ -116,6 +116,8 @@ class ServerConfig:
     """Where engines run."""
     replicas: int = 1
     """Number of engines behind this server; each of several is started again if it dies."""
+    prefill_replicas: int = 0
+    """Number of further engines, which compute the prompts for the others."""
     routing_policy: str = "prefix-affinity"
     """Chooses the replica of a request."""
     max_connections: int = 16384
@@ -135,3 +137,8 @@ class ServerConfig:
     weight_version: str = "default"
     allow_update_from: tuple[str, ...] = ()
     """Folders below which ``/update_weights_from_disk`` may read; empty: any folder the server can read."""
+
+    @property
+    def engines(self) -> int:
+        """Number of all engines."""
+        return self.replicas + self.prefill_replicas

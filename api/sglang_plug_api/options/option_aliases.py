@@ -11,7 +11,7 @@ SPECULATION = (
 )
 NO_LORA_OPTION = "no option for it: adapters of any rank, for any matrix of the layers, are taken; see --lora-paths"
 NO_TLS = "TLS is not offered; put a reverse proxy in front"
-NO_SPLIT = "prefill and decoding in different servers is not offered"
+SPLIT = "use --prefill-replicas (one server has engines that compute prompts and others that generate)"
 NO_OFFLOAD = "weights stay on the device; nothing of them is moved to other memory"
 KV_STORES = "use --kv-store host,disk (computed prefixes are also kept in the memory of the host and on disk)"
 NO_FOREIGN_CODE = "code that comes with a checkpoint or a request is never run; models are plugins"
@@ -130,8 +130,8 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "enable-lora": NO_LORA_OPTION,
         "lora": NO_LORA_OPTION,
         "max-lora": NO_LORA_OPTION,
-        "disaggregation": NO_SPLIT,
-        "kv-transfer": NO_SPLIT,
+        "disaggregation": SPLIT,
+        "kv-transfer": SPLIT,
         "hicache": KV_STORES,
         "enable-hierarchical-cache": KV_STORES,
         "enable-lmcache": KV_STORES,

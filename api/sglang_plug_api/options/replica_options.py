@@ -16,6 +16,15 @@ REPLICAS = Group(
             least=1,
             most=1024,
         ),
+        option(
+            "--prefill-replicas",
+            "prefill_replicas",
+            "further engines that compute prompts and send their keys and values to the --replicas, which generate; 0: "
+            "each engine computes its prompts itself",
+            int,
+            least=0,
+            most=1024,
+        ),
         option("--deployment", "deployment", "where engines run", component="deployment"),
         option(
             "--routing-policy --load-balance-method",

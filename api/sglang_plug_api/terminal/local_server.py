@@ -44,6 +44,7 @@ class LocalServer:
             admin_api_key=None,
             deployment="thread",
             replicas=1,
+            prefill_replicas=0,
             engine_restart=False,
         )
         self._plugins = plugins

@@ -1,4 +1,4 @@
-"""KV stores: tiers below the prefix cache, in the host's memory and in a directory."""
+"""KV stores: tiers below the prefix cache, in the host's memory, in a directory, and in other engines."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ def register_kv_stores() -> Iterator[KVStoreSpec]:
         settings=f"{__name__}.settings:DiskSettings",
         example=f"{__name__}.disk.example:example",
         summary="a directory, which outlives the server and which several servers may share",
+    )
+    yield KVStoreSpec(
+        name="transfer",
+        target=f"{__name__}.transfer.store:TransferStore",
+        settings=f"{__name__}.settings:TransferSettings",
+        example=f"{__name__}.transfer.example:example",
+        summary="the host's memory, from which prompts are sent to other engines over TCP",
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+WILDCARDS = ("", "*", "0.0.0.0", "::")
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 
@@ -43,3 +44,31 @@ class DiskSettings:
 
     def __post_init__(self) -> None:
         parse_bytes(self.bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferSettings:
+    """Settings given as ``--set transfer.KEY=VALUE``."""
+
+    secret_file: str = ""
+    """A file with the secret of at least 16 bytes that all engines of the server share; by default that of the
+    environment variable SGLANG_PLUG_TRANSFER_SECRET, and with ``--prefill-replicas`` on one machine a new one."""
+    bytes: int | str = "4GB"
+    """Memory of each engine for blocks that it has computed or received, such as ``16GB``; the least recently used ones
+    are dropped."""
+    host: str = "127.0.0.1"
+    """Address of this machine that the other engines connect to, or the network interface that has it, such as
+    ``eth0``."""
+    port: int = 0
+    """Port to receive blocks at; 0: a free one for each engine."""
+    timeout_seconds: float = 2.0
+    """Seconds for which sending waits for the other engine before it fails."""
+
+    def __post_init__(self) -> None:
+        parse_bytes(self.bytes)
+        if self.timeout_seconds <= 0:
+            raise ValueError(f"timeout_seconds must be above 0, not {self.timeout_seconds}")
+        if self.host in WILDCARDS:
+            raise ValueError(f"host must be an address or an interface that other engines reach, not {self.host!r}")
+        if not 0 <= self.port < 1 << 16:
+            raise ValueError(f"port must be between 0 and 65535, not {self.port}")

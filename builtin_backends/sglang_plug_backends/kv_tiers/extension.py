@@ -13,7 +13,7 @@ import time
 from array import array
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Ordered
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -42,10 +42,10 @@ from sglang_plug import (
 )
 
 from .block_keys import BlockKeys, namespace_digest
-from .prefix_loads import PrefixLoad
-from .prefix_source import MissingPrefix
-from .tensor_loads import encode, encoded_bytes
+from .loading.prefix_source import MissingPrefix
+from .loading.tensor_loads import encode, encoded_bytes
 from .tier_engine import OpenStores, TierEngine
+from .tier_state import TierState, awaits_blocks
 from .weights_digest import WeightsDigest
 
 logger = logging.getLogger(__name__)
@@ -56,22 +56,6 @@ CLEAR_SECONDS = 10.0
 BUSY_BYTES = 32 << 20
 """Most bytes that are copied into the pool in a step for which other sequences wait."""
 POLL = 0.001
-
-
-@dataclass(slots=True)
-class TierState:
-    """The state of one sequence in this extension."""
-
-    keys: list[bytes] = field(default_factory=list)
-    """Keys of its first blocks."""
-    stored: int = 0
-    """Number of its first blocks that were stored, or need not be."""
-    load: PrefixLoad | None = None
-    loaded_again: bool = False
-    """True once blocks were loaded a second time, because earlier ones were evicted from the pool meanwhile."""
-    loaded: dict[str, int] = field(default_factory=dict)
-    """Tokens that came from each tier."""
-    reported: bool = False
 
 
 class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhase, ModelPhase, MemoryPhase, CachePhase):
@@ -151,12 +135,12 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
 
     def totals(self) -> Iterable[MetricTotal]:
         """Report what the tiers did, as metrics."""
-        return () if self._engine is None else self._engine.tiers.totals()
+        return () if self._engine is None else self._engine.totals()
 
     # -- loading ---------------------------------------------------------------------------------------------------
 
     def hold(self, sequence: SequenceView) -> bool:
-        """Begin to load the prefix of a request, as far as a tier has it and the pool does not."""
+        """Begin to load the prefix of a request, as far as a tier has it, or gets it, and the pool does not."""
         engine, keys = self._engine, self._block_keys()
         if engine is None or keys is None or self._prefixes is None or not engine.loads.usable:
             return False
@@ -166,12 +150,14 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         state = TierState()
         sequence.extras[self] = state
         keys.extend(state.keys, sequence, count)
-        if not self._submit(sequence, state):
+        if awaits_blocks(sequence) and engine.transfers is not None:
+            state.deadline = engine.transfers.deadline()
+        elif not self._submit(sequence, state):
             return False
         self._held[sequence.request.id] = sequence
         return True
 
-    def _submit(self, sequence: SequenceView, state: TierState) -> bool:
+    def _submit(self, sequence: SequenceView, state: TierState, *, always: bool = False) -> bool:
         """Begin to load what the pools do not have; return False if that is of no use."""
         engine, prefixes = self._engine, self._prefixes
         assert engine is not None and prefixes is not None
@@ -186,7 +172,7 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
             missing = MissingPrefix(
                 blocks, first, [(end, engine.states.key(state.keys[end - 1])) for end in ends], usable
             )
-        state.load = engine.loads.submit(missing)
+        state.load = engine.loads.submit(missing, always=always)
         return state.load is not None
 
     def ready(self) -> Ordered[ReadySequence]:
@@ -200,6 +186,8 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
     def _is_ready(self, sequence: SequenceView) -> bool:
         assert self._engine is not None
         state: TierState = sequence.extras[self]
+        if state.deadline and not self._begin_received(sequence, state):
+            return False
         load = state.load
         if load is None or load.done:
             return True
@@ -207,6 +195,18 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
             self._release(state)
             return True
         return False
+
+    def _begin_received(self, sequence: SequenceView, state: TierState) -> bool:
+        """Begin to load what another engine has sent, once it has sent all or is late; return False before that."""
+        engine, transfer = self._engine, sequence.request.transfer
+        assert engine is not None and engine.transfers is not None and transfer is not None
+        assert self._prefixes is not None
+        if not engine.transfers.is_over(transfer.id, state.deadline):
+            return False
+        state.deadline = 0.0
+        if self._prefixes.cached(sequence) // engine.layout.tokens < len(state.keys):
+            self._submit(sequence, state, always=True)
+        return True
 
     def finished(self, sequence: SequenceView) -> None:
         """Drop what was loaded for a request that is over."""
@@ -294,7 +294,9 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         return False
 
     def output(self, sequence: SequenceView, output: Output) -> Output:
-        """Report the tokens that were loaded, with the first output."""
+        """Report the tokens that were loaded, with the first output; complete a transfer with the last one."""
+        if output.finish is not None and sequence.request.transfer is not None:
+            output = replace(output, sends_prompt=self._complete(sequence))
         state: TierState | None = sequence.extras.get(self)
         if state is None or state.reported or not state.loaded:
             return output
@@ -314,10 +316,23 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
             return
         keys.extend(state.keys, sequence, count)
         first, state.stored = state.stored, count
+        new = state.keys[first:count]
         if engine.layout.bytes:
-            self._store_blocks(sequence, state.keys[first:count], first)
+            self._store_blocks(sequence, new, first)
         if engine.states.size and length == count * size:
-            self._store_states(sequence, engine.states.key(state.keys[count - 1]), length)
+            new.append(engine.states.key(state.keys[count - 1]))
+            self._store_states(sequence, new[-1], length)
+        if (transfer := sequence.request.transfer) is not None and transfer.address:
+            engine.send(new, transfer)
+
+    def _complete(self, sequence: SequenceView) -> bool:
+        """End the transfer of a prompt to another engine; return True if blocks of it are sent."""
+        transfer, engine = sequence.request.transfer, self._engine
+        if transfer is None or not transfer.address or engine is None:
+            return False
+        self.prefix_cached(sequence, sequence.computed)  # nothing was cached if only a part of a page was computed
+        state: TierState | None = sequence.extras.get(self)
+        return state is not None and state.stored > 0 and engine.complete(transfer)
 
     def _store_blocks(self, sequence: SequenceView, keys: Ordered[bytes], first: int) -> None:
         """Queue copies of the blocks with ``keys``, from block ``first`` of the sequence on."""

@@ -76,6 +76,12 @@ class PrefixStores:
         if has_room:
             self._put(blocks, {block.key: block.data.nbytes for block in blocks})
 
+    def then(self, call: Callable[[], None]) -> None:
+        """Call ``call`` once everything that is queued now is stored. It must not raise."""
+        with self._changed:
+            self._queue.append(call)
+            self._changed.notify()
+
     def clear(self, seconds: float) -> bool:
         """Drop the queue and empty all tiers; return False if that failed, or takes longer than ``seconds``."""
         done, succeeded = threading.Event(), list[bool]()
@@ -100,9 +106,7 @@ class PrefixStores:
     def wait(self, seconds: float) -> bool:
         """Wait until everything that is queued now is stored; return False if that takes longer."""
         done = threading.Event()
-        with self._changed:
-            self._queue.append(done.set)
-            self._changed.notify()
+        self.then(done.set)
         return done.wait(seconds)
 
     def close(self, seconds: float) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sglang_plug import KVBlock, KVStore, KVStoreError
 
-from .rates import Rate
+from .loading.rates import Rate
 
 logger = logging.getLogger(__name__)
 

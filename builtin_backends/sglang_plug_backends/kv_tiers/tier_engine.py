@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
-from sglang_plug import KVStore, PrefixPool
+from sglang_plug import KVStore, KVTransfer, MetricTotal, PrefixPool
 
 from .block_layout import BlockLayout
-from .prefix_loads import PrefixLoads
-from .prefix_source import PrefixSource
+from .loading.prefix_loads import PrefixLoads
+from .loading.prefix_source import PrefixSource
+from .loading.rates import PrefillRate
+from .loading.tensor_loads import TensorLoads
 from .prefix_stores import PrefixStores
-from .rates import PrefillRate
 from .settings import KVTiersSettings
 from .state_layout import StateLayout
-from .tensor_loads import TensorLoads
 from .tier import Tier
 from .tiers import Tiers
+from .transfers import Transfers
 
 CLOSE_SECONDS = 5.0
 """Seconds for which the end of the server waits for blocks that are not stored yet."""
@@ -36,6 +38,8 @@ class TierEngine:
     stores: PrefixStores
     loads: PrefixLoads
     tensors: TensorLoads
+    transfers: Transfers | None
+    """``None``: no store can transfer."""
 
     @classmethod
     def open(
@@ -58,7 +62,7 @@ class TierEngine:
             promote=queue.promote,
         )
         tensors = TensorLoads(tiers, device, prefill, most_seconds=seconds, always=always, promote=queue.promote)
-        return cls(layout, states, tiers, prefill, queue, loads, tensors)
+        return cls(layout, states, tiers, prefill, queue, loads, tensors, Transfers.of(stores, seconds))
 
     def info(self) -> dict[str, Any]:
         """Return plain data for ``/server_info``."""
@@ -71,7 +75,26 @@ class TierEngine:
             "queued_blocks": self.stores.queued_blocks,
             "dropped_blocks": self.stores.dropped_blocks,
             "prefill_seconds_per_token": rate,
+            "transfers": None if self.transfers is None else self.transfers.info(),
         }
+
+    def totals(self) -> Iterator[MetricTotal]:
+        """Yield what was loaded, stored and transferred, as metrics."""
+        yield from self.tiers.totals()
+        if self.transfers is not None:
+            yield from self.transfers.totals()
+
+    def send(self, keys: Sequence[bytes], transfer: KVTransfer) -> None:
+        """Send blocks of a prompt to another engine, after they are stored."""
+        if self.transfers is not None:
+            self.stores.then(partial(self.transfers.send, keys, transfer.address))
+
+    def complete(self, transfer: KVTransfer) -> bool:
+        """Tell the other engine that all blocks were sent, after they are; return False if they probably cannot be."""
+        if self.transfers is None or not self.transfers.reaches(transfer.address):
+            return False
+        self.stores.then(partial(self.transfers.send, (), transfer.address, transfer.id))
+        return True
 
     def close(self) -> None:
         """End the threads, and close the stores."""

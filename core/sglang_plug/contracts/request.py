@@ -50,6 +50,20 @@ class LogprobOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KVTransfer:
+    """The transfer of a prompt's keys and values from the engine that computes them to the one that serves the request.
+
+    Both use a KV store of the same name that can transfer, see ``KVTransferStore``.
+    """
+
+    id: str
+    """Unique for ever: a request that is computed again has another transfer."""
+    address: str = ""
+    """The store that the engine sends the blocks of the prompt to while it computes it; empty: this engine waits for
+    them instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """A request to the engine. Crosses the process boundary."""
 
@@ -79,6 +93,8 @@ class Request:
     """``time.time()`` at which the output should be complete; ``None``: whenever it is."""
     arrived: float = 0.0
     """``time.time()`` at the API."""
+    transfer: KVTransfer | None = None
+    """The transfer of the prompt's keys and values that this engine is a part of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +158,5 @@ class Output:
     """Embedding or scores of a pooling task."""
     drafts: DraftCounts | None = None
     """``None``: nothing was drafted."""
+    sends_prompt: bool = False
+    """True in the last output if the engine sends blocks of the prompt to the address of ``Request.transfer``."""

@@ -23,13 +23,17 @@ from processes import PACKAGE, descendants, engines, is_running, ports_beyond_lo
 READY = re.compile(r"serves \S+ at (http://\S+)")
 
 
+ENGINES = {"replicas": ("--replicas", "2"), "pair": ("--replicas", "1", "--prefill-replicas", "1")}
+
+
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[int, httpx.Client, Path]]:
-    """Return the process id of a server with two engines, a client, and the log."""
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[int, httpx.Client, Path]]:
+    """Return the process id of a server with the engines of the parameter, a client, and the log."""
     log, plugins = tmp_path / "log.txt", tmp_path / "plugins"
     plugins.mkdir()
     (plugins / "sglang_plug_ray").symlink_to(PACKAGE / "sglang_plug_ray")
-    options = ["--deployment", "ray", "--replicas", "2", "--device", "cpu", "--max-total-tokens", "4096", "--port", "0"]
+    options = ["--deployment", "ray", *ENGINES[request.param], "--device", "cpu", "--port", "0"]
+    options += ["--max-total-tokens", "4096"]
     if importlib.util.find_spec("sglang_plug_ray") is None:
         options += ["--plugins-dir", str(plugins)]
     process = start(["-m", "sglang_plug", "serve", *options, "--file-storage-path", str(tmp_path / "files")], log)
@@ -50,6 +54,7 @@ def server(tmp_path: Path) -> Iterator[tuple[int, httpx.Client, Path]]:
             process.kill()
 
 
+@pytest.mark.parametrize("server", ["replicas"], indirect=True)
 def test_requests_survive_an_engine_and_the_end_leaves_no_process(server: tuple[int, httpx.Client, Path]) -> None:
     pid, client, log = server
 
@@ -73,3 +78,20 @@ def test_requests_survive_an_engine_and_the_end_leaves_no_process(server: tuple[
     processes = descendants(pid)
     os.kill(pid, signal.SIGTERM)
     until(lambda: not any(map(is_running, [pid, *processes])), "the end of every process", log)
+
+
+@pytest.mark.parametrize("server", ["pair"], indirect=True)
+def test_prompts_are_sent_from_one_actor_to_another(server: tuple[int, httpx.Client, Path]) -> None:
+    pid, client, _ = server
+    assert [engine["role"] for engine in client.get("/health").json()["replicas"]] == ["decode", "prefill"]
+
+    def blocks() -> tuple[int, int]:
+        decode, prefill = (engine["kv_stores"] for engine in client.get("/server_info").json()["replica_states"])
+        return decode["tiers"]["transfer"]["loaded_blocks"], prefill["transfers"]["sent"]
+
+    before = blocks()
+    body = {"input_ids": [50 + place * place % 700 for place in range(300)], "sampling_params": {"max_new_tokens": 4}}
+    assert client.post("/generate", json=body).status_code == 200
+    assert [now - then for now, then in zip(blocks(), before, strict=True)] == [4, 1]
+    assert ports_beyond_loopback([pid, *descendants(pid)]) == set()
+    os.kill(pid, signal.SIGTERM)

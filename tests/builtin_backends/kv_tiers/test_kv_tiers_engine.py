@@ -11,7 +11,7 @@ import pytest
 
 from sglang_plug import ConfigError, EngineConfig, LogprobOptions
 from sglang_plug_backends.kv_tiers import extension
-from sglang_plug_backends.kv_tiers.rates import PrefillRate
+from sglang_plug_backends.kv_tiers.loading.rates import PrefillRate
 from tests.builtin_backends.kv_tiers.engine_requests import BLOCK, answer, prompt, request, stored
 
 pytestmark = pytest.mark.whole_engine

@@ -61,7 +61,12 @@ def _answer(engine: TextEngine) -> Response:
     if len(replicas) == 1:
         return Response(status_code=200)
     states = [
-        {"dp_rank": status.replica, "serves": status.failure is None, "silent_seconds": round(status.silent_for, 1)}
+        {
+            "dp_rank": status.replica,
+            "serves": status.failure is None,
+            "silent_seconds": round(status.silent_for, 1),
+            **({"role": status.role} if status.role else {}),
+        }
         for status in replicas
     ]
     return json_response({"replicas": states})

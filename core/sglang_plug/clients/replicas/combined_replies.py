@@ -11,7 +11,7 @@ from sglang_plug.contracts.serving.engine_client import ReplicaReply
 SUMMED = ("running", "waiting", "paused", "max_running_requests", "max_queued_requests")
 LEAST = ("max_total_tokens",)
 """Facts that limit a single request, which one replica serves."""
-OF_REPLICA = ("device", "slots", "step_time", *SUMMED, *LEAST)
+OF_REPLICA = ("device", "slots", "step_time", "kv_stores", *SUMMED, *LEAST)
 SAME = ("architecture", "vocab_size", "context_length", "tasks", "fingerprint")
 """Facts that the API process relies on, whichever replica serves a request."""
 STATES = "replica_states"

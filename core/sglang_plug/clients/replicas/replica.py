@@ -24,6 +24,8 @@ class Replica:
     """True once it is not started again."""
     leaving: bool = False
     """True if it gets requests only while no other one serves."""
+    role: str = ""
+    """``prefill`` or ``decode``; empty: both."""
 
     async def outputs(self, request: Request) -> AsyncGenerator[Output, None]:
         """Serve a request, and count its tokens meanwhile."""
@@ -42,4 +44,4 @@ class Replica:
 
     def status(self) -> ReplicaStatus:
         """Return its state."""
-        return ReplicaStatus(self.replica, self.client.failure, self.client.silent_for)
+        return ReplicaStatus(self.replica, self.client.failure, self.client.silent_for, self.role)

@@ -72,6 +72,8 @@ class ReplicaStatus:
     """The reason why it cannot serve, for now or for good; ``None``: it serves."""
     silent_for: float
     """Seconds without a sign of life."""
+    role: str = ""
+    """``prefill`` or ``decode`` if its requests are computed by two engines; empty: it computes them alone."""
 
 
 class EngineClient(ABC):

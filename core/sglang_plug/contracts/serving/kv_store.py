@@ -90,3 +90,39 @@ class KVStore(ABC):
 
     def close(self) -> None:  # noqa: B027 - most stores hold nothing
         """Release what the store holds; called once, and nothing else afterwards."""
+
+
+class KVTransferStore(KVStore):
+    """A store that also sends its blocks to the store of another engine, which has the same name.
+
+    An engine that computes a prompt for another one sends each block as soon as it is stored; the other engine waits
+    until the transfer is complete, and then loads the blocks like any others. ``lookup`` must be immediate.
+    """
+
+    index_in_memory = True
+
+    @property
+    @abstractmethod
+    def address(self) -> str:
+        """The address at which this store receives blocks, as text that ``send`` of another store understands."""
+
+    @abstractmethod
+    def send(self, keys: Sequence[bytes], address: str, completes: str = "") -> None:
+        """Send the blocks with ``keys`` to the store at ``address``, except those that it has.
+
+        Blocks that this store does not have are skipped. Called by one thread, in the order of the prefix. Raises
+        ``KVStoreError`` if the other store cannot be reached or is too slow.
+
+        Args:
+            keys: blocks that were stored before.
+            address: the ``address`` of the other store.
+            completes: id of the transfer of which these are the last blocks; empty: others follow.
+        """
+
+    @abstractmethod
+    def received(self, transfer: str) -> bool:
+        """Report whether the transfer with this id is complete; waits for nothing, and is called by the step loop.
+
+        All blocks that were sent before its end have arrived then, but may have been dropped again. True only once for
+        each transfer.
+        """

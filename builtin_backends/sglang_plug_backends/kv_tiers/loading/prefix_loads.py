@@ -126,14 +126,17 @@ class PrefixLoads:
         with self._changed:
             return not self._queue and not self._active
 
-    def submit(self, missing: MissingPrefix) -> PrefixLoad | None:
-        """Begin to load a prefix. Returns ``None`` if no tier has it, or if computing it is probably faster."""
+    def submit(self, missing: MissingPrefix, *, always: bool = False) -> PrefixLoad | None:
+        """Begin to load a prefix; ``always``: whatever computing it would take.
+
+        Returns ``None`` if no tier has it, or if computing it is probably faster.
+        """
         located = None
         if self._tiers.lookup_is_immediate and (located := self._source.locate(missing)) is None:
             return None
         gain = missing.most_gain if located is None else located.gain
         size = self._source.most_bytes(missing) if located is None else self._source.size(located)
-        compute = None if self._always else self._prefill.seconds(gain * self._source.layout.tokens)
+        compute = None if always or self._always else self._prefill.seconds(gain * self._source.layout.tokens)
         seconds = self._most_seconds if compute is None else min(compute, self._most_seconds)
         least = self._source.least_seconds(missing) if located is None else self._source.seconds(located)
         with self._changed:

@@ -14,9 +14,9 @@ from sglang_plug import KVBlock, KVStoreError
 from sglang_plug_backends.kv_stores.host import HostStore
 from sglang_plug_backends.kv_stores.settings import HostSettings
 from sglang_plug_backends.kv_tiers.block_layout import BlockLayout
-from sglang_plug_backends.kv_tiers.prefix_loads import PrefixLoad, PrefixLoads
-from sglang_plug_backends.kv_tiers.prefix_source import MissingPrefix, PrefixSource
-from sglang_plug_backends.kv_tiers.rates import PrefillRate
+from sglang_plug_backends.kv_tiers.loading.prefix_loads import PrefixLoad, PrefixLoads
+from sglang_plug_backends.kv_tiers.loading.prefix_source import MissingPrefix, PrefixSource
+from sglang_plug_backends.kv_tiers.loading.rates import PrefillRate
 from sglang_plug_backends.kv_tiers.state_layout import StateLayout
 from sglang_plug_backends.kv_tiers.tier import TRIAL_SECONDS, Tier
 from sglang_plug_backends.kv_tiers.tiers import Tiers

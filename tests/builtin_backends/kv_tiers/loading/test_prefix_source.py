@@ -13,7 +13,7 @@ from sglang_plug import KVBlock, SequenceView, StatePhase, StateShape
 from sglang_plug_backends.kv_stores.host import HostStore
 from sglang_plug_backends.kv_stores.settings import HostSettings
 from sglang_plug_backends.kv_tiers.block_layout import BlockLayout
-from sglang_plug_backends.kv_tiers.prefix_source import LoadedPrefix, MissingPrefix, PrefixSource
+from sglang_plug_backends.kv_tiers.loading.prefix_source import LoadedPrefix, MissingPrefix, PrefixSource
 from sglang_plug_backends.kv_tiers.state_layout import StateLayout
 from sglang_plug_backends.kv_tiers.tier import Tier
 from sglang_plug_backends.kv_tiers.tiers import Tiers

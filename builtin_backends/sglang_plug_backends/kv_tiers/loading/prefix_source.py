@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from sglang_plug import KVBlock
-
-from .block_layout import BlockLayout
-from .state_layout import StateLayout
-from .tier import Tier
-from .tiers import LoadedBlock, Tiers
+from sglang_plug_backends.kv_tiers.block_layout import BlockLayout
+from sglang_plug_backends.kv_tiers.state_layout import StateLayout
+from sglang_plug_backends.kv_tiers.tier import Tier
+from sglang_plug_backends.kv_tiers.tiers import LoadedBlock, Tiers
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from sglang_plug import KVBlock, pinned
+from sglang_plug_backends.kv_tiers.tiers import Tiers
 
 from .prefix_loads import GRACE
 from .rates import PrefillRate
-from .tiers import Tiers
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""Blocks that engines send to each other over TCP, encrypted and authenticated with a secret."""

@@ -1,0 +1,123 @@
+"""Prefill engines and decode engines that act as one engine."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from sglang_plug.contracts.request import Output, Request, RequestError
+from sglang_plug.contracts.serving.engine_client import EngineClient, EngineError
+
+from .checked_routing import CheckedRouting
+from .group import MAX_ATTEMPTS, ReplicaGroup
+from .prefilled_client import PrefilledClient, generates
+from .replica import Replica
+from .router import SILENT_AFTER, Router
+
+logger = logging.getLogger(__name__)
+
+DECODE, PREFILL = "decode", "prefill"
+
+
+class PairedGroup(ReplicaGroup):
+    """A group in which prefill engines compute prompts and send them to the decode engine that serves the request.
+
+    Requests that only compute their prompts are served by prefill engines. If no engine of one role serves, those of
+    the other role do everything. Restarts, retries and control calls are those of ``ReplicaGroup``; the decode engines
+    have the first numbers.
+
+    Args:
+        decode: for each decode engine, a function that makes a new client, not started.
+        prefill: the same for each prefill engine.
+        routing: chooses the decode engine of a request.
+        prefill_routing: chooses its prefill engine.
+        most: see ``ReplicaGroup``.
+        window: see ``ReplicaGroup``.
+        closed: called when the group is closed.
+        clock: a monotonic clock in seconds.
+    """
+
+    def __init__(
+        self,
+        decode: Sequence[Callable[[], EngineClient]],
+        prefill: Sequence[Callable[[], EngineClient]],
+        routing: CheckedRouting,
+        prefill_routing: CheckedRouting,
+        *,
+        most: int,
+        window: float,
+        closed: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        makes: list[Callable[[], EngineClient]] = [partial(self._prefilled, make) for make in decode]
+        super().__init__([*makes, *prefill], routing, most=most, window=window, clock=clock)
+        self._prefill_routing, self._closed = prefill_routing, closed
+        decoding, prefilling = self._replicas[: len(decode)], self._replicas[len(decode) :]
+        for replica in self._replicas:
+            replica.role = DECODE if replica in decoding else PREFILL
+        self._decode_router = Router(decoding, routing, clock)
+        self._prefill_router = Router(prefilling, prefill_routing, clock)
+
+    def _prefilled(self, make: Callable[[], EngineClient]) -> EngineClient:
+        return PrefilledClient(make(), self._prefill)
+
+    def _choose(self, request: Request, tried: Sequence[int]) -> Replica:
+        """Return the replica for a request. Raises ``EngineError`` if none serves that was not tried yet."""
+        usual, other = self._decode_router, self._prefill_router
+        if not generates(request):
+            usual, other = other, usual
+        replica = usual.choose(request, tried) or other.choose(request, tried)
+        if replica is None:
+            raise self._failed()
+        return replica
+
+    async def _prefill(self, request: Request) -> Output | None:
+        """Serve a request with a prefill engine; return its last output, or ``None`` if that failed."""
+        tried = list[int]()
+        while len(tried) < MAX_ATTEMPTS:
+            replica = self._prefill_router.choose(request, tried)
+            if replica is None or replica.client.silent_for > SILENT_AFTER:
+                return None
+            tried.append(replica.replica)
+            try:
+                return await _last_output(replica, request)
+            except RequestError as error:
+                logger.info("Request %s is computed by a decode engine: %s", request.id, error)
+                return None
+            except EngineError as error:
+                logger.info("Request %s: prefill engine %d failed: %s", request.id, replica.replica, error)
+        return None
+
+    async def close(self) -> None:
+        """Stop all replicas."""
+        await super().close()
+        self._closed()
+
+    def _forget(self, number: int) -> None:
+        super()._forget(number)
+        self._prefill_routing.forget(number)
+        self._changed()
+
+    def _forget_all(self) -> None:
+        super()._forget_all()
+        for replica in self._replicas:
+            self._prefill_routing.forget(replica.replica)
+
+    def _restarted(self) -> None:
+        super()._restarted()
+        self._changed()
+
+    def _changed(self) -> None:
+        self._decode_router.changed()
+        self._prefill_router.changed()
+
+
+async def _last_output(replica: Replica, request: Request) -> Output | None:
+    last = None
+    async with contextlib.aclosing(replica.outputs(request)) as outputs:
+        async for output in outputs:
+            last = output
+    return last
