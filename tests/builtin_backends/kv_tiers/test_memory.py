@@ -39,7 +39,9 @@ class Stores(MemoryPhase):
 
 
 @pytest.mark.parametrize(
-    ("memory", "host", "left"), [(None, 1000, 40), (Memory(), 1000, 100), (Memory(), 50, None)], ids=str
+    ("memory", "host", "left"),
+    [(None, 1000, 40), (Memory(), 1000, 100), (Memory(), 50, None)],
+    ids=["no accelerator", "enough on the host", "too little on the host"],
 )
 def test_memory_of_the_host_is_not_taken_from_an_accelerator(
     monkeypatch: pytest.MonkeyPatch, memory: Any, host: int, left: int | None

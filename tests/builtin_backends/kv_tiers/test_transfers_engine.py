@@ -113,6 +113,17 @@ def test_latent_and_fp8_pools_are_sent(serve: Serve, config: Any, model: str, ca
     assert (output.tokens, output.loaded_tokens) == (plain.outputs([whole])[0].tokens, (("transfer", 96),))
 
 
+@pytest.mark.parametrize("model", ["mamba-2-130m", "qwen3.5"])
+def test_recurrent_states_are_sent(serve: Serve, config: Any, model: str) -> None:
+    plain, first, second = (serve(config(model=model)) for _ in range(3))
+    for seed in range(3):
+        whole = request(prompt(seed, 150))
+        assert prefill(first, second, whole, str(seed)).sends_prompt
+        output = decode(second, whole, str(seed))
+        assert output.tokens == plain.outputs([whole])[0].tokens
+        assert dict(output.loaded_tokens)["transfer"] >= 64
+
+
 def test_blocks_are_sent_before_the_prompt_is_complete(
     serve: Serve, config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
