@@ -125,6 +125,10 @@ class Page:
         self.until(lambda: self.id("send").is_displayed(), "the end of the answer")
         return self.all(".message.assistant")[-1]
 
+    def follow(self, name: str) -> None:
+        """Follow a link between the pages."""
+        next(link for link in self.all("nav a") if link.text == name).click()
+
     def console_errors(self) -> list[str]:
         """Errors in the console since the last call, but for the expected ones."""
         entries = [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]

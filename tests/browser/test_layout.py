@@ -85,10 +85,10 @@ def test_the_keyboard_suffices(page: Page, server: Any) -> None:
     keys.send_keys(Keys.TAB).perform()
     assert page.script("return document.activeElement.className") == "skip"
     order = []
-    for _ in range(6):
+    for _ in range(7):
         keys.send_keys(Keys.TAB).perform()
         order.append(page.script("return document.activeElement.id || document.activeElement.textContent"))
-    assert order == ["Operations", "key-button", "tab-chat", "conversation", "message", "send"]
+    assert order == ["API", "Operations", "key-button", "tab-chat", "conversation", "message", "send"]
     page.id("message").send_keys("What is the capital of Peru?", Keys.ENTER)
     page.answer(1)
     assert page.script("return document.activeElement.id") == "message", "the next message can be written at once"

@@ -136,4 +136,3 @@ def test_a_server_without_metrics_shows_the_rest(page: Page, shared_launcher: An
     page.until(lambda: not page.id("batches").is_displayed(), "no batches")
     rows = {row.text.split()[0]: row.text for row in page.all("#plugins tbody tr")}
     assert "failed" in rows["faulty"] and "<b>faulty</b>" in rows["faulty"] and "blocked" in rows["outlines"]
-    server.close()

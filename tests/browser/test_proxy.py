@@ -52,13 +52,15 @@ def proxied(server: Any) -> Iterator[str]:
         thread.join()
 
 
-def test_both_pages_find_the_server_and_each_other(page: Page, proxied: str) -> None:
+def test_all_pages_find_the_server_and_each_other(page: Page, proxied: str) -> None:
     page.open_chat(proxied)
     assert "complete" in page.send("What is the capital of Peru?").text
     page.script("document.getElementById('code').open = true")
     assert f"{proxied}/v1/chat/completions" in page.id("code-text").text
-    page.all("nav a")[0].click()
+    page.follow("Operations")
     page.until(lambda: page.all("#slots li"), "the operations page")
-    page.all("nav a")[0].click()
+    page.follow("API")
+    page.until(lambda: page.all(".route"), "the page of the routes")
+    page.follow("Playground")
     page.until(lambda: page.all("#message"), "the playground")
     page.until(lambda: page.id("message").is_displayed(), "the chat")

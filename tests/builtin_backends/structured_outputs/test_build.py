@@ -32,6 +32,7 @@ from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.engine.startup.resolve import resolve
 from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug_backends.structured_outputs.build import ChosenBackends, build, choose_backends
+from sglang_plug_backends.structured_outputs.extension import StructuredOutputs
 
 CONSTRAINED = Request(id="a", tokens=(5, 6), constraint=Constraint("regex", "a"))
 Built = Callable[..., BuiltExtensions]
@@ -137,7 +138,8 @@ def test_a_server_without_the_extension_refuses_options_and_requests_by_name(bui
         built("xgrammar", "structured_outputs")
     for name in ("auto", "none"):  # nothing is asked of the extension
         blocked = built(name, "structured_outputs")
-        assert blocked.points.holders == blocked.points.allowed == ()
+        assert blocked.points.allowed == ()
+        assert not any(isinstance(holder, StructuredOutputs) for holder in blocked.points.holders)
         error = refusal(blocked)
         assert "constraint: no step extension that serves this field" in str(error)
         assert "'structured-outputs'" in str(error) and error.about == "constraint"
