@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import httpx
@@ -31,10 +32,10 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[int
     """Return the process id of a server with the engines of the parameter, a client, and the log."""
     log, plugins = tmp_path / "log.txt", tmp_path / "plugins"
     plugins.mkdir()
-    (plugins / "sglang_plug_ray").symlink_to(PACKAGE / "sglang_plug_ray")
+    (plugins / PACKAGE.name).symlink_to(PACKAGE)
     options = ["--deployment", "ray", *ENGINES[request.param], "--device", "cpu", "--port", "0"]
     options += ["--max-total-tokens", "4096"]
-    if importlib.util.find_spec("sglang_plug_ray") is None:
+    if not any(entry.name == "ray" for entry in entry_points(group="sglang_plug")):
         options += ["--plugins-dir", str(plugins)]
     process = start(["-m", "sglang_plug", "serve", *options, "--file-storage-path", str(tmp_path / "files")], log)
 
