@@ -83,9 +83,11 @@ def _files(plugin: str, plugins: Plugins) -> list[tuple[str, Path]]:
             (file.relative_to(path).as_posix(), file) for file in sorted(path.rglob("*.py")) if _is_own(file, path)
         ]
     else:
-        files = sorted(
-            {name: file for distribution in _of(plugin, plugins) for name, file in _python(distribution)}.items()
-        )
+        packages = {  # plugins of one package have the same files
+            (chosen.distribution, chosen.path, chosen.file, chosen.module.partition(".")[0]): chosen
+            for chosen in _of(plugin, plugins)
+        }
+        files = sorted({name: file for chosen in packages.values() for name, file in _python(chosen)}.items())
     if not files:
         raise PluginError(f"{plugin!r} has no Python files")
     return files
