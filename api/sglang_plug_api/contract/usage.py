@@ -162,10 +162,10 @@ class AffectedPlaces:
         self.usage = usage
         self.surface = surface
         self.reachable = frozenset(self._reachable())
-        self.implementers = {
-            name: [defined for defined in usage.classes.values() if name in self._implemented(defined)]
-            for name in surface.items
-        }
+        self.implementers: dict[str, list[DefinedClass]] = {}
+        for defined in usage.classes.values():
+            for name in self._implemented(defined):
+                self.implementers.setdefault(name, []).append(defined)
 
     def of(self, change: Change) -> list[Place]:
         """Return the places in order; none if the change does not concern the plugin."""
