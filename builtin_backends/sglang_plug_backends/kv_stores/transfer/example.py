@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import Any
 
 from sglang_plug_backends.kv_stores.settings import TransferSettings
 
-from .secret import new_secret
 from .store import TransferStore
 
 
@@ -15,7 +15,7 @@ def open_store(folder: Path, capacity: int) -> TransferStore:
     """Make a store of ``capacity`` bytes, whose secret is in ``folder``."""
     secret = folder / "secret"
     if not secret.exists():
-        secret.write_bytes(new_secret())
+        secret.write_text(secrets.token_hex(32), encoding="ascii")
     return TransferStore(TransferSettings(secret_file=str(secret), bytes=capacity))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import os
-from base64 import b85encode
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,11 +45,6 @@ def read_secret(settings: TransferSettings) -> bytes:
             "transfer.secret_file=FILE, to the same secret for all engines"
         )
     return secret
-
-
-def new_secret() -> bytes:
-    """Return a random secret, as text."""
-    return b85encode(os.urandom(32))
 
 
 def _variable() -> bytes:

@@ -14,6 +14,8 @@ from .secret import CurveKeys
 
 MAX_WAITING = 8
 """Messages that wait for the network; then sending has to wait."""
+UNUSED_SECONDS = 600.0
+"""Seconds after which a connection that nothing was sent over is closed: engines come and go."""
 
 
 class Sender:
@@ -121,7 +123,3 @@ class Senders:
 
     def _new(self, address: str) -> Sender:
         return Sender(self._context, address, self._keys, self._seconds)
-
-
-UNUSED_SECONDS = 600.0
-"""Seconds after which a connection that nothing was sent over is closed: engines come and go."""
