@@ -16,6 +16,7 @@ import pytest
 
 from .conftest import PATIENCE, Launcher, Server, until
 from .replaying import in_time, replayed, seen_in_time
+from .test_replicas import is_whole
 
 TEXT = "Tell me about the history of the city of Paris, from its beginnings to this day, and about its rivers. "
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -170,17 +171,6 @@ def test_the_stores_listen_on_loopback_only(paired: Server) -> None:
     assert all(state["transfers"]["address"].startswith("tcp://127.0.0.1:") for state in stores(paired))
 
 
-def idle(server: Server) -> bool:
-    """Every engine serves, nothing runs or waits, and no KV slot is lost."""
-    states = server.info()["replica_states"]
-    slots = [state["slots"] for state in states]
-    return (
-        len(states) == 2
-        and not any(state["running"] or state["waiting"] for state in states)
-        and all(one["free"] + one["cached"] == one["capacity"] for one in slots)
-    )
-
-
 def engine(server: Server, number: int) -> int:
     """The process of an engine, by its share of the log's names."""
     return server.engine_pids()[number]
@@ -195,7 +185,7 @@ def bodies(first: int, count: int) -> list[dict[str, Any]]:
 @replayed
 @pytest.mark.parametrize("number", [1, 0], ids=["prefill", "decode"])
 def test_an_engine_is_killed_with_requests_in_flight(single: Server, paired: Server, number: int) -> None:
-    until(lambda: len(paired.engine_pids()) == 2 and idle(paired), "both engines are idle")
+    until(lambda: len(paired.engine_pids()) == 2 and is_whole(paired), "both engines are idle")
     paired.post("/flush_cache")
     victim, requests = engine(paired, number), bodies(100 * number + 100, 12)
     expected = [single.generate(body)["output_ids"] for body in requests]
@@ -215,7 +205,7 @@ def test_an_engine_is_killed_with_requests_in_flight(single: Server, paired: Ser
 
     answers = asyncio.run(scene())
     assert [answer.get("output_ids", answer) for answer in answers] == expected
-    until(lambda: len(paired.engine_pids()) == 2 and idle(paired), "the engine serves again")
+    until(lambda: len(paired.engine_pids()) == 2 and is_whole(paired), "the engine serves again")
     before, body = transfers(paired), bodies(100 * number + 150, 1)[0]
     assert paired.generate(body)["output_ids"] == single.generate(body)["output_ids"]
     assert [now - then for now, then in zip(transfers(paired), before, strict=True)] == [1, 1, 0]
@@ -223,17 +213,17 @@ def test_an_engine_is_killed_with_requests_in_flight(single: Server, paired: Ser
 
 
 def test_many_requests_at_once_leave_nothing(single: Server, paired: Server) -> None:
-    until(lambda: idle(paired), "both engines are idle")
+    until(lambda: is_whole(paired), "both engines are idle")
     requests = bodies(500, 16)
     expected = [single.generate(body)["output_ids"] for body in requests]
     with ThreadPoolExecutor(16) as threads:
         answers = list(threads.map(lambda body: paired.generate(body)["output_ids"], requests))
     assert answers == expected
-    until(lambda: idle(paired), "nothing is left")
+    until(lambda: is_whole(paired), "nothing is left")
 
 
 def test_clients_that_leave_abort_on_both_engines(paired: Server) -> None:
-    until(lambda: idle(paired), "both engines are idle")
+    until(lambda: is_whole(paired), "both engines are idle")
     params = {"max_new_tokens": 3000, "ignore_eos": True}
 
     def leave(seed: int) -> None:
@@ -247,7 +237,7 @@ def test_clients_that_leave_abort_on_both_engines(paired: Server) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    until(lambda: idle(paired), "nothing is left")
+    until(lambda: is_whole(paired), "nothing is left")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the tiers know of one sequence."""
+"""The state that the KV tiers keep for each sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tiers have of a prefix, and loading it: blocks, and the states to continue from behind them."""
+"""Finds a prefix in the tiers and loads it: its blocks, and the states that follow them."""
 
 from __future__ import annotations
 
