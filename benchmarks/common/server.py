@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,9 +36,16 @@ class Server:
 
 @contextmanager
 def serving(
-    arguments: Sequence[str], *, log: Path, timeout: float = 300.0, program: Sequence[str] = SERVE
+    arguments: Sequence[str],
+    *,
+    log: Path,
+    timeout: float = 300.0,
+    program: Sequence[str] = SERVE,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
     """Run ``sglang-plug serve ARGUMENTS --port 0`` until the block ends; its error output goes to ``log``.
+
+    ``environment`` adds variables to those of this process.
 
     Raises ``RuntimeError`` with the end of the log if it is not ready after ``timeout`` seconds.
     """
@@ -46,7 +53,8 @@ def serving(
     started = time.perf_counter()
     ready = log.with_suffix(".stdout")
     with log.open("w", encoding="utf-8") as errors, ready.open("w", encoding="utf-8") as lines:
-        process = subprocess.Popen(command, stdout=lines, stderr=errors, start_new_session=True)
+        variables = {**os.environ, **(environment or {})}
+        process = subprocess.Popen(command, stdout=lines, stderr=errors, start_new_session=True, env=variables)
         try:
             url = _wait_ready(process, ready, log, started + timeout)
             yield Server(url, time.perf_counter() - started, process.pid)
