@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tests.api.routes.pooling.conftest import tiny
-from tests.e2e.conftest import Server, encoder, environment, pytest_runtest_makereport, server, shared_launcher
+from tests.e2e.conftest import encoder, environment, pytest_runtest_makereport, server, shared_launcher
 from tests.e2e.seeing_models import make_seeing
+from tests.e2e.servers import Server
 from tests.e2e.test_reasoned_constraints import PARSER
 
 __all__ = ["encoder", "environment", "pytest_runtest_makereport", "server", "shared_launcher", "tiny"]

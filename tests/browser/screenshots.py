@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 from PIL import Image
 
-from tests.e2e.conftest import Launcher
+from tests.e2e.servers import Launcher
 
 from .page import Page, start_browser
 

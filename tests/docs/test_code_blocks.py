@@ -26,7 +26,7 @@ from sglang_plug import Plugins
 from sglang_plug.plugins.flags import read_plugin_flags
 from sglang_plug_api.options.parsing import add_arguments, server_config
 from tests.docs.code_blocks import DATA, NOT_CODE, ROOT, SHELL, Block, blocks, command_exemption, exemptions, words
-from tests.e2e.conftest import Launcher
+from tests.e2e.servers import Launcher
 
 PATIENCE = 240
 PARSERS: Mapping[str, Callable[[str], Any]] = {
@@ -211,8 +211,11 @@ def write_plugins(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", servers())
-def test_servers_start_and_answer(command: str, launcher: Launcher, tmp_path: Path) -> None:
+def test_servers_start_and_answer(
+    command: str, launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_plugins(tmp_path)
+    monkeypatch.chdir(tmp_path)
     named = words(command.replace("$ADMIN_KEY", "admin").replace("$KEY", "key"))[2:]
     flags = [word for word in named if word not in STAND_INS]
     if "0.0.0.0" in flags:
@@ -220,7 +223,8 @@ def test_servers_start_and_answer(command: str, launcher: Launcher, tmp_path: Pa
     if "my-plugins" not in command:  # those of the repository are installed for a reader of their pages
         flags = [str(ROOT / "plugins") if word == "plugins" else word for word in flags]
         flags += [] if "--plugins-dir" in flags else ["--plugins-dir", str(ROOT / "plugins")]
-    server = launcher(*flags, folder=tmp_path)
+    has_processes = {"--replicas", "--tp"} & set(flags)
+    server = launcher(*flags, folder=tmp_path) if has_processes else launcher.in_thread(*flags)
     body = {"text": "The capital of Peru is", "sampling_params": {"max_new_tokens": 2}}
     answer = server.post("/generate", body, headers={"authorization": "Bearer key"})
     server.close()

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 import sglang_plug_models.demo
 from tests.peft_adapters import linears, make_lora
 
-from .conftest import until
+from .servers import until
 
 DEMO = Path(sglang_plug_models.demo.__file__).parent / "sglang-plug-demo"
 QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]

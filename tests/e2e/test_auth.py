@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from .conftest import PATIENCE
+from .servers import PATIENCE
 
 KEY, ADMIN = "sésame", "admin-key"
 USER_ROUTES = [

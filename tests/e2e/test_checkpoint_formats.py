@@ -10,7 +10,7 @@ import pytest
 
 import sglang_plug_models.demo
 
-from .conftest import Launcher
+from .servers import Launcher
 
 DEMO = Path(sglang_plug_models.demo.__file__).parent / "sglang-plug-demo"
 PLUGIN = """
@@ -52,7 +52,7 @@ def is_tokenizer(source):
 
 
 def is_file(path):
-    return path.is_file() and path.open("rb").read(len(MAGIC)).decode("latin-1") == MAGIC
+    return path.is_file() and path.read_bytes()[:len(MAGIC)].decode("latin-1") == MAGIC
 
 
 def folder_of(path):
@@ -89,7 +89,7 @@ def plugin(folder: Path, name: str = "linked") -> Path:
 def test_a_file_chooses_its_reader_loader_and_tokenizer(launch: Launcher, tmp_path: Path) -> None:
     model = tmp_path / "model.link"
     model.write_text(f"linked model: {DEMO}\n")
-    server = launch(str(model), "--plugin", str(plugin(tmp_path)))
+    server = launch.in_thread(str(model), "--plugin", str(plugin(tmp_path)))
     components = server.info()["components"]
     assert {kind: components[kind]["name"] for kind in ("checkpoint", "weights")} == {
         "checkpoint": "linked",

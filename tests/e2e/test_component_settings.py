@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Launcher, Server
+from .servers import Launcher, Server
 
 KINDS = {
     "--checkpoint-format": "checkpoint",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import until
+from .servers import until
 
 MOST = 20
 TOKENS = 500

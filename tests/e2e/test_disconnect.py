@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
-from .conftest import PATIENCE
 from .replaying import in_time, replayed
+from .servers import PATIENCE
 
 CLIENTS = 40
 PROMPT = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n"

@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 
-from .conftest import PATIENCE
 from .replaying import in_time, replayed, seen_in_time, within
+from .servers import PATIENCE
 
 LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}}
 SERVED_ON = 1.0

@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 
-from .conftest import until
 from .replaying import in_time, replayed
+from .servers import until
 
 PARIS = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
 LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}, "stream": True}

@@ -14,7 +14,7 @@ import pytest
 
 import sglang_plug_models.demo
 
-from .conftest import PATIENCE, command_of
+from .servers import PATIENCE, command_of
 
 LOADED = """
 import sys

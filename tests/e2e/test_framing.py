@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from .conftest import PATIENCE
+from .servers import PATIENCE
 
 SMUGGLED = b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n"
 BODY = b'{"text": "Hi", "sampling_params": {"max_new_tokens": 1}}'

@@ -35,7 +35,7 @@ def structured(module_launcher: Any, request: pytest.FixtureRequest) -> Iterator
     """A server for each backend whose library is here."""
     if importlib.util.find_spec(LIBRARIES[request.param]) is None:
         pytest.skip(f"{LIBRARIES[request.param]} is not installed")
-    with contextlib.closing(module_launcher("--grammar-backend", request.param)) as server:
+    with contextlib.closing(module_launcher.in_thread("--grammar-backend", request.param)) as server:
         yield server
 
 
@@ -185,7 +185,7 @@ def choices_only(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory)
     new = (sys.executable, "-m", "sglang_plug", "plugins", "new", "grammar", "words", "--into", str(folder))
     subprocess.run(new, check=True, capture_output=True)
     flags = ("--plugins-dir", str(folder), "--grammar-backend", "words")
-    with contextlib.closing(module_launcher(*flags)) as server:
+    with contextlib.closing(module_launcher.in_thread(*flags)) as server:
         yield server
 
 

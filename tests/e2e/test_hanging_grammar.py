@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .conftest import PATIENCE, until
+from .servers import PATIENCE, until
 
 PLUGIN = """
 import hashlib

@@ -13,8 +13,8 @@ from typing import Any
 import openai
 import pytest
 
-from .conftest import until
 from .seeing_models import QWEN_IMAGE, SeeingModel, make_seeing, png
+from .servers import until
 
 CHAT, GENERATE, TOKENIZE, MESSAGES = "/v1/chat/completions", "/generate", "/tokenize", "/v1/messages"
 QUESTION = "What is in the image?"
@@ -68,12 +68,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def seeing(model: SeeingModel, site: str, folder: Path, module_launcher: Callable[..., Any]) -> Any:
+def seeing(model: SeeingModel, site: str, folder: Path, module_launcher: Any) -> Any:
     flags = ["--model-path", str(model.path), "--enable-cache-report", "--dtype", "float32"]
     flags += ["--max-image-bytes", str(MOST), "--plugins-dir", str(PLUGINS)]
     flags += ["--allowed-media-domains", site.removeprefix("http://"), "--allowed-media-networks", "127.0.0.1/32"]
     flags += ["--allowed-local-media-path", str(folder), "--file-storage-path", str(folder.parent / "storage")]
-    return module_launcher(*flags)
+    return module_launcher.in_thread(*flags)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SeeingModel:
 
 
 @pytest.fixture(scope="module")
-def seeing(model: SeeingModel, module_launcher: Callable[..., Any]) -> Any:
+def seeing(model: SeeingModel, module_launcher: Any) -> Any:
     """A server of a vision-language model."""
     limits = ("--max-images-per-request", "3", "--max-image-bytes", "60000", "--max-image-pixels", "10000")
     limits += ("--max-request-image-pixels", "12000")
-    return module_launcher("--model-path", str(model.path), "--enable-cache-report", "--dtype", "float32", *limits)
+    flags = ("--model-path", str(model.path), "--enable-cache-report", "--dtype", "float32")
+    return module_launcher.in_thread(*flags, *limits)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import until
+from .servers import until
 
 PARAMS = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from .conftest import until
+from .servers import until
 from .test_kv_tiers import PARAMS, cache
 
 LONG = 500

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Launcher, until
+from .servers import Launcher, until
 
 PLUGIN = """
 from __future__ import annotations

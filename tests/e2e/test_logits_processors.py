@@ -14,7 +14,7 @@ from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.native.offline import Engine
 from tests import steering_plugin
 
-from .conftest import until
+from .servers import until
 
 FILE = str(steering_plugin.__file__)
 FLAGS = ("--plugin", FILE, "--speculative-algorithm", "NGRAM", "--set", "ngram.min_match=1")
@@ -28,7 +28,7 @@ LOOP = {**PARAMS, "max_new_tokens": 40, "logit_bias": {"50": 100}}
 
 @pytest.fixture(scope="module")
 def steering(module_launcher: Any) -> Any:
-    return module_launcher(*FLAGS)
+    return module_launcher.in_thread(*FLAGS)
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ def blocking(module_launcher: Any) -> Any:
     blocked = ("logits-processor:penalties", "logits-processor:logit-bias", "logits-processor:min-new-tokens")
     flags = [item for name in (*blocked, "logits-processor:steer") for item in ("--block-plugin", name)]
     defaults = json.dumps({"no_repeat_window": 1})
-    return module_launcher("--plugin", FILE, *flags, "--preferred-sampling-params", defaults)
+    return module_launcher.in_thread("--plugin", FILE, *flags, "--preferred-sampling-params", defaults)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from openai.types.responses import Response, ResponseItemList, ResponseStreamEve
 from openai.types.responses.input_token_count_response import InputTokenCountResponse
 from pydantic import TypeAdapter
 
-from .conftest import until
 from .replaying import in_time, replayed, seen_in_time
+from .servers import until
 from .weather import ASK, FLAT_WEATHER, nested
 
 FRANCE = "What is the capital of France?"

@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from .conftest import PATIENCE, Launcher, Server, until
 from .replaying import in_time, replayed, seen_in_time
+from .servers import PATIENCE, Launcher, Server, until
 from .test_replicas import is_whole
 
 TEXT = "Tell me about the history of the city of Paris, from its beginnings to this day, and about its rivers. "

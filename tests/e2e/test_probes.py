@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from .conftest import PATIENCE, until
+from .servers import PATIENCE, until
 from .test_stop_signals import BLOCKED_STEP, ended, plugin, stop
 
 PROBES = ("/health", "/ping", "/ready", "/readyz", "/health_generate")

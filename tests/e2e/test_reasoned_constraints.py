@@ -54,7 +54,7 @@ ASK: Any = {
 def client(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
     file: Path = tmp_path_factory.mktemp("parser") / "sentence.py"
     file.write_text(PARSER)
-    server = module_launcher("--plugin", str(file), "--reasoning-parser", "sentence")
+    server = module_launcher.in_thread("--plugin", str(file), "--reasoning-parser", "sentence")
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="None", max_retries=0) as client:
         yield client
 

@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import sglang_plug_models.demo as demo
 
-from .conftest import PATIENCE, Launcher, Server, command_of, until
 from .replaying import in_time, replayed, seen_in_time
+from .servers import PATIENCE, Launcher, Server, command_of, until
 
 PARIS = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
 LONG = {"sampling_params": {"max_new_tokens": 200, "ignore_eos": True, "temperature": 0}}

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .conftest import PATIENCE, Launcher, Server, until
+from .servers import PATIENCE, Launcher, Server, until
 
 PLUGIN = """
 from sglang_plug import RouteSpec, hookimpl

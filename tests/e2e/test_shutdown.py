@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from .conftest import PATIENCE
 from .replaying import in_time, replayed, within
+from .servers import PATIENCE
 
 LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}, "stream": True}
 

@@ -9,7 +9,7 @@ from .test_metrics import scrape, value
 
 def test_a_ready_server_has_learned_how_long_steps_take(launch: Any) -> None:
     """Before the first request of a user."""
-    server = launch("--enable-metrics")
+    server = launch.in_thread("--enable-metrics")
     shown = server.info()["step_time"]
     coefficients = shown["coefficients"]
     assert coefficients["decode_step"] + coefficients["decode_sequence"] + coefficients["decode_context_token"] > 0
@@ -24,7 +24,7 @@ def test_a_ready_server_has_learned_how_long_steps_take(launch: Any) -> None:
 
 def test_a_small_context_and_low_limits_of_a_caller_do_not_disturb_the_start(launch: Any) -> None:
     limits = ("--max-running-per-caller", "1", "--max-queued-per-caller", "1", "--max-running-requests", "2")
-    server = launch("--context-length", "24", "--max-total-tokens", "64", *limits, "--target-itl-ms", "40")
+    server = launch.in_thread("--context-length", "24", "--max-total-tokens", "64", *limits, "--target-itl-ms", "40")
     shown = server.info()["step_time"]
     assert (shown["target_itl"], shown["target_seconds"]) == ("fixed", 0.04)
     assert any(shown["coefficients"][f"decode_{part}"] > 0 for part in ("step", "sequence", "context_token"))

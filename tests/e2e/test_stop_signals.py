@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from .conftest import until
 from .replaying import replayed
+from .servers import until
 
 LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 300, "ignore_eos": True}, "stream": True}
 BLOCKED_STEP = """

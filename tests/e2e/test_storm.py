@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from .conftest import PATIENCE, until
 from .replaying import replayed, within
+from .servers import PATIENCE, until
 
 STREAMS = int(os.environ.get("STORM_STREAMS", "1000"))
 VANISHING = 200

@@ -18,8 +18,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from openai import BadRequestError, OpenAI
 
-from .conftest import command_of, until
 from .replaying import in_time, replayed
+from .servers import command_of, until
 
 pytestmark = pytest.mark.usefixtures("server")
 

@@ -18,8 +18,8 @@ import pytest
 from sglang_plug import FileRecord, StoreContext
 from sglang_plug_api.stores.sqlite.database import Database
 
-from .conftest import PATIENCE, until
 from .replaying import in_time, replayed
+from .servers import PATIENCE, until
 
 PROMPT = "A long text that every tenant sends in the same words. " * 12
 OLD = FileRecord(id="backend_input_file-old", purpose="batch", filename="a", bytes=3, created_at=1)

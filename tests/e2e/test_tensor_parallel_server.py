@@ -7,8 +7,8 @@ import os
 import signal
 from typing import Any
 
-from .conftest import command_of
 from .replaying import in_time, replayed
+from .servers import command_of
 
 
 def worker_ranks(server: Any) -> list[int]:

@@ -18,7 +18,7 @@ import pytest
 
 from sglang_plug.__main__ import main
 
-from .conftest import Launcher, Server
+from .servers import Launcher, Server
 
 PATIENCE = 60.0
 """Seconds until something that has to appear counts as missing."""

@@ -149,7 +149,7 @@ FORMATS = ["pythonic", "gpt-oss", "mistral", "llama3", "deepseekv3", "qwen3_code
 @pytest.fixture(scope="module", params=FORMATS)
 def other_format(module_launcher: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
     """The demo, told to write calls as other models do."""
-    with contextlib.closing(module_launcher("--tool-call-parser", request.param)) as server:
+    with contextlib.closing(module_launcher.in_thread("--tool-call-parser", request.param)) as server:
         yield server
 
 

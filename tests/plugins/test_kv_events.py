@@ -19,8 +19,8 @@ import pytest
 
 from sglang_plug import ConfigError, PluginOptions, Request, SamplingParams
 from sglang_plug.config import CacheOptions, EngineConfig, ModelOptions, ParallelOptions, ScheduleOptions
-from tests.e2e.conftest import Launcher, Server
-from tests.e2e.conftest import until as everywhere
+from tests.e2e.servers import Launcher, Server
+from tests.e2e.servers import until as everywhere
 
 pytestmark = pytest.mark.whole_engine
 

@@ -18,7 +18,7 @@ import pytest
 
 from sglang_plug.__main__ import main
 from sglang_plug_api.scaffold.rendering import template_kinds
-from tests.e2e.conftest import ENVIRONMENT, PATIENCE, READY
+from tests.e2e.servers import ENVIRONMENT, PATIENCE, READY
 
 pytestmark = pytest.mark.slow
 PROMPT = {"text": "One, two,", "sampling_params": {"max_new_tokens": 4, "temperature": 0}}

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from openai import BadRequestError, OpenAI
 
-from tests.e2e.conftest import Launcher, Server
+from tests.e2e.servers import Launcher, Server
 
 from . import scripted_output
 
@@ -96,7 +96,7 @@ def thinker(request: pytest.FixtureRequest, launcher: Launcher, channels: Path) 
     tools = TOOL_PARSERS.get(parser, "hermes")
     flags = ["--reasoning-parser", parser, "--tool-call-parser", tools]
     flags += ["--model-path", str(channels)] if parser in TOOL_PARSERS else []
-    server = launcher(*PLUGINS, *flags, "--speculative-algorithm", "NGRAM", "--max-total-tokens", "4096")
+    server = launcher.in_thread(*PLUGINS, *flags, "--speculative-algorithm", "NGRAM", "--max-total-tokens", "4096")
     with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         yield Thinker(parser, server, client)
     server.close()
@@ -258,7 +258,7 @@ def test_a_continued_message_is_refused(thinker: Thinker) -> None:
 
 
 def test_a_server_without_a_reasoning_parser_refuses_it(launcher: Launcher) -> None:
-    server = launcher(*PLUGINS, "--max-total-tokens", "1024")
+    server = launcher.in_thread(*PLUGINS, "--max-total-tokens", "1024")
     chat, params = {"messages": MESSAGES, "max_tokens": 8}, {"max_new_tokens": 8, "thinking_budget": 3}
     for path, body in (
         ("/v1/chat/completions", {**chat, "thinking_budget": 3}),

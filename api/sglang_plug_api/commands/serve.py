@@ -5,15 +5,24 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 
 from sglang_plug import Plugins
 from sglang_plug.system.gc_control import collecting_later
 from sglang_plug_api.lifecycle.plugin_table import slow_plugins
+from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.options.parsing import add_arguments, misspelt_variables, server_config
 
 
 class ServeCommand:
-    """Builds the configuration and runs the server until a signal stops it."""
+    """Builds the configuration and runs the server until a signal stops it.
+
+    Args:
+        run_server: serves a configuration with plugins and returns the exit status; by default the whole server.
+    """
+
+    def __init__(self, run_server: Callable[[ServerConfig, Plugins], int] | None = None) -> None:
+        self._run_server = run_server
 
     def arguments(self, parser: argparse.ArgumentParser, plugins: Plugins) -> None:
         """Add every option of the table."""
@@ -27,6 +36,8 @@ class ServeCommand:
         for line in [*misspelt_variables(os.environ), *slow_plugins(plugins)]:
             print(f"warning: {line}", file=sys.stderr)
         plugins.check_settings()
+        if self._run_server is not None:
+            return self._run_server(config, plugins)
         with collecting_later():
             from sglang_plug_api.lifecycle.server import serve  # the web framework is not needed for --help
 

@@ -9,12 +9,13 @@ import gc
 import logging
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.routing import Match
 
 from sglang_plug import ConfigError, EngineError, Plugins
 from sglang_plug_api.http.connection_limit import ConnectionLimit
@@ -38,18 +39,33 @@ GRACE = 1
 """Seconds for sending responses after the last request has ended."""
 
 
-def serve(config: ServerConfig, plugins: Plugins) -> int:
-    """Serve until a signal; return the exit code. Raises ``ConfigError`` before the server listens."""
+def _print(text: str) -> None:
+    print(text, flush=True)
+
+
+def serve(
+    config: ServerConfig,
+    plugins: Plugins,
+    *,
+    shutdown: Shutdown | None = None,
+    announce: Callable[[str], None] = _print,
+) -> int:
+    """Serve until a signal; return the exit code. Raises ``ConfigError`` before the server listens.
+
+    ``shutdown`` is for a caller that stops the server otherwise. ``announce`` gets the text that tells where it serves.
+    """
     level = config.engine.log_level.upper()
     logging.basicConfig(level=level, format="[%(asctime)s] %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
     logging.getLogger("torch").setLevel(logging.WARNING)  # torch sets it only at the end of its import
     raise_limit()
     started = time.monotonic()
-    with Shutdown() as shutdown:
-        return asyncio.run(_serve(config, plugins, shutdown, started))
+    with shutdown or Shutdown() as handled:
+        return asyncio.run(_serve(config, plugins, handled, announce, started))
 
 
-async def _serve(config: ServerConfig, plugins: Plugins, shutdown: Shutdown, started: float) -> int:
+async def _serve(
+    config: ServerConfig, plugins: Plugins, shutdown: Shutdown, announce: Callable[[str], None], started: float
+) -> int:
     asyncio.get_running_loop().set_exception_handler(AsyncioExceptions())
     service = Service(config, plugins)
     shutdown.kill = service.client.kill
@@ -63,7 +79,7 @@ async def _serve(config: ServerConfig, plugins: Plugins, shutdown: Shutdown, sta
             except EngineError as error:
                 logger.critical("the engine did not start: %s", error)
                 return FAILED_EXIT
-            return await _Server(service, app, listener, shutdown, started).run()
+            return await _Server(service, app, listener, shutdown, announce, started).run()
     except asyncio.CancelledError:
         if not shutdown.signals:
             raise
@@ -86,11 +102,17 @@ class _Server:
     """Runs uvicorn beside the service until a signal or until the engine fails."""
 
     def __init__(
-        self, service: Service, app: FastAPI, listener: socket.socket, shutdown: Shutdown, started: float
+        self,
+        service: Service,
+        app: FastAPI,
+        listener: socket.socket,
+        shutdown: Shutdown,
+        announce: Callable[[str], None],
+        started: float,
     ) -> None:
         self._service, self._listener = service, listener
-        self._shutdown, self._started = shutdown, started
-        self._has_page = any(getattr(route, "path", "") == "/" for route in app.routes)
+        self._shutdown, self._announce, self._started = shutdown, announce, started
+        self._has_page = _has_page(app)
         config = service.config
         limit = ConnectionLimit(max_connections(config.max_connections))
         self._uvicorn = _Uvicorn(
@@ -111,7 +133,7 @@ class _Server:
     async def run(self) -> int:
         """Serve; return the exit code."""
         watch = asyncio.create_task(self._watch_engine(), name="watch engine")
-        ready = asyncio.create_task(self._announce(), name="warm-up")
+        ready = asyncio.create_task(self._get_ready(), name="warm-up")
         self._shutdown.drain_timeout = self._service.config.drain_timeout
         self._shutdown.on_signal(self._stop)
         try:
@@ -155,7 +177,7 @@ class _Server:
         await asyncio.sleep(GRACE)  # requests in flight get their error, and probes status 503
         self._exit()
 
-    async def _announce(self) -> None:
+    async def _get_ready(self) -> None:
         while not self._uvicorn.started:
             await asyncio.sleep(POLL)
         logger.info("Uvicorn running on %s (Press CTRL+C to quit)", _address(self._listener))
@@ -168,7 +190,7 @@ class _Server:
         engine = self._service.engine
         engine.startup_time = round(time.monotonic() - self._started, 3)
         logger.info("The server is fired up and ready to roll!")
-        print(_ready_text(engine, self._listener, self._has_page), flush=True)
+        self._announce(_ready_text(engine, self._listener, self._has_page))
 
 
 class _Uvicorn(uvicorn.Server):
@@ -196,6 +218,12 @@ def _bind(config: ServerConfig) -> socket.socket:
             raise ConfigError(f"cannot listen on {address_text}: {error}; choose another {flag}") from error
         unless_bound.pop_all()
     return listener
+
+
+def _has_page(app: FastAPI) -> bool:
+    """Return whether a browser finds something at ``/``."""
+    scope = {"type": "http", "method": "GET", "path": "/", "root_path": "", "headers": []}
+    return any(route.matches(scope)[0] is Match.FULL for route in app.routes)
 
 
 def _address(listener: socket.socket) -> str:

@@ -69,6 +69,10 @@ class Shutdown:
         """Exit code, as shells define it, of a process that is stopped before the server runs."""
         return 128 + self._first
 
+    def stop(self) -> None:
+        """Stop the server as SIGTERM does, from any thread."""
+        self._receive(signal.SIGTERM, None)
+
     def on_signal(self, callback: Callable[[], Any]) -> None:
         """Call ``callback`` in the running event loop for each signal from now on, and for earlier unhandled ones."""
         self._loop, self._callback = asyncio.get_running_loop(), callback

@@ -7,7 +7,7 @@ import gc
 import logging
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,12 +15,13 @@ import pytest
 
 from sglang_plug import ConfigError, EngineConfig, StepStats
 from sglang_plug.config import AdapterOptions, ModelOptions
-from sglang_plug_api.lifecycle import server, service
+from sglang_plug_api.lifecycle import service
 from sglang_plug_api.lifecycle.assembly import assemble, load_observers, start_components, start_engine
 from sglang_plug_api.lifecycle.server import serve
 from sglang_plug_api.lifecycle.start_checks import check_media_processor, check_paths
 from sglang_plug_api.lifecycle.tokenizer_loading import EarlyTokenizer, load_tokenizer
 from sglang_plug_api.options.config import MediaSourcesConfig, ServerConfig, StorageConfig
+from tests.e2e.servers import ThreadServer, with_defaults
 
 OBSERVERS = """
     from sglang_plug import Observer
@@ -285,30 +286,33 @@ def test_an_address_that_is_none(plugins: Any) -> None:
         serve(config(host="256.0.0.1", port=0), plugins)
 
 
-@pytest.mark.usefixtures("nothing_frozen")
-async def test_what_was_loaded_is_looked_through_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def start_server() -> Iterator[Callable[..., ThreadServer]]:
+    """Start servers in this process, which end after the test."""
+    servers: list[ThreadServer] = []
+
+    def start(*flags: str) -> ThreadServer:
+        servers.append(ThreadServer(with_defaults(flags)))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def test_what_was_loaded_is_looked_through_no_more(start_server: Callable[..., ThreadServer]) -> None:
     """A full collection of it takes tenths of a second, and a large body brings one about."""
-    running = object.__new__(server._Server)
-    running._uvicorn = SimpleNamespace(started=True)  # type: ignore[assignment]
-
-    async def ready() -> None:
-        return None
-
-    running._service = SimpleNamespace(engine=SimpleNamespace(startup_time=None), ready=ready)  # type: ignore[assignment]
-    running._started, running._has_page = 0.0, True
-    monkeypatch.setattr("sglang_plug_api.lifecycle.server._ready_text", lambda *arguments: "ready")
-    with socket.create_server(("127.0.0.1", 0)) as running._listener:
-        await running._announce()
+    gc.unfreeze()
+    assert gc.get_freeze_count() == 0
+    start_server()
     assert gc.get_freeze_count() > 0
 
 
 @pytest.mark.parametrize("has_page", [True, False])
-def test_the_ready_text_says_where_to_go_on(has_page: bool) -> None:
-    config = SimpleNamespace(api_keys=("key",))
-    engine = SimpleNamespace(model_name="demo", has_text=True, info={"tasks": ["generate"]}, config=config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        first, *others = server._ready_text(engine, listener, has_page).splitlines()  # type: ignore[arg-type]
-    assert first == f"sglang-plug serves demo at {url}", "scripts take the address from this line"
-    assert (f"Open {url}/ in a browser." in others) == has_page
-    assert any(f"curl -s {url}/v1/chat/completions" in line and "YOUR_KEY" in line for line in others)
+def test_the_ready_text_says_where_to_go_on(start_server: Callable[..., ThreadServer], has_page: bool) -> None:
+    blocked = () if has_page else ("--block-plugin", "route:playground")
+    server = start_server("--served-model-name", "demo", "--api-key", "key", *blocked)
+    first, *others = server.ready_text.splitlines()
+    assert first == f"sglang-plug serves demo at {server.url}", "scripts take the address from this line"
+    assert (f"Open {server.url}/ in a browser." in others) == has_page
+    assert any(f"curl -s {server.url}/v1/chat/completions" in line and "YOUR_KEY" in line for line in others)

@@ -1,0 +1,295 @@
+"""Servers for tests: ``sglang-plug serve`` in a process of its own, and in a thread of the process of the tests."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from sglang_plug import Plugins
+from sglang_plug.plugins.flags import plugin_flags, read_plugin_flags
+from sglang_plug.system.command_line import Parser
+from sglang_plug_api.commands.serve import ServeCommand
+from sglang_plug_api.lifecycle.server import serve
+from sglang_plug_api.lifecycle.shutdown import Shutdown
+
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+READY = " at http://"
+PATIENCE = 240.0
+"""Seconds until something that has to happen counts as not happening."""
+LOG_SHOWN = 3000
+
+
+def until(holds: Callable[[], Any], what: str) -> Any:
+    """Ask again and again until the answer is true; returns it."""
+    deadline = time.monotonic() + PATIENCE
+    while not (answer := holds()):
+        assert time.monotonic() < deadline, f"never happened: {what}"
+        time.sleep(0.02)
+    return answer
+
+
+def command_of(pid: int) -> bytes:
+    """The command line of a process; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+class HttpServer:
+    """What tests ask a server over HTTP.
+
+    Args:
+        flags: options that it was started with.
+    """
+
+    def __init__(self, flags: tuple[str, ...]) -> None:
+        self.flags, self.url = flags, ""
+        self.client = httpx.Client(timeout=PATIENCE)
+
+    def _serves_at(self, ready: str) -> None:
+        """Take the address from the ready line."""
+        self.url = ready.split(" at ")[1].split()[0]
+        self.client.base_url = httpx.URL(self.url)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.url.rpartition(":")[2])
+
+    def get(self, path: str, **more: Any) -> httpx.Response:
+        """GET."""
+        return self.client.get(path, **more)
+
+    def post(self, path: str, body: Any = None, **more: Any) -> httpx.Response:
+        """POST with a JSON body."""
+        return self.client.post(path, **more) if body is None else self.client.post(path, json=body, **more)
+
+    def generate(self, body: Mapping[str, Any]) -> Any:
+        """``POST /generate`` that must succeed."""
+        answer = self.post("/generate", dict(body))
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def events(self, path: str, body: Mapping[str, Any]) -> list[Any]:
+        """The events of a stream, ``[DONE]`` checked and left out."""
+        answer = self.post(path, {**body, "stream": True})
+        assert answer.status_code == 200, answer.text
+        lines = answer.text.split("\n\n")
+        assert lines[-2:] == ["data: [DONE]", ""]
+        return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
+
+    def info(self) -> dict[str, Any]:
+        """``/server_info``."""
+        return self.get("/server_info").json()
+
+    def load(self) -> tuple[int, int]:
+        """Running and waiting sequences."""
+        info = self.info()
+        return info["running"], info["waiting"]
+
+    def is_whole(self) -> bool:
+        """Nothing runs or waits, and every KV slot is free or cached."""
+        info = self.info()
+        slots = info["slots"]
+        return (info["running"], info["waiting"], slots["free"] + slots["cached"]) == (0, 0, slots["capacity"])
+
+    def wait_whole(self) -> None:
+        """Wait until nothing runs and no KV slot is lost."""
+        until(self.is_whole, "no requests, and free + cached slots == capacity")
+
+
+class Server(HttpServer):
+    """``sglang-plug serve`` in a process group of its own."""
+
+    def __init__(self, flags: tuple[str, ...], log: Path, folder: Path | None = None) -> None:
+        super().__init__(flags)
+        self.log_path = log
+        module = (sys.executable, "-m", "sglang_plug")
+        program = module if folder is None else (str(Path(sys.executable).with_name("sglang-plug")),)
+        self._log = log.open("wb")
+        self.process = subprocess.Popen(
+            [*program, "serve", *flags],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, **ENVIRONMENT, "XDG_STATE_HOME": str(log.with_suffix(""))},
+            start_new_session=True,
+        )
+
+    def wait_ready(self) -> Server:
+        """Wait for the ready line and take the address from it."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if READY in line:
+                self._serves_at(line)
+                return self
+        raise AssertionError(f"the server ended with {self.process.wait()} instead of getting ready:\n{self.log}")
+
+    @property
+    def log(self) -> str:
+        """What it wrote to stderr."""
+        return self.log_path.read_text(errors="replace")
+
+    def members(self) -> list[int]:
+        """Live processes of its group."""
+        found = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                state, _, group = stat.read_text().rpartition(") ")[2].split()[:3]
+                if int(group) == self.process.pid and state != "Z":
+                    found.append(int(stat.parent.name))
+        return found
+
+    def wait_gone(self) -> None:
+        """Wait until no process of its group lives."""
+        until(lambda: not self.members(), "no process left")
+
+    def engine_pids(self) -> list[int]:
+        """The engine's process, if there is one."""
+        return [one for one in self.members() if b"sglang_plug.engine.processes.worker" in command_of(one)]
+
+    @property
+    def engine_pid(self) -> int:
+        """The engine's process."""
+        (found,) = self.engine_pids()
+        return found
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the API process alone."""
+        self.process.send_signal(number)
+
+    def exit_code(self) -> int:
+        """Wait for the end."""
+        return self.process.wait(PATIENCE)
+
+    def close(self) -> None:
+        """End it, whatever state it is in."""
+        if self._log.closed:
+            return
+        self.client.close()
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                pass
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self._log.close()
+
+
+class ThreadServer(HttpServer):
+    """``sglang-plug serve`` in a thread of this process, engine included, which starts in a tenth of the time.
+
+    For tests that ask nothing of processes, signals and logs. Raises ``AssertionError`` if it ends before it is ready.
+    """
+
+    def __init__(self, flags: tuple[str, ...]) -> None:
+        super().__init__(flags)
+        self._shutdown, self._ready = PatientShutdown(), threading.Event()
+        self.ready_text = ""
+        self._thread = threading.Thread(target=self._serve, name="server", daemon=True)
+        self._thread.start()
+        assert self._ready.wait(PATIENCE) and self.url, f"the server with {' '.join(flags)} did not get ready"
+
+    def _serve(self) -> None:
+        def announce(text: str) -> None:
+            self.ready_text = text
+            self._serves_at(text)
+            self._ready.set()
+
+        try:
+            options, chosen, rest = read_plugin_flags(["--deployment", "thread", *self.flags])
+            plugins = Plugins.discover(options)
+            command = ServeCommand(partial(serve, shutdown=self._shutdown, announce=announce))
+            parser = Parser(parents=[plugin_flags()], conflict_handler="resolve")
+            command.arguments(parser, plugins)
+            command.run(parser.parse_args(rest, chosen), plugins)
+        finally:
+            self._ready.set()
+
+    def close(self) -> None:
+        """Stop it, and let the garbage collector see again what it was told to ignore."""
+        if not self._thread.is_alive():
+            return
+        self.client.close()
+        self._shutdown.stop()
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive(), "the server does not end"
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+
+
+class PatientShutdown(Shutdown):
+    """Ends no process by force: it would be that of the tests."""
+
+    def expect_end(self, seconds: float = 0.0) -> None:
+        """Expect nothing."""
+
+
+def with_defaults(flags: tuple[str, ...]) -> tuple[str, ...]:
+    """Add a free port and a small KV pool, unless flags say otherwise."""
+    if "--port" not in flags:
+        flags = (*flags, "--port", "0")
+    if not any(flag.startswith("--max-total-tokens") for flag in flags):
+        flags = (*flags, "--max-total-tokens", "32768")
+    return flags
+
+
+class Launcher:
+    """Starts servers, and closes all of them in the end.
+
+    Args:
+        folder: for logs and stored files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.servers: list[Server] = []
+        self._threads: list[ThreadServer] = []
+
+    def begin(self, *flags: str, folder: Path | None = None) -> Server:
+        """A server that may not be ready yet, or never be; by the installed program if ``folder`` is where it runs."""
+        log = self._folder / f"server-{len(self.servers)}.log"
+        self.servers.append(Server(with_defaults(flags), log, folder))
+        return self.servers[-1]
+
+    def __call__(self, *flags: str, folder: Path | None = None) -> Server:
+        """A server that is ready."""
+        return self.begin(*flags, folder=folder).wait_ready()
+
+    def in_thread(self, *flags: str) -> ThreadServer:
+        """Start a server in this process."""
+        if "--file-storage-path" not in flags:
+            flags = (*flags, "--file-storage-path", str(self._folder / f"storage-{len(self._threads)}"))
+        self._threads.append(ThreadServer(with_defaults(flags)))
+        return self._threads[-1]
+
+    def close(self) -> None:
+        """End every server."""
+        for server in [*self.servers, *self._threads]:
+            server.close()
