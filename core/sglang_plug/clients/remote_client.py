@@ -17,9 +17,9 @@ from sglang_plug.contracts.serving.engine_client import EngineAddress, EngineErr
 from sglang_plug.engine.processes.messages import Close, Failed
 from sglang_plug.plugins.registry import Plugins
 
+from .peer_connections import HEARTBEAT, HEARTBEAT_TIMEOUT, in_brackets
 from .pending import Pending, PendingClient
 from .remote_messages import Alive, Hello, Kill, ToClient, ToServer, was_sent
-from .remote_server import HEARTBEAT, HEARTBEAT_TIMEOUT
 
 logger = logging.getLogger(__name__)
 
@@ -101,8 +101,7 @@ class RemoteClient(PendingClient):
         socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
         socket.setsockopt(zmq.CURVE_SERVERKEY, address.public_key)
         monitor: Any = socket.get_monitor_socket(sum(GONE))
-        host = f"[{address.host}]" if ":" in address.host else address.host
-        socket.connect(f"tcp://{host}:{address.port}")
+        socket.connect(f"tcp://{in_brackets(address.host)}:{address.port}")
         self._socket = socket
         works = (self._listen(socket), self._watch_connection(monitor), self._watch_silence())
         self._tasks = [asyncio.create_task(work) for work in works]
