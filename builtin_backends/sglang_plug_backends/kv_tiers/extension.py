@@ -41,7 +41,7 @@ from sglang_plug import (
     TensorStore,
 )
 
-from .block_keys import BlockKeys, namespace_digest
+from .block_keys import BlockKeys, described, namespace_digest
 from .loading.prefix_source import MissingPrefix
 from .loading.tensor_loads import encode, encoded_bytes
 from .tier_engine import OpenStores, TierEngine
@@ -129,9 +129,11 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
 
     def info(self) -> Mapping[str, Any]:
         """Report contents, hits and times of the tiers."""
-        if self._engine is None:
+        if self._engine is None or self._prefixes is None:
             return {"kv_stores": None}
-        return {"kv_stores": {**self._engine.info(), "ready": self._keys is not None}}
+        weights = None if self._digest is None else self._digest.value
+        identity = described(self._prefixes.identity(), weights, self._engine.layout.describe())
+        return {"kv_stores": {**self._engine.info(), "ready": self._keys is not None, "identity": identity}}
 
     def totals(self) -> Iterable[MetricTotal]:
         """Report what the tiers did, as metrics."""
