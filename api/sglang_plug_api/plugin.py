@@ -36,6 +36,7 @@ raising ``ApiError``. Import this module in the file that ``target`` names, neve
 
 from __future__ import annotations
 
+from sglang_plug_api.engine_clients.make_client import engine_group
 from sglang_plug_api.http.errors import ApiError, from_exception, json_response
 from sglang_plug_api.http.request_body import read_body, read_query, takes
 from sglang_plug_api.http.streaming import (
@@ -48,7 +49,6 @@ from sglang_plug_api.http.streaming import (
     unless_disconnected,
     while_connected,
 )
-from sglang_plug_api.lifecycle.engine_clients import engine_group
 from sglang_plug_api.lifecycle.service import Service
 from sglang_plug_api.multimodal.images import RequestImage
 from sglang_plug_api.openai.chat_events import Choice as ChatOutput

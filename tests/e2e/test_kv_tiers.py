@@ -37,7 +37,13 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def flags(directory: Path) -> tuple[str, ...]:
     """The options of these servers."""
-    settings = (f"disk.path={directory}", "disk.bytes=200MB", "host.bytes=100MB", "kv-tiers.load=always")
+    settings = (
+        f"disk.path={directory}",
+        "disk.bytes=200MB",
+        "host.bytes=100MB",
+        "kv-tiers.load=always",
+        "kv-tiers.buffer_mib=64",
+    )
     pool = ("--max-total-tokens", "4096")
     return (
         *pool,

@@ -32,7 +32,7 @@ def single(module_launcher: Launcher) -> Server:
 @pytest.fixture(scope="module")
 def paired(module_launcher: Launcher) -> Server:
     """A decode engine, number 0, and a prefill engine, number 1."""
-    chunks = ("--chunked-prefill-size", "256")
+    chunks = ("--chunked-prefill-size", "256", "--set", "transfer.bytes=1GB", "--set", "kv-tiers.buffer_mib=64")
     return module_launcher("--enable-cache-report", "--prefill-replicas", "1", "--max-total-tokens", "16384", *chunks)
 
 
@@ -243,7 +243,7 @@ def test_clients_that_leave_abort_on_both_engines(paired: Server) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--kv-store", "host"), "--prefill-replicas needs a KV store that can transfer"),
+        (("--kv-store", "host"), "needs a KV store that can transfer"),
         (("--prefix-cache", "none"), "--prefix-cache none"),
     ],
 )

@@ -88,7 +88,7 @@ class BatchRunner:
     async def _sweep(self, app: FastAPI, admission: BatchAdmission) -> None:
         """Start and stop jobs for the open batches."""
         store, model = self._storage.store, self._engine.model_name
-        if not store.exists:
+        if not store.exists or self._engine.config.role == "prefill":  # its decode servers run them
             return
         # asked in any case, to detect a store that is damaged
         if not await self._storage.call(store.may_run_batches(model)) or self._engine.client.failure is not None:

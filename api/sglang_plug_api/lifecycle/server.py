@@ -236,6 +236,8 @@ def _address(listener: socket.socket) -> str:
 def _ready_text(engine: TextEngine, listener: socket.socket, has_page: bool) -> str:
     url = _address(listener)
     lines = [f"sglang-plug serves {engine.model_name} at {url}"]
+    if engine.config.role == "prefill":
+        return "\n".join([*lines, f"Decode servers connect with --prefill-servers {engine.info['prefill_address']}"])
     if has_page:
         lines.append(f"Open {url}/ in a browser.")
     if engine.has_text and "generate" in engine.info["tasks"]:

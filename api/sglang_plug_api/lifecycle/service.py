@@ -8,6 +8,7 @@ import logging
 from fastapi import FastAPI
 
 from sglang_plug import EngineClient, Plugins
+from sglang_plug_api.engine_clients.make_client import engine_is_in_process, make_client
 from sglang_plug_api.http.app import build_app
 from sglang_plug_api.http.middleware import GateState
 from sglang_plug_api.options.config import ServerConfig
@@ -16,7 +17,6 @@ from sglang_plug_api.text.request_fields import request_fields
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .assembly import assemble, load_observers, start_components, start_engine
-from .engine_clients import engine_is_in_process, make_client
 from .start_checks import check_names, check_paths, image_sources
 from .start_report import limits_line, start_report
 from .tokenizer_loading import EarlyTokenizer

@@ -59,25 +59,26 @@ async def warm_up_until_served(engine: TextEngine) -> None:
 async def warm_up(engine: TextEngine) -> None:
     """Serve one short request, let the engine learn how long steps take, and empty the prefix cache."""
     tokens = await engine.encode(PROMPT) if engine.has_text else [0]
-    await probe_model(engine, tokens, new_tokens=TOKENS)
+    computes_prompts_only = engine.config.role == "prefill"
+    await probe_model(engine, tokens, new_tokens=1 if computes_prompts_only else TOKENS)
     if engine.info["tasks"][0] == "generate" and engine.config.engine.schedule.target_itl_ms:
         replicas = len(engine.info.get("replica_states", (None,)))
         first, short = 1, ((SHORT,),) if replicas > 1 else ()  # the first request was served by one replica only
         for lengths in (*short, *MEASURED_LENGTHS):
-            await _serve_together(engine, lengths * replicas, first)
+            await _serve_together(engine, lengths * replicas, first, 1 if computes_prompts_only else MEASURED_TOKENS)
             first += len(lengths) * replicas
     with contextlib.suppress(EngineError, RequestError):
         await engine.client.control("flush_cache", stored=False)
 
 
-async def _serve_together(engine: TextEngine, lengths: Sequence[int], first: int) -> None:
+async def _serve_together(engine: TextEngine, lengths: Sequence[int], first: int, new_tokens: int) -> None:
     """Serve prompts of about ``lengths`` tokens at once. A refusal is only logged: limits may be lower than their sum.
 
     Their numbers begin with ``first``. Raises the error of an engine that failed.
     """
     longest = max(1, min(engine.info["context_length"], engine.info["max_total_tokens"]) - MEASURED_TOKENS - 1)
     prompts = [await _prompt(engine, number, min(length, longest)) for number, length in enumerate(lengths, first)]
-    requests = (probe_model(engine, prompt, new_tokens=MEASURED_TOKENS) for prompt in prompts)
+    requests = (probe_model(engine, prompt, new_tokens=new_tokens) for prompt in prompts)
     for error in await asyncio.gather(*requests, return_exceptions=True):
         if isinstance(error, RequestError):
             logger.info("a request that measures the time of steps was not served: %s", error)

@@ -12,6 +12,8 @@ from sglang_plug.contracts.text.media import MediaLimits
 SamplingDefaultsSource = Literal["model", "openai"]
 NO_PARSER = "none"
 """Name that switches a parser off: outputs stay as they are."""
+ServerRole = Literal["prefill", "decode"]
+DEFAULT_PREFILL_PORT = 8998
 ExpertRecorderMode = Literal["stat", "per_token"]
 
 
@@ -118,6 +120,12 @@ class ServerConfig:
     """Number of engines behind this server; each of several is started again if it dies."""
     prefill_replicas: int = 0
     """Number of further engines, which compute the prompts for the others."""
+    role: ServerRole | None = None
+    """``prefill``: compute prompts for decode servers; ``decode``: generate from what prefill servers compute."""
+    prefill_port: int = DEFAULT_PREFILL_PORT
+    """Port of a prefill server that decode servers connect to; 0 lets the system choose."""
+    prefill_servers: tuple[str, ...] = ()
+    """``HOST:PORT`` of the servers that compute the prompts of a decode server."""
     routing_policy: str = "prefix-affinity"
     """Chooses the replica of a request."""
     max_connections: int = 16384

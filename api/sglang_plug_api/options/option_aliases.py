@@ -11,7 +11,10 @@ SPECULATION = (
 )
 NO_LORA_OPTION = "no option for it: adapters of any rank, for any matrix of the layers, are taken; see --lora-paths"
 NO_TLS = "TLS is not offered; put a reverse proxy in front"
-SPLIT = "use --prefill-replicas (one server has engines that compute prompts and others that generate)"
+SPLIT = (
+    "use --prefill-replicas (one server has engines that compute prompts and others that generate), or --role (servers "
+    "of their own)"
+)
 NO_OFFLOAD = "weights stay on the device; nothing of them is moved to other memory"
 KV_STORES = "use --kv-store host,disk (computed prefixes are also kept in the memory of the host and on disk)"
 NO_FOREIGN_CODE = "code that comes with a checkpoint or a request is never run; models are plugins"

@@ -25,6 +25,30 @@ REPLICAS = Group(
             least=0,
             most=1024,
         ),
+        option(
+            "--role --disaggregation-mode",
+            "role",
+            "make a server of one role, on one machine or several: prefill computes prompts for decode servers, decode "
+            "generates from what --prefill-servers compute; both need the secret SGLANG_PLUG_TRANSFER_SECRET, or --set "
+            "transfer.secret_file=FILE",
+            choices=("prefill", "decode"),
+        ),
+        option(
+            "--prefill-port --disaggregation-bootstrap-port",
+            "prefill_port",
+            "port of --host at which a prefill server listens for decode servers; 0: the system chooses",
+            int,
+            least=0,
+            most=65535,
+        ),
+        option(
+            "--prefill-servers",
+            "prefill_servers",
+            "HOST:PORT of each prefill server, with its --prefill-port; while none is there, the decode server "
+            "computes prompts itself",
+            tuple,
+            metavar="HOST:PORT",
+        ),
         option("--deployment", "deployment", "where engines run", component="deployment"),
         option(
             "--routing-policy --load-balance-method",

@@ -45,6 +45,8 @@ class LocalServer:
             deployment="thread",
             replicas=1,
             prefill_replicas=0,
+            role=None,
+            prefill_servers=(),
             engine_restart=False,
         )
         self._plugins = plugins

@@ -11,6 +11,8 @@ from sglang_plug import KVBlock, SequenceView
 
 FORMAT = "1"
 """Version of the layout of blocks and of the computation of their keys."""
+SHORT = 64
+"""Most characters of a fact that is described as it is."""
 
 
 def namespace_digest(identity: Mapping[str, str], weights: bytes, layout: str) -> bytes:
@@ -23,6 +25,19 @@ def namespace_digest(identity: Mapping[str, str], weights: bytes, layout: str) -
     """
     facts = {**identity, "weights": weights.hex(), "layout": layout, "format": FORMAT}
     return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=KVBlock.KEY_BYTES).digest()
+
+
+def described(identity: Mapping[str, str], weights: bytes | None, layout: str) -> dict[str, str | None]:
+    """Return the facts of ``namespace_digest`` under their names, digests for those that are long.
+
+    ``weights`` is ``None`` while their digest is not known.
+    """
+    facts = {**identity, "layout": layout, "format": FORMAT}
+    short = {
+        name: value if len(value) <= SHORT else blake2b(value.encode(), digest_size=8).hexdigest()
+        for name, value in facts.items()
+    }
+    return {**short, "weights": None if weights is None else weights.hex()}
 
 
 class BlockKeys:

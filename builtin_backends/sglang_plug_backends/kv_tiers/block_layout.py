@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sglang_plug import Fetched, KVPool, pinned, send, upload
+from sglang_plug import Fetched, KVPool, send, upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,9 @@ class BlockLayout:
         for number in range(self.layers * self._parts_per_layer):
             row_bytes = self._row_bytes(number)
             end = start + self.tokens * row_bytes
-            part = torch.cat([content[start:end] for content in contents]).view(-1, row_bytes)
-            rows.append(pinned(_wide(part), device))
+            part = torch.empty(len(contents) * (end - start), dtype=torch.uint8, pin_memory=device.type == "cuda")
+            torch.cat([content[start:end] for content in contents], out=part)
+            rows.append(_wide(part.view(-1, row_bytes)))
             start = end
         return rows
 

@@ -8,6 +8,8 @@ from .extension import KVTiers
 from .tier_engine import TierEngine
 
 NO_CACHE = "none"
+BUFFERS = 2
+"""Buffers of ``kv-tiers.buffer_mib``: blocks to be stored, and loaded ones whose requests wait."""
 
 
 def build(context: ExtensionContext) -> KVTiers | None:
@@ -23,10 +25,12 @@ def build(context: ExtensionContext) -> KVTiers | None:
         name: context.make(component, "named by the configuration", KVStore) for name, component in components.items()
     }
 
+    buffers = BUFFERS * (context.settings.buffer_mib << 20)
+
     def open_stores(prefixes: PrefixPool) -> TierEngine:
         return TierEngine.open(prefixes, stores, context.settings, context.device)
 
-    return KVTiers(open_stores, {name: store.memory_bytes for name, store in stores.items()})
+    return KVTiers(open_stores, ",".join(names), buffers + sum(store.memory_bytes for store in stores.values()))
 
 
 def check(context: ExtensionContext) -> None:

@@ -41,7 +41,7 @@ from sglang_plug import (
     TensorStore,
 )
 
-from .block_keys import BlockKeys, namespace_digest
+from .block_keys import BlockKeys, described, namespace_digest
 from .loading.prefix_source import MissingPrefix
 from .loading.tensor_loads import encode, encoded_bytes
 from .tier_engine import OpenStores, TierEngine
@@ -63,11 +63,12 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
 
     Args:
         open_stores: makes the tiers, once the KV pool is known.
-        memory: bytes of the host's memory that each store may take.
+        names: the names of the stores.
+        memory: bytes of the host's memory that the stores may take, and blocks on their way to them and from them.
     """
 
-    def __init__(self, open_stores: OpenStores, memory: Mapping[str, int]) -> None:
-        self._open_stores, self._memory = open_stores, memory
+    def __init__(self, open_stores: OpenStores, names: str, memory: int) -> None:
+        self._open_stores, self._names, self._memory = open_stores, names, memory
         self._engine: TierEngine | None = None
         self._prefixes: PrefixPool | None = None
         self._digest: WeightsDigest | None = None
@@ -84,14 +85,14 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         self._keys, self._digest = None, WeightsDigest(model)
 
     def memory_request(self, room: float | None) -> MemoryRequest | None:
-        """Return the memory that stores take of the host's; none for the profiling run."""
-        if room is None or not any(self._memory.values()):
+        """Return the memory that stores and buffers take of the host's; none for the profiling run."""
+        if room is None:
             return None
-        names = ",".join(name for name, size in self._memory.items() if size)
         return MemoryRequest(
-            name=f"--kv-store {names}",
-            bytes=sum(self._memory.values()),
-            advice="give the stores less memory, such as --set host.bytes=1GB, or lower --max-total-tokens",
+            name=f"--kv-store {self._names} and its buffers",
+            bytes=self._memory,
+            advice="give the stores less memory, such as --set host.bytes=1GB, or the buffers, such as --set "
+            "kv-tiers.buffer_mib=256, or lower --max-total-tokens",
             on_host=True,
         )
 
@@ -129,9 +130,11 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
 
     def info(self) -> Mapping[str, Any]:
         """Report contents, hits and times of the tiers."""
-        if self._engine is None:
+        if self._engine is None or self._prefixes is None:
             return {"kv_stores": None}
-        return {"kv_stores": {**self._engine.info(), "ready": self._keys is not None}}
+        weights = None if self._digest is None else self._digest.value
+        identity = described(self._prefixes.identity(), weights, self._engine.layout.describe())
+        return {"kv_stores": {**self._engine.info(), "ready": self._keys is not None, "identity": identity}}
 
     def totals(self) -> Iterable[MetricTotal]:
         """Report what the tiers did, as metrics."""

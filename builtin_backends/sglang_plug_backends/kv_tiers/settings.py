@@ -19,7 +19,7 @@ class KVTiersSettings:
     store has it."""
     buffer_mib: int = 1024
     """Memory in MiB for blocks on their way to a store; blocks beyond it are not stored. As much again is for loaded
-    prefixes whose requests wait."""
+    prefixes whose requests wait. Both are part of the memory that the server plans with."""
 
     def __post_init__(self) -> None:
         for name in ("block_tokens", "load_seconds", "buffer_mib"):

@@ -14,12 +14,12 @@ import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
 from sglang_plug.contracts.serving.engine_client import EngineAddress, EngineError
-from sglang_plug.engine.processes.messages import Close, Failed
+from sglang_plug.engine.processes.messages import Close
 from sglang_plug.plugins.registry import Plugins
 
+from .peer_connections import HEARTBEAT, HEARTBEAT_TIMEOUT, in_brackets
 from .pending import Pending, PendingClient
 from .remote_messages import Alive, Hello, Kill, ToClient, ToServer, was_sent
-from .remote_server import HEARTBEAT, HEARTBEAT_TIMEOUT
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,19 @@ GONE = {
 """Events after which a connection is not used any more: what it had in flight is unknown."""
 
 
+HANDSHAKE_FAILED = frozenset(
+    {
+        zmq.Event.HANDSHAKE_FAILED_NO_DETAIL,
+        zmq.Event.HANDSHAKE_FAILED_PROTOCOL,
+        zmq.Event.HANDSHAKE_FAILED_AUTH,
+    }
+)
+
+
+class RefusedError(EngineError):
+    """The engine's server and the client have keys that do not fit, or it is a server of another kind."""
+
+
 async def _nothing() -> None:
     return None
 
@@ -53,6 +66,7 @@ class RemoteClient(PendingClient):
             address once the engine serves. May raise ``ConfigError`` and ``EngineError``.
         plugins: those of this process; the engine must have the same.
         stop: ends the engine when this client is closed; by default the engine goes on for others.
+        keys: the public and the secret CURVE key of this client; ``None``: new ones.
     """
 
     def __init__(
@@ -60,14 +74,16 @@ class RemoteClient(PendingClient):
         connect: Callable[[bytes], Awaitable[EngineAddress]],
         plugins: Plugins,
         stop: Callable[[], Awaitable[None]] = _nothing,
+        keys: tuple[bytes, bytes] | None = None,
     ) -> None:
         super().__init__()
-        self._connect, self._stop = connect, stop
+        self._connect, self._stop, self._keys = connect, stop, keys
         self._fingerprint = list(plugins.fingerprint)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ToClient)
         self._context = zmq.asyncio.Context()
         self._socket: zmq.asyncio.Socket | None = None
+        self._monitor: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._silent_checks = 0
@@ -76,7 +92,7 @@ class RemoteClient(PendingClient):
     async def start(self) -> Mapping[str, Any]:
         """Wait until the engine serves, and connect; return its ``info``."""
         self._loop = asyncio.get_running_loop()
-        public, secret = zmq.curve_keypair()
+        public, secret = self._keys or zmq.curve_keypair()
         self._pending = Pending(self._send)
         try:
             self._open(await self._connect(public), public, secret)
@@ -101,8 +117,8 @@ class RemoteClient(PendingClient):
         socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
         socket.setsockopt(zmq.CURVE_SERVERKEY, address.public_key)
         monitor: Any = socket.get_monitor_socket(sum(GONE))
-        host = f"[{address.host}]" if ":" in address.host else address.host
-        socket.connect(f"tcp://{host}:{address.port}")
+        self._monitor = monitor
+        socket.connect(f"tcp://{in_brackets(address.host)}:{address.port}")
         self._socket = socket
         works = (self._listen(socket), self._watch_connection(monitor), self._watch_silence())
         self._tasks = [asyncio.create_task(work) for work in works]
@@ -133,7 +149,7 @@ class RemoteClient(PendingClient):
     async def _watch_connection(self, monitor: Any) -> None:
         event = (await recv_monitor_message(monitor))["event"]
         await asyncio.sleep(0)  # a last message, which says why, may have arrived
-        self._link.dispatch(Failed(GONE[event]))
+        self._link.fail((RefusedError if event in HANDSHAKE_FAILED else EngineError)(GONE[event]))
 
     async def _watch_silence(self) -> None:
         """Count the time without messages in checks, so that it does not grow while this process is stopped."""
@@ -174,6 +190,7 @@ class RemoteClient(PendingClient):
                 was_sent(socket.send(self._encoder.encode(Close()), zmq.NOBLOCK))
             self._link.fail(EngineError("the connection to the engine was closed"))
             socket.disable_monitor()
+            self._monitor.close(linger=0)
             socket.close(linger=GOODBYE if is_connected else 0)
         self._context.destroy()
         await self._stop()

@@ -6,13 +6,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-import msgspec
 import zmq
 import zmq.asyncio
-from zmq.auth.asyncio import AsyncioAuthenticator
 
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.request import Output
@@ -32,46 +30,10 @@ from sglang_plug.engine.processes.messages import (
 )
 
 from .engine_process import EngineProcess
-from .remote_messages import VERSION, Alive, Hello, Kill, ToClient, ToServer, was_sent
+from .peer_connections import Peer, PeerConnections
+from .remote_messages import Kill, ToServer
 
 logger = logging.getLogger(__name__)
-
-PERIOD = 1.0
-"""Seconds between two signs of life."""
-HEARTBEAT, HEARTBEAT_TIMEOUT = 1000, 5000
-"""Milliseconds between two heartbeats of the transport, and without one after which the connection has failed."""
-ZAP_DOMAIN = b"engine"
-
-
-@dataclass(eq=False, slots=True)
-class Peer:
-    """A client that is connected."""
-
-    route: bytes
-    prefix: str
-    ids: set[str] = field(default_factory=set)
-    """Its requests in flight, under their ids in the engine."""
-    calls: set[int] = field(default_factory=set)
-
-
-class AdmittedKeys:
-    """The public keys of the clients that may connect, as the ZeroMQ authenticator asks for them."""
-
-    def __init__(self) -> None:
-        self._keys = set[bytes]()
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        """Report whether the client with this key may connect."""
-        return key in self._keys
-
-    def set(self, keys: set[bytes]) -> None:
-        """Replace the keys."""
-        self._keys = keys
-
-    @property
-    def all(self) -> frozenset[bytes]:
-        """The keys."""
-        return frozenset(self._keys)
 
 
 class EngineServer:
@@ -88,17 +50,16 @@ class EngineServer:
 
     def __init__(self, launch: EngineLaunch, host: str) -> None:
         self._host = host
-        self._fingerprint = set(launch.plugins.fingerprint)
         self._process = EngineProcess(launch.config, launch.plugins, launch.cores)
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(ToServer)
-        self._context = zmq.asyncio.Context()
-        self._authenticator: AsyncioAuthenticator | None = None
-        self._admitted = AdmittedKeys()
+        self._connections = PeerConnections(
+            launch.plugins.fingerprint,
+            greeting=self._greeting,
+            handle=self._handle,
+            left=self._abort_all,
+            silent_for=lambda: self.silent_for,
+        )
         self._public, self._secret = zmq.curve_keypair()
-        self._socket: zmq.asyncio.Socket | None = None
         self._address: EngineAddress | None = None
-        self._peers: dict[bytes, Peer] = {}
         self._owners: dict[str, Peer] = {}
         self._queued: dict[str, int] = {}
         self._running_tokens = 0
@@ -107,7 +68,6 @@ class EngineServer:
         self._ready: asyncio.Future[Mapping[str, Any]] | None = None
         self._failure: str | None = None
         self._failed = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> Mapping[str, Any]:
         """Start the engine and wait until it can serve, then listen; return its ``info``.
@@ -125,26 +85,9 @@ class EngineServer:
             raise
 
     def _listen(self) -> None:
-        self._authenticator = AsyncioAuthenticator(self._context)
-        self._authenticator.start()
-        self._authenticator.configure_curve_callback(ZAP_DOMAIN.decode(), self._admitted)
-        socket = self._socket = self._context.socket(zmq.ROUTER)
-        socket.set_hwm(0)
-        for option, value in (
-            (zmq.LINGER, 0),
-            (zmq.ROUTER_MANDATORY, 1),
-            (zmq.HEARTBEAT_IVL, HEARTBEAT),
-            (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT),
-            (zmq.IPV6, int(":" in self._host)),
-            (zmq.CURVE_SERVER, 1),
-        ):
-            socket.setsockopt(option, value)
-        socket.setsockopt(zmq.CURVE_SECRETKEY, self._secret)
-        socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        port = socket.bind_to_random_port(f"tcp://{host}")
+        port = self._connections.bind(self._host, 0, self._secret)
         self._address = EngineAddress(self._host, port, self._public)
-        self._tasks = [asyncio.create_task(self._receive(socket)), asyncio.create_task(self._give_signs_of_life())]
+        self._connections.serve()
 
     @property
     def address(self) -> EngineAddress:
@@ -155,17 +98,18 @@ class EngineServer:
 
     def admit(self, public_key: bytes) -> EngineAddress:
         """Let the client with this key connect; return the address for it."""
-        self._admitted.set({*self._admitted.all, public_key})
+        admitted = self._connections.admitted
+        admitted.set({*admitted.all, public_key})
         return self.address
 
     def admit_only(self, public_keys: Sequence[bytes]) -> None:
         """Let the clients with these keys connect from now on, and no others; connections that exist stay."""
-        self._admitted.set(set(public_keys))
+        self._connections.admitted.set(set(public_keys))
 
     @property
     def clients(self) -> int:
         """Number of clients that are connected."""
-        return len(self._peers)
+        return len(self._connections.peers)
 
     @property
     def requests(self) -> int:
@@ -208,36 +152,15 @@ class EngineServer:
 
     async def close(self) -> None:
         """Stop the engine and the connections, and wait until they are gone. May be called twice."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._connections.stop()
         await self._process.close()
-        if self._authenticator is not None:
-            self._authenticator.stop()
-            self._authenticator = None
-        self._context.destroy(linger=0)
+        self._connections.close()
 
-    async def _receive(self, socket: zmq.asyncio.Socket) -> None:
-        while True:
-            route, *rest = await socket.recv_multipart()
-            try:
-                self._handle(route, self._decoder.decode(b"".join(rest)))
-            except msgspec.MsgspecError as error:  # of another version
-                logger.error("A client sent what cannot be read, and is refused: %s", error)
-                self._refuse(route, f"the engine's server cannot read a message: {error}")
-            except EngineError as error:
-                logger.debug("A message did not reach the engine: %s", error)
+    def _greeting(self) -> Ready | Failed:
+        assert self._ready is not None
+        return Ready(dict(self._ready.result())) if self._failure is None else Failed(self._failure)
 
-    def _handle(self, route: bytes, message: ToServer) -> None:
-        peer = self._peers.get(route)
-        if isinstance(message, Hello):
-            if peer is None:
-                self._greet(route, message)
-            return
-        if peer is None:  # it was refused, or taken for lost
-            self._refuse(route, "the engine's server does not know this connection any more")
-            return
+    def _handle(self, peer: Peer, message: ToServer) -> None:
         match message:
             case Submit(request):
                 request = replace(request, id=peer.prefix + request.id)
@@ -260,26 +183,7 @@ class EngineServer:
                 logger.error("A client ends the engine")
                 self._process.kill()
             case Close():
-                self._forget(peer)
-
-    def _greet(self, route: bytes, hello: Hello) -> None:
-        assert self._ready is not None
-        if hello.version != VERSION:
-            self._refuse(route, f"the engine's server has version {VERSION} of its messages, not {hello.version}")
-        elif differing := self._fingerprint ^ set(hello.fingerprint):
-            names = ", ".join(sorted(" ".join(plugin) for plugin in differing))
-            self._refuse(route, f"the engine has other plugins than its client: {names}")
-        elif self._failure is not None:
-            self._refuse(route, self._failure, configuration=False)
-        else:
-            self._numbers += 1
-            self._peers[route] = peer = Peer(route, f"{self._numbers}:")
-            self._send(peer, Ready(dict(self._ready.result())))
-
-    def _refuse(self, route: bytes, reason: str, *, configuration: bool = True) -> None:
-        if (peer := self._peers.get(route)) is not None:
-            self._forget(peer)
-        self._send(Peer(route, ""), Failed(reason, configuration))
+                self._connections.forget(peer)
 
     def _abort(self, peer: Peer, ids: Sequence[str]) -> None:
         peer.ids.difference_update(ids)
@@ -288,9 +192,8 @@ class EngineServer:
             self._queued.pop(id, None)
         self._process.send(Abort(tuple(ids)))
 
-    def _forget(self, peer: Peer) -> None:
-        """Abort what a client has in flight, and forget it."""
-        self._peers.pop(peer.route, None)
+    def _abort_all(self, peer: Peer) -> None:
+        """Abort what a client has in flight that is gone."""
         for number in peer.calls:
             self._calls.pop(number, None)
         if peer.ids and self._failure is None:
@@ -307,7 +210,7 @@ class EngineServer:
                 if (call := self._calls.pop(number, None)) is not None:
                     peer, own_number = call
                     peer.calls.discard(number)
-                    self._send(peer, Reply(own_number, message.value, message.error, message.status))
+                    self._connections.send(peer, Reply(own_number, message.value, message.error, message.status))
             case Ready(info):
                 assert self._ready is not None
                 if not self._ready.done():
@@ -327,9 +230,9 @@ class EngineServer:
             shares.setdefault(peer, []).append(replace(output, id=output.id[len(peer.prefix) :]))
         if message.stats is not None:
             self._running_tokens = message.stats.used_slots
-        receivers = list(self._peers.values()) if message.stats is not None else list(shares)
+        receivers = self._connections.peers if message.stats is not None else list(shares)
         for peer in receivers:
-            self._send(peer, StepOutputs(shares.get(peer, []), message.stats))
+            self._connections.send(peer, StepOutputs(shares.get(peer, []), message.stats))
 
     def _fail(self, error: Exception) -> None:
         if self._failure is not None:
@@ -338,19 +241,5 @@ class EngineServer:
         self._failed.set()
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
-        for peer in list(self._peers.values()):
-            self._send(peer, Failed(self._failure))
-
-    def _send(self, peer: Peer, message: ToClient) -> None:
-        """Send a message; forget the client if it is gone. Never waits: the queue has no limit."""
-        assert self._socket is not None
-        is_sent = was_sent(self._socket.send_multipart([peer.route, self._encoder.encode(message)], zmq.NOBLOCK))
-        if not is_sent and self._peers.get(peer.route) is peer:
-            self._forget(peer)
-
-    async def _give_signs_of_life(self) -> None:
-        """Send a sign of life to every client, which also tells which ones are gone."""
-        while True:
-            await asyncio.sleep(PERIOD)
-            for peer in list(self._peers.values()):
-                self._send(peer, Alive(self.silent_for))
+        for peer in self._connections.peers:
+            self._connections.send(peer, Failed(self._failure))

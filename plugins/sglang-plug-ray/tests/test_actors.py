@@ -24,7 +24,10 @@ from processes import PACKAGE, descendants, engines, is_running, ports_beyond_lo
 READY = re.compile(r"serves \S+ at (http://\S+)")
 
 
-ENGINES = {"replicas": ("--replicas", "2"), "pair": ("--replicas", "1", "--prefill-replicas", "1")}
+ENGINES = {
+    "replicas": ("--replicas", "2"),
+    "pair": ("--replicas", "1", "--prefill-replicas", "1", "--set", "transfer.bytes=1GB"),
+}
 
 
 @pytest.fixture

@@ -29,7 +29,10 @@ def config(tiny_model: Callable[[str], Any], tmp_path: Path) -> Callable[..., En
         settings: dict[str, dict[str, Any]] | None = None,
         **cache: Any,
     ) -> EngineConfig:
-        own = {"kv-tiers": {"block_tokens": BLOCK, "load": "always"}, "disk": {"path": str(tmp_path / "blocks")}}
+        own = {
+            "kv-tiers": {"block_tokens": BLOCK, "load": "always", "buffer_mib": 64},
+            "disk": {"path": str(tmp_path / "blocks")},
+        }
         return EngineConfig(
             model=ModelOptions(path=str(tiny_model(model).path if isinstance(model, str) else model), device="cpu"),
             cache=CacheOptions(max_total_tokens=slots, kv_stores=stores, **cache),

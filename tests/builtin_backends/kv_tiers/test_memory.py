@@ -19,8 +19,15 @@ def test_a_store_beyond_the_memory_is_refused_with_numbers(
     serve: Callable[..., Any], config: Any, slots: int | None
 ) -> None:
     settings = {"host": {"bytes": "100TB"}}
-    with pytest.raises(ConfigError, match="no memory for --kv-store host: 102400.00 GB are .* --set host.bytes"):
+    with pytest.raises(ConfigError, match="no memory for --kv-store host and its buffers: 102400.12 GB .* --set host"):
         serve(config("host", settings=settings, slots=slots))
+
+
+@pytest.mark.whole_engine
+def test_buffers_beyond_the_memory_are_refused_with_numbers(serve: Callable[..., Any], config: Any) -> None:
+    settings = {"host": {"bytes": "1GB"}, "kv-tiers": {"buffer_mib": 100 << 20}}
+    with pytest.raises(ConfigError, match="buffers: 204801.00 GB are configured, .* kv-tiers.buffer_mib"):
+        serve(config("host", settings=settings))
 
 
 class Memory:

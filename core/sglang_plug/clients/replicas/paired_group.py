@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from sglang_plug.contracts.request import Output, Request, RequestError
-from sglang_plug.contracts.serving.engine_client import EngineClient, EngineError
+from sglang_plug.contracts.request import Output, Request
+from sglang_plug.contracts.serving.engine_client import EngineClient
 
 from .checked_routing import CheckedRouting
-from .group import MAX_ATTEMPTS, ReplicaGroup
+from .group import ReplicaGroup
+from .prefill_engines import PrefillEngines
 from .prefilled_client import PrefilledClient, generates
-from .replica import Replica
-from .router import SILENT_AFTER, Router
-
-logger = logging.getLogger(__name__)
-
-DECODE, PREFILL = "decode", "prefill"
+from .replica import DECODE, PREFILL, Replica
+from .router import Router
 
 
 class PairedGroup(ReplicaGroup):
@@ -54,19 +49,19 @@ class PairedGroup(ReplicaGroup):
     ) -> None:
         makes: list[Callable[[], EngineClient]] = [partial(self._prefilled, make) for make in decode]
         super().__init__([*makes, *prefill], routing, most=most, window=window, clock=clock)
-        self._prefill_routing, self._closed = prefill_routing, closed
+        self._closed = closed
         decoding, prefilling = self._replicas[: len(decode)], self._replicas[len(decode) :]
         for replica in self._replicas:
             replica.role = DECODE if replica in decoding else PREFILL
         self._decode_router = Router(decoding, routing, clock)
-        self._prefill_router = Router(prefilling, prefill_routing, clock)
+        self._prefill_engines = PrefillEngines(prefilling, prefill_routing, clock)
 
     def _prefilled(self, make: Callable[[], EngineClient]) -> EngineClient:
         return PrefilledClient(make(), self._prefill)
 
     def _choose(self, request: Request, tried: Sequence[int]) -> Replica:
         """Return the replica for a request. Raises ``EngineError`` if none serves that was not tried yet."""
-        usual, other = self._decode_router, self._prefill_router
+        usual, other = self._decode_router, self._prefill_engines.router
         if not generates(request):
             usual, other = other, usual
         replica = usual.choose(request, tried) or other.choose(request, tried)
@@ -75,21 +70,7 @@ class PairedGroup(ReplicaGroup):
         return replica
 
     async def _prefill(self, request: Request) -> Output | None:
-        """Serve a request with a prefill engine; return its last output, or ``None`` if that failed."""
-        tried = list[int]()
-        while len(tried) < MAX_ATTEMPTS:
-            replica = self._prefill_router.choose(request, tried)
-            if replica is None or replica.client.silent_for > SILENT_AFTER:
-                return None
-            tried.append(replica.replica)
-            try:
-                return await _last_output(replica, request)
-            except RequestError as error:
-                logger.info("Request %s is computed by a decode engine: %s", request.id, error)
-                return None
-            except EngineError as error:
-                logger.info("Request %s: prefill engine %d failed: %s", request.id, replica.replica, error)
-        return None
+        return await self._prefill_engines.compute(request)
 
     async def close(self) -> None:
         """Stop all replicas."""
@@ -98,13 +79,13 @@ class PairedGroup(ReplicaGroup):
 
     def _forget(self, number: int) -> None:
         super()._forget(number)
-        self._prefill_routing.forget(number)
+        self._prefill_engines.forget(number)
         self._changed()
 
     def _forget_all(self) -> None:
         super()._forget_all()
         for replica in self._replicas:
-            self._prefill_routing.forget(replica.replica)
+            self._prefill_engines.forget(replica.replica)
 
     def _restarted(self) -> None:
         super()._restarted()
@@ -112,12 +93,4 @@ class PairedGroup(ReplicaGroup):
 
     def _changed(self) -> None:
         self._decode_router.changed()
-        self._prefill_router.changed()
-
-
-async def _last_output(replica: Replica, request: Request) -> Output | None:
-    last = None
-    async with contextlib.aclosing(replica.outputs(request)) as outputs:
-        async for output in outputs:
-            last = output
-    return last
+        self._prefill_engines.router.changed()

@@ -36,14 +36,13 @@ class PrefilledClient(EngineClient):
     async def start(self) -> Mapping[str, Any]:
         """Start the engine. Raises ``ConfigError`` if none of its stores can receive blocks."""
         info = await self._client.start()
-        tiers = (await self._client.control("info")).get("kv_stores") or {}
-        if not tiers.get("transfers"):
+        try:
+            described = await self._client.control("info")
+            self._address = transfers_of(described)["address"]
+            self._block_tokens = described["kv_stores"]["block_tokens"]
+        except BaseException:
             await self._client.close()
-            raise ConfigError(
-                "--prefill-replicas needs a KV store that can transfer blocks between engines: add 'transfer' to "
-                "--kv-store, or leave that out"
-            )
-        self._address, self._block_tokens = tiers["transfers"]["address"], tiers["block_tokens"]
+            raise
         return info
 
     def submit(self, request: Request) -> AsyncGenerator[Output, None]:
@@ -91,6 +90,17 @@ class PrefilledClient(EngineClient):
     async def close(self) -> None:
         """Stop the decode engine."""
         await self._client.close()
+
+
+def transfers_of(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the description of an engine's transfers. Raises ``ConfigError`` if it has no store that transfers."""
+    transfers: Mapping[str, Any] | None = (info.get("kv_stores") or {}).get("transfers")
+    if not transfers:
+        raise ConfigError(
+            "an engine that computes prompts for others, or generates from theirs, needs a KV store that can transfer "
+            "blocks between engines: add 'transfer' to --kv-store, or leave that out"
+        )
+    return transfers
 
 
 def generates(request: Request) -> bool:

@@ -10,6 +10,8 @@ from sglang_plug.contracts.request import Output, Request
 from sglang_plug.contracts.serving.engine_client import EngineClient, ReplicaStatus
 from sglang_plug.contracts.serving.observer import StepStats
 
+DECODE, PREFILL = "decode", "prefill"
+
 
 @dataclass(slots=True)
 class Replica:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from sglang_plug import (
     ConfigError,
     DeploymentSpec,
+    EngineAddress,
     EngineClient,
-    EngineConfig,
     EngineLaunch,
     Facts,
     Plugins,
+    RemoteClient,
     RoutingPolicy,
 )
+from sglang_plug.clients.prefill_servers.decode_group import DecodeGroup
+from sglang_plug.clients.prefill_servers.prefill_group import PrefillGroup
+from sglang_plug.clients.prefill_servers.secret_keys import keys_of
 from sglang_plug.clients.replicas.changing_group import EngineGroup
 from sglang_plug.clients.replicas.checked_routing import CheckedRouting
 from sglang_plug.clients.replicas.cores import shares_of_cores
@@ -27,15 +28,14 @@ from sglang_plug.clients.replicas.paired_group import PairedGroup
 from sglang_plug.clients.replicas.restart import RestartingClient
 from sglang_plug.plugins.attribution import make, make_with_settings
 from sglang_plug.plugins.registry import Component
-from sglang_plug.system.private_folder import PrivateFolder, private_folder
 from sglang_plug_api.options.config import ServerConfig
+
+from .roles import PrefillAddress, check_role, listening_address, prefill_addresses
+from .transfer_secret import TRANSFER, has_secret, new_secret, read_secret, with_secret, with_transfer_store
 
 MAX_RESTARTS = 3
 RESTARTS_WINDOW = 600.0
 """Seconds in which an engine may be restarted ``MAX_RESTARTS`` times."""
-TRANSFER = "transfer"
-"""The KV store that prompts are sent with, unless others are named."""
-SECRET_VARIABLE, SECRET_FILE = "SGLANG_PLUG_TRANSFER_SECRET", "secret"
 
 
 def make_client(config: ServerConfig, plugins: Plugins) -> EngineClient:
@@ -46,6 +46,9 @@ def make_client(config: ServerConfig, plugins: Plugins) -> EngineClient:
     """
     component = plugins.resolve("deployment", config.deployment, Facts())
     component.load()
+    check_role(config)
+    if config.role:
+        return _role_group(config, plugins, component)
     if config.prefill_replicas:
         return _paired_group(config, plugins, component)
     makes = _makes(config, plugins, component)
@@ -61,8 +64,9 @@ def engine_group(config: ServerConfig, plugins: Plugins) -> EngineGroup:
 
     Raises ``ConfigError`` if the routing policy cannot be made, or if ``config`` asks for prefill engines.
     """
-    if config.prefill_replicas:
-        raise ConfigError("--prefill-replicas does not work where a platform starts the engines; leave it out")
+    if config.prefill_replicas or config.role:
+        option = "--role" if config.role else "--prefill-replicas"
+        raise ConfigError(f"{option} does not work where a platform starts the engines; leave it out")
     return EngineGroup(_routing(config, plugins))
 
 
@@ -75,11 +79,10 @@ def engine_is_in_process(config: ServerConfig, plugins: Plugins) -> bool:
 
 def _paired_group(config: ServerConfig, plugins: Plugins, component: Component) -> PairedGroup:
     """Return a group of decode engines, then prefill engines, whose stores share a secret."""
-    stores = config.engine.cache.kv_stores or (TRANSFER,)
-    engine = replace(config.engine, cache=replace(config.engine.cache, kv_stores=stores))
-    shared = None if TRANSFER not in stores or _has_secret(engine) else _new_secret()
+    engine = with_transfer_store(config.engine)
+    shared = None if TRANSFER not in engine.cache.kv_stores or has_secret(engine) else new_secret()
     if shared is not None:
-        engine = _with_secret(engine, shared.path / SECRET_FILE)
+        engine = with_secret(engine, shared)
     makes = _makes(replace(config, engine=engine), plugins, component)
     return PairedGroup(
         makes[: config.replicas],
@@ -92,21 +95,39 @@ def _paired_group(config: ServerConfig, plugins: Plugins, component: Component) 
     )
 
 
-def _has_secret(engine: EngineConfig) -> bool:
-    return bool(os.environ.get(SECRET_VARIABLE) or engine.plugins.settings.get(TRANSFER, {}).get("secret_file"))
+def _role_group(config: ServerConfig, plugins: Plugins, component: Component) -> PrefillGroup | DecodeGroup:
+    """Return the engines of a prefill server, or of a decode server."""
+    engine = with_transfer_store(config.engine)
+    keys = keys_of(read_secret(engine, config.role or ""))
+    makes = _makes(replace(config, engine=engine), plugins, component)
+    if config.role == "prefill":
+        return PrefillGroup(
+            makes,
+            _routing(config, plugins),
+            plugins.fingerprint,
+            host=listening_address(config.host),
+            port=config.prefill_port,
+            keys=keys,
+            most=MAX_RESTARTS,
+            window=RESTARTS_WINDOW,
+        )
+    return DecodeGroup(
+        makes,
+        [(str(address), partial(_remote, address, plugins, keys)) for address in prefill_addresses(config)],
+        _routing(config, plugins),
+        _routing(config, plugins),
+        most=MAX_RESTARTS,
+        window=RESTARTS_WINDOW,
+    )
 
 
-def _new_secret() -> PrivateFolder:
-    """Return a folder with a file that has a random secret; only this user can read it."""
-    folder = private_folder("sglang-plug-secret-")
-    (folder.path / SECRET_FILE).write_text(secrets.token_hex(32), encoding="ascii")
-    return folder
+def _remote(address: PrefillAddress, plugins: Plugins, keys: tuple[bytes, bytes]) -> RemoteClient:
+    """Return a client of a prefill server."""
 
+    async def connect(own_key: bytes) -> EngineAddress:
+        return EngineAddress(address.host, address.port, own_key)  # both sides have the same keys
 
-def _with_secret(engine: EngineConfig, file: Path) -> EngineConfig:
-    settings = engine.plugins.settings
-    changed = {**settings, TRANSFER: {**settings.get(TRANSFER, {}), "secret_file": str(file)}}
-    return replace(engine, plugins=replace(engine.plugins, settings=changed))
+    return RemoteClient(connect, plugins, keys=keys)
 
 
 def _makes(config: ServerConfig, plugins: Plugins, component: Component) -> list[Callable[[], EngineClient]]:

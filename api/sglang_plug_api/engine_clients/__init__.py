@@ -1,0 +1,1 @@
+"""The clients of a server's engines, as its options describe them."""

@@ -1,0 +1,206 @@
+"""The encrypted connections between a server and its clients in other processes or on other machines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+import zmq
+import zmq.asyncio
+from zmq.auth.asyncio import AsyncioAuthenticator
+
+from sglang_plug.contracts.serving.engine_client import EngineError
+from sglang_plug.engine.processes.messages import Failed, Ready
+
+from .remote_messages import VERSION, Alive, Hello, ToClient, ToServer, was_sent
+
+logger = logging.getLogger(__name__)
+
+PERIOD = 1.0
+"""Seconds between two signs of life."""
+HEARTBEAT, HEARTBEAT_TIMEOUT = 1000, 5000
+"""Milliseconds between two heartbeats of the transport, and without one after which the connection has failed."""
+ZAP_DOMAIN = b"engine"
+
+
+@dataclass(eq=False, slots=True)
+class Peer:
+    """A client that is connected."""
+
+    route: bytes
+    prefix: str
+    ids: set[str] = field(default_factory=set)
+    """Its requests in flight, under their ids in the engine."""
+    calls: set[int] = field(default_factory=set)
+
+
+class AdmittedKeys:
+    """The public keys of the clients that may connect, as the ZeroMQ authenticator asks for them."""
+
+    def __init__(self) -> None:
+        self._keys = set[bytes]()
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Report whether the client with this key may connect."""
+        return key in self._keys
+
+    def set(self, keys: set[bytes]) -> None:
+        """Replace the keys."""
+        self._keys = keys
+
+    @property
+    def all(self) -> frozenset[bytes]:
+        """The keys."""
+        return frozenset(self._keys)
+
+
+class PeerConnections:
+    """Listens for clients (``RemoteClient``) over TCP with CURVE. Only those whose keys were admitted can connect.
+
+    Used by one event loop.
+
+    Args:
+        fingerprint: that of the server's plugins, which clients must have, too.
+        greeting: returns the answer to a new client.
+        handle: handles a message of a client.
+        left: aborts what a client has in flight that is gone.
+        silent_for: returns the seconds since the engine has given a sign of life.
+    """
+
+    def __init__(
+        self,
+        fingerprint: Iterable[tuple[str, str, str]],
+        *,
+        greeting: Callable[[], Ready | Failed],
+        handle: Callable[[Peer, ToServer], None],
+        left: Callable[[Peer], None],
+        silent_for: Callable[[], float],
+    ) -> None:
+        self._fingerprint = set(fingerprint)
+        self._greeting, self._handle, self._left, self._silent_for = greeting, handle, left, silent_for
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(ToServer)
+        self._context = zmq.asyncio.Context()
+        self._authenticator: AsyncioAuthenticator | None = None
+        self._socket: zmq.asyncio.Socket | None = None
+        self._peers: dict[bytes, Peer] = {}
+        self._numbers = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self.admitted = AdmittedKeys()
+
+    @property
+    def peers(self) -> list[Peer]:
+        """The clients that are connected."""
+        return list(self._peers.values())
+
+    def bind(self, host: str, port: int, secret_key: bytes) -> int:
+        """Take a port, a free one for 0, and return it; clients wait until ``serve``. Raises ``zmq.ZMQError``."""
+        self._authenticator = AsyncioAuthenticator(self._context)
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback(ZAP_DOMAIN.decode(), self.admitted)
+        socket = self._socket = self._context.socket(zmq.ROUTER)
+        socket.set_hwm(0)
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.ROUTER_MANDATORY, 1),
+            (zmq.HEARTBEAT_IVL, HEARTBEAT),
+            (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT),
+            (zmq.IPV6, int(":" in host)),
+            (zmq.CURVE_SERVER, 1),
+        ):
+            socket.setsockopt(option, value)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, secret_key)
+        socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
+        socket.bind(f"tcp://{in_brackets(host)}:{port or '*'}")
+        return int(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+
+    def serve(self) -> None:
+        """Begin to handle messages."""
+        assert self._socket is not None
+        works = (self._receive(self._socket), self._give_signs_of_life())
+        self._tasks = [asyncio.create_task(work) for work in works]
+
+    def send(self, peer: Peer, message: ToClient) -> None:
+        """Send a message; forget the client if it is gone. Never waits: the queue has no limit."""
+        assert self._socket is not None
+        is_sent = was_sent(self._socket.send_multipart([peer.route, self._encoder.encode(message)], zmq.NOBLOCK))
+        if not is_sent and self._peers.get(peer.route) is peer:
+            self.forget(peer)
+
+    def refuse(self, peer: Peer, failed: Failed) -> None:
+        """Tell a client why it is not served any more, and forget it."""
+        self.forget(peer)
+        self.send(peer, failed)
+
+    def forget(self, peer: Peer) -> None:
+        """Forget a client, and abort what it has in flight."""
+        if self._peers.pop(peer.route, None) is not None:
+            self._left(peer)
+
+    async def stop(self) -> None:
+        """Handle no messages any more."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def close(self) -> None:
+        """Close all connections. May be called twice."""
+        if self._authenticator is not None:
+            self._authenticator.stop()
+            self._authenticator = None
+        self._context.destroy(linger=0)
+
+    async def _receive(self, socket: zmq.asyncio.Socket) -> None:
+        while True:
+            route, *rest = await socket.recv_multipart()
+            try:
+                self._take(route, self._decoder.decode(b"".join(rest)))
+            except msgspec.MsgspecError as error:  # of another version
+                logger.error("A client sent what cannot be read, and is refused: %s", error)
+                self._refuse(route, f"the engine's server cannot read a message: {error}")
+            except EngineError as error:
+                logger.debug("A message did not reach the engine: %s", error)
+
+    def _take(self, route: bytes, message: ToServer) -> None:
+        peer = self._peers.get(route)
+        if isinstance(message, Hello):
+            if peer is None:
+                self._greet(route, message)
+        elif peer is None:  # it was refused, or taken for lost
+            self._refuse(route, "the engine's server does not know this connection any more")
+        else:
+            self._handle(peer, message)
+
+    def _greet(self, route: bytes, hello: Hello) -> None:
+        if hello.version != VERSION:
+            self._refuse(route, f"the engine's server has version {VERSION} of its messages, not {hello.version}")
+            return
+        if differing := self._fingerprint ^ set(hello.fingerprint):
+            names = ", ".join(sorted(" ".join(plugin) for plugin in differing))
+            self._refuse(route, f"the engine has other plugins than its client: {names}")
+            return
+        self._numbers += 1
+        peer = Peer(route, f"{self._numbers}:")
+        greeting = self._greeting()
+        if isinstance(greeting, Ready):
+            self._peers[route] = peer
+        self.send(peer, greeting)
+
+    def _refuse(self, route: bytes, reason: str) -> None:
+        self.refuse(self._peers.get(route) or Peer(route, ""), Failed(reason, configuration=True))
+
+    async def _give_signs_of_life(self) -> None:
+        """Send a sign of life to every client, which also tells which ones are gone."""
+        while True:
+            await asyncio.sleep(PERIOD)
+            for peer in self.peers:
+                self.send(peer, Alive(self._silent_for()))
+
+
+def in_brackets(host: str) -> str:
+    """Return a host as it is written in addresses: IPv6 addresses are in brackets."""
+    return f"[{host}]" if ":" in host else host

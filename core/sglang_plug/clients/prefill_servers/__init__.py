@@ -1,0 +1,1 @@
+"""Servers of which some compute prompts (``--role prefill``) for others, which generate (``--role decode``)."""

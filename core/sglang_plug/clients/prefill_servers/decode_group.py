@@ -1,0 +1,113 @@
+"""The engines of a decode server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from sglang_plug.clients.replicas.checked_routing import CheckedRouting
+from sglang_plug.clients.replicas.group import ReplicaGroup
+from sglang_plug.clients.replicas.prefill_engines import PrefillEngines
+from sglang_plug.clients.replicas.prefilled_client import PrefilledClient, transfers_of
+from sglang_plug.clients.replicas.replica import PREFILL, Replica
+from sglang_plug.config import ConfigError
+from sglang_plug.contracts.request import Output, Request
+from sglang_plug.contracts.serving.engine_client import EngineClient
+
+from .prefill_connection import PrefillConnection
+
+SERVERS = "prefill_servers"
+"""The fact of ``info`` that says which prefill servers are connected."""
+
+
+class DecodeGroup(ReplicaGroup):
+    """A group whose prompts are computed by prefill servers, and by its own engines while those are away.
+
+    Args:
+        makes: see ``ReplicaGroup``.
+        servers: the address of each prefill server, and a function that makes a new client of it, not started.
+        routing: chooses the engine of a request.
+        prefill_routing: chooses its prefill server.
+        most: see ``ReplicaGroup``.
+        window: see ``ReplicaGroup``.
+        clock: a monotonic clock in seconds.
+    """
+
+    def __init__(
+        self,
+        makes: Sequence[Callable[[], EngineClient]],
+        servers: Sequence[tuple[str, Callable[[], EngineClient]]],
+        routing: CheckedRouting,
+        prefill_routing: CheckedRouting,
+        *,
+        most: int,
+        window: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(
+            [partial(self._prefilled, make) for make in makes], routing, most=most, window=window, clock=clock
+        )
+        self._connections = [
+            PrefillConnection(address, make, self._check, partial(prefill_routing.forget, number))
+            for number, (address, make) in enumerate(servers)
+        ]
+        prefilling = [Replica(number, client, role=PREFILL) for number, client in enumerate(self._connections)]
+        self._prefill_engines = PrefillEngines(prefilling, prefill_routing, clock)
+
+    async def start(self) -> Mapping[str, Any]:
+        """Start all engines, and connect to the prefill servers; those that are away are not waited for.
+
+        Raises ``ConfigError`` for a prefill server that does not fit.
+        """
+        info = await super().start()
+        try:
+            await asyncio.gather(*(connection.start() for connection in self._connections))
+        except BaseException:
+            await self.close()
+            raise
+        return info
+
+    async def control(self, name: str, **arguments: Any) -> Any:
+        """Run a control call on the engines of this server; ``info`` also has the states of the prefill servers."""
+        answer = await super().control(name, **arguments)
+        if name != "info":
+            return answer
+        return {
+            **answer,
+            SERVERS: [{"address": server.address, "failure": server.failure} for server in self._connections],
+        }
+
+    async def close(self) -> None:
+        """Leave the prefill servers, and stop all engines."""
+        await asyncio.gather(*(connection.close() for connection in self._connections))
+        await super().close()
+
+    def _prefilled(self, make: Callable[[], EngineClient]) -> EngineClient:
+        return PrefilledClient(make(), self._prefill)
+
+    async def _prefill(self, request: Request) -> Output | None:
+        return await self._prefill_engines.compute(request)
+
+    async def _check(self, there: Mapping[str, Any]) -> None:
+        check_fit(await super().control("info"), there)
+
+
+def check_fit(here: Mapping[str, Any], there: Mapping[str, Any]) -> None:
+    """Raise ``ConfigError``, naming the differences, if the blocks of a prefill server are of no use to this server.
+
+    Args:
+        here: the ``info`` of this server.
+        there: that of the prefill server.
+    """
+    transfers_of(there)
+    own, other = here["kv_stores"]["identity"], there["kv_stores"]["identity"]
+    differing = [
+        f"{name} is {other.get(name)!r} there and {own.get(name)!r} here"
+        for name in sorted({*own, *other})
+        if own.get(name) != other.get(name) and not (name == "weights" and None in (own.get(name), other.get(name)))
+    ]
+    if differing:
+        raise ConfigError("its keys and values are not those of this server: " + "; ".join(differing))
