@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         TokenDecision,
         WatchdogPhase,
     )
+    from sglang_plug.contracts.extension.step_budget import PromptBudget, StepBudgetPhase
     from sglang_plug.contracts.extension.step_phases import (
         ForwardPhase,
         GraphPhase,
@@ -405,6 +406,7 @@ __all__ = [
     "ProcessorRequest",
     "ProfilingPhase",
     "Projection",
+    "PromptBudget",
     "PromptLayout",
     "Quantization",
     "QuantizationRequest",
@@ -450,6 +452,7 @@ __all__ = [
     "StatePool",
     "StateShape",
     "StaticInputPhase",
+    "StepBudgetPhase",
     "StepExecutor",
     "StepExtension",
     "StepExtensionSpec",

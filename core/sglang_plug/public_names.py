@@ -64,6 +64,7 @@ HOME = {
         "TokenDecision",
         "WatchdogPhase",
     ),
+    "contracts.extension.step_budget": ("PromptBudget", "StepBudgetPhase"),
     "contracts.extension.step_phases": (
         "ForwardPhase",
         "GraphPhase",

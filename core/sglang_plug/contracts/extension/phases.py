@@ -6,12 +6,14 @@ from .execution import ExecutionPhase
 from .memory_phases import CachePhase, MemoryPhase, ProfilingPhase, StatePhase
 from .request_phases import AdmissionPhase, OutputPhase, PlanningPhase, ServicePhase
 from .sampling_phases import HoldPhase, SamplingPhase, WatchdogPhase
+from .step_budget import StepBudgetPhase
 from .step_phases import ForwardPhase, GraphPhase, InputPhase, ModelPhase, RankPhase, StaticInputPhase
 
 PHASES: tuple[type, ...] = (
     AdmissionPhase,
     HoldPhase,
     PlanningPhase,
+    StepBudgetPhase,
     ModelPhase,
     InputPhase,
     ForwardPhase,

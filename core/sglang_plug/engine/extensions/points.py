@@ -7,12 +7,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
+from sglang_plug.config import ConfigError
 from sglang_plug.contracts.extension.base import StepExtension
 from sglang_plug.contracts.extension.execution import ExecutionPhase
 from sglang_plug.contracts.extension.memory_phases import MemoryPhase, StatePhase
 from sglang_plug.contracts.extension.phases import PHASES
 from sglang_plug.contracts.extension.request_phases import AdmissionPhase, PlanningPhase
 from sglang_plug.contracts.extension.sampling_phases import BlockingRequest, HoldPhase, PendingMask, TokenDecision
+from sglang_plug.contracts.extension.step_budget import StepBudgetPhase
 from sglang_plug.contracts.extension.step_phases import GraphPhase, RankPhase, RankStep, StaticInputPhase
 from sglang_plug.contracts.extension.views import (
     ChunkView,
@@ -40,6 +42,8 @@ OBJECTS: Mapping[type, str] = {
 """Phases whose methods belong together: the points hold the extensions themselves, by field."""
 NAMED = frozenset({"layout", "constrains", "controls"})
 """Methods that the points hold by the name of the extension, because errors about two of them name both."""
+DEFAULT_STEP_BUDGET = StepBudgetPhase()
+"""Used if no extension chooses the number of prompt tokens of a step: the token budget is the only limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,8 @@ class ExtensionPoints:
     """The extensions that may hold requests."""
     order: tuple[Callable[[list[Any], Sequence[Any]], list[Any]], ...] = ()
     plan: tuple[Callable[[StepPlan], None], ...] = ()
+    step_budget: StepBudgetPhase = DEFAULT_STEP_BUDGET
+    """The extension that chooses how many prompt tokens a step has."""
     waits_for: tuple[Callable[[Sequence[ChunkView]], bool], ...] = ()
     kernels: tuple[Callable[[Kernels], Kernels], ...] = ()
     inspect: tuple[Callable[[Model], None], ...] = ()
@@ -206,7 +212,7 @@ def extension_points(
     """Collect the methods that ``extensions``, by name and in their order, override."""
     methods: dict[str, Any] = {}
     for base in (StepExtension, *PHASES):
-        if base in OBJECTS or base is ExecutionPhase:
+        if base in OBJECTS or base in (ExecutionPhase, StepBudgetPhase):
             continue
         for name in (name for name, member in vars(base).items() if callable(member) and not name.startswith("_")):
             if name == "admit":
@@ -225,12 +231,25 @@ def extension_points(
     methods["executions"] = {
         name: extension for name, extension in extensions.items() if isinstance(extension, ExecutionPhase)
     }
+    methods["step_budget"] = _step_budget(extensions)
     rows = (extension.most_draft_rows for extension in extensions.values() if isinstance(extension, PlanningPhase))
     return ExtensionPoints(
         **methods,
         most_draft_rows=max(rows, default=0),
         refusals=refusals or {},
     )
+
+
+def _step_budget(extensions: Mapping[str, StepExtension]) -> StepBudgetPhase:
+    """Return the extension that chooses how many prompt tokens a step has. Raises ``ConfigError`` if two of them do."""
+    choosing = {name: extension for name, extension in extensions.items() if isinstance(extension, StepBudgetPhase)}
+    if len(choosing) > 1:
+        names = " and ".join(map(repr, choosing))
+        raise ConfigError(
+            f"the step extensions {names} all choose how many prompt tokens a step has; keep one of them, and block "
+            "the others with --block-plugin step-extension:NAME"
+        )
+    return next(iter(choosing.values()), DEFAULT_STEP_BUDGET)
 
 
 def overrides(extension: StepExtension, base: type, name: str) -> bool:

@@ -11,6 +11,7 @@ the tokens. See ``engine/execution/pipeline.py``.
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from sglang_plug.contracts.request import Finish, Output
 from sglang_plug.contracts.serving.cache import Match, PrefixCache
@@ -23,11 +24,11 @@ from .growth_reserve import GrowthReserve
 from .next_chunks import continued
 from .output_processing import append
 from .planned_step import PlannedStep
-from .prefill_pace import PrefillPace, StepRoom
 from .scheduled_chunk import ScheduledChunk, StepCounters, StepResult
 from .sequence import Sequence
 from .shared_prefixes import continuation, prefixes_in_work
 from .sharing import OVERTAKEN_PART, Sharing
+from .step_room import StepRoom, room_beside
 from .turns import TurnClock, with_first
 
 AHEAD_OF_QUEUE = 8
@@ -47,7 +48,6 @@ class Scheduler:
         extensions: take part in planning and in the results of steps.
         owners: the prefix cache and its eviction policy, as error messages name them.
         turns: decides which running sequences give their places to requests that have waited for long.
-        pace: limits the prompt tokens of steps in which other sequences decode.
         reserve: slots kept free for the growth of running sequences.
         sharing: tells the policy what callers use, and which running prompts it orders.
     """
@@ -64,7 +64,6 @@ class Scheduler:
         extensions: ExtensionPoints | None = None,
         owners: str = "the prefix cache",
         turns: TurnClock | None = None,
-        pace: PrefillPace | None = None,
         reserve: GrowthReserve | None = None,
         sharing: Sharing | None = None,
     ) -> None:
@@ -72,14 +71,14 @@ class Scheduler:
         self.allocator = KVAllocator(pool, cache, self.extensions, owners)
         self.pool, self.cache, self.policy, self.states = pool, cache, policy, self.extensions.states
         self.chunk_size, self.max_running, self.whole = chunk_size, max_running, whole
-        self.turns, self.pace = turns or TurnClock(), pace or PrefillPace()
-        self.sharing = sharing or Sharing()
+        self.turns, self.sharing = turns or TurnClock(), sharing or Sharing()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.paused: dict[str, Sequence] = {}
         """Paused sequences by request id; they hold no slots, but their prefixes may stay in the prefix cache."""
         self.counters = StepCounters()
         self._reserve = reserve or GrowthReserve()
+        self._room = partial(room_beside, self.extensions.step_budget)
         self._ahead_left = 0
 
     @property
@@ -145,7 +144,7 @@ class Scheduler:
                 budget -= count
                 chunks.append(self._plan_chunk(sequence, count))
         if prompts or self.waiting:
-            room = self.pace.room(budget, chunks)
+            room = self._room(budget, chunks)
             prompts, begun = self.sharing.split(prompts)
             self._plan_prompts(prompts, chunks, room)
             self._admit(chunks, room, late, [prompt for prompt in begun if prompt.slots])
@@ -175,7 +174,7 @@ class Scheduler:
         if (self.waiting and self.turns.is_due) or any(waits_for(going) for waits_for in self.extensions.waits_for):
             return []
         has_prompts = self.counters.prefill_sequences > 0
-        planned = continued(going, self.chunk_size, self.pace, self._plan_chunk, self.states, has_prompts)
+        planned = continued(going, self.chunk_size, self._room, self._plan_chunk, self.states, has_prompts)
         needed = sum(self.pool.missing(len(chunk.sequence.slots), chunk.end) for chunk in planned)
         if needed > self.pool.free:
             return []

@@ -11,6 +11,7 @@ import torch
 from sglang_plug import (
     AdmissionPhase,
     ChunkView,
+    ConfigError,
     Constraint,
     ForwardBatch,
     PlanningPhase,
@@ -20,6 +21,7 @@ from sglang_plug import (
     RequestError,
     SamplingPhase,
     SequenceView,
+    StepBudgetPhase,
     StepExtension,
     StepPlan,
     TokenDecision,
@@ -67,6 +69,18 @@ def test_a_method_of_a_phase_that_is_not_inherited_is_never_called() -> None:
         def plan(self, step: StepPlan) -> None: ...
 
     assert extension_points({"loose": Loose()}).plan == ()
+
+
+class Budgets(StepExtension, StepBudgetPhase):
+    """Chooses how many prompt tokens a step has."""
+
+
+def test_one_extension_at_most_chooses_the_number_of_prompt_tokens() -> None:
+    one = Budgets()
+    assert extension_points({"one": one, "drafts": Drafts()}).step_budget is one
+    assert extension_points({"drafts": Drafts()}).step_budget.prompt_budget([]) is None
+    with pytest.raises(ConfigError, match="'one' and 'two' all choose how many prompt tokens a step has; keep one"):
+        extension_points({"one": one, "two": Budgets()})
 
 
 class Keyed(StepExtension, AdmissionPhase, RankPhase):
