@@ -16,13 +16,14 @@ from sglang_plug.contracts.serving.scheduling import AccountingPolicy, Preemptiv
 from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
+from sglang_plug.engine.scheduling.exchanges import Exchanges
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.engine.scheduling.sharing import Sharing
-from sglang_plug.engine.scheduling.turns import TurnClock
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
+from sglang_plug_backends.schedule.time_slices import TimeSlices
 from sglang_plug_backends.step_time.extension import StepTime, work_of
 from sglang_plug_backends.step_time.step_time_model import StepTimeModel
 
@@ -110,7 +111,7 @@ class Simulation:
             CheckedPolicy(policy, type(policy).__name__),
             chunk_size=engine.chunk_size,
             max_running=engine.places,
-            turns=TurnClock(self._clock, preemptive),
+            exchanges=Exchanges(self._clock, preemptive, places=TimeSlices(self._clock)),
             sharing=Sharing(accounting, preemptive, engine.weights),
             extensions=extension_points({"step-time": StepTime(engine.target)} if engine.target != 0 else {}),
         )

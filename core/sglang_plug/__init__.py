@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ProfilingPhase,
         StatePhase,
     )
+    from sglang_plug.contracts.extension.places import PlacesPhase
     from sglang_plug.contracts.extension.request_phases import AdmissionPhase, OutputPhase, PlanningPhase, ServicePhase
     from sglang_plug.contracts.extension.sampling_phases import (
         AllowedTokens,
@@ -393,6 +394,7 @@ __all__ = [
     "Page",
     "PendingMask",
     "PendingTensor",
+    "PlacesPhase",
     "PlanningPhase",
     "PluginError",
     "PluginOptions",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .execution import ExecutionPhase
 from .memory_phases import CachePhase, MemoryPhase, ProfilingPhase, StatePhase
+from .places import PlacesPhase
 from .request_phases import AdmissionPhase, OutputPhase, PlanningPhase, ServicePhase
 from .sampling_phases import HoldPhase, SamplingPhase, WatchdogPhase
 from .step_budget import StepBudgetPhase
@@ -14,6 +15,7 @@ PHASES: tuple[type, ...] = (
     HoldPhase,
     PlanningPhase,
     StepBudgetPhase,
+    PlacesPhase,
     ModelPhase,
     InputPhase,
     ForwardPhase,

@@ -38,6 +38,7 @@ from sglang_plug.engine.processes.messages import FromEngine
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.sampling.sampler import Sampler
+from sglang_plug.engine.scheduling.exchanges import Exchanges
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.tensor_parallel.group import start_ranks
 from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
@@ -196,7 +197,7 @@ def _scheduler(
         whole=resolved.whole,
         extensions=extensions,
         owners=scheduling.owners,
-        turns=scheduling.turns,
+        exchanges=Exchanges(policy=scheduling.preemptive, name=scheduling.policy_name, places=extensions.places),
         sharing=scheduling.sharing,
     )
 

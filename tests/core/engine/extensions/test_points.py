@@ -14,6 +14,7 @@ from sglang_plug import (
     ConfigError,
     Constraint,
     ForwardBatch,
+    PlacesPhase,
     PlanningPhase,
     RankPhase,
     RankStep,
@@ -73,6 +74,18 @@ def test_a_method_of_a_phase_that_is_not_inherited_is_never_called() -> None:
 
 class Budgets(StepExtension, StepBudgetPhase):
     """Chooses how many prompt tokens a step has."""
+
+
+class Exchanges(StepExtension, PlacesPhase):
+    """Exchanges places."""
+
+
+def test_one_extension_at_most_exchanges_places() -> None:
+    one = Exchanges()
+    assert extension_points({"one": one, "budgets": Budgets()}).places is one
+    assert not extension_points({}).places.exchange_due()
+    with pytest.raises(ConfigError, match="'one' and 'two' all exchange the places of sequences; keep one of them"):
+        extension_points({"one": one, "two": Exchanges()})
 
 
 def test_one_extension_at_most_chooses_the_number_of_prompt_tokens() -> None:

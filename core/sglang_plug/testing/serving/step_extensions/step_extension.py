@@ -21,6 +21,7 @@ from sglang_plug.engine.extensions.held_sequences import HeldSequences
 from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points, overrides
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
+from sglang_plug.engine.scheduling.exchanges import Exchanges
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
@@ -29,6 +30,7 @@ from sglang_plug.testing.refusals import refusal_of
 from sglang_plug.testing.scheduler_parts import REFUSED, Counter, FirstCome, Newest, NoCache, Refuses
 
 from .held_requests import CheckedHolder
+from .places import CheckedPlaces
 from .step_budgets import CheckedStepBudget, check_prompts_advance, observe_step
 from .step_inputs import (
     CheckedStates,
@@ -70,10 +72,11 @@ def check_step_extension(
     about constrained outputs, and forced tokens fit their limits. While nothing blocks, no request is said to block.
     Layouts cover their prompts, states of sequences are taken back, and come back from the host as they were, as do
     tensors of other extensions, the inputs of steps change nothing else of the batch, and a step of a sequence that was
-    never admitted can be computed, as in the profiling run. Prompts advance beside sequences that decode. Where the
-    extension surrounds the forward pass, plain graphs are not used for the step, and worker ranks are told of it. It is
-    built for a vocabulary of 16 tokens, and installed in a model if it needs one; it must not refuse the requests, nor
-    end them with errors. Memory does not grow with the number of requests that have ended. It is started and closed.
+    never admitted can be computed, as in the profiling run. Prompts advance beside sequences that decode, and places
+    are exchanged between the given sequences. Where the extension surrounds the forward pass, plain graphs are not used
+    for the step, and worker ranks are told of it. It is built for a vocabulary of 16 tokens, and installed in a model
+    if it needs one; it must not refuse the requests, nor end them with errors. Memory does not grow with the number of
+    requests that have ended. It is started and closed.
     Raises ``AssertionError`` that names the rule that was broken.
 
     Args:
@@ -147,6 +150,7 @@ class _Run:
             finished=(*points.finished, *forgets),
             states=(*self._states, SometimesFull()) if self._states else (),
             step_budget=CheckedStepBudget(points.step_budget),
+            places=CheckedPlaces(points.places),
         )
         self._held, self._sampling = HeldSequences(points), CheckedSampling(points)
         self._patience, self._waited = patience, 0.0
@@ -157,6 +161,7 @@ class _Run:
             chunk_size=CHUNK,
             max_running=6 if most_running is None else min(6, most_running),
             extensions=self._points,
+            exchanges=Exchanges(places=self._points.places),
         )
         self._is_tested, self._requests, self._refused = extension is not None, requests, refused
         self._check_profiling_run()
